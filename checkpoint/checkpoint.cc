@@ -3,11 +3,11 @@
 #include "tutti/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "tutti/checkpoint/checkpoint_file.h"
-#include "tutti/checkpoint/restoring.h"
-#include "tutti/checkpoint/shared_reading.h"
+#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 
@@ -15,11 +15,107 @@ namespace tutti {
 namespace {
 
 using internal::CheckpointFile;
+using TensorMap = std::map<std::string, Tensor>;
 using StateMap = std::map<std::string, StateProvider>;
 using TensorProviders = std::map<std::string, TensorProvider>;
 
+// Taking variables over: all of them or none.
+
+constexpr std::string_view kComponent = "/replica_";
+
+/// "x" for "x/replica_12", nothing for other names.
+std::optional<std::string> variable_of_component(const std::string& name) {
+  const std::size_t at = name.rfind(kComponent);
+  if (at == std::string::npos) return std::nullopt;
+  const std::string digits = name.substr(at + kComponent.size());
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return name.substr(0, at);
+}
+
+/// The tensors of each variable: its own and those of its components.
+std::map<std::string, std::vector<std::string>> tensors_by_variable(
+    const std::vector<Variable>& variables, const TensorMap& tensors) {
+  std::map<std::string, std::vector<std::string>> found;
+  for (const Variable& variable : variables) found[variable.name()];
+  for (const auto& [name, tensor] : tensors) {
+    auto own = found.find(name);
+    if (own == found.end()) own = found.find(variable_of_component(name).value_or(name));
+    if (own != found.end()) own->second.push_back(name);
+  }
+  return found;
+}
+
+/// What VariableStorage::save() gives for all variables. Throws kInvalidArgument when two want the
+/// same name.
+TensorMap saved_tensors(const std::vector<Variable>& variables) {
+  TensorMap tensors;
+  for (const Variable& variable : variables) {
+    for (NamedTensor& tensor : variable.storage().save()) {
+      if (!tensors.emplace(tensor.name, std::move(tensor.value)).second) {
+        fail(ErrorCode::kInvalidArgument, "Checkpoint::save: two variables are saved as '",
+             tensor.name, "'; expected different names; try VariableOptions::name");
+      }
+    }
+  }
+  return tensors;
+}
+
+/// One line for each variable that is missing in `tensors` or has another shape or dtype there.
+std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
+                                      const TensorMap& tensors) {
+  const auto by_variable = tensors_by_variable(variables, tensors);
+  std::vector<std::string> misfits;
+  for (const Variable& variable : variables) {
+    const std::vector<std::string>& names = by_variable.at(variable.name());
+    if (names.empty()) misfits.push_back(concat("variable '", variable.name(), "' is missing"));
+    for (const std::string& name : names) {
+      const Tensor& tensor = tensors.at(name);
+      if (tensor.shape() == variable.shape() && tensor.dtype() == variable.dtype()) continue;
+      misfits.push_back(concat("'", name, "': expected ", variable.dtype(), " ", variable.shape(),
+                               ", got ", tensor.dtype(), " ", tensor.shape()));
+    }
+  }
+  return misfits;
+}
+
+/// The names in `tensors` that belong to none of `variables`. "<name>/replica_<number>" belongs to
+/// variable <name>.
+std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
+                                      const TensorMap& tensors) {
+  std::set<std::string> known;
+  for (const auto& [variable, names] : tensors_by_variable(variables, tensors)) {
+    known.insert(names.begin(), names.end());
+  }
+  std::vector<std::string> unknown;
+  for (const auto& [name, tensor] : tensors) {
+    if (!known.contains(name)) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+/// Throws kInvalidArgument listing `problems`, if any.
+void require_none(const std::vector<std::string>& problems, const std::string& who,
+                  const std::string& path) {
+  if (problems.empty()) return;
+  fail(ErrorCode::kInvalidArgument, who, ": '", path, "' does not fit this program (",
+       problems.size(), problems.size() == 1 ? " problem" : " problems",
+       "); nothing was changed: ", join(problems, "; "),
+       "; try the program and options that saved it, or RestoreOptions::ignore_unknown for what is "
+       "unknown");
+}
+
+/// VariableStorage::restore() on all variables.
+void restore_all(const std::vector<Variable>& variables, const TensorMap& tensors) {
+  const TensorLookup lookup = [&](const std::string& name) {
+    const auto found = tensors.find(name);
+    return found == tensors.end() ? Tensor() : found->second;
+  };
+  for (const Variable& variable : variables) variable.storage().restore(lookup);
+}
+
 /// Adds what the providers save, each tensor under "<provider>/<its name>".
-void add_provided(const TensorProviders& providers, internal::TensorMap& tensors) {
+void add_provided(const TensorProviders& providers, TensorMap& tensors) {
   for (const auto& [provider_name, provider] : providers) {
     for (NamedTensor& tensor : provider.save()) {
       std::string name = concat(provider_name, '/', tensor.name);
@@ -30,7 +126,7 @@ void add_provided(const TensorProviders& providers, internal::TensorMap& tensors
   }
 }
 
-void give_to_providers(const TensorProviders& providers, const internal::TensorMap& tensors) {
+void give_to_providers(const TensorProviders& providers, const TensorMap& tensors) {
   for (const auto& [provider_name, provider] : providers) {
     provider.restore([&, prefix = provider_name + "/"](const std::string& name) {
       const auto found = tensors.find(prefix + name);
@@ -48,14 +144,14 @@ class Snapshot {
       : variables_(variables),
         states_(states),
         providers_(providers),
-        tensors_(internal::saved_tensors(variables)) {
+        tensors_(saved_tensors(variables)) {
     add_provided(providers, tensors_);
     for (const auto& [name, provider] : states) values_[name] = provider.save();
   }
 
   void set_back() const noexcept {
     try {
-      internal::restore_all(variables_, tensors_);
+      restore_all(variables_, tensors_);
       give_to_providers(providers_, tensors_);
       for (const auto& [name, provider] : states_) provider.restore(values_.at(name));
     } catch (const std::exception& error) {
@@ -67,7 +163,7 @@ class Snapshot {
   const std::vector<Variable>& variables_;
   const StateMap& states_;
   const TensorProviders& providers_;
-  internal::TensorMap tensors_;
+  TensorMap tensors_;
   std::map<std::string, Json> values_;
 };
 
@@ -75,7 +171,7 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
                const StateMap& states, const TensorProviders& providers) {
   const Snapshot before(variables, states, providers);
   try {
-    internal::restore_all(variables, file.tensors);
+    restore_all(variables, file.tensors);
     give_to_providers(providers, file.tensors);
     for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
   } catch (...) {
@@ -88,9 +184,9 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const std::vector<Variable>& variables,
                                        const TensorProviders& providers,
                                        const RestoreOptions& options) {
-  std::vector<std::string> problems = internal::find_misfits(variables, file.tensors);
+  std::vector<std::string> problems = find_misfits(variables, file.tensors);
   if (options.ignore_unknown) return problems;
-  for (const std::string& name : internal::find_unknown(variables, file.tensors)) {
+  for (const std::string& name : find_unknown(variables, file.tensors)) {
     const bool is_provided = std::any_of(providers.begin(), providers.end(), [&](const auto& each) {
       return name.starts_with(each.first + "/");
     });
@@ -170,7 +266,7 @@ void Checkpoint::set_about(std::string key, Json value) {
 
 CheckpointFile Checkpoint::values(std::int64_t step) const {
   CheckpointFile file;
-  file.tensors = internal::saved_tensors(variables_);
+  file.tensors = saved_tensors(variables_);
   add_provided(tensors_, file.tensors);
   for (const auto& [name, provider] : states_) file.states[name] = provider.save();
   file.info.step = step;
@@ -180,7 +276,7 @@ CheckpointFile Checkpoint::values(std::int64_t step) const {
 
 void Checkpoint::save(const std::string& path, std::int64_t step) const {
   const CheckpointFile file = values(step);
-  if (options_.writes) internal::write_checkpoint_file(path, file);
+  if (options_.writes) write_file_atomically(path, internal::format_checkpoint_file(file));
 }
 
 std::string Checkpoint::save_to_bytes(std::int64_t step) const {
@@ -203,7 +299,7 @@ CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& s
                                 RestoreOptions options) const {
   std::vector<std::string> problems = find_problems(file, variables_, tensors_, options);
   find_state_problems(file, states_, options, problems);
-  internal::require_none(problems, "Checkpoint::restore", source);
+  require_none(problems, "Checkpoint::restore", source);
   take_over(file, variables_, states_, tensors_);
   warn_of_other_bits(source, file.info.numerics);
   return file.info;
@@ -235,7 +331,7 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
                             RestoreOptions options) {
   const CheckpointFile file = internal::read_checkpoint(path);
   const Checkpoint named(variables);  // each name once
-  internal::require_none(find_problems(file, named.variables(), {}, options), "load_weights", path);
+  require_none(find_problems(file, named.variables(), {}, options), "load_weights", path);
   take_over(file, named.variables(), {}, {});
   return file.info;
 }

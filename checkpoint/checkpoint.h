@@ -40,6 +40,8 @@ struct CheckpointInfo {
   std::int64_t sequence = 0;  // the how manieth of its folder (CheckpointManager); 0: a single file
   std::string path;           // where it was read; empty: from memory
   Json about = Json::object();  // what Checkpoint::set_about() said
+
+  bool operator==(const CheckpointInfo&) const = default;
 };
 
 struct CheckpointOptions {

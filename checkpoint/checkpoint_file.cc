@@ -130,8 +130,7 @@ bool is_ours(const Metadata& metadata) {
   });
 }
 
-}  // namespace
-
+/// What lies in a file: tensors on the host, all the rest among the metadata.
 SafetensorsFile to_safetensors(const CheckpointFile& file) {
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
@@ -151,18 +150,6 @@ SafetensorsFile to_safetensors(const CheckpointFile& file) {
   return out;
 }
 
-std::string format_checkpoint_file(const CheckpointFile& file) {
-  return format_safetensors(to_safetensors(file));
-}
-
-void write_checkpoint_file(const std::string& path, const CheckpointFile& file) {
-  write_file_atomically(path, format_checkpoint_file(file));
-}
-
-CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source) {
-  return from_safetensors(parse_safetensors(bytes, source), source);
-}
-
 CheckpointFile from_safetensors(SafetensorsFile in, const std::string& source) {
   CheckpointFile file;
   for (NamedTensor& tensor : in.tensors) file.tensors[tensor.name] = std::move(tensor.value);
@@ -174,12 +161,102 @@ CheckpointFile from_safetensors(SafetensorsFile in, const std::string& source) {
   return file;
 }
 
+}  // namespace
+
+std::string format_checkpoint_file(const CheckpointFile& file) {
+  return format_safetensors(to_safetensors(file));
+}
+
+CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source) {
+  return from_safetensors(parse_safetensors(bytes, source), source);
+}
+
 CheckpointFile read_checkpoint(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return read_version(Folder::open(path));
   CheckpointFile file = parse_checkpoint_file(read_file(path), path);
   file.info.path = path;
   return file;
+}
+
+// Reading in one process for all. Two texts: first what was found (path and sequence, an error, or
+// nothing), then the values in the form of a file, whose checksums are compared once more.
+
+namespace {
+
+/// What the process that writes has found.
+struct Found {
+  std::optional<CheckpointFile> file;
+  std::optional<Error> error;
+};
+
+Found find_here(const std::function<std::optional<CheckpointFile>()>& read) {
+  try {
+    return {read(), std::nullopt};
+  } catch (const Error& error) {
+    return {std::nullopt, error};
+  } catch (const std::exception& error) {
+    return {std::nullopt, Error(ErrorCode::kInternal, error.what())};
+  }
+}
+
+Json describe(const Found& found) {
+  Json json = Json::object();
+  if (found.error) {
+    json.set("code", static_cast<int>(found.error->code()));
+    json.set("message", found.error->message());
+  } else if (found.file) {
+    json.set("path", found.file->info.path);
+    json.set("sequence", found.file->info.sequence);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::optional<CheckpointFile> read_by_writer(
+    const std::function<std::optional<CheckpointFile>()>& read, const CheckpointOptions& options) {
+  Found found;
+  if (options.writes) found = find_here(read);
+  const Json about = Json::parse(options.from_writer(describe(found).dump()), "checkpoint");
+  if (const Json* const code = about.find("code")) {
+    throw Error(static_cast<ErrorCode>(code->as_int()), about.at("message").as_string());
+  }
+  if (!about.find("path")) return std::nullopt;
+  const std::string bytes =
+      options.from_writer(found.file ? format_checkpoint_file(*found.file) : "");
+  if (found.file) return std::move(found.file);
+  const std::string path = about.at("path").as_string();
+  CheckpointFile file = parse_checkpoint_file(bytes, concat(path, " as another process read it"));
+  file.info.path = path;
+  file.info.sequence = about.at("sequence").as_int();
+  return file;
+}
+
+// Snapshots in pieces.
+
+SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot) {
+  return lay_out_safetensors(to_safetensors(snapshot.values()));
+}
+
+ArrivingSnapshot::ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source)
+    : source_(std::move(source)), header_(parse_safetensors_header(head, num_bytes, source_)) {
+  for (const SafetensorsEntry& entry : header_.entries) {
+    tensors_.emplace_back(entry.shape, entry.dtype, Device{});
+  }
+}
+
+CheckpointSnapshot ArrivingSnapshot::finish() {
+  SafetensorsFile file;
+  file.metadata = std::move(header_.metadata);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto* const first = reinterpret_cast<const char*>(tensors_[i].data());
+    require_elements({first, tensors_[i].num_bytes()}, header_.entries[i], source_);
+    file.tensors.push_back({header_.entries[i].name, tensors_[i].freeze()});
+  }
+  tensors_.clear();
+  return CheckpointSnapshot(
+      std::make_shared<const CheckpointFile>(from_safetensors(std::move(file), source_)));
 }
 
 }  // namespace tutti::internal

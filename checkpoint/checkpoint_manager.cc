@@ -3,14 +3,63 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
+#include <functional>
+#include <new>
 #include <utility>
 
-#include "tutti/checkpoint/background_save.h"
 #include "tutti/checkpoint/run_folder.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
+namespace internal {
+namespace {
+
+/// The error that left `body`; nothing when none did. Exceptions of other types become kInternal,
+/// std::bad_alloc kResourceExhausted.
+std::optional<Error> error_of(const std::function<void()>& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kResourceExhausted, "Checkpoint: not enough memory to save");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, concat("Checkpoint: cannot save: ", error.what()));
+  }
+}
+
+}  // namespace
+
+/// A save on a thread of its own, and how it ended. Starts with its construction. The destructor
+/// waits.
+class BackgroundSave {
+ public:
+  explicit BackgroundSave(std::function<void()> save) {
+    thread_ = Executor::system().start("checkpoint",
+                                       [this, save = std::move(save)] { error_ = error_of(save); });
+  }
+  ~BackgroundSave() { wait(); }
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  /// Until it has ended; its error, if any. One thread.
+  const std::optional<Error>& wait() {
+    if (thread_) thread_->join();
+    thread_.reset();
+    return error_;
+  }
+
+ private:
+  std::optional<Error> error_;  // written by the thread before it ends
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace internal
+
 namespace {
 
 using internal::FoundVersion;

@@ -29,17 +29,20 @@ bool is_folder(const std::string& path) {
 }
 
 Json tensor_json(const std::string& name, DType dtype, const Shape& shape, Json files) {
-  Json dims = Json::array();
-  for (const std::int64_t dim : shape) dims.push_back(dim);
   Json json = Json::object();
   json.set("name", name).set("dtype", internal::safetensors_name_of(dtype));
-  json.set("shape", std::move(dims)).set("files", std::move(files));
+  json.set("shape", Json::array_of(shape)).set("files", std::move(files));
   return json;
 }
 
-Json states_json(const std::map<std::string, Json>& states) {
-  Json json = Json::object();
-  for (const auto& [name, state] : states) json.set(name, state);
+Json json_of(const CheckpointInfo& info, const std::string& path,
+             const std::map<std::string, Json>& states, Json files, Json tensors) {
+  Json named = Json::object(), json = Json::object();
+  for (const auto& [name, state] : states) named.set(name, state);
+  json.set("path", path).set("step", info.step).set("sequence", info.sequence);
+  json.set("tutti", info.tutti_version).set("numerics", info.numerics);
+  json.set("about", info.about).set("states", std::move(named));
+  json.set("files", std::move(files)).set("tensors", std::move(tensors));
   return json;
 }
 
@@ -51,18 +54,11 @@ Json describe(const Manifest& manifest, const std::string& path) {
     files.push_back(std::move(json));
   }
   for (const internal::ManifestTensor& tensor : manifest.tensors) {
-    Json places = Json::array();
-    for (const internal::ManifestPiece& piece : tensor.pieces) {
-      places.push_back(manifest.files[piece.file].name);
-    }
-    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape, std::move(places)));
+    const auto name_of = [&](const auto& piece) { return manifest.files[piece.file].name; };
+    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape,
+                                  Json::array_of(tensor.pieces, name_of)));
   }
-  Json json = Json::object();
-  json.set("path", path).set("step", manifest.step).set("sequence", manifest.sequence);
-  json.set("tutti", manifest.tutti_version).set("numerics", manifest.numerics);
-  json.set("about", manifest.about).set("states", states_json(manifest.states));
-  json.set("files", std::move(files)).set("tensors", std::move(tensors));
-  return json;
+  return json_of(manifest.info, path, manifest.states, std::move(files), std::move(tensors));
 }
 
 Json describe(const CheckpointFile& file, const std::string& path) {
@@ -70,14 +66,9 @@ Json describe(const CheckpointFile& file, const std::string& path) {
   for (const auto& [name, tensor] : file.tensors) {
     tensors.push_back(tensor_json(name, tensor.dtype(), tensor.shape(), Json::Array{path}));
   }
-  Json json = Json::object();
-  json.set("path", path).set("step", file.info.step).set("sequence", file.info.sequence);
-  json.set("tutti", file.info.tutti_version).set("numerics", file.info.numerics);
-  json.set("about", file.info.about).set("states", states_json(file.states));
   Json only = Json::object();
   only.set("name", path).set("bytes", std::filesystem::file_size(path));
-  json.set("files", Json::Array{std::move(only)}).set("tensors", std::move(tensors));
-  return json;
+  return json_of(file.info, path, file.states, Json::Array{std::move(only)}, std::move(tensors));
 }
 
 }  // namespace

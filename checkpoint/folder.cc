@@ -17,7 +17,6 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {
@@ -67,28 +66,12 @@ bool sync_descriptor(int fd) {
   return ::fsync(fd) == 0;
 }
 
-bool write_all(int fd, std::span<const std::byte> bytes) {
-  const FileSizeLimitScope error_instead_of_signal;
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
-  return true;
-}
-
 constexpr int kReadFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 constexpr int kNewFile = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 constexpr int kGrowingFile = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
 constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 }  // namespace
-
-bool Descriptor::close() {
-  const int fd = std::exchange(fd_, -1);
-  return fd < 0 || ::close(fd) == 0;
-}
 
 bool is_plain_name(std::string_view name) {
   const auto is_plain = [](char c) {

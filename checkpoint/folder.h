@@ -10,28 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/file.h"
+
 namespace tutti::internal {
-
-/// Owns a descriptor of the operating system.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  /// Somebody else closes it from now on.
-  int release() { return std::exchange(fd_, -1); }
-  /// Whether the system agreed: some file systems report a full disk only here.
-  bool close();
-
- private:
-  int fd_ = -1;
-};
 
 /// Whether `name` can be a file of a checkpoint: letters, digits, '.', '_' and '-', at most 255, no
 /// dot first. No path.

@@ -1,4 +1,4 @@
-// Manifests as text, and manifests of several processes as one.
+// Manifests as text: written and read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/manifest.h"
 
@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/checkpoint/manifest_text.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/core/hash.h"
 
@@ -27,62 +27,40 @@ Json to_json(const ManifestFile& file) {
 }
 
 Json to_json(const ManifestPiece& piece) {
-  Json chunks = Json::array();
-  for (const std::string& chunk : piece.chunks) chunks.push_back(chunk);
   Json json = Json::object();
   json.set("file", static_cast<std::int64_t>(piece.file));
   json.set("rows", Json::Array{piece.first_row, piece.first_row + piece.num_rows});
-  json.set("chunks", std::move(chunks));
+  json.set("chunks", Json::array_of(piece.chunks));
   return json;
 }
 
 Json to_json(const ManifestTensor& tensor) {
-  Json shape = Json::array(), pieces = Json::array();
-  for (const std::int64_t dim : tensor.shape) shape.push_back(dim);
+  Json pieces = Json::array();
   for (const ManifestPiece& piece : tensor.pieces) pieces.push_back(to_json(piece));
   Json json = Json::object();
   json.set("name", tensor.name).set("dtype", safetensors_name_of(tensor.dtype));
-  json.set("shape", std::move(shape)).set("pieces", std::move(pieces));
+  json.set("shape", Json::array_of(tensor.shape)).set("pieces", std::move(pieces));
   return json;
 }
 
 template <class Values>
 Json list_of(const Values& values) {
-  Json list = Json::array();
-  for (const auto& value : values) list.push_back(to_json(value));
-  return list;
+  return Json::array_of(values, [](const auto& value) { return to_json(value); });
 }
 
 Json to_json(const Manifest& manifest) {
   Json json = Json::object();
   json.set("format", kManifestFormat).set("version", kManifestVersion);
-  json.set("sequence", manifest.sequence).set("step", manifest.step);
-  json.set("tutti", manifest.tutti_version).set("numerics", manifest.numerics);
+  json.set("sequence", manifest.info.sequence).set("step", manifest.info.step);
+  json.set("tutti", manifest.info.tutti_version).set("numerics", manifest.info.numerics);
   json.set("hash", kManifestHash).set("chunk_bytes", manifest.chunk_bytes);
-  json.set("about", manifest.about).set("states", to_json(manifest.states));
+  json.set("about", manifest.info.about).set("states", to_json(manifest.states));
   json.set("files", list_of(manifest.files)).set("tensors", list_of(manifest.tensors));
   return json;
 }
 
 bool starts_before(const ManifestPiece& a, const ManifestPiece& b) {
   return std::pair(a.first_row, a.num_rows) < std::pair(b.first_row, b.num_rows);
-}
-
-void add_piece(Manifest& whole, const ManifestTensor& tensor, std::size_t file) {
-  auto same = std::find_if(whole.tensors.begin(), whole.tensors.end(),
-                           [&](const auto& other) { return other.name == tensor.name; });
-  if (same == whole.tensors.end()) {
-    whole.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
-    same = std::prev(whole.tensors.end());
-  } else if (same->dtype != tensor.dtype || same->shape != tensor.shape) {
-    fail(ErrorCode::kInvalidArgument, "merge_manifests: tensor '", tensor.name, "': expected ",
-         same->dtype, " ", same->shape, " from every process, got ", tensor.dtype, " ",
-         tensor.shape);
-  }
-  for (ManifestPiece piece : tensor.pieces) {
-    piece.file += file;
-    same->pieces.push_back(std::move(piece));
-  }
 }
 
 }  // namespace
@@ -137,30 +115,209 @@ void require_whole(const Manifest& manifest, const std::string& source) {
   }
 }
 
-Manifest merge_manifests(const std::vector<Manifest>& parts) {
-  TUTTI_CHECK(!parts.empty(), "merge_manifests: no parts");
-  Manifest whole = parts[0];
-  std::set<std::string> names = {};
-  whole.files.clear();
-  whole.tensors.clear();
-  for (const Manifest& part : parts) {
-    if (part.step != whole.step || part.sequence != whole.sequence ||
-        part.chunk_bytes != whole.chunk_bytes) {
-      fail(ErrorCode::kInvalidArgument, "merge_manifests: expected parts of one save (step ",
-           whole.step, ", number ", whole.sequence, "), got step ", part.step, ", number ",
-           part.sequence);
-    }
-    const std::size_t file = whole.files.size();
-    for (const ManifestFile& other : part.files) {
-      if (!names.insert(other.name).second) {
-        fail(ErrorCode::kInvalidArgument, "merge_manifests: two processes wrote '", other.name,
-             "'; expected a file of its own for each");
-      }
-      whole.files.push_back(other);
-    }
-    for (const ManifestTensor& tensor : part.tensors) add_piece(whole, tensor, file);
+// Reading. The checksum comes first, but a right one proves nothing about the author: every number
+// is compared with the others before anything is made from it.
+
+namespace {
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, parts...);
+}
+
+/// The text without its checksum, which must be right.
+void require_checksum(std::string_view text, const std::string& source) {
+  const std::size_t tail = kManifestTail.size() + kChecksumDigits + kManifestEnd.size();
+  const std::size_t at = text.size() < tail ? 0 : text.size() - tail;
+  const bool has_form = text.size() >= tail && text.substr(at).starts_with(kManifestTail) &&
+                        text.ends_with(kManifestEnd);
+  if (!has_form) {
+    fail(ErrorCode::kDataLoss, source, ": offset ", at,
+         ": the manifest is cut or damaged; expected its checksum at the end of ", text.size(),
+         " bytes, got something else");
   }
-  return whole;
+  Hasher hasher;
+  hasher.update(text.substr(0, at));
+  const std::string_view stated = text.substr(at + kManifestTail.size(), kChecksumDigits);
+  if (hasher.hex_digest() != stated) {
+    fail(ErrorCode::kDataLoss, source, ": the manifest is damaged; expected checksum ", stated,
+         ", got ", hasher.hex_digest(), " of bytes 0 to ", at);
+  }
+}
+
+std::uint64_t read_count(const Json& json, const char* name) {
+  const std::int64_t count = json.at(name).as_int();
+  if (count < 0) refuse("expected '", name, "' of at least 0, got ", count);
+  return static_cast<std::uint64_t>(count);
+}
+
+std::string read_checksum(const Json& json) {
+  const std::string& text = json.as_string();
+  if (text.size() != kChecksumDigits ||
+      text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    refuse("expected a checksum of ", kChecksumDigits, " hexadecimal digits, got '", text, "'");
+  }
+  return text;
+}
+
+ManifestFile read_file(const Json& json) {
+  ManifestFile file;
+  file.name = json.at("name").as_string();
+  if (!is_plain_name(file.name) || file.name == kManifestName) {
+    refuse("expected a file name of letters, digits, '.', '_' and '-', got '", file.name, "'");
+  }
+  file.num_bytes = read_count(json, "bytes");
+  file.head_bytes = read_count(json, "head_bytes");
+  if (file.head_bytes > file.num_bytes ||
+      file.head_bytes > kSafetensorsMaxHeaderBytes + kSafetensorsLengthBytes) {
+    refuse("file '", file.name, "': expected a head of at most ", file.num_bytes, " bytes, got ",
+           file.head_bytes);
+  }
+  file.head_checksum = read_checksum(json.at("head_checksum"));
+  file.checksum = read_checksum(json.at("checksum"));
+  return file;
+}
+
+Shape read_shape(const Json::Array& json) {
+  if (json.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
+    refuse("expected at most ", Shape::kMaxRank, " dimensions, got ", json.size());
+  }
+  std::vector<std::int64_t> dims;
+  for (const Json& dim : json) {
+    dims.push_back(dim.as_int());
+    if (dims.back() < 0) refuse("expected dimensions of at least 0, got ", dims.back());
+  }
+  return Shape(dims);
+}
+
+void require_countable(const ManifestTensor& tensor) {
+  if (*Shape::count(tensor.shape.dims()) >
+      INT64_MAX / static_cast<std::int64_t>(size_of(tensor.dtype))) {
+    refuse("shape ", tensor.shape, " has more bytes than there are");
+  }
+}
+
+ManifestPiece read_piece(const Json& json, const ManifestTensor& tensor, const Manifest& manifest) {
+  ManifestPiece piece;
+  piece.file = static_cast<std::size_t>(read_count(json, "file"));
+  if (piece.file >= manifest.files.size()) {
+    refuse("expected file 0 to ", manifest.files.size(), " (excluded), got ", piece.file);
+  }
+  const Json::Array& rows = json.at("rows").as_array();
+  if (rows.size() != 2) refuse("expected 2 rows, got ", rows.size());
+  const std::int64_t begin = rows[0].as_int(), end = rows[1].as_int();
+  if (begin < 0 || end < begin || end > num_rows(tensor.shape)) {
+    refuse("expected rows within [0, ", num_rows(tensor.shape), "], got [", begin, ", ", end, "]");
+  }
+  piece.first_row = begin;
+  piece.num_rows = end - begin;
+  for (const Json& chunk : json.at("chunks").as_array()) {
+    piece.chunks.push_back(read_checksum(chunk));
+  }
+  const std::uint64_t bytes =
+      bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
+  const std::uint64_t expected =
+      bytes / manifest.chunk_bytes + (bytes % manifest.chunk_bytes != 0 ? 1 : 0);
+  if (piece.chunks.size() != expected) {
+    refuse("expected ", expected, " chunks, got ", piece.chunks.size());
+  }
+  return piece;
+}
+
+ManifestTensor read_tensor(const Json& json, const Manifest& manifest) {
+  ManifestTensor tensor;
+  tensor.name = json.at("name").as_string();
+  try {
+    const std::string& dtype = json.at("dtype").as_string();
+    const auto known = dtype_of_safetensors_name(dtype);
+    if (!known) refuse("expected a dtype of safetensors, got '", dtype, "'");
+    tensor.dtype = *known;
+    tensor.shape = read_shape(json.at("shape").as_array());
+    require_countable(tensor);
+    for (const Json& piece : json.at("pieces").as_array()) {
+      tensor.pieces.push_back(read_piece(piece, tensor, manifest));
+    }
+  } catch (const Error& error) {
+    throw error.with_context(concat("tensor '", tensor.name, "'"));
+  }
+  return tensor;
+}
+
+/// The pieces of a file are its bytes: no more, no fewer.
+void require_sizes(const Manifest& manifest) {
+  std::vector<std::uint64_t> sizes;
+  for (const ManifestFile& file : manifest.files) sizes.push_back(file.head_bytes);
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    for (const ManifestPiece& piece : tensor.pieces) {
+      const auto bytes =
+          bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
+      if (__builtin_add_overflow(sizes[piece.file], bytes, &sizes[piece.file])) {
+        refuse("the tensors have more bytes than there are");
+      }
+    }
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == manifest.files[i].num_bytes) continue;
+    refuse("file '", manifest.files[i].name, "': expected ", sizes[i],
+           " bytes by its tensors, got ", manifest.files[i].num_bytes);
+  }
+}
+
+template <class Values, class NameOf>
+void require_different(const Values& values, NameOf&& name_of, const char* what) {
+  std::set<std::string> seen;
+  for (const auto& value : values) {
+    if (!seen.insert(name_of(value)).second) {
+      refuse("the ", what, " '", name_of(value), "' occurs twice");
+    }
+  }
+}
+
+void require_format(const Json& json, const std::string& source) {
+  const std::string& format = json.at("format").as_string();
+  if (format != kManifestFormat) {
+    refuse("expected format '", kManifestFormat, "', got '", format, "'");
+  }
+  const std::int64_t version = json.at("version").as_int();
+  const std::string& hash = json.at("hash").as_string();
+  if (version == kManifestVersion && hash == kManifestHash) return;
+  fail(ErrorCode::kUnimplemented, source, ": expected version ", kManifestVersion, " with ",
+       kManifestHash, ", got ", version, " with ", hash, "; try a later version of tutti");
+}
+
+Manifest read_manifest(const Json& json) {
+  Manifest manifest;
+  manifest.info.step = static_cast<std::int64_t>(read_count(json, "step"));
+  manifest.info.sequence = static_cast<std::int64_t>(read_count(json, "sequence"));
+  manifest.info.tutti_version = json.at("tutti").as_string();
+  manifest.info.numerics = json.at("numerics").as_string();
+  manifest.info.about = json.at("about");
+  for (const auto& [name, state] : json.at("states").as_object()) manifest.states[name] = state;
+  manifest.chunk_bytes = read_count(json, "chunk_bytes");
+  if (manifest.chunk_bytes == 0) refuse("expected chunks of at least 1 byte, got 0");
+  for (const Json& file : json.at("files").as_array()) manifest.files.push_back(read_file(file));
+  for (const Json& tensor : json.at("tensors").as_array()) {
+    manifest.tensors.push_back(read_tensor(tensor, manifest));
+  }
+  const auto name_of = [](const auto& value) { return value.name; };
+  require_different(manifest.files, name_of, "file name");
+  require_different(manifest.tensors, name_of, "tensor name");
+  require_sizes(manifest);
+  return manifest;
+}
+
+}  // namespace
+
+Manifest parse_manifest(std::string_view text, const std::string& source) {
+  require_checksum(text, source);
+  try {
+    const Json json = Json::parse(text, "manifest");
+    require_format(json, source);
+    return read_manifest(json);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kDataLoss, concat(source, ": ", error.message()));
+  }
 }
 
 }  // namespace tutti::internal

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/checkpoint/checkpoint.h"
 #include "tutti/core/json.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
@@ -19,6 +20,15 @@ inline constexpr const char* kNewManifestName = "manifest.json.tmp";  // until i
 inline constexpr std::size_t kMaxManifestBytes = 256u << 20;
 /// How many bytes of a tensor have a checksum of their own.
 inline constexpr std::uint64_t kDefaultChunkBytes = 1u << 20;
+
+// Words of the text.
+inline constexpr std::string_view kManifestFormat = "tutti checkpoint";
+inline constexpr std::int64_t kManifestVersion = 1;
+inline constexpr std::string_view kManifestHash = "xxh3-128";
+/// Before and after the checksum at the end of the text.
+inline constexpr std::string_view kManifestTail = ",\n \"checksum\": \"";
+inline constexpr std::string_view kManifestEnd = "\"\n}\n";
+inline constexpr std::size_t kChecksumDigits = 32;
 
 /// A safetensors file of the version. Checksums are XXH3-128 (32 hexadecimal digits, as xxh128sum
 /// prints them). The head is what stands before the elements.
@@ -54,12 +64,9 @@ struct ManifestTensor {
 };
 
 struct Manifest {
-  std::int64_t step = 0;
-  /// 1 for the first version of a folder; each save has the next number: the largest is the newest.
-  std::int64_t sequence = 0;
-  std::string tutti_version;
-  std::string numerics;
-  Json about = Json::object();
+  /// Without path. Its sequence is 1 for the first version of a folder; each save has the next
+  /// number: the largest is the newest.
+  CheckpointInfo info;
   std::map<std::string, Json> states;
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
   std::vector<ManifestFile> files;
@@ -85,9 +92,5 @@ Manifest parse_manifest(std::string_view text, const std::string& source);
 
 /// Throws kDataLoss unless the pieces of every tensor are all its rows, each once.
 void require_whole(const Manifest& manifest, const std::string& source);
-
-/// One manifest of those that processes wrote for their own files (each has one). Step, states and
-/// so on are the first one's. Throws kInvalidArgument where they contradict each other.
-Manifest merge_manifests(const std::vector<Manifest>& parts);
 
 }  // namespace tutti::internal

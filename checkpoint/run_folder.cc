@@ -41,12 +41,12 @@ void inspect_folder(const Folder& folder, FoundVersion& version) {
         concat(folder.path(), ": no ", kManifestName, ": saving was interrupted");
     return;
   }
-  version.shown.sequence = version.manifest->sequence;
+  version.shown.sequence = version.manifest->info.sequence;
   version.shown.num_bytes = bytes_of_files(*version.manifest);
   version.shown.num_tensors = version.manifest->tensors.size();
-  if (version.manifest->step != version.shown.step) {
+  if (version.manifest->info.step != version.shown.step) {
     fail(ErrorCode::kDataLoss, folder.path(), ": expected step ", version.shown.step,
-         " by its name, got ", version.manifest->step);
+         " by its name, got ", version.manifest->info.step);
   }
   require_files(folder, *version.manifest);
 }
@@ -183,7 +183,7 @@ void take_back(const Folder& run, const Folder& folder, const std::string& name,
                std::int64_t sequence) noexcept {
   try {
     std::optional<Manifest> manifest = read_manifest(folder);
-    if (manifest && manifest->sequence == sequence) return;
+    if (manifest && manifest->info.sequence == sequence) return;
     remove_unlisted(folder, manifest);
     if (!manifest) run.remove_folder(name);
   } catch (const std::exception& error) {
@@ -228,7 +228,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   const Folder folder = run.make_folder(name);
   Manifest manifest;
   try {
-    manifest = write_part(folder, describe(file, sequence), whole_part(file));
+    manifest = write_tensors(folder, describe(file, sequence), file.tensors);
     commit_version(folder, manifest);
   } catch (...) {
     take_back(run, folder, name, sequence);

@@ -30,11 +30,4 @@ std::string format_safetensors(const SafetensorsFile& file);
 /// ...) or ranks that no tensor has.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
-/// Writes atomically: a reader sees the old file or the new. Errors of format_safetensors() and
-/// write_file_atomically().
-void write_safetensors(const std::string& path, const SafetensorsFile& file);
-
-/// Errors of read_file() and parse_safetensors().
-SafetensorsFile read_safetensors(const std::string& path);
-
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,36 +14,21 @@
 
 namespace tutti::internal {
 
-/// Rows of a tensor that one process writes. `value` is the whole tensor unless it begins at
-/// another row or has fewer of them than `shape`, the global one.
-struct PartTensor {
-  NamedTensor tensor;
-  Shape shape;
-  std::int64_t first_row = 0;
-};
-
-/// What process `index` of `count` writes of a version: a file of its own.
-struct Part {
-  int index = 0;
-  int count = 1;
-  std::vector<PartTensor> tensors;
-};
-
-std::string part_name(int index, int count, std::int64_t sequence);
-/// The sequence in a name that part_name() made; nothing for other names.
+/// The name of the file of save number `sequence`. (Names, like manifests, have room for several
+/// files.)
+std::string part_name(std::int64_t sequence);
+/// The sequence in such a name, of any number of files; nothing for other names.
 std::optional<std::int64_t> sequence_of_part(std::string_view name);
 
-/// The parts of `file` that a single process writes: everything.
-Part whole_part(const CheckpointFile& file);
 /// Step, states and so on of `file`, without files and tensors.
 Manifest describe(const CheckpointFile& file, std::int64_t sequence);
 
-/// Writes the file of a part into the version's folder and sees that it is on the disk. Returns
-/// `about` with this file and these tensors alone: as text (format_manifest) it goes to the process
-/// that commits. Errors of Folder; then the file is gone again.
-Manifest write_part(const Folder& folder, Manifest about, const Part& part);
+/// Writes the tensors into a file of the version's folder and sees that it is on the disk. Returns
+/// `about` with this file and these tensors alone. Errors of Folder; then the file is gone again.
+Manifest write_tensors(const Folder& folder, Manifest about,
+                       const std::map<std::string, Tensor>& tensors);
 
-/// Makes the version: from now on it is whole, even after a power cut. Every part must be on the
+/// Makes the version: from now on it is whole, even after a power cut. Every file must be on the
 /// disk. Throws kDataLoss when rows are missing or occur twice, else errors of Folder.
 void commit_version(const Folder& folder, const Manifest& manifest);
 

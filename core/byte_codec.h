@@ -60,7 +60,6 @@ class ByteReader {
   bool failed() const { return failed_; }
   /// Whether all was read, and nothing more was asked for.
   bool is_complete() const { return !failed_ && rest_.empty(); }
-  std::size_t num_left() const { return rest_.size(); }
 
  private:
   std::span<const std::byte> rest_;

@@ -1,4 +1,4 @@
-// Threads of the operating system, named for debuggers.
+// Threads of the operating system, named for debuggers, and its clocks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/executor.h"
 
@@ -8,10 +8,12 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <thread>
 #include <utility>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
 #include "tutti/core/text.h"
@@ -98,6 +100,42 @@ int num_hardware_threads() {
   }
   const unsigned count = std::thread::hardware_concurrency();
   return count > 0 ? static_cast<int>(count) : 1;
+}
+
+// The machine's clocks.
+
+namespace {
+
+class SystemClock final : public Clock {
+ public:
+  TimePoint now() const override { return std::chrono::steady_clock::now(); }
+
+  void sleep_until(TimePoint time) override {
+    if (time <= now()) return;
+    BlockedScope blocked;
+    std::this_thread::sleep_until(time);
+  }
+};
+
+}  // namespace
+
+Clock& Clock::system() {
+  static SystemClock clock;
+  return clock;
+}
+
+TimePoint coarse_now() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  return TimePoint(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+#else
+  return Clock::system().now();
+#endif
+}
+
+double wall_time_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace tutti

@@ -24,39 +24,12 @@ namespace tutti {
 
 namespace {
 
+using internal::Descriptor;
+
 [[noreturn]] void fail_with_errno(const char* who, const std::string& path) {
   const int reason = errno;
   const ErrorCode code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable;
   fail(code, who, ": cannot use '", path, "': ", std::generic_category().message(reason));
-}
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-
-  int get() const { return fd_; }
-  /// Closes now and returns whether the system agreed: some file systems report a full disk only
-  /// here.
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
-
- private:
-  int fd_;
-};
-
-bool write_all(int fd, std::string_view bytes) {
-  const FileSizeLimitScope error_instead_of_signal;
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return true;
 }
 
 std::string temporary_name(const std::string& path) {
@@ -65,21 +38,22 @@ std::string temporary_name(const std::string& path) {
 }
 
 bool write_and_sync(const std::string& path, std::string_view bytes) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return false;
-  return write_all(file.get(), bytes) && ::fsync(file.get()) == 0 && file.close();
+  return internal::write_all(file.get(), std::as_bytes(std::span(bytes))) &&
+         ::fsync(file.get()) == 0 && file.close();
 }
 
 /// Makes a rename in `folder` survive a power cut. File systems that cannot do this say EINVAL.
 void sync_folder(const std::filesystem::path& folder) {
-  FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() >= 0) ::fsync(descriptor.get());
 }
 
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail_with_errno("read_file", path);
   std::string bytes;
   struct stat information;
@@ -96,6 +70,14 @@ std::string read_file(const std::string& path) {
     bytes.resize(size + (count > 0 ? static_cast<std::size_t>(count) : 0));
     if (count == 0) return bytes;
     if (count < 0 && errno != EINTR) fail_with_errno("read_file", path);
+  }
+}
+
+std::string read_file_if_any(const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return "";
   }
 }
 
@@ -155,4 +137,23 @@ FileSizeLimitScope::~FileSizeLimitScope() {
   errno = error;
 }
 
+namespace internal {
+
+bool Descriptor::close() {
+  const int fd = std::exchange(fd_, -1);
+  return fd < 0 || ::close(fd) == 0;
+}
+
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  const FileSizeLimitScope error_instead_of_signal;
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+}  // namespace internal
 }  // namespace tutti

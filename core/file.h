@@ -1,12 +1,15 @@
-// Whole files, read and written atomically, and the user's limit of their size.
+// Whole files, read and written atomically; the user's limit of their size; descriptors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <signal.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tutti {
 
@@ -14,6 +17,8 @@ namespace tutti {
 
 /// The bytes of a file. Throws kNotFound or kUnavailable naming the path and the system's reason.
 std::string read_file(const std::string& path);
+/// The same, or "" where it cannot be read: for what some systems tell and others do not.
+std::string read_file_if_any(const std::string& path);
 
 /// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`.
 /// Makes missing folders. Throws kUnavailable naming the path and the system's reason; then `path`
@@ -39,4 +44,31 @@ class FileSizeLimitScope {
   sigset_t before_;
 };
 
+namespace internal {
+
+/// Owns a descriptor of the operating system.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  /// Somebody else closes it from now on.
+  int release() { return std::exchange(fd_, -1); }
+  /// Whether the system agreed: some file systems report a full disk only here.
+  bool close();
+
+ private:
+  int fd_ = -1;
+};
+
+/// Whether all went out; else errno says why not.
+bool write_all(int fd, std::span<const std::byte> bytes);
+
+}  // namespace internal
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,13 @@ class Json {
 
   static Json object() { return Json(Object{}); }
   static Json array() { return Json(Array{}); }
+  /// An array of what `make` gives for each element of a range, or of the elements.
+  template <class Range, class Make = std::identity>
+  static Json array_of(const Range& range, Make make = {}) {
+    Array array;
+    for (const auto& element : range) array.push_back(make(element));
+    return array;
+  }
 
   /// Throws kInvalidArgument with the position (line, column) when `text` is not JSON. `source`
   /// names the text in the message (a path, a variable's name). Depth is limited to 256; a member

@@ -2,38 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/one_line.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace tutti {
 namespace {
 
-struct Character {
-  std::size_t size = 1;    // in bytes
-  std::uint32_t code = 0;  // 0: no character
-};
-
-std::size_t size_by_first_byte(unsigned char first) {
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return 2;
-  if ((first & 0xF0) == 0xE0) return 3;
-  return first >= 0xF0 && first <= 0xF4 ? 4 : 0;
-}
-
-/// The character at the beginning of `rest`, which is not empty.
-Character first_character(std::string_view rest) {
+/// The code of the well-formed sequence of `size` bytes at the front; 0: there is none.
+std::uint32_t first_code(std::string_view rest, std::size_t size) {
+  if (size == 0) return 0;
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(rest[i]); };
-  const std::size_t size = size_by_first_byte(byte(0));
-  if (size == 1) return {1, byte(0)};
-  if (size == 0 || size > rest.size()) return {};
-  std::uint32_t code = byte(0) & (0xFFu >> (size + 1));
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kSmallest[size] || code > 0x10FFFF || is_surrogate) return {};
-  return {size, code};
+  std::uint32_t code = size == 1 ? byte(0) : byte(0) & (0xFFu >> (size + 1));
+  for (std::size_t i = 1; i < size; ++i) code = code << 6 | (byte(i) & 0x3F);
+  return code;
 }
 
 bool is_shown(std::uint32_t code) {
@@ -43,15 +24,36 @@ bool is_shown(std::uint32_t code) {
 
 }  // namespace
 
+std::size_t internal::utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return continues(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
+    const bool surrogate = first == 0xED && byte(1) > 0x9F;
+    return continues(1) && continues(2) && !overlong && !surrogate ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    const bool overlong = first == 0xF0 && byte(1) < 0x90;
+    const bool beyond = first == 0xF4 && byte(1) > 0x8F;
+    return continues(1) && continues(2) && continues(3) && !overlong && !beyond ? 4 : 0;
+  }
+  return 0;
+}
+
 std::string one_line(std::string_view text, std::size_t most) {
   std::string line;
   for (std::string_view rest = text; !rest.empty();) {
-    const Character character = first_character(rest);
+    const std::size_t size = internal::utf8_length(rest);
     const std::string_view shown =
-        is_shown(character.code) ? rest.substr(0, character.size) : std::string_view("?");
+        is_shown(first_code(rest, size)) ? rest.substr(0, size) : std::string_view("?");
     if (line.size() + shown.size() > most) return line + "...";
     line += shown;
-    rest.remove_prefix(character.size);
+    rest.remove_prefix(std::max<std::size_t>(size, 1));
   }
   return line;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -65,6 +66,18 @@ class RandomStream {
   std::array<std::uint32_t, 2> key_;
   std::array<std::uint32_t, 2> high_;  // upper half of the counter: the rest of the key, hashed
 };
+
+namespace internal {
+
+/// A permutation (Fisher, Yates), by numbers 2, 3, ... of the stream.
+template <class T>
+void shuffle(std::vector<T>& values, const RandomStream& random) {
+  for (std::size_t left = values.size(); left > 1; --left) {
+    std::swap(values[left - 1], values[static_cast<std::size_t>(random.below(left, left))]);
+  }
+}
+
+}  // namespace internal
 
 /// Where random numbers of a step come from: (seed, step, replica) plus the call site that asks.
 /// One per replica thread; a value. See docs/determinism.md.

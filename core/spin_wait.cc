@@ -33,21 +33,6 @@ void SpinningHabit::learn(bool was_in_vain) {
   if (was_in_vain) to_skip_ = penalty_;
 }
 
-bool spin_for(Duration longest, SpinningHabit& habit, const std::function<bool()>& ready) {
-  if (ready()) return true;
-  if (!cores_to_spare() || BlockedScope::current_thread_holds_token() || !habit.worth_it()) {
-    return false;
-  }
-  const TimePoint end = deadline_after(Clock::system().now(), longest);
-  bool is_ready = false;
-  do {
-    pause_briefly();
-    is_ready = ready();
-  } while (!is_ready && cores_to_spare() && Clock::system().now() < end);
-  habit.learn(!is_ready);
-  return is_ready;
-}
-
 namespace {
 
 constexpr Duration kSpin = std::chrono::microseconds(200);

@@ -33,10 +33,6 @@ class SpinningHabit {
 /// Some tens of nanoseconds in which the other thread of the core may work.
 void pause_briefly();
 
-/// Looks until `ready()`, for at most `longest` and only while there are cores to spare; not at all
-/// where that was in vain lately, or where this thread holds a run token. Returns ready().
-bool spin_for(Duration longest, SpinningHabit& habit, const std::function<bool()>& ready);
-
 /// How a waiting thread passes the first microseconds: looking again and again (every thread that
 /// it may wait for has a core of its own), or giving its core to others between two looks.
 enum class SpinPolicy { kSpin, kYield };

@@ -70,12 +70,8 @@ std::string frames_as_text() {
 }
 
 std::string stack_of(int thread) {
-  std::string name;
-  try {
-    name = read_file(concat("/proc/self/task/", thread, "/comm"));
-  } catch (const Error&) {
-    return "";  // ended in the meantime
-  }
+  const std::string name = read_file_if_any(concat("/proc/self/task/", thread, "/comm"));
+  if (name.empty()) return "";  // ended in the meantime
   std::string text = concat("  thread ", thread, " ", name);
   answer.answered_thread.store(0);
   answer.asked_thread.store(thread);

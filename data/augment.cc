@@ -6,17 +6,18 @@
 #include <utility>
 
 #include "tutti/data/data_threads.h"
+#include "tutti/data/forwarding_source.h"
 
 namespace tutti {
 namespace {
 
 enum class Rows { kKept, kUnknown };
 
-class AugmentSource : public DatasetSource {
+class AugmentSource : public internal::ForwardingSource {
  public:
-  AugmentSource(Dataset below, std::shared_ptr<const AugmentFunction> fn,
+  AugmentSource(SourcePtr below, std::shared_ptr<const AugmentFunction> fn,
                 const AugmentOptions& options, Rows rows)
-      : below_(std::move(below)), fn_(std::move(fn)), options_(options), rows_(rows) {}
+      : ForwardingSource(std::move(below)), fn_(std::move(fn)), options_(options), rows_(rows) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     RandomKey key;
@@ -28,28 +29,21 @@ class AugmentSource : public DatasetSource {
       sample.b = number;
       return (*fn)(element, SampleRandom(sample));
     };
-    return internal::make_map(below_.iterate(epoch), std::move(with_random),
+    return internal::make_map(below().iterate(epoch), std::move(with_random),
                               options_.num_parallel_calls);
   }
 
-  std::optional<std::int64_t> cardinality() const override { return below_.cardinality(); }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<AugmentSource>(std::move(below), fn_, options_, rows_);
+  }
   std::optional<std::int64_t> batch_size() const override {
-    return rows_ == Rows::kKept ? below_.batch_size() : std::nullopt;
+    return rows_ == Rows::kKept ? below().batch_size() : std::nullopt;
   }
   std::optional<int> batch_depth() const override {
-    return rows_ == Rows::kKept ? below_.source().batch_depth() : std::nullopt;
-  }
-  bool may_end_in_partial_batch() const override {
-    return below_.source().may_end_in_partial_batch();
-  }
-
-  std::vector<SourcePtr> inputs() const override { return {below_.shared_source()}; }
-  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
-    return std::make_shared<AugmentSource>(Dataset(std::move(inputs.at(0))), fn_, options_, rows_);
+    return rows_ == Rows::kKept ? below().batch_depth() : std::nullopt;
   }
 
  private:
-  Dataset below_;
   std::shared_ptr<const AugmentFunction> fn_;
   AugmentOptions options_;
   Rows rows_;
@@ -57,13 +51,14 @@ class AugmentSource : public DatasetSource {
 
 Dataset make_augmented(const Dataset& dataset, AugmentFunction fn, const AugmentOptions& options,
                        Rows rows) {
-  if (!fn) fail(ErrorCode::kInvalidArgument, "augment: expected a function, got none");
+  internal::require_function(fn, "augment");
   if (options.num_parallel_calls < 1) {
     fail(ErrorCode::kInvalidArgument, "augment: expected num_parallel_calls of at least 1, got ",
          options.num_parallel_calls);
   }
   return Dataset(std::make_shared<AugmentSource>(
-      dataset, std::make_shared<const AugmentFunction>(std::move(fn)), options, rows));
+      dataset.shared_source(), std::make_shared<const AugmentFunction>(std::move(fn)), options,
+      rows));
 }
 
 std::size_t component_number(const Element& element, const std::string& name) {

@@ -71,6 +71,11 @@ Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> ste
 namespace internal {
 /// augment() by a function that gives as many rows as it gets: the batch size stays known.
 Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptions options);
+
+/// A number in [0, 1] from Beta(a, b), a and b > 0; a function of the stream, which it takes for
+/// itself. X / (X + Y) with X and Y from gamma distributions (Marsaglia, Tsang: "A simple method
+/// for generating gamma variables", 2000).
+double sample_beta(const RandomStream& random, double a, double b);
 }  // namespace internal
 
 // Mixup and cutmix: every row of a batch mixed with another one, labels as well.

@@ -18,35 +18,30 @@ namespace tutti {
 
 namespace {
 
-/// Elements index, index + count, ...; Iterator(below, count, index) hands them out.
-template <class Iterator>
-class ShardSource : public internal::ForwardingSource {
- public:
-  ShardSource(std::shared_ptr<const DatasetSource> below, std::int64_t count, std::int64_t index)
-      : ForwardingSource(std::move(below)), count_(count), index_(index) {}
+/// Elements index, index + count, ...
+struct Part {
+  std::int64_t count = 1;
+  std::int64_t index = 0;
+};
 
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<Iterator>(below().iterate(epoch), count_, index_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<ShardSource>(std::move(below), count_, index_);
-  }
+/// Iterator(below, part) hands them out.
+template <class Iterator>
+class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, Part> {
+ public:
+  using internal::Decorator<ShardSource<Iterator>, Iterator, Part>::Decorator;
 
   std::optional<std::int64_t> cardinality() const override {
-    const std::optional<std::int64_t> length = below().cardinality();
+    const Part& part = this->argument();
+    const std::optional<std::int64_t> length = this->below().cardinality();
     if (!length || *length == kInfinite) return length;
-    return *length > index_ ? (*length - index_ - 1) / count_ + 1 : 0;
+    return *length > part.index ? (*length - part.index - 1) / part.count + 1 : 0;
   }
-
- private:
-  std::int64_t count_;
-  std::int64_t index_;
 };
 
 class ShardIterator : public internal::ForwardingIterator {
  public:
-  ShardIterator(std::unique_ptr<ElementIterator> below, std::int64_t count, std::int64_t index)
-      : ForwardingIterator(std::move(below)), count_(count), foreign_(index) {}
+  ShardIterator(std::unique_ptr<ElementIterator> below, const Part& part)
+      : ForwardingIterator(std::move(below)), count_(part.count), foreign_(part.index) {}
 
   std::optional<Element> next() override {
     below().skip(foreign_);
@@ -73,7 +68,7 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
     fail(ErrorCode::kInvalidArgument, "Dataset::shard: expected 0 <= index < count, got index ",
          index, ", count ", count);
   }
-  return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, count, index));
+  return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, Part{count, index}));
 }
 
 // Sharding over workers.
@@ -105,8 +100,11 @@ SourcePtr with_files_of(const SourcePtr& source, int num_workers, int index) {
 // Elements index, index + count, ... of a pass that has at least `count` elements, or none.
 class DataShardIterator : public internal::ForwardingIterator {
  public:
-  DataShardIterator(std::unique_ptr<ElementIterator> below, std::int64_t count, std::int64_t index)
-      : ForwardingIterator(std::move(below)), count_(count), index_(index), foreign_(index) {}
+  DataShardIterator(std::unique_ptr<ElementIterator> below, const Part& part)
+      : ForwardingIterator(std::move(below)),
+        count_(part.count),
+        index_(part.index),
+        foreign_(part.index) {}
 
   std::optional<Element> next() override {
     while (seen_ < count_) look_at_first_round();
@@ -163,7 +161,7 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
          "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
   }
   return Dataset(std::make_shared<ShardSource<DataShardIterator>>(dataset.shared_source(),
-                                                                  num_workers, index));
+                                                                  Part{num_workers, index}));
 }
 
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {

@@ -1,9 +1,9 @@
 // Rows into batches, and batches into rows.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/stack.h"
-
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "tutti/data/forwarding_source.h"
@@ -62,8 +62,9 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
   return batch.freeze();
 }
 
-}  // namespace
-
+/// One element whose component i holds component i of every given element along a new first axis: n
+/// elements of shape [...] give [n, ...]. At least one element. Throws kInvalidArgument naming
+/// `who`, the component and both shapes (or dtypes, devices, name lists) where two elements differ.
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
   TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
   for (std::size_t i = 1; i < elements.size(); ++i) {
@@ -77,18 +78,87 @@ Element stack_elements(std::span<const Element> elements, std::string_view who) 
   return Element(std::move(tensors), elements[0].names());
 }
 
+}  // namespace
 }  // namespace tutti::internal
 
 namespace tutti {
 
-// Stacking consecutive elements.
+// Stacking consecutive elements; elements of different sizes are padded to the largest.
 
 namespace {
 
+using Dims = std::vector<std::int64_t>;
+
+Dims dims_of(const Shape& shape) { return Dims(shape.begin(), shape.end()); }
+
+// The largest size of component `component` in every dimension.
+Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
+  Dims dims = dims_of(rows[0][component].shape());
+  for (const Element& row : rows) {
+    const Shape& shape = row[component].shape();
+    if (shape.rank() != static_cast<int>(dims.size())) {
+      fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
+           row.names()[component], "': expected rank ", dims.size(),
+           " as in the first element of the batch, got shape ", shape);
+    }
+    for (int i = 0; i < shape.rank(); ++i) {
+      auto& dim = dims[static_cast<std::size_t>(i)];
+      dim = std::max(dim, shape[i]);
+    }
+  }
+  return dims;
+}
+
+void copy_block(const std::byte* from, const Dims& from_dims, std::byte* to, const Dims& to_dims,
+                std::size_t axis, std::size_t element_bytes) {
+  if (axis == from_dims.size()) {
+    std::memcpy(to, from, element_bytes);
+    return;
+  }
+  std::size_t from_step = element_bytes;
+  std::size_t to_step = element_bytes;
+  for (std::size_t i = axis + 1; i < from_dims.size(); ++i) {
+    from_step *= static_cast<std::size_t>(from_dims[i]);
+    to_step *= static_cast<std::size_t>(to_dims[i]);
+  }
+  if (axis + 1 == from_dims.size()) {
+    const std::size_t bytes = static_cast<std::size_t>(from_dims[axis]) * element_bytes;
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return;
+  }
+  for (std::int64_t i = 0; i < from_dims[axis]; ++i) {
+    copy_block(from + static_cast<std::size_t>(i) * from_step, from_dims,
+               to + static_cast<std::size_t>(i) * to_step, to_dims, axis + 1, element_bytes);
+  }
+}
+
+Tensor padded(const Tensor& tensor, const Dims& dims, const Tensor& padding) {
+  const Shape shape{std::span<const std::int64_t>(dims)};
+  if (shape == tensor.shape()) return tensor;
+  MutableTensor larger(shape, tensor.dtype(), tensor.device());
+  const std::size_t size = size_of(tensor.dtype());
+  for (std::size_t at = 0; at < larger.num_bytes(); at += size) {
+    std::memcpy(larger.data() + at, padding.bytes().data(), size);
+  }
+  if (tensor.num_elements() > 0) {
+    copy_block(tensor.bytes().data(), dims_of(tensor.shape()), larger.data(), dims, 0, size);
+  }
+  return larger.freeze();
+}
+
+struct Batching {
+  std::int64_t size = 1;
+  bool drop_remainder = false;
+  std::optional<PaddedBatchOptions> padding = {};  // of padded_batch()
+};
+
 class BatchIterator : public internal::ForwardingIterator {
  public:
-  BatchIterator(std::unique_ptr<ElementIterator> below, std::int64_t size, bool drop_remainder)
-      : ForwardingIterator(std::move(below)), size_(size), drop_remainder_(drop_remainder) {}
+  BatchIterator(std::unique_ptr<ElementIterator> below, const Batching& batching)
+      : ForwardingIterator(std::move(below)),
+        size_(batching.size),
+        drop_remainder_(batching.drop_remainder),
+        padding_(batching.padding) {}
 
   std::optional<Element> next() override {
     const auto size = static_cast<std::size_t>(size_);
@@ -96,10 +166,15 @@ class BatchIterator : public internal::ForwardingIterator {
     while (rows_.size() < size) {
       std::optional<Element> row = below().next();
       if (!row) break;
+      if (padding_ && !rows_.empty() && row->size() != rows_[0].size()) {
+        fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: expected ", rows_[0].size(),
+             " components as in the first element of the batch, got ", row->size());
+      }
       rows_.push_back(std::move(*row));
     }
     const bool incomplete = rows_.size() < size;
     if (rows_.empty() || (incomplete && drop_remainder_)) return std::nullopt;
+    if (padding_) return internal::stack_elements(pad(rows_), "Dataset::padded_batch");
     return internal::stack_elements(rows_, "Dataset::batch");
   }
 
@@ -108,54 +183,93 @@ class BatchIterator : public internal::ForwardingIterator {
   }
 
  private:
-  std::int64_t size_;
-  bool drop_remainder_;
+  std::vector<Element> pad(const std::vector<Element>& rows) const {
+    std::vector<std::vector<Tensor>> tensors(rows.size());
+    for (std::size_t component = 0; component < rows[0].size(); ++component) {
+      const Dims dims = wanted_dims(rows, component);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const Tensor& tensor = rows[i][component];
+        tensors[i].push_back(
+            padded(tensor, dims, Tensor::scalar(padding_of(component), tensor.dtype())));
+      }
+    }
+    std::vector<Element> padded_rows;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      padded_rows.push_back(rows[i].with_tensors(std::move(tensors[i])));
+    }
+    return padded_rows;
+  }
+
+  double padding_of(std::size_t component) const {
+    return component < padding_->padding_values.size() ? padding_->padding_values[component] : 0.0;
+  }
+
+  Dims wanted_dims(const std::vector<Element>& rows, std::size_t component) const {
+    const Dims largest = largest_dims(rows, component);
+    if (component >= padding_->padded_shapes.size()) return largest;
+    Dims dims = padding_->padded_shapes[component];
+    if (dims.size() != largest.size()) {
+      fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
+           rows[0].names()[component], "': expected a padded shape of rank ", largest.size(),
+           ", got [", join(dims), "]");
+    }
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i] == kLargest) dims[i] = largest[i];
+      if (dims[i] >= largest[i]) continue;
+      fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
+           rows[0].names()[component], "': expected at most ", dims[i], " in dimension ", i,
+           ", got an element with ", largest[i]);
+    }
+    return dims;
+  }
+
+  const std::int64_t size_;
+  const bool drop_remainder_;
+  const std::optional<PaddedBatchOptions> padding_;
   std::vector<Element> rows_;
 };
 
-class BatchSource : public internal::ForwardingSource {
+class BatchSource : public internal::Decorator<BatchSource, BatchIterator, Batching> {
  public:
-  BatchSource(std::shared_ptr<const DatasetSource> below, std::int64_t size,
-              const BatchOptions& options)
-      : ForwardingSource(std::move(below)), size_(size), options_(options) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<BatchIterator>(below().iterate(epoch), size_, options_.drop_remainder);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<BatchSource>(std::move(below), size_, options_);
-  }
+  using Decorator::Decorator;
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> rows = below().cardinality();
     if (!rows || *rows == kInfinite) return rows;
-    const bool has_tail = *rows % size_ != 0 && !options_.drop_remainder;
-    return *rows / size_ + (has_tail ? 1 : 0);
+    const bool has_tail = *rows % argument().size != 0 && !argument().drop_remainder;
+    return *rows / argument().size + (has_tail ? 1 : 0);
   }
 
-  std::optional<std::int64_t> batch_size() const override { return size_; }
+  std::optional<std::int64_t> batch_size() const override { return argument().size; }
   std::optional<int> batch_depth() const override {
-    return internal::one_deeper(below().batch_depth());
+    const std::optional<int> depth = below().batch_depth();
+    return depth ? std::optional(*depth + 1) : depth;
   }
 
   bool may_end_in_partial_batch() const override {
-    if (options_.drop_remainder) return false;
+    if (argument().drop_remainder) return false;
     const std::optional<std::int64_t> rows = below().cardinality();
-    return !rows || (*rows != kInfinite && *rows % size_ != 0);
+    return !rows || (*rows != kInfinite && *rows % argument().size != 0);
   }
-
- private:
-  std::int64_t size_;
-  BatchOptions options_;
 };
+
+Dataset batched(const SourcePtr& source, Batching batching) {
+  if (batching.size < 1) {
+    fail(ErrorCode::kInvalidArgument, "Dataset::batch: expected a size of at least 1, got ",
+         batching.size);
+  }
+  return Dataset(std::make_shared<BatchSource>(source, std::move(batching)));
+}
 
 }  // namespace
 
 Dataset Dataset::batch(std::int64_t size, BatchOptions options) const {
-  if (size < 1) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::batch: expected a size of at least 1, got ", size);
-  }
-  return Dataset(std::make_shared<BatchSource>(source_, size, options));
+  return batched(source_, {size, options.drop_remainder});
+}
+
+Dataset Dataset::padded_batch(std::int64_t size, PaddedBatchOptions options) const {
+  const bool drop_remainder = options.drop_remainder;
+  return batched(source_, {size, drop_remainder, std::move(options)});
 }
 
 // The rows of batches as elements.
@@ -170,10 +284,7 @@ class UnbatchIterator : public ElementIterator {
     if (!find_row()) return std::nullopt;
     std::vector<Tensor> row;
     for (const Tensor& tensor : batch_->tensors()) {
-      const auto& shape = tensor.shape();
-      const Shape row_shape(std::span<const std::int64_t>(
-          shape.begin() + 1, static_cast<std::size_t>(shape.rank() - 1)));
-      row.push_back(tensor.rows(row_, 1).reshaped(row_shape));
+      row.push_back(tensor.rows(row_, 1).reshaped(tensor.shape().without_axis(0)));
     }
     ++row_;
     return Element(std::move(row), batch_->names());

@@ -11,8 +11,39 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/core/trace.h"
+#include "tutti/data/forwarding_source.h"
 
 namespace tutti::internal {
+
+// Waiting for a data thread: long, but not for ever and not in silence.
+
+namespace {
+
+/// Waits until ready(). Every minute without it logs a warning naming `who`; after half an hour
+/// throws kDeadlineExceeded: the function that should yield an element hangs. `mutex` is held by
+/// the caller.
+void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
+                    const std::function<bool()>& ready) TUTTI_REQUIRES(mutex) {
+  constexpr int kMinutes = 30;
+  for (int minute = 1; minute <= kMinutes; ++minute) {
+    if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
+    log_warning(concat(who, ": no element for ", minute, " minutes"));
+  }
+  fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
+       " minutes, got none; try to find the function of this dataset that hangs");
+}
+
+/// Waits until ready(), however long: a data thread that has nothing to do until its consumer comes
+/// back or stops it.
+void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready)
+    TUTTI_REQUIRES(mutex) {
+  while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
+  }
+}
+
+}  // namespace
 
 // A function applied to several elements at once, results in order.
 
@@ -170,22 +201,115 @@ std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterat
   return std::make_unique<ParallelMapIterator>(std::move(below), std::move(fn), num_threads);
 }
 
-// Waiting for a data thread.
-
-void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
-                    const std::function<bool()>& ready) {
-  constexpr int kMinutes = 30;
-  for (int minute = 1; minute <= kMinutes; ++minute) {
-    if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
-    log_warning(concat(who, ": no element for ", minute, " minutes"));
-  }
-  fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
-       " minutes, got none; try to find the function of this dataset that hangs");
-}
-
-void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready) {
-  while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
-  }
-}
-
 }  // namespace tutti::internal
+
+namespace tutti {
+
+// Reading ahead: a thread of its own fills a queue.
+
+namespace {
+
+/// What the thread hands over: an element, an exception in its place, or (neither) the end.
+struct Reading {
+  std::optional<Element> element;
+  std::exception_ptr error;
+  bool is_end() const { return !element && !error; }
+};
+
+class PrefetchIterator : public ElementIterator {
+ public:
+  PrefetchIterator(std::unique_ptr<ElementIterator> below, std::size_t depth)
+      : below_(std::move(below)), depth_(depth) {}
+
+  ~PrefetchIterator() override {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    thread_.reset();  // joins; the thread may be waiting for room, or inside next() below
+  }
+
+  std::optional<Element> next() override {
+    if (ended_) return std::nullopt;
+    if (!thread_) thread_ = Executor::system().start("tutti-prefetch", [this] { read_ahead(); });
+    Reading reading = take_reading();
+    if (reading.error) std::rethrow_exception(reading.error);
+    ended_ = reading.is_end();
+    return std::move(reading.element);
+  }
+
+  void skip(std::int64_t count) override {
+    if (!thread_ && !ended_) return below_->skip(count);  // nothing read yet
+    ElementIterator::skip(count);
+  }
+
+ private:
+  Reading take_reading() {
+    MutexLock lock(mutex_);
+    internal::wait_for_input(changed_, mutex_, "Dataset::prefetch",
+                             [this]() TUTTI_REQUIRES(mutex_) { return !queue_.empty(); });
+    Reading reading = std::move(queue_.front());
+    queue_.pop_front();
+    changed_.notify_all();
+    return reading;
+  }
+
+  // Runs on the thread.
+  void read_ahead() {
+    bool more = true;
+    while (more && wait_for_room()) {
+      Reading reading = read_below();
+      more = !reading.is_end();
+      MutexLock lock(mutex_);
+      queue_.push_back(std::move(reading));
+      changed_.notify_all();
+    }
+  }
+
+  bool wait_for_room() {
+    MutexLock lock(mutex_);
+    internal::wait_for_work(changed_, mutex_, [this]() TUTTI_REQUIRES(mutex_) {
+      return stopping_ || queue_.size() < depth_;
+    });
+    return !stopping_;
+  }
+
+  Reading read_below() {
+    const TraceSpan span("read", "input");
+    Reading reading;
+    try {
+      reading.element = below_->next();
+    } catch (...) {
+      reading.error = std::current_exception();
+    }
+    return reading;
+  }
+
+  std::unique_ptr<ElementIterator> below_;  // the thread's alone once there is one
+  const std::size_t depth_;
+  bool ended_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Reading> queue_ TUTTI_GUARDED_BY(mutex_);
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Thread> thread_;
+};
+
+class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterator, std::size_t> {
+ public:
+  using Decorator::Decorator;
+};
+
+}  // namespace
+
+Dataset Dataset::prefetch(int depth) const {
+  if (depth < 0) {
+    fail(ErrorCode::kInvalidArgument, "Dataset::prefetch: expected a depth of at least 0, got ",
+         depth);
+  }
+  if (depth == 0) return *this;
+  return Dataset(std::make_shared<PrefetchSource>(source_, static_cast<std::size_t>(depth)));
+}
+
+}  // namespace tutti

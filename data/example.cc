@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tutti/data/format_bytes.h"
-#include "tutti/data/protobuf_wire.h"
 
 namespace tutti {
 
@@ -20,8 +19,116 @@ namespace tutti {
 
 namespace {
 
-using internal::WireReader;
-using internal::WireType;
+// The few parts of protobuf's wire format that this needs.
+
+enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+struct WireTag {
+  std::uint32_t field = 0;
+  WireType type = WireType::kVarint;
+};
+
+/// Reads one message. Views its bytes. Errors are kDataLoss naming `source` and the offset in the
+/// outermost message.
+class WireReader {
+ public:
+  WireReader(std::string_view bytes, const std::string& source, std::size_t first_offset = 0)
+      : bytes_(bytes), source_(&source), first_offset_(first_offset) {}
+
+  bool at_end() const { return place_ == bytes_.size(); }
+  WireTag tag() {
+    const std::size_t start = place_;
+    const std::uint64_t key = varint();
+    const auto type = static_cast<int>(key & 7);
+    const std::uint64_t field = key >> 3;
+    constexpr std::uint64_t kMaxField = (std::uint64_t{1} << 29) - 1;
+    if (field == 0 || field > kMaxField || type == 3 || type == 4 || type > 5) {
+      fail_at(start, "expected a protobuf field number and wire type, got field ", field, ", type ",
+              type);
+    }
+    return {static_cast<std::uint32_t>(field), static_cast<WireType>(type)};
+  }
+  std::uint64_t varint() {
+    const std::size_t start = place_;
+    std::uint64_t value = 0;
+    constexpr int kMaxBytes = 10;
+    for (int i = 0; i < kMaxBytes; ++i) {
+      require(1, "a variable-length number");
+      const auto byte = static_cast<unsigned char>(bytes_[place_++]);
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * i);
+      if ((byte & 0x80) == 0) return value;
+    }
+    fail_at(start, "expected a variable-length number of at most ", kMaxBytes, " bytes, got more");
+  }
+  std::uint32_t fixed32() {
+    require(4, "a 4-byte number");
+    place_ += 4;
+    return internal::get_little_endian<std::uint32_t>(bytes_, place_ - 4);
+  }
+  /// A length and as many bytes.
+  std::string_view bytes() {
+    const std::uint64_t length = varint();
+    require(length, "a field");
+    const std::string_view found = bytes_.substr(place_, static_cast<std::size_t>(length));
+    place_ += static_cast<std::size_t>(length);
+    return found;
+  }
+  /// bytes() as a message of its own.
+  WireReader message() {
+    const std::string_view inner = bytes();
+    return WireReader(inner, *source_, first_offset_ + place_ - inner.size());
+  }
+  /// Leaves out the value after `tag`.
+  void skip(const WireTag& tag) {
+    switch (tag.type) {
+      case WireType::kVarint:
+        varint();
+        return;
+      case WireType::kFixed64:
+        require(8, "an 8-byte number");
+        place_ += 8;
+        return;
+      case WireType::kBytes:
+        bytes();
+        return;
+      case WireType::kFixed32:
+        fixed32();
+        return;
+    }
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail_at(std::size_t place, const Parts&... parts) const {
+    fail(ErrorCode::kDataLoss, *source_, ": offset ", first_offset_ + place, ": ", parts...);
+  }
+  void require(std::uint64_t count, const char* what) const {
+    if (count > bytes_.size() - place_) {
+      fail_at(place_, "the message ends within ", what, "; expected ", count, " bytes, got ",
+              bytes_.size() - place_);
+    }
+  }
+
+  std::string_view bytes_;
+  const std::string* source_;
+  std::size_t first_offset_;
+  std::size_t place_ = 0;
+};
+
+// Appending to a message.
+
+void put_varint(std::string& message, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+
+void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
+  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(WireType::kBytes));
+  put_varint(message, bytes.size());
+  message += bytes;
+}
+
+// The messages.
 
 void read_value(WireReader& list, WireType type, std::vector<std::string>& values) {
   if (type == WireType::kBytes)
@@ -58,7 +165,7 @@ void read_list(WireReader list, Feature& feature) {
   if (!std::holds_alternative<Values>(feature)) feature = Values{};
   auto& values = std::get<Values>(feature);
   while (!list.at_end()) {
-    const internal::WireTag tag = list.tag();
+    const WireTag tag = list.tag();
     if (tag.field == 1)
       read_value(list, tag.type, values);
     else
@@ -68,7 +175,7 @@ void read_list(WireReader list, Feature& feature) {
 
 void read_feature(WireReader message, Feature& feature) {
   while (!message.at_end()) {
-    const internal::WireTag tag = message.tag();
+    const WireTag tag = message.tag();
     if (tag.type != WireType::kBytes || tag.field > 3) {
       message.skip(tag);
     } else if (tag.field == 1) {
@@ -85,7 +192,7 @@ void read_entry(WireReader entry, Example& example) {
   std::string name;
   Feature feature;
   while (!entry.at_end()) {
-    const internal::WireTag tag = entry.tag();
+    const WireTag tag = entry.tag();
     if (tag.field == 1 && tag.type == WireType::kBytes) {
       name = entry.bytes();
     } else if (tag.field == 2 && tag.type == WireType::kBytes) {
@@ -101,7 +208,7 @@ void read_entry(WireReader entry, Example& example) {
 template <class Read>
 void for_each_first_field(WireReader message, Read read) {
   while (!message.at_end()) {
-    const internal::WireTag tag = message.tag();
+    const WireTag tag = message.tag();
     if (tag.field == 1 && tag.type == WireType::kBytes)
       read(message.message());
     else
@@ -111,7 +218,7 @@ void for_each_first_field(WireReader message, Read read) {
 
 std::string list_bytes(const std::vector<std::string>& values) {
   std::string list;
-  for (const std::string& value : values) internal::put_bytes(list, 1, value);
+  for (const std::string& value : values) put_bytes(list, 1, value);
   return list;
 }
 
@@ -121,17 +228,17 @@ std::string list_bytes(const std::vector<float>& values) {
     internal::put_little_endian(packed, std::bit_cast<std::uint32_t>(value));
   }
   std::string list;
-  if (!values.empty()) internal::put_bytes(list, 1, packed);
+  if (!values.empty()) put_bytes(list, 1, packed);
   return list;
 }
 
 std::string list_bytes(const std::vector<std::int64_t>& values) {
   std::string packed;
   for (std::int64_t value : values) {
-    internal::put_varint(packed, static_cast<std::uint64_t>(value));
+    put_varint(packed, static_cast<std::uint64_t>(value));
   }
   std::string list;
-  if (!values.empty()) internal::put_bytes(list, 1, packed);
+  if (!values.empty()) put_bytes(list, 1, packed);
   return list;
 }
 
@@ -140,8 +247,7 @@ std::string feature_bytes(const Feature& feature) {
   std::visit(
       [&]<class Values>(const Values& values) {
         if constexpr (!std::is_same_v<Values, std::monostate>) {
-          internal::put_bytes(bytes, static_cast<std::uint32_t>(feature.index()),
-                              list_bytes(values));
+          put_bytes(bytes, static_cast<std::uint32_t>(feature.index()), list_bytes(values));
         }
       },
       feature);
@@ -162,12 +268,12 @@ std::string serialize_example(const Example& example) {
   std::string features;
   for (const auto& [name, feature] : example) {
     std::string entry;
-    internal::put_bytes(entry, 1, name);
-    internal::put_bytes(entry, 2, feature_bytes(feature));
-    internal::put_bytes(features, 1, entry);
+    put_bytes(entry, 1, name);
+    put_bytes(entry, 2, feature_bytes(feature));
+    put_bytes(features, 1, entry);
   }
   std::string bytes;
-  internal::put_bytes(bytes, 1, features);
+  put_bytes(bytes, 1, features);
   return bytes;
 }
 

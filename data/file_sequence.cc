@@ -1,10 +1,18 @@
-// Datasets over several files that are read one after the other.
+// Several files: read one after the other, or found by a pattern.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/file_sequence.h"
 
+#include <glob.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
+#include "tutti/core/error.h"
+#include "tutti/core/random.h"
 #include "tutti/data/input_limits.h"
+#include "tutti/data/records.h"
 
 namespace tutti::internal {
 namespace {
@@ -51,6 +59,16 @@ class FilesIterator : public ElementIterator {
   std::unique_ptr<FileElements> open_;  // null between files
 };
 
+/// Paths index, index + count, ...
+std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
+                                   std::int64_t index) {
+  std::vector<std::string> chosen;
+  for (std::int64_t i = index; i < std::ssize(paths); i += count) {
+    chosen.push_back(paths[static_cast<std::size_t>(i)]);
+  }
+  return chosen;
+}
+
 class FilesSource : public DatasetSource {
  public:
   explicit FilesSource(Files files) : files_(std::make_shared<const Files>(std::move(files))) {}
@@ -73,15 +91,6 @@ class FilesSource : public DatasetSource {
 
 }  // namespace
 
-std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
-                                   std::int64_t index) {
-  std::vector<std::string> chosen;
-  for (std::int64_t i = index; i < std::ssize(paths); i += count) {
-    chosen.push_back(paths[static_cast<std::size_t>(i)]);
-  }
-  return chosen;
-}
-
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who) {
   if (paths.empty()) {
     fail(ErrorCode::kInvalidArgument, who, ": expected at least one path, got none");
@@ -90,3 +99,56 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 }
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+// The files that a pattern names, by the system's glob.
+
+namespace {
+
+class Glob {
+ public:
+  explicit Glob(const std::string& pattern) : status_(run(pattern)) {}
+  ~Glob() { ::globfree(&found_); }
+  Glob(const Glob&) = delete;
+  Glob& operator=(const Glob&) = delete;
+
+  int status() const { return status_; }
+  std::vector<std::string> paths() const {
+    return {found_.gl_pathv, found_.gl_pathv + found_.gl_pathc};
+  }
+
+ private:
+  int run(const std::string& pattern) {
+    // A folder of the pattern that is a file, or is not there, matches nothing.
+    const auto stop_at = [](const char*, int reason) {
+      return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
+    };
+    return ::glob(pattern.c_str(), GLOB_NOSORT, stop_at, &found_);
+  }
+
+  ::glob_t found_{};
+  int status_;
+};
+
+}  // namespace
+
+std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
+  const Glob glob(pattern);
+  if (glob.status() == GLOB_NOMATCH) {
+    fail(ErrorCode::kNotFound, "list_files: no file matches '", pattern,
+         "'; expected at least one; try the whole path, or another working directory");
+  }
+  if (glob.status() != 0) {
+    fail(ErrorCode::kUnavailable, "list_files: cannot look for '", pattern,
+         "': ", std::generic_category().message(errno));
+  }
+  std::vector<std::string> paths = glob.paths();
+  std::sort(paths.begin(), paths.end());
+  if (options.shuffle) {
+    internal::shuffle(paths, RandomStream({.seed = options.seed, .purpose = kShufflePurpose}));
+  }
+  return paths;
+}
+
+}  // namespace tutti

@@ -27,8 +27,4 @@ using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& 
 /// once per pass. Throws kInvalidArgument naming `who` for no path.
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who);
 
-/// Paths index, index + count, ...
-std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
-                                   std::int64_t index);
-
 }  // namespace tutti::internal

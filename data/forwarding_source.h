@@ -2,9 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
+#include "tutti/core/error.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::internal {
@@ -30,9 +34,37 @@ class ForwardingSource : public DatasetSource {
 
  protected:
   const DatasetSource& below() const { return *below_; }
+  const SourcePtr& shared_below() const { return below_; }
 
  private:
   SourcePtr below_;
+};
+
+/// A decorator whose iterators are made as Iterator(one over the source below, argument), or with
+/// the epoch behind.
+template <class Self, class Iterator, class Argument>
+class Decorator : public ForwardingSource {
+ public:
+  Decorator(SourcePtr below, Argument argument)
+      : ForwardingSource(std::move(below)), argument_(std::move(argument)) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    using Below = std::unique_ptr<ElementIterator>;
+    if constexpr (std::is_constructible_v<Iterator, Below, const Argument&, std::uint64_t>) {
+      return std::make_unique<Iterator>(below().iterate(epoch), argument_, epoch);
+    } else {
+      return std::make_unique<Iterator>(below().iterate(epoch), argument_);
+    }
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<Self>(std::move(below), argument_);
+  }
+
+ protected:
+  const Argument& argument() const { return argument_; }
+
+ private:
+  const Argument argument_;
 };
 
 /// An iterator over another one; skip() leaves out as many elements below.
@@ -49,9 +81,32 @@ class ForwardingIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;
 };
 
-/// The depth after one more batch(), if it is known.
-inline std::optional<int> one_deeper(std::optional<int> depth) {
-  return depth ? std::optional(*depth + 1) : depth;
+/// Elements at(0), at(1), ..., at(length - 1).
+class IndexedIterator : public ElementIterator {
+ public:
+  IndexedIterator(std::int64_t length, std::function<Element(std::int64_t)> at)
+      : length_(length), at_(std::move(at)) {}
+
+  std::optional<Element> next() override {
+    if (index_ == length_) return std::nullopt;
+    Element element = at_(index_);
+    ++index_;
+    return element;
+  }
+  void skip(std::int64_t count) override {
+    if (count > 0) index_ += std::min(count, length_ - index_);
+  }
+
+ private:
+  const std::int64_t length_;
+  const std::function<Element(std::int64_t)> at_;
+  std::int64_t index_ = 0;
+};
+
+/// Throws kInvalidArgument naming `who` where there is no function.
+template <class Function>
+void require_function(const Function& fn, const char* who) {
+  if (!fn) fail(ErrorCode::kInvalidArgument, who, ": expected a function, got none");
 }
 
 /// a * b, or the largest number when that does not fit. Both >= 0.

@@ -114,16 +114,6 @@ std::vector<Picture> find_pictures(const std::string& directory,
   return pictures;
 }
 
-void shuffle(std::vector<Picture>& pictures, std::uint64_t seed) {
-  RandomKey key;
-  key.seed = seed;
-  key.purpose = kShufflePurpose;
-  const RandomStream random(key);
-  for (std::size_t left = pictures.size(); left > 1; --left) {
-    std::swap(pictures[left - 1], pictures[static_cast<std::size_t>(random.below(left, left))]);
-  }
-}
-
 // Keras's rule: the last int(share * count) pictures are for validation.
 void cut(std::vector<Picture>& pictures, const ImageFolderOptions& options) {
   if (options.subset == Subset::kAll) return;
@@ -226,7 +216,9 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
          "image_folder: LabelMode::kBinary expected two classes, got [", join(classes), "]");
   }
   std::vector<Picture> pictures = find_pictures(directory, classes);
-  if (options.seed) shuffle(pictures, *options.seed);
+  if (options.seed) {
+    internal::shuffle(pictures, RandomStream({.seed = *options.seed, .purpose = kShufflePurpose}));
+  }
   cut(pictures, options);
   std::vector<std::string> paths;
   std::vector<std::int64_t> labels;

@@ -25,6 +25,13 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
 
+void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
+  if (height < 1 || width < 1) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected at least 1 x 1 pixels, got ", height, " x ",
+         width);
+  }
+}
+
 }  // namespace internal
 
 namespace image {
@@ -32,6 +39,7 @@ namespace {
 
 using internal::image_size;
 using internal::ImageExtents;
+using internal::require_positive;
 
 constexpr std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -41,13 +49,6 @@ std::int64_t pixel_bytes(const Tensor& image) {
 
 MutableTensor make_image(const Tensor& like, std::int64_t height, std::int64_t width) {
   return MutableTensor({height, width, like.shape()[2]}, like.dtype(), like.device());
-}
-
-void require_size(std::int64_t height, std::int64_t width, std::string_view who) {
-  if (height < 1 || width < 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least 1 x 1 pixels, got ", height, " x ",
-         width);
-  }
 }
 
 /// Place `i`, less than `size` outside of 0 .. size - 1, mirrored into it.
@@ -142,7 +143,7 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
                             std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::crop_to_bounding_box";
   const ImageExtents size = image_size(image, kWho);
-  require_size(height, width, kWho);
+  require_positive(height, width, kWho);
   if (top < 0 || left < 0 || height > size.height || top > size.height - height ||
       width > size.width || left > size.width - width) {
     fail(ErrorCode::kInvalidArgument, kWho, ": expected a part of the ", size.height, " x ",
@@ -156,7 +157,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
                                    std::int64_t height, std::int64_t width, PaddingMode mode) {
   constexpr std::string_view kWho = "image::crop_or_pad_to_bounding_box";
   const ImageExtents size = image_size(image, kWho);
-  require_size(height, width, kWho);
+  require_positive(height, width, kWho);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
   if (std::max({std::abs(top), std::abs(left), height, width}) > kMost) {
     fail(ErrorCode::kInvalidArgument, kWho, ": expected numbers of pixels, got ", height, " x ",
@@ -175,7 +176,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::center_crop";
   const ImageExtents size = image_size(image, kWho);
-  require_size(height, width, kWho);
+  require_positive(height, width, kWho);
   if (height > size.height || width > size.width) {
     fail(ErrorCode::kInvalidArgument, kWho, ": expected at most ", size.height, " x ", size.width,
          " pixels, as the picture has, got ", height, " x ", width,
@@ -188,7 +189,7 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
 Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
   const ImageExtents size = image_size(image, kWho);
-  require_size(height, width, kWho);
+  require_positive(height, width, kWho);
   // Integer division cuts towards zero: an odd pixel comes behind, cut off or added.
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);

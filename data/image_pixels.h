@@ -34,6 +34,9 @@ struct ImageExtents {
 /// channels].
 ImageExtents image_size(const Tensor& image, std::string_view who);
 
+/// Throws kInvalidArgument naming `who` unless both are 1 or more.
+void require_positive(std::int64_t height, std::int64_t width, std::string_view who);
+
 /// Calls visitor.template operator()<T>() with uint8_t or float: the pixels of an image that passed
 /// image_size().
 template <class Visitor>

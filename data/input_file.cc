@@ -1,4 +1,4 @@
-// Files read piece by piece.
+// Files read piece by piece, and compressed ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/input_file.h"
 
@@ -10,7 +10,12 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
 #include "tutti/data/input_limits.h"
+
+#ifdef TUTTI_WITH_ZLIB
+#include <zlib.h>
+#endif
 
 namespace tutti::internal {
 
@@ -106,6 +111,149 @@ std::uint64_t InputFile::skip(std::uint64_t count) {
   }
   while (done < count && get() >= 0) ++done;  // pipes, and files that grow
   return done;
+}
+
+// Compressed files, on zlib.
+
+bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
+
+#ifdef TUTTI_WITH_ZLIB
+namespace {
+
+int window_bits(DeflateFormat format) {
+  constexpr int kLargest = 15;
+  if (format == DeflateFormat::kRaw) return -kLargest;
+  return format == DeflateFormat::kGzip ? kLargest + 16 : kLargest;
+}
+
+/// Unpacks one member after the other.
+class Inflater {
+ public:
+  Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
+           const InputLimits& limits, std::size_t stated_bytes)
+      : bytes_(bytes), source_(source), limits_(limits), stated_bytes_(stated_bytes) {
+    const int status = inflateInit2(&stream_, window_bits(format));
+    if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  std::string run() {
+    std::string content;
+    while (offset_ < bytes_.size()) run_member(content);
+    return content;
+  }
+
+ private:
+  void run_member(std::string& content) {
+    inflateReset(&stream_);
+    for (int status = Z_OK; status != Z_STREAM_END;) {
+      const std::size_t in = std::min<std::size_t>(bytes_.size() - offset_, kChunk);
+      buffer_.resize(kChunk);
+      stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes_.data() + offset_));
+      stream_.avail_in = static_cast<uInt>(in);
+      stream_.next_out = reinterpret_cast<Bytef*>(buffer_.data());
+      stream_.avail_out = static_cast<uInt>(kChunk);
+      status = inflate(&stream_, Z_NO_FLUSH);
+      offset_ += in - stream_.avail_in;
+      const std::size_t out = kChunk - stream_.avail_out;
+      if (out > stated_bytes_ - content.size()) fail_too_large();
+      require_within(limits_, content.size() + out, bytes_.size(), source_);
+      content.append(buffer_.data(), out);
+      if (status == Z_BUF_ERROR) fail_truncated();
+      if (status != Z_OK && status != Z_STREAM_END) fail_damaged();
+    }
+  }
+
+  [[noreturn]] void fail_truncated() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": the compressed file ends early; expected more bytes, got the end of the file");
+  }
+
+  [[noreturn]] void fail_damaged() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": expected gzip data, got bytes that zlib refuses: ",
+         stream_.msg ? stream_.msg : "no reason given");
+  }
+
+  [[noreturn]] void fail_too_large() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": expected compressed data of at most ", stated_bytes_, " bytes, got more");
+  }
+
+  static constexpr std::size_t kChunk = std::size_t{1} << 20;
+  std::string_view bytes_;
+  const std::string& source_;
+  const InputLimits& limits_;
+  std::size_t stated_bytes_;
+  std::size_t offset_ = 0;
+  std::string buffer_;
+  z_stream stream_{};
+};
+
+}  // namespace
+
+std::string gunzip(std::string_view bytes, const std::string& source, const InputLimits& limits) {
+  return inflate_bytes(bytes, DeflateFormat::kGzip, source, limits);
+}
+
+std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
+                          const InputLimits& limits, std::size_t stated_bytes) {
+  return Inflater(bytes, format, source, limits, stated_bytes).run();
+}
+
+std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
+  z_stream stream{};
+  constexpr int kMemoryLevel = 8;
+  int status = deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window_bits(format),
+                            kMemoryLevel, Z_DEFAULT_STRATEGY);
+  if (status != Z_OK) fail(ErrorCode::kInternal, "deflate: zlib does not start: status ", status);
+  constexpr std::size_t kChunk = std::size_t{1} << 20;
+  std::string packed;
+  std::string buffer(kChunk, '\0');
+  std::size_t offset = 0;
+  while (status == Z_OK) {
+    const std::size_t in = std::min(bytes.size() - offset, kChunk);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + offset));
+    stream.avail_in = static_cast<uInt>(in);
+    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
+    stream.avail_out = static_cast<uInt>(kChunk);
+    status = deflate(&stream, offset + in == bytes.size() ? Z_FINISH : Z_NO_FLUSH);
+    offset += in - stream.avail_in;
+    packed.append(buffer.data(), kChunk - stream.avail_out);
+  }
+  deflateEnd(&stream);
+  TUTTI_CHECK(status == Z_STREAM_END, "deflate: zlib ends with status ", status);
+  return packed;
+}
+
+#else
+
+std::string gunzip(std::string_view, const std::string& source, const InputLimits&) {
+  fail(ErrorCode::kUnimplemented, source,
+       ": this build reads no compressed files; expected a plain file, got a .gz file; try gunzip, "
+       "or apt-get install zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+std::string inflate_bytes(std::string_view, DeflateFormat, const std::string& source,
+                          const InputLimits&, std::size_t) {
+  fail(ErrorCode::kUnimplemented, source,
+       ": this build reads no compressed data; expected plain data; try apt-get install "
+       "zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+std::string deflate_bytes(std::string_view, DeflateFormat) {
+  fail(ErrorCode::kUnimplemented,
+       "deflate: this build writes no compressed data; expected no compression; try apt-get "
+       "install zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+#endif
+
+std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits) {
+  std::string bytes = read_file(path);
+  return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 
 }  // namespace tutti::internal

@@ -75,7 +75,7 @@ std::unique_ptr<ElementIterator> make_map(std::unique_ptr<ElementIterator> below
 }  // namespace internal
 
 Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions options) const {
-  if (!fn) fail(ErrorCode::kInvalidArgument, "Dataset::map: expected a function, got none");
+  internal::require_function(fn, "Dataset::map");
   if (options.num_parallel_calls < 1) {
     fail(ErrorCode::kInvalidArgument,
          "Dataset::map: expected num_parallel_calls of at least 1, got ",
@@ -88,7 +88,7 @@ Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions optio
       std::make_shared<MapSource>(source_, std::move(of_element), options.num_parallel_calls));
 }
 
-// Elements that a predicate accepts.
+// Elements that a predicate accepts, or those up to the first that it refuses.
 
 namespace {
 
@@ -111,31 +111,43 @@ class FilterIterator : public ElementIterator {
   Predicate accepts_;
 };
 
-class FilterSource : public internal::ForwardingSource {
+class TakeWhileIterator : public ElementIterator {
  public:
-  FilterSource(std::shared_ptr<const DatasetSource> below, Predicate accepts)
-      : ForwardingSource(std::move(below)), accepts_(std::move(accepts)) {}
+  TakeWhileIterator(std::unique_ptr<ElementIterator> below, Predicate accepts)
+      : below_(std::move(below)), accepts_(std::move(accepts)) {}
 
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<FilterIterator>(below().iterate(epoch), accepts_);
+  std::optional<Element> next() override {
+    if (!below_) return std::nullopt;
+    std::optional<Element> element = below_->next();
+    if (element && accepts_(*element)) return element;
+    below_.reset();
+    return std::nullopt;
   }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<FilterSource>(std::move(below), accepts_);
-  }
-  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
-  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 
  private:
+  std::unique_ptr<ElementIterator> below_;  // null once it has ended
   Predicate accepts_;
+};
+
+/// Elements that Iterator(below, predicate) chooses; how many is not known before.
+template <class Iterator>
+class ChosenSource : public internal::Decorator<ChosenSource<Iterator>, Iterator, Predicate> {
+ public:
+  using internal::Decorator<ChosenSource<Iterator>, Iterator, Predicate>::Decorator;
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 };
 
 }  // namespace
 
 Dataset Dataset::filter(std::function<bool(const Element&)> predicate) const {
-  if (!predicate) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::filter: expected a function, got none");
-  }
-  return Dataset(std::make_shared<FilterSource>(source_, std::move(predicate)));
+  internal::require_function(predicate, "Dataset::filter");
+  return Dataset(std::make_shared<ChosenSource<FilterIterator>>(source_, std::move(predicate)));
+}
+
+Dataset Dataset::take_while(std::function<bool(const Element&)> predicate) const {
+  internal::require_function(predicate, "Dataset::take_while");
+  return Dataset(std::make_shared<ChosenSource<TakeWhileIterator>>(source_, std::move(predicate)));
 }
 
 // Elements with their number in front.
@@ -167,21 +179,11 @@ class EnumerateIterator : public internal::ForwardingIterator {
   std::int64_t index_;
 };
 
-class EnumerateSource : public internal::ForwardingSource {
+class EnumerateSource
+    : public internal::Decorator<EnumerateSource, EnumerateIterator, std::int64_t> {
  public:
-  EnumerateSource(std::shared_ptr<const DatasetSource> below, std::int64_t start)
-      : ForwardingSource(std::move(below)), start_(start) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<EnumerateIterator>(below().iterate(epoch), start_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<EnumerateSource>(std::move(below), start_);
-  }
+  using Decorator::Decorator;
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
-
- private:
-  std::int64_t start_;
 };
 
 }  // namespace

@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/beta.h"
-
 namespace tutti {
 namespace {
 
@@ -21,14 +19,11 @@ constexpr std::uint64_t kBoxStreams = std::uint64_t{3} << 40;     // + row
 
 using Partners = std::vector<std::int64_t>;
 
-/// A permutation of the rows (Fisher, Yates).
+/// A permutation of the rows.
 Partners draw_partners(std::int64_t rows, const SampleRandom& random) {
   Partners partners(static_cast<std::size_t>(rows));
   std::iota(partners.begin(), partners.end(), 0);
-  const RandomStream stream = random.stream(kPartnersStream);
-  for (std::size_t i = partners.size(); i > 1; --i) {
-    std::swap(partners[i - 1], partners[static_cast<std::size_t>(stream.below(i, i))]);
-  }
+  internal::shuffle(partners, random.stream(kPartnersStream));
   return partners;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 using internal::image_size;
 using internal::ImageExtents;
+using internal::require_positive;
 
 std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t bound) {
   return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));
@@ -24,13 +25,6 @@ double between(const RandomStream& random, double lower, double upper) {
 }
 
 bool heads(const RandomStream& random) { return random.uniform64(0) < 0.5; }
-
-void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
-  if (height < 1 || width < 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least 1 x 1 pixels, got ", height, " x ",
-         width);
-  }
-}
 
 void require_range(double lower, double upper, std::string_view who) {
   if (!(lower >= 0.0 && lower < upper && std::isfinite(upper))) {

@@ -1,8 +1,11 @@
-// Shuffling with a buffer, keyed by (seed, epoch).
+// Elements kept in memory: to be drawn in another order, keyed by (seed, epoch), or for later
+// passes.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/random.h"
+#include "tutti/core/sync.h"
 #include "tutti/data/forwarding_source.h"
 
 // The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
@@ -13,11 +16,20 @@
 namespace tutti {
 namespace {
 
+struct Shuffling {
+  std::size_t buffer_size = 1;
+  ShuffleOptions options = {};
+};
+
 class ShuffleIterator : public ElementIterator {
  public:
-  ShuffleIterator(std::unique_ptr<ElementIterator> below, std::size_t buffer_size,
-                  const RandomKey& key)
-      : below_(std::move(below)), buffer_size_(buffer_size), random_(key) {}
+  ShuffleIterator(std::unique_ptr<ElementIterator> below, const Shuffling& shuffling,
+                  std::uint64_t epoch)
+      : below_(std::move(below)),
+        buffer_size_(shuffling.buffer_size),
+        random_({.seed = shuffling.options.seed,
+                 .purpose = kShufflePurpose,
+                 .a = shuffling.options.reshuffle_each_iteration ? epoch : 0}) {}
 
   std::optional<Element> next() override {
     fill();
@@ -48,27 +60,9 @@ class ShuffleIterator : public ElementIterator {
   std::vector<Element> buffer_;
 };
 
-class ShuffleSource : public internal::ForwardingSource {
+class ShuffleSource : public internal::Decorator<ShuffleSource, ShuffleIterator, Shuffling> {
  public:
-  ShuffleSource(std::shared_ptr<const DatasetSource> below, std::int64_t buffer_size,
-                const ShuffleOptions& options)
-      : ForwardingSource(std::move(below)), buffer_size_(buffer_size), options_(options) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    RandomKey key;
-    key.seed = options_.seed;
-    key.purpose = kShufflePurpose;
-    key.a = options_.reshuffle_each_iteration ? epoch : 0;
-    return std::make_unique<ShuffleIterator>(below().iterate(epoch),
-                                             static_cast<std::size_t>(buffer_size_), key);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<ShuffleSource>(std::move(below), buffer_size_, options_);
-  }
-
- private:
-  std::int64_t buffer_size_;
-  ShuffleOptions options_;
+  using Decorator::Decorator;
 };
 
 }  // namespace
@@ -78,7 +72,97 @@ Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const
     fail(ErrorCode::kInvalidArgument,
          "Dataset::shuffle: expected a buffer of at least 1 element, got ", buffer_size);
   }
-  return Dataset(std::make_shared<ShuffleSource>(source_, buffer_size, options));
+  return Dataset(std::make_shared<ShuffleSource>(
+      source_, Shuffling{static_cast<std::size_t>(buffer_size), options}));
 }
+
+// The elements of the first whole pass, kept in memory.
+
+namespace {
+
+using Elements = std::vector<Element>;
+
+/// Shared by a cached dataset and its iterators.
+class CacheStore {
+ public:
+  std::shared_ptr<const Elements> find() const {
+    MutexLock lock(mutex_);
+    return elements_;
+  }
+
+  /// The first whole pass stays.
+  void offer(Elements elements) {
+    MutexLock lock(mutex_);
+    if (!elements_) elements_ = std::make_shared<const Elements>(std::move(elements));
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const Elements> elements_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Passes elements on and keeps them. skip() is the default one, by next(): what is left out once
+/// is wanted later.
+class FillingIterator : public ElementIterator {
+ public:
+  FillingIterator(std::unique_ptr<ElementIterator> below, std::shared_ptr<CacheStore> store)
+      : below_(std::move(below)), store_(std::move(store)) {}
+
+  std::optional<Element> next() override {
+    if (ended_) return std::nullopt;
+    std::optional<Element> element = next_below();
+    if (element) {
+      if (whole_) kept_.push_back(*element);
+    } else {
+      ended_ = true;
+      if (whole_) store_->offer(std::move(kept_));
+    }
+    return element;
+  }
+
+ private:
+  // A pass in which an element was lost is no whole pass.
+  std::optional<Element> next_below() {
+    try {
+      return below_->next();
+    } catch (...) {
+      whole_ = false;
+      kept_.clear();
+      throw;
+    }
+  }
+
+  std::unique_ptr<ElementIterator> below_;
+  std::shared_ptr<CacheStore> store_;
+  Elements kept_;
+  bool whole_ = true;
+  bool ended_ = false;
+};
+
+class CacheSource : public internal::ForwardingSource {
+ public:
+  explicit CacheSource(std::shared_ptr<const DatasetSource> below)
+      : ForwardingSource(std::move(below)), store_(std::make_shared<CacheStore>()) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    if (auto kept = store_->find()) {
+      return std::make_unique<internal::IndexedIterator>(std::ssize(*kept), [kept](auto index) {
+        return (*kept)[static_cast<std::size_t>(index)];
+      });
+    }
+    return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
+  }
+  /// Other elements need a store of their own.
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<CacheSource>(std::move(below));
+  }
+
+ private:
+  std::shared_ptr<CacheStore> store_;
+};
+
+}  // namespace
+
+Dataset Dataset::cache() const { return Dataset(std::make_shared<CacheSource>(source_)); }
 
 }  // namespace tutti

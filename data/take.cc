@@ -1,4 +1,4 @@
-// The first elements, by number or by predicate, or all but the first.
+// The first elements, all but the first, or all of them again and again.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
@@ -40,27 +40,16 @@ class TakeIterator : public internal::ForwardingIterator {
   std::int64_t left_;
 };
 
-class TakeSource : public internal::ForwardingSource {
+class TakeSource : public internal::Decorator<TakeSource, TakeIterator, std::int64_t> {
  public:
-  TakeSource(std::shared_ptr<const DatasetSource> below, std::int64_t count)
-      : ForwardingSource(std::move(below)), count_(count) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<TakeIterator>(below().iterate(epoch), count_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<TakeSource>(std::move(below), count_);
-  }
+  using Decorator::Decorator;
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();
-    if (count_ == 0) return 0;
+    if (argument() == 0) return 0;
     if (!length) return std::nullopt;
-    return *length == kInfinite ? count_ : std::min(*length, count_);
+    return *length == kInfinite ? argument() : std::min(*length, argument());
   }
-
- private:
-  std::int64_t count_;
 };
 
 class SkipIterator : public internal::ForwardingIterator {
@@ -81,26 +70,15 @@ class SkipIterator : public internal::ForwardingIterator {
   std::int64_t pending_;
 };
 
-class SkipSource : public internal::ForwardingSource {
+class SkipSource : public internal::Decorator<SkipSource, SkipIterator, std::int64_t> {
  public:
-  SkipSource(std::shared_ptr<const DatasetSource> below, std::int64_t count)
-      : ForwardingSource(std::move(below)), count_(count) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<SkipIterator>(below().iterate(epoch), count_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<SkipSource>(std::move(below), count_);
-  }
+  using Decorator::Decorator;
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();
     if (!length || *length == kInfinite) return length;
-    return std::max<std::int64_t>(*length - count_, 0);
+    return std::max<std::int64_t>(*length - argument(), 0);
   }
-
- private:
-  std::int64_t count_;
 };
 
 }  // namespace
@@ -117,55 +95,107 @@ Dataset Dataset::skip(std::int64_t count) const {
   return Dataset(std::make_shared<SkipSource>(source_, count));
 }
 
-// Elements up to the first that a predicate refuses.
+// The same again and again, each pass a new epoch for what is below.
 
 namespace {
 
-using Predicate = std::function<bool(const Element&)>;
-
-class TakeWhileIterator : public ElementIterator {
+class RepeatIterator : public ElementIterator {
  public:
-  TakeWhileIterator(std::unique_ptr<ElementIterator> below, Predicate accepts)
-      : below_(std::move(below)), accepts_(std::move(accepts)) {}
+  /// Passes 0, 1, ... of `below` are its epochs first_epoch, first_epoch + 1, ...
+  RepeatIterator(std::shared_ptr<const DatasetSource> below, std::int64_t count,
+                 std::uint64_t first_epoch)
+      : below_(std::move(below)), count_(count), first_epoch_(first_epoch) {}
 
   std::optional<Element> next() override {
-    if (!below_) return std::nullopt;
-    std::optional<Element> element = below_->next();
-    if (element && accepts_(*element)) return element;
-    below_.reset();
+    while (has_pass()) {
+      if (!pass_) start_pass();
+      std::optional<Element> element = pass_->next();
+      if (element) {
+        ++taken_;
+        return element;
+      }
+      end_pass();
+    }
     return std::nullopt;
   }
 
+  void skip(std::int64_t count) override {
+    const std::optional<std::int64_t> length = below_->cardinality();
+    if (!length || *length == 0) return ElementIterator::skip(count);
+    if (*length != kInfinite && count > *length - taken_) {
+      count -= *length - taken_;
+      pass_number_ = internal::saturating_sum(pass_number_, count / *length);
+      pass_number_ = internal::saturating_sum(pass_number_, 1);
+      count %= *length;
+      pass_.reset();
+      taken_ = 0;
+    }
+    if (count < 1 || !has_pass()) return;
+    if (!pass_) start_pass();
+    pass_->skip(count);
+    taken_ += count;
+  }
+
  private:
-  std::unique_ptr<ElementIterator> below_;  // null once it has ended
-  Predicate accepts_;
+  bool has_pass() const { return count_ == kInfinite || pass_number_ < count_; }
+
+  void start_pass() {
+    pass_ = below_->iterate(first_epoch_ + static_cast<std::uint64_t>(pass_number_));
+    taken_ = 0;
+  }
+
+  void end_pass() {
+    const bool was_empty = taken_ == 0;
+    pass_.reset();
+    ++pass_number_;
+    // For ever nothing: it would never end.
+    if (was_empty && count_ == kInfinite) count_ = 0;
+  }
+
+  std::shared_ptr<const DatasetSource> below_;
+  std::int64_t count_;
+  std::uint64_t first_epoch_;
+  std::int64_t pass_number_ = 0;
+  std::int64_t taken_ = 0;  // elements handed out or left out in this pass
+  std::unique_ptr<ElementIterator> pass_;
 };
 
-class TakeWhileSource : public internal::ForwardingSource {
+class RepeatSource : public internal::ForwardingSource {
  public:
-  TakeWhileSource(std::shared_ptr<const DatasetSource> below, Predicate accepts)
-      : ForwardingSource(std::move(below)), accepts_(std::move(accepts)) {}
+  RepeatSource(SourcePtr below, std::int64_t count)
+      : ForwardingSource(std::move(below)), count_(count) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<TakeWhileIterator>(below().iterate(epoch), accepts_);
+    // Epochs of a dataset that never ends are started by hand; they are kept far apart.
+    const std::uint64_t first =
+        count_ == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count_);
+    return std::make_unique<RepeatIterator>(shared_below(), count_, first);
   }
+
+  std::optional<std::int64_t> cardinality() const override {
+    const std::optional<std::int64_t> length = below().cardinality();
+    if (count_ == 0 || length == 0) return 0;
+    if (!length) return std::nullopt;
+    if (count_ == kInfinite || *length == kInfinite) return kInfinite;
+    return internal::saturating_product(*length, count_);
+  }
+
   SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<TakeWhileSource>(std::move(below), accepts_);
+    return std::make_shared<RepeatSource>(std::move(below), count_);
   }
-  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
-  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 
  private:
-  Predicate accepts_;
+  std::int64_t count_;
 };
 
 }  // namespace
 
-Dataset Dataset::take_while(std::function<bool(const Element&)> predicate) const {
-  if (!predicate) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::take_while: expected a function, got none");
+Dataset Dataset::repeat(std::int64_t count) const {
+  if (count < 0 && count != kInfinite) {
+    fail(ErrorCode::kInvalidArgument,
+         "Dataset::repeat: expected a count of at least 0, or kInfinite, got ", count);
   }
-  return Dataset(std::make_shared<TakeWhileSource>(source_, std::move(predicate)));
+  return Dataset(std::make_shared<RepeatSource>(source_, count));
 }
 
 }  // namespace tutti

@@ -1,10 +1,10 @@
-// Several datasets: side by side, or one after the other.
+// Several datasets: side by side, one after the other, or in turn.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "tutti/data/dataset.h"
+#include "tutti/data/auto_shard.h"
 #include "tutti/data/forwarding_source.h"
 
 namespace tutti {
@@ -53,26 +53,10 @@ class ZipIterator : public ElementIterator {
   std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty once one has ended
 };
 
-class ZipSource : public DatasetSource {
+/// What is said of batches where all parts say it.
+class SourceOfParts : public DatasetSource {
  public:
-  explicit ZipSource(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    std::vector<std::unique_ptr<ElementIterator>> iterators;
-    for (const Dataset& part : parts_) iterators.push_back(part.iterate(epoch));
-    return std::make_unique<ZipIterator>(std::move(iterators));
-  }
-
-  std::optional<std::int64_t> cardinality() const override {
-    std::int64_t shortest = kInfinite;
-    for (const Dataset& part : parts_) {
-      const std::optional<std::int64_t> length = part.cardinality();
-      if (!length) return std::nullopt;
-      if (*length == kInfinite) continue;
-      shortest = shortest == kInfinite ? *length : std::min(shortest, *length);
-    }
-    return shortest;
-  }
+  explicit SourceOfParts(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
 
   std::optional<std::int64_t> batch_size() const override {
     const std::optional<std::int64_t> first = parts_.front().batch_size();
@@ -101,12 +85,38 @@ class ZipSource : public DatasetSource {
     for (const Dataset& part : parts_) inputs.push_back(part.shared_source());
     return inputs;
   }
+
+ protected:
+  const std::vector<Dataset>& parts() const { return parts_; }
+
+ private:
+  const std::vector<Dataset> parts_;
+};
+
+class ZipSource : public SourceOfParts {
+ public:
+  using SourceOfParts::SourceOfParts;
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    std::vector<std::unique_ptr<ElementIterator>> iterators;
+    for (const Dataset& part : parts()) iterators.push_back(part.iterate(epoch));
+    return std::make_unique<ZipIterator>(std::move(iterators));
+  }
+
+  std::optional<std::int64_t> cardinality() const override {
+    std::int64_t shortest = kInfinite;
+    for (const Dataset& part : parts()) {
+      const std::optional<std::int64_t> length = part.cardinality();
+      if (!length) return std::nullopt;
+      if (*length == kInfinite) continue;
+      shortest = shortest == kInfinite ? *length : std::min(shortest, *length);
+    }
+    return shortest;
+  }
+
   SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
     return std::make_shared<ZipSource>(std::vector<Dataset>(inputs.begin(), inputs.end()));
   }
-
- private:
-  std::vector<Dataset> parts_;
 };
 
 }  // namespace
@@ -167,55 +177,151 @@ class ConcatenateIterator : public ElementIterator {
   std::optional<Element> pattern_;  // the first element of first_
 };
 
-class ConcatenateSource : public DatasetSource {
+class ConcatenateSource : public SourceOfParts {
  public:
   ConcatenateSource(Dataset first, Dataset second)
-      : first_(std::move(first)), second_(std::move(second)) {}
+      : SourceOfParts({std::move(first), std::move(second)}) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<ConcatenateIterator>(first_.iterate(epoch), second_.iterate(epoch));
+    return std::make_unique<ConcatenateIterator>(parts()[0].iterate(epoch),
+                                                 parts()[1].iterate(epoch));
   }
 
   std::optional<std::int64_t> cardinality() const override {
-    const std::optional<std::int64_t> a = first_.cardinality();
-    const std::optional<std::int64_t> b = second_.cardinality();
+    const std::optional<std::int64_t> a = parts()[0].cardinality();
+    const std::optional<std::int64_t> b = parts()[1].cardinality();
     if (a == kInfinite || b == kInfinite) return kInfinite;
     if (!a || !b) return std::nullopt;
     return internal::saturating_sum(*a, *b);
   }
 
-  std::optional<std::int64_t> batch_size() const override {
-    const std::optional<std::int64_t> size = first_.batch_size();
-    return size == second_.batch_size() ? size : std::nullopt;
-  }
-
-  std::optional<int> batch_depth() const override {
-    const std::optional<int> depth = first_.source().batch_depth();
-    return depth == second_.source().batch_depth() ? depth : std::nullopt;
-  }
-
-  bool may_end_in_partial_batch() const override {
-    return first_.source().may_end_in_partial_batch() ||
-           second_.source().may_end_in_partial_batch();
-  }
-
-  std::vector<SourcePtr> inputs() const override {
-    return {first_.shared_source(), second_.shared_source()};
-  }
   SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
     return std::make_shared<ConcatenateSource>(Dataset(std::move(inputs.at(0))),
                                                Dataset(std::move(inputs.at(1))));
   }
-
- private:
-  Dataset first_;
-  Dataset second_;
 };
 
 }  // namespace
 
 Dataset Dataset::concatenate(const Dataset& next) const {
   return Dataset(std::make_shared<ConcatenateSource>(*this, next));
+}
+
+// Elements of several datasets in turn, each dataset made from an element.
+
+// tf's order: a cycle of slots is walked round, up to block_length elements from each. A slot whose
+// dataset has ended is left at once and filled from below when the walk comes to it again.
+
+namespace {
+
+using MakeDataset = std::function<Dataset(const Element&)>;
+
+struct Interleaving {
+  MakeDataset make;
+  InterleaveOptions options;
+};
+
+class InterleaveIterator : public ElementIterator {
+ public:
+  InterleaveIterator(std::unique_ptr<ElementIterator> below, const Interleaving& interleaving,
+                     std::uint64_t epoch)
+      : below_(std::move(below)),
+        make_(interleaving.make),
+        block_length_(interleaving.options.block_length),
+        epoch_(epoch),
+        slots_(static_cast<std::size_t>(interleaving.options.cycle_length)) {}
+
+  std::optional<Element> next() override {
+    while (below_ || num_open_ > 0) {
+      std::optional<Slot>& slot = slots_[slot_];
+      if (slot) {
+        if (auto element = slot->elements->next()) {
+          if (++taken_ == block_length_) go_to_next_slot();
+          return element;
+        }
+        slot.reset();
+        --num_open_;
+        go_to_next_slot();
+      } else if (below_) {
+        fill(slot);
+      } else {
+        go_to_next_slot();
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Slot {
+    Dataset dataset;  // lives as long as its iterator
+    std::unique_ptr<ElementIterator> elements;
+  };
+
+  void fill(std::optional<Slot>& slot) {
+    const std::optional<Element> element = below_->next();
+    if (!element) {
+      below_.reset();
+      return;
+    }
+    Dataset dataset = make_(*element);
+    auto elements = dataset.iterate(epoch_);
+    slot.emplace(Slot{std::move(dataset), std::move(elements)});
+    ++num_open_;
+  }
+
+  void go_to_next_slot() {
+    taken_ = 0;
+    slot_ = (slot_ + 1) % slots_.size();
+  }
+
+  std::unique_ptr<ElementIterator> below_;  // null once it has ended
+  MakeDataset make_;
+  std::int64_t block_length_;
+  std::uint64_t epoch_;
+  std::vector<std::optional<Slot>> slots_;
+  std::size_t slot_ = 0;
+  std::int64_t taken_ = 0;  // elements of this visit to the slot
+  std::size_t num_open_ = 0;
+};
+
+class InterleaveSource
+    : public internal::Decorator<InterleaveSource, InterleaveIterator, Interleaving> {
+ public:
+  using Decorator::Decorator;
+
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return std::nullopt; }
+
+  /// Where the datasets read files, each element below stands for its files.
+  std::optional<SourceFiles> files() const override {
+    const std::optional<Element> first = below().iterate(0)->next();
+    if (!first || !internal::begins_at_files(argument().make(*first).source())) return std::nullopt;
+    return SourceFiles{below().cardinality(), [self = *this](auto count, auto index) {
+                         const Dataset names(self.inputs().at(0));
+                         return self.over(names.shard(count, index).shared_source());
+                       }};
+  }
+};
+
+}  // namespace
+
+Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
+                            InterleaveOptions options) const {
+  internal::require_function(make, "Dataset::interleave");
+  if (options.cycle_length < 1 || options.block_length < 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
+         options.cycle_length, " and ", options.block_length);
+  }
+  return Dataset(
+      std::make_shared<InterleaveSource>(source_, Interleaving{std::move(make), options}));
+}
+
+// With one slot every dataset is read to its end before the next one begins.
+Dataset Dataset::flat_map(std::function<Dataset(const Element&)> make) const {
+  internal::require_function(make, "Dataset::flat_map");
+  return interleave(std::move(make), InterleaveOptions{.cycle_length = 1});
 }
 
 }  // namespace tutti

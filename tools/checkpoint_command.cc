@@ -51,22 +51,18 @@ int count(const std::vector<Row>& rows, VersionState state) {
 }
 
 Json to_json(const Row& row) {
-  Json problems = Json::array();
-  for (const std::string& problem : row.problems) problems.push_back(problem);
   Json json = Json::object();
   json.set("path", row.version.path).set("state", to_string(row.version.state));
   json.set("step", row.version.step).set("sequence", row.version.sequence);
   json.set("bytes", row.version.num_bytes);
   json.set("tensors", static_cast<std::int64_t>(row.version.num_tensors));
-  json.set("problems", std::move(problems));
+  json.set("problems", Json::array_of(row.problems));
   return json;
 }
 
 void print_json(const std::vector<Row>& rows, const std::string& path) {
-  Json list = Json::array();
-  for (const Row& row : rows) list.push_back(to_json(row));
   Json report = Json::object();
-  report.set("directory", path).set("versions", std::move(list));
+  report.set("directory", path).set("versions", Json::array_of(rows, to_json));
   for (const VersionState state :
        {VersionState::kWhole, VersionState::kDamaged, VersionState::kUnfinished}) {
     report.set(std::string(to_string(state)), count(rows, state));

@@ -42,15 +42,13 @@ void print_json(const ChosenResolver& chosen) {
   const ClusterResolver& resolver = *chosen.resolver;
   const ClusterSpec cluster = resolver.cluster_spec();
   const std::optional<Task> task = resolver.task();
-  Json doubts = Json::array();
-  for (const std::string& doubt : doubts_about(resolver)) doubts.push_back(doubt);
   Json report = Json::object();
   report.set("resolver", resolver.name()).set("reason", chosen.reason);
   report.set("cluster", cluster.to_json());
   report.set("task", task ? task_to_json(cluster, *task) : Json());
   report.set("master", resolver.master()).set("rpc_layer", resolver.rpc_layer());
   report.set("environment", resolver.environment()).set("job_id", resolver.job_id());
-  report.set("control", control_address()).set("warnings", std::move(doubts));
+  report.set("control", control_address()).set("warnings", Json::array_of(doubts_about(resolver)));
   std::printf("%s\n", report.dump(2).c_str());
 }
 

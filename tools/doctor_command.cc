@@ -2,21 +2,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "tools/build_info.h"
 #include "tools/commands.h"
-#include "tools/gpu_findings.h"
+#include "tools/launch/child_process.h"
 #include "tools/machine.h"
+#include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/cross_device_ops/mpi/mpi.h"
+#include "tutti/tensor/gpu/gpus.h"
+#include "tutti/tensor/gpu/load_backend.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::tools {
 namespace {
+
+enum class Verdict { kGood, kLimited, kBad };
+
+/// One line of the report.
+struct Finding {
+  std::string subject;
+  Verdict verdict = Verdict::kGood;
+  std::string found;
+  std::string advice;  // what to do about it; empty when nothing
+};
+
+/// What this build of tutti contains. Empty texts: not in this build.
+struct BuildInfo {
+  std::string_view version;
+  std::string_view build_type;
+  std::string_view compiler;
+  std::string_view onednn_version;
+  std::string_view zlib_version;
+  std::string_view png_version;
+  std::string_view jpeg_version;
+  std::string_view sanitizers;
+};
+
+// What the configuration step told the compiler (tools/CMakeLists.txt).
+constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,   TUTTI_COMPILER,
+                           TUTTI_ONEDNN_VERSION, TUTTI_ZLIB_VERSION, TUTTI_PNG_VERSION,
+                           TUTTI_JPEG_VERSION,   TUTTI_SANITIZERS};
 
 constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
 
@@ -39,6 +71,15 @@ Finding optional_library(const char* name, std::string_view version, const char*
           concat("apt-get install ", package, ", then configure and build again")};
 }
 
+/// Path of MPI's launcher, or empty.
+std::string find_mpirun() {
+  try {
+    return launch::find_program("mpirun");
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 /// The library, and whether its programs can be started.
 Finding inspect_mpi() {
   const std::string library = mpi_library();
@@ -46,31 +87,51 @@ Finding inspect_mpi() {
   if (library.empty()) {
     return optional_library("MPI", "", "no transport and collectives by MPI", packages);
   }
-  const std::string launcher = find_program("mpirun");
+  const std::string launcher = find_mpirun();
   if (!launcher.empty()) return {"MPI", Verdict::kGood, concat(library, ", ", launcher), ""};
   return {"MPI", Verdict::kLimited, concat(library, ", but no mpirun in PATH"),
           "apt-get install openmpi-bin, or start ranks with srun"};
 }
 
 std::vector<Finding> inspect_build() {
-  const BuildInfo& build = build_info();
   std::vector<Finding> findings;
   findings.push_back({"tutti", Verdict::kGood,
-                      concat(build.version, ", ", build.build_type, ", ", build.compiler), ""});
+                      concat(kBuild.version, ", ", kBuild.build_type, ", ", kBuild.compiler), ""});
   findings.push_back(
-      optional_library("oneDNN", build.onednn_version, "slow kernels", "libdnnl-dev"));
-  findings.push_back(optional_library("zlib", build.zlib_version, "no .gz files", "zlib1g-dev"));
+      optional_library("oneDNN", kBuild.onednn_version, "slow kernels", "libdnnl-dev"));
+  findings.push_back(optional_library("zlib", kBuild.zlib_version, "no .gz files", "zlib1g-dev"));
   findings.push_back(
-      optional_library("libpng", build.png_version, "no PNG pictures", "libpng-dev"));
+      optional_library("libpng", kBuild.png_version, "no PNG pictures", "libpng-dev"));
   findings.push_back(
-      optional_library("libjpeg", build.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
+      optional_library("libjpeg", kBuild.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
   findings.push_back(inspect_mpi());
-  const bool sanitized = !build.sanitizers.empty();
+  const bool sanitized = !kBuild.sanitizers.empty();
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
-                      sanitized ? std::string(build.sanitizers) : "none",
+                      sanitized ? std::string(kBuild.sanitizers) : "none",
                       sanitized ? "use another build folder for real work" : ""});
   findings.push_back({"numerics", Verdict::kGood, numerics_fingerprint(), ""});
   return findings;
+}
+
+/// Folder with the four files of Fashion-MNIST, or empty: `data_dir`, or the usual ones when that
+/// is empty.
+std::string find_fashion_mnist(const std::string& data_dir) {
+  std::vector<std::filesystem::path> folders = {data_dir};
+  if (data_dir.empty()) {
+    const char* configured = std::getenv("TUTTI_DATA_DIR");
+    folders = {configured == nullptr ? "" : configured, "/usr/share/datasets/fashion-mnist"};
+  }
+  for (const auto& folder : folders) {
+    const auto has = [&](const std::string& name) {
+      return std::filesystem::exists(folder / name) ||
+             std::filesystem::exists(folder / (name + ".gz"));
+    };
+    if (has("train-images-idx3-ubyte") && has("train-labels-idx1-ubyte") &&
+        has("t10k-images-idx3-ubyte") && has("t10k-labels-idx1-ubyte")) {
+      return folder.string();
+    }
+  }
+  return "";
 }
 
 std::vector<Finding> inspect_host(const std::string& data_dir) {
@@ -92,6 +153,59 @@ std::vector<Finding> inspect_host(const std::string& data_dir) {
       {"Fashion-MNIST", data.empty() ? Verdict::kLimited : Verdict::kGood,
        data.empty() ? "not found" : data,
        data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""});
+  return findings;
+}
+
+/// The reason in two: what is, and what to do.
+Finding without_gpus(const std::string& reason, Verdict verdict) {
+  const std::size_t remedy = reason.rfind("; ");
+  if (remedy == std::string::npos) return {"GPU", verdict, "none: " + reason, ""};
+  return {"GPU", verdict, "none: " + reason.substr(0, remedy), reason.substr(remedy + 2)};
+}
+
+std::string names_of(const std::vector<LogicalGpu>& gpus) {
+  std::vector<std::string> names;
+  for (const LogicalGpu& gpu : gpus)
+    names.push_back(concat("gpu:", gpu.index, " ", gpu.properties.name));
+  return join(names);
+}
+
+Finding inspect_library(const FoundLibrary& library, bool needed) {
+  if (!library.path.empty()) return {library.name, Verdict::kGood, library.path, ""};
+  return {library.name, needed ? Verdict::kLimited : Verdict::kGood, "not found",
+          needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
+}
+
+/// What the module needs, and NCCL, without which the GPUs sum gradients otherwise.
+std::vector<std::string> libraries_of_interest() {
+  std::vector<std::string> names = needed_libraries();
+  if (!names.empty()) names.emplace_back("libnccl.so.2");
+  return names;
+}
+
+/// GPUs or why there are none, the module, and a line for each CUDA library that it needs.
+std::vector<Finding> inspect_gpus() {
+  std::vector<Finding> findings;
+  // Machines without a driver are complete as they are; one whose module does not work is not.
+  const std::string reason = gpu_unavailable_reason();
+  const GpuModule& module = gpu_module();
+  const bool broken = !reason.empty() && !module.path.empty();
+  try {
+    const std::vector<LogicalGpu>& gpus = logical_gpus();
+    findings.push_back(gpus.empty()
+                           ? without_gpus(reason, broken ? Verdict::kLimited : Verdict::kGood)
+                           : Finding{"GPU", Verdict::kGood, names_of(gpus), ""});
+  } catch (const Error&) {  // TUTTI_CUDA=require
+    findings.push_back(without_gpus(reason, Verdict::kBad));
+  }
+  std::string path = module.path;
+  if (module.is_simulated) path += " (simulated GPUs)";
+  if (!module.description.empty()) path += ": " + module.description;
+  findings.push_back({"CUDA module", Verdict::kGood, path.empty() ? "not opened" : path, ""});
+  findings.push_back({"CUDA module's build", Verdict::kGood, backend_build_id(), ""});
+  for (const FoundLibrary& library : find_libraries(libraries_of_interest())) {
+    findings.push_back(inspect_library(library, broken || reason.empty()));
+  }
   return findings;
 }
 

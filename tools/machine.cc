@@ -4,23 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
 
-#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/file.h"
 
 namespace tutti::tools {
 namespace {
-
-std::string read_or_empty(const std::string& path) {
-  try {
-    return read_file(path);
-  } catch (const Error&) {
-    return "";
-  }
-}
 
 /// The text behind "name   :" in a file of such lines; empty when the name is not there.
 std::string field(const std::string& text, const std::string& name) {
@@ -67,8 +57,8 @@ std::string best_isa(const std::vector<std::string>& flags) {
 }  // namespace
 
 Machine inspect_machine() {
-  const std::string cpu = read_or_empty("/proc/cpuinfo");
-  const std::string memory = read_or_empty("/proc/meminfo");
+  const std::string cpu = read_file_if_any("/proc/cpuinfo");
+  const std::string memory = read_file_if_any("/proc/meminfo");
   Machine machine;
   machine.cpu_model = field(cpu, "model name");
   if (machine.cpu_model.empty()) machine.cpu_model = "unknown";
@@ -79,37 +69,6 @@ Machine inspect_machine() {
   machine.isa_flags = known_flags(flags.empty() ? field(cpu, "Features") : flags);
   machine.best_isa = best_isa(machine.isa_flags);
   return machine;
-}
-
-std::string find_fashion_mnist(const std::string& data_dir) {
-  std::vector<std::filesystem::path> folders = {data_dir};
-  if (data_dir.empty()) {
-    const char* configured = std::getenv("TUTTI_DATA_DIR");
-    folders = {configured == nullptr ? "" : configured, "/usr/share/datasets/fashion-mnist"};
-  }
-  for (const auto& folder : folders) {
-    const auto has = [&](const std::string& name) {
-      return std::filesystem::exists(folder / name) ||
-             std::filesystem::exists(folder / (name + ".gz"));
-    };
-    if (has("train-images-idx3-ubyte") && has("train-labels-idx1-ubyte") &&
-        has("t10k-images-idx3-ubyte") && has("t10k-labels-idx1-ubyte")) {
-      return folder.string();
-    }
-  }
-  return "";
-}
-
-std::string find_program(const std::string& name) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::filesystem::path program = std::filesystem::path(folder) / name;
-    std::error_code error;
-    if (!folder.empty() && std::filesystem::is_regular_file(program, error))
-      return program.string();
-  }
-  return "";
 }
 
 }  // namespace tutti::tools

@@ -1,4 +1,4 @@
-// What the machine offers: processor, memory, data sets.
+// What the machine offers: processor and memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,12 +19,5 @@ struct Machine {
 
 /// Reads /proc. What cannot be read stays at its default.
 Machine inspect_machine();
-
-/// Folder with the four files of Fashion-MNIST, or empty: `data_dir`, or the usual ones when that
-/// is empty.
-std::string find_fashion_mnist(const std::string& data_dir);
-
-/// Path of a program in one of the folders of PATH, or empty.
-std::string find_program(const std::string& name);
 
 }  // namespace tutti::tools

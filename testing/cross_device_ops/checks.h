@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/testing/cross_device_ops/problem.h"
-#include "tutti/testing/cross_device_ops/run_case.h"
+#include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {
 
@@ -34,7 +34,7 @@ std::string first_error(const Outcomes& outcomes);
 void call(CrossDeviceOps& ops, const Problem& problem);
 Result check_local(const Case& c, Subject& subject);
 
-// SPREAD and THREADS: rank_calls.cc, rank_checks.cc, error_checks.cc.
+// SPREAD and THREADS: rank_checks.cc, error_checks.cc.
 void call(Communicator& communicator, const Problem& problem, CallOptions options = {});
 CollectiveHandle start(Communicator& communicator, const Problem& problem);
 void abort_all(const Communicators& communicators);
@@ -43,6 +43,10 @@ Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject);
 Result check_deadline(const Case& c, Communicators& ranks, Subject& subject, Duration timeout);
 Result check_abort(const Case& c, Communicators& ranks, Subject& subject);
 Result check_peer_gone(const Case& c, Communicators& ranks, Subject& subject);
+
+/// Three calls, the third as the first; `call_and_check` gives what is wrong with one.
+Result check_three_calls(const Case& c, const std::vector<Device>& devices, Determinism grade,
+                         const std::function<std::string(const Problem&)>& call_and_check);
 
 /// The same case with other values (and uneven parts).
 Case with_seed(const Case& c, std::uint64_t seed);

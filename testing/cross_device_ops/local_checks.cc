@@ -1,7 +1,5 @@
 // Cases of one object that has the buffers of all replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include <deque>
-
 #include "tutti/testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
@@ -17,21 +15,6 @@ bool is_supported(const CrossDeviceOps& ops, const Case& c, DeviceType device) {
 std::string call_and_check(CrossDeviceOps& ops, const Problem& problem) {
   call(ops, problem);
   return problem.check(ops.determinism());
-}
-
-Result check_repeated(const Case& c, Subject& subject, CrossDeviceOps& ops) {
-  const std::vector<Device> devices = subject.devices(c.world);
-  const Problem first(c, devices), other(with_seed(c, c.seed + 1), devices), again(c, devices);
-  for (const Problem* problem : {&first, &other, &again}) {
-    const std::string wrong = call_and_check(ops, *problem);
-    if (!wrong.empty()) return failed(concat("in one of three calls: ", wrong));
-  }
-  if (ops.determinism() != Determinism::kNone && !first.has_outputs_of(again)) {
-    return failed(
-        concat("the same call gave other bits, but the grade is ",
-               ops.determinism() == Determinism::kCanonical ? "canonical" : "run-to-run"));
-  }
-  return passed();
 }
 
 /// Objects of their own on threads of their own.
@@ -137,6 +120,19 @@ void call(CrossDeviceOps& ops, const Problem& problem) {
   fail(ErrorCode::kInvalidArgument, "one object has no barrier");
 }
 
+Result check_three_calls(const Case& c, const std::vector<Device>& devices, Determinism grade,
+                         const std::function<std::string(const Problem&)>& call_and_check) {
+  const Problem first(c, devices), other(with_seed(c, c.seed + 1), devices), again(c, devices);
+  for (const Problem* problem : {&first, &other, &again}) {
+    const std::string wrong = call_and_check(*problem);
+    if (!wrong.empty()) return failed(concat("in one of three calls: ", wrong));
+  }
+  if (grade != Determinism::kNone && !first.has_outputs_of(again)) {
+    return failed(concat("the same call gave other bits, but the grade is ", to_string(grade)));
+  }
+  return passed();
+}
+
 Result check_local(const Case& c, Subject& subject) {
   CrossDeviceOps* const ops = subject.kept_local(c.world);
   if (!ops) return skipped(subject.why_not());
@@ -152,7 +148,9 @@ Result check_local(const Case& c, Subject& subject) {
     case Check::kSpecialValues:
       return verdict_of(call_and_check(*ops, Problem(c, devices)));
     case Check::kRepeated:
-      return check_repeated(c, subject, *ops);
+      return check_three_calls(c, devices, ops->determinism(), [&](const Problem& problem) {
+        return call_and_check(*ops, problem);
+      });
     case Check::kConcurrent:
       return check_concurrent(c, subject);
     case Check::kSlices:

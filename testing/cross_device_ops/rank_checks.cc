@@ -19,19 +19,6 @@ std::string call_and_check(const Case& c, Communicators& ranks, Subject& subject
   return error.empty() ? problem.check(ranks[0]->determinism()) : error;
 }
 
-Result check_repeated(const Case& c, Communicators& ranks, Subject& subject) {
-  const Problem first(c), other(with_seed(c, c.seed + 1)), again(c);
-  for (const Problem* problem : {&first, &other, &again}) {
-    const std::string wrong = call_and_check(c, ranks, subject, *problem);
-    if (!wrong.empty()) return failed(concat("in one of three calls: ", wrong));
-  }
-  const Determinism grade = ranks[0]->determinism();
-  if (grade != Determinism::kNone && !first.has_outputs_of(again)) {
-    return failed(concat("the same call gave other bits, but the grade is ", to_string(grade)));
-  }
-  return passed();
-}
-
 Result check_concurrent_ranks(const Case& c, Subject& subject) {
   constexpr int kGroups = 2, kCalls = 4;
   std::vector<Communicators> groups;
@@ -131,7 +118,86 @@ Result check_errors(const Case& c, Subject& subject) {
   }
 }
 
+/// What a rank gives to its communicator.
+struct Arguments {
+  ConstElements input;
+  Elements output;
+  std::vector<std::size_t> counts;  // empty: even parts
+  std::vector<std::size_t> receive_counts;
+
+  Arguments(const Problem& problem, int rank) {
+    const ReplicaBuffer in = problem.input(rank), out = problem.output(rank);
+    input = {in.data, in.count, in.dtype};
+    output = {out.data, out.count, out.dtype};
+    const Case& c = problem.of();
+    if (!c.uneven) return;
+    const std::vector<std::size_t>& all = problem.layout().counts;
+    const auto world = static_cast<std::size_t>(c.world), own = static_cast<std::size_t>(rank);
+    if (c.collective != Collective::kAllToAll) {
+      counts = all;
+      return;
+    }
+    for (std::size_t peer = 0; peer < world; ++peer) {
+      counts.push_back(all[own * world + peer]);
+      receive_counts.push_back(all[peer * world + own]);
+    }
+  }
+};
+
 }  // namespace
+
+void call(Communicator& communicator, const Problem& problem, CallOptions options) {
+  const Case& c = problem.of();
+  const Arguments own(problem, communicator.rank());
+  switch (c.collective) {
+    case Collective::kAllReduce:
+      if (c.in_place) return communicator.all_reduce(c.op, own.output, options);
+      return communicator.all_reduce(c.op, own.input, own.output, options);
+    case Collective::kReduce:
+      return communicator.reduce(c.op, own.input, own.output, c.variant, options);
+    case Collective::kBroadcast:
+      return communicator.broadcast(own.output, c.variant, options);
+    case Collective::kAllGather:
+      return communicator.all_gather(own.input, own.output, own.counts, options);
+    case Collective::kReduceScatter:
+      return communicator.reduce_scatter(c.op, own.input, own.output, own.counts, options);
+    case Collective::kAllToAll:
+      return communicator.all_to_all(own.input, own.output, own.counts, own.receive_counts,
+                                     options);
+    case Collective::kBarrier:
+      return communicator.barrier(options);
+  }
+}
+
+CollectiveHandle start(Communicator& communicator, const Problem& problem) {
+  const Case& c = problem.of();
+  const Arguments own(problem, communicator.rank());
+  switch (c.collective) {
+    case Collective::kReduce:
+      return communicator.start_reduce(c.op, own.input, own.output, c.variant);
+    case Collective::kBroadcast:
+      return communicator.start_broadcast(own.output, c.variant);
+    case Collective::kAllGather:
+      return communicator.start_all_gather(own.input, own.output, own.counts);
+    case Collective::kReduceScatter:
+      return communicator.start_reduce_scatter(c.op, own.input, own.output, own.counts);
+    case Collective::kAllToAll:
+      return communicator.start_all_to_all(own.input, own.output, own.counts, own.receive_counts);
+    case Collective::kAllReduce:
+      return communicator.start_all_reduce(c.op, own.output);
+    case Collective::kBarrier:
+      break;
+  }
+  fail(ErrorCode::kInvalidArgument, "a barrier cannot be started");
+}
+
+void abort_all(const Communicators& communicators) {
+  for (const auto& communicator : communicators) {
+    if (communicator) {
+      communicator->abort(Error(ErrorCode::kAborted, "conformance: a rank did not come back"));
+    }
+  }
+}
 
 Result check_ranks(const Case& c, Subject& subject) {
   Communicators* const ranks = subject.kept_ranks(c.shape, c.world);
@@ -147,7 +213,9 @@ Result check_ranks(const Case& c, Subject& subject) {
     case Check::kSpecialValues:
       return verdict_of(call_and_check(c, *ranks, subject, Problem(c)));
     case Check::kRepeated:
-      return check_repeated(c, *ranks, subject);
+      return check_three_calls(c, {}, ranks->front()->determinism(), [&](const Problem& problem) {
+        return call_and_check(c, *ranks, subject, problem);
+      });
     case Check::kConcurrent:
       return check_concurrent_ranks(c, subject);
     case Check::kHandles:

@@ -1,4 +1,4 @@
-// What came of a plan: counts, a table, JSON.
+// Running one case, or a plan; what came of it: counts, a table, JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,10 +7,22 @@
 #include <vector>
 
 #include "tutti/core/json.h"
-#include "tutti/testing/cross_device_ops/plan.h"
-#include "tutti/testing/cross_device_ops/run_case.h"
+#include "tutti/testing/cross_device_ops/subject.h"
 
 namespace tutti::conformance {
+
+enum class Verdict { kPassed, kFailed, kSkipped };
+std::string_view to_string(Verdict verdict);
+
+struct Result {
+  Verdict verdict = Verdict::kPassed;
+  std::string message = {};  // what went wrong, or why it was skipped
+};
+
+/// Runs the case on a group that earlier cases have used, and once more on a new one if it fails
+/// there. Never throws for what the subject does; a rank that does not come back 40 s after its
+/// communicator was aborted ends the process with exit code 1 and a line that names the case.
+Result run(const Case& c, Subject& subject);
 
 /// Numbers of cases.
 struct Counts {

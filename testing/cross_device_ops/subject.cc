@@ -6,6 +6,9 @@
 #include <exception>
 
 #include "tutti/core/error.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::conformance {
 namespace {
@@ -18,7 +21,52 @@ void rethrow_first(const std::vector<std::exception_ptr>& errors) {
   }
 }
 
+std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
+                                           const std::vector<Device>& devices) {
+  try {
+    return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
+  } catch (const Error& error) {
+    // Some want GPUs, and one for each replica.
+    if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kUnimplemented, error.message());
+  }
+}
+
+RankFactory make_spread(const std::string& name, int world, Duration timeout) {
+  const auto transports = in_process_transports(world);
+  const auto store = std::make_shared<InProcessStore>();
+  const CommunicatorOptions options{.algorithm = name, .timeout = timeout};
+  return [=](int rank) {
+    const Group group{
+        world, rank, {{DeviceType::kCpu, 0}}, store, transports[static_cast<std::size_t>(rank)]};
+    return make_communicator(group, options);
+  };
+}
+
+RankFactory make_threads(const std::string& name, int world, Duration timeout) {
+  // Other names send messages between threads: that is SPREAD.
+  if (name != "canonical") {
+    fail(ErrorCode::kUnimplemented, "in_process_communicators: ", name,
+         " does not work on shared memory; expected canonical");
+  }
+  auto made = std::make_shared<Communicators>(
+      in_process_communicators(world, {.algorithm = name, .timeout = timeout}));
+  return [made](int rank) { return std::move((*made)[static_cast<std::size_t>(rank)]); };
+}
+
 }  // namespace
+
+Subject::Subject(const std::string& registered_name)
+    : Subject(registered_name, SubjectFactories{}) {
+  const CrossDeviceOpsSpec spec = make_cross_device_ops(registered_name);
+  factories_.local = [this, spec](int world) { return make_local(spec, devices(world)); };
+  factories_.spread = [registered_name](int world, Duration timeout) {
+    return make_spread(registered_name, world, timeout);
+  };
+  factories_.threads = [registered_name](int world, Duration timeout) {
+    return make_threads(registered_name, world, timeout);
+  };
+}
 
 Subject::Subject(std::string name, SubjectFactories factories)
     : name_(std::move(name)), factories_(std::move(factories)) {}
@@ -110,6 +158,60 @@ RankThreads& Subject::threads(int size) {
   std::unique_ptr<RankThreads>& kept = threads_[size];
   if (!kept) kept = std::make_unique<RankThreads>(size);
   return *kept;
+}
+
+RankThreads::RankThreads(int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    threads_.push_back(
+        Executor::system().start(concat("conform-", rank), [this, rank] { work(rank); }));
+  }
+}
+
+RankThreads::~RankThreads() {
+  {
+    MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  threads_.clear();
+}
+
+void RankThreads::start(std::function<void(int rank)> body) {
+  {
+    MutexLock lock(mutex_);
+    body_ = std::move(body);
+    ++round_;
+    running_ = size();
+  }
+  changed_.notify_all();
+}
+
+bool RankThreads::wait(Duration limit) {
+  MutexLock lock(mutex_);
+  return changed_.wait_for(mutex_, limit,
+                           [this]() TUTTI_REQUIRES(mutex_) { return running_ == 0; });
+}
+
+void RankThreads::work(int rank) {
+  std::uint64_t done = 0;
+  while (true) {
+    std::function<void(int)> body;
+    {
+      MutexLock lock(mutex_);
+      changed_.wait_until(mutex_, TimePoint::max(),
+                          [&]() TUTTI_REQUIRES(mutex_) { return ending_ || round_ != done; });
+      if (ending_) return;
+      done = round_;
+      body = body_;
+    }
+    body(rank);
+    bool last = false;
+    {
+      MutexLock lock(mutex_);
+      last = --running_ == 0;
+    }
+    if (last) changed_.notify_all();
+  }
 }
 
 }  // namespace tutti::conformance

@@ -4,6 +4,7 @@
 
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 
@@ -204,13 +205,13 @@ TEST(Checkpoint, RefusesTwoThingsOfOneName) {
 TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
   const std::string path = empty_folder() + "/c.safetensors";
   auto with = [&](const std::string& key, const std::string& value) {
-    write_safetensors(path, {{}, {{"tutti_format", "1"}, {key, value}}});
+    write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}, {key, value}}}));
   };
   with("step", "12x");
   expect_error(ErrorCode::kDataLoss, {path, "'step'", "12x"}, [&] { Checkpoint().restore(path); });
   with("state/rng", "{");
   expect_error(ErrorCode::kDataLoss, {path, "state/rng"}, [&] { Checkpoint().restore(path); });
-  write_safetensors(path, {{}, {{"tutti_format", "3"}}});
+  write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "3"}}}));
   expect_error(ErrorCode::kUnimplemented, {path, "got 3", "later version"},
                [&] { Checkpoint().restore(path); });
 }
@@ -223,10 +224,12 @@ TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   });
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
-  write_safetensors(path, {{}, {{"tutti_format", "1"}}});  // of a version that did not say
+  write_file_atomically(
+      path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // of a version that did not say
   Checkpoint().restore(path);
   EXPECT_THAT(warnings, ElementsAre());
-  write_safetensors(path, {{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}});
+  write_file_atomically(
+      path, format_safetensors({{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}}));
   Checkpoint().restore(path);
   set_log_sink(previous);
   EXPECT_THAT(warnings, ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
@@ -298,8 +301,9 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));
 
   // A file of another program.
-  write_safetensors(folder + "/o.safetensors", {{{"a", Tensor::from<float>({2}, {5, 6})}},
-                                                {{"format", "pt"}, {"step", "soon"}}});
+  write_file_atomically(folder + "/o.safetensors",
+                        format_safetensors({{{"a", Tensor::from<float>({2}, {5, 6})}},
+                                            {{"format", "pt"}, {"step", "soon"}}}));
   EXPECT_EQ(load_weights(folder + "/o.safetensors", {a}).step, 0);
   EXPECT_THAT(values_of(a), ElementsAre(5, 6));
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "tests/checkpoint/saved_series.h"
+#include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/data/resumable_iterator.h"
 
 namespace tutti {
 namespace kill_and_resume_test {

@@ -124,7 +124,7 @@ TEST_P(DamagedSafetensors, IsRefusedWithPathAndReason) {
   std::vector<std::string> parts = GetParam().parts;
   parts.push_back(path);
   parts.push_back("expected");
-  expect_error(GetParam().code, parts, [&] { read_safetensors(path); });
+  expect_error(GetParam().code, parts, [&] { parse_safetensors(read_file(path), path); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, DamagedSafetensors, testing::ValuesIn(damages()),

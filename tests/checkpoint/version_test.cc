@@ -1,9 +1,10 @@
-// Versions that several processes write, and manifests that lie.
+// Versions of several files, and manifests that lie.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/version.h"
 
+#include <algorithm>
+
 #include "tests/checkpoint/checkpoint_test_util.h"
-#include "tutti/checkpoint/manifest_text.h"
 #include "tutti/core/file.h"
 #include "tutti/core/hash.h"
 
@@ -15,8 +16,7 @@ using checkpoint_test_util::expect_error;
 using internal::CheckpointFile;
 using internal::Folder;
 using internal::Manifest;
-using internal::Part;
-using internal::PartTensor;
+using internal::ManifestTensor;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -31,31 +31,54 @@ Tensor table(std::int64_t first_row, std::int64_t num_rows) {
   return Tensor::from(Shape{num_rows, 3}, values);
 }
 
-/// Process `index` of `count` writes its rows of a table; the first also a scalar.
+/// The file of process `index` of `count`: its rows of a table; the first has also a scalar.
 Manifest write_rows(const Folder& folder, int index, int count, std::int64_t chunk_bytes = 16) {
+  const std::int64_t first = kRows * index / count, end = kRows * (index + 1) / count;
   CheckpointFile file;
   file.info.step = 5;
   file.states["s"] = Json(7);
-  Manifest about = internal::describe(file, 3);
+  file.tensors["table"] = table(first, end - first);
+  if (index == 0) file.tensors["scalar"] = Tensor(2.5f);
+  Manifest about = internal::describe(file, 3 + index);  // so that each file has its name
   about.chunk_bytes = static_cast<std::uint64_t>(chunk_bytes);
-  const std::int64_t first = kRows * index / count, end = kRows * (index + 1) / count;
-  Part part{index, count, {}};
-  part.tensors.push_back({{"table", table(first, end - first)}, Shape{kRows, 3}, first});
-  if (index == 0) part.tensors.push_back({{"scalar", Tensor(2.5f)}, Shape{}, 0});
-  return internal::write_part(folder, about, part);
+  Manifest part = internal::write_tensors(folder, about, file.tensors);
+  for (ManifestTensor& tensor : part.tensors) {
+    if (tensor.name != "table") continue;
+    tensor.shape = Shape{kRows, 3};
+    tensor.pieces[0].first_row = first;
+  }
+  return part;
 }
 
-TEST(Version, OfSeveralProcessesIsOneToWhoeverReadsIt) {
+/// One manifest of several files.
+Manifest joined(const std::vector<Manifest>& parts) {
+  Manifest whole = parts[0];
+  whole.info.sequence = 3;
+  whole.files.clear();
+  whole.tensors.clear();
+  for (const Manifest& part : parts) {
+    for (ManifestTensor tensor : part.tensors) {
+      tensor.pieces[0].file = whole.files.size();
+      const auto same = std::ranges::find(whole.tensors, tensor.name, &ManifestTensor::name);
+      if (same == whole.tensors.end()) {
+        whole.tensors.push_back(tensor);
+      } else {
+        same->pieces.push_back(tensor.pieces[0]);
+      }
+    }
+    whole.files.push_back(part.files[0]);
+  }
+  return whole;
+}
+
+TEST(Version, OfSeveralFilesIsOneToWhoeverReadsIt) {
   for (const int count : {1, 2, 3, 10, 11}) {
     const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
     std::vector<Manifest> parts;
-    for (int i = count; i-- > 0;) {  // in any order; as text, as they come from other processes
-      parts.push_back(internal::parse_manifest(
-          internal::format_manifest(write_rows(folder, i, count)), "a process"));
-    }
+    for (int i = count; i-- > 0;) parts.push_back(write_rows(folder, i, count));  // in any order
     expect_error(ErrorCode::kNotFound, {"manifest.json", "never finished"},
                  [&] { internal::read_version(folder); });
-    internal::commit_version(folder, internal::merge_manifests(parts));
+    internal::commit_version(folder, joined(parts));
     const CheckpointFile file = internal::read_version(folder);
     EXPECT_EQ(file.info.step, 5);
     EXPECT_EQ(file.info.sequence, 3);
@@ -69,30 +92,15 @@ TEST(Version, OfSeveralProcessesIsOneToWhoeverReadsIt) {
 TEST(Version, IsNotCommittedWhenRowsAreMissingOrTwice) {
   const Folder folder = Folder::make(empty_folder());
   const Manifest first = write_rows(folder, 0, 3), second = write_rows(folder, 1, 3);
-  const Manifest half = write_rows(folder, 1, 2);
+  Manifest half = second;  // rows 5 to 7: row 5 is in the second, too
+  for (ManifestTensor& tensor : half.tensors) tensor.pieces[0].first_row = 5;
   expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"}, [&] {
-    commit_version(folder, internal::merge_manifests({first, second}));
+    commit_version(folder, joined({first, second}));
   });
   expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"}, [&] {
-    commit_version(folder, internal::merge_manifests({first, second, half}));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"two processes wrote"}, [&] {
-    internal::merge_manifests({first, first});
-  });
-  Manifest later = second;
-  later.sequence = 4;
-  expect_error(ErrorCode::kInvalidArgument, {"parts of one save", "number 4"}, [&] {
-    internal::merge_manifests({first, later});
-  });
-  Manifest other = second;
-  other.tensors[0].shape = Shape{kRows, 3, 1};
-  expect_error(ErrorCode::kInvalidArgument, {"'table'", "[10, 3, 1]"}, [&] {
-    internal::merge_manifests({first, other});
+    commit_version(folder, joined({first, second, half}));
   });
   EXPECT_FALSE(internal::read_manifest(folder));
-  Part part{0, 1, {{{"x", table(0, 4)}, Shape{kRows, 3}, 7}}};
-  expect_error(ErrorCode::kInvalidArgument, {"'x'", "from row 7"},
-               [&] { internal::write_part(folder, first, part); });
 }
 
 TEST(Version, HoldsEmptyTensorsAndEveryType) {
@@ -104,7 +112,7 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
                   {"count", Tensor::from<std::int64_t>({}, {-9007199254740993})},
                   {"q\"uo\\te \xC3\xBC/..", Tensor::ones({1})}};
   internal::commit_version(
-      folder, internal::write_part(folder, internal::describe(file, 1), whole_part(file)));
+      folder, internal::write_tensors(folder, internal::describe(file, 1), file.tensors));
   const CheckpointFile read = internal::read_version(folder);
   ASSERT_EQ(read.tensors.size(), file.tensors.size());
   for (const auto& [name, tensor] : file.tensors) {
@@ -114,7 +122,8 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
 }
 
 TEST(PartName, IsReadBackAndOthersAreNot) {
-  EXPECT_EQ(internal::sequence_of_part(internal::part_name(2, 7, 31)), 31);
+  EXPECT_EQ(internal::sequence_of_part(internal::part_name(31)), 31);
+  EXPECT_EQ(internal::sequence_of_part("part_2_of_7.save_31.safetensors"), 31);
   for (const char* name : {"part_0_of_1.save_0.safetensors", "part_0_of_1.save_1.safetensors.tmp",
                            "part_x_of_1.save_1.safetensors", "part_0_of_1.safetensors",
                            "part_0_of_1.save_-1.safetensors", "manifest.json", ""}) {

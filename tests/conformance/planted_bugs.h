@@ -16,7 +16,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/testing/cross_device_ops/values.h"
+#include "tutti/testing/cross_device_ops/expected.h"
 
 namespace tutti::planted_bugs {
 

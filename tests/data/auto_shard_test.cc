@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "tests/data/dataset_values.h"
+#include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/csv.h"
 #include "tutti/data/records.h"
-#include "tutti/data/resumable_iterator.h"
 
 namespace tutti {
 namespace auto_shard_test {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tests/data/dataset_values.h"
-#include "tutti/data/csv_reader.h"
+#include "tutti/data/csv_schema.h"
 
 namespace tutti {
 namespace csv_test {

@@ -5,7 +5,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/csv_reader.h"
+#include "tutti/data/csv_schema.h"
 #include "tutti/data/file_sequence.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/tar.h"

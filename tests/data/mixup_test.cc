@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "tests/data/dataset_values.h"
-#include "tutti/data/beta.h"
+#include "tutti/data/augment.h"
 
 namespace tutti {
 namespace mixup_test {

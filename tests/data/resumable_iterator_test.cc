@@ -1,6 +1,6 @@
 // Positions: a pass resumed anywhere goes on like the straight one.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/resumable_iterator.h"
+#include "tests/data/resumable_iterator.h"
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"

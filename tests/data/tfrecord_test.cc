@@ -3,9 +3,9 @@
 #include "tutti/data/records.h"
 
 #include "tests/data/dataset_values.h"
+#include "tests/data/resumable_iterator.h"
 #include "tutti/core/file.h"
 #include "tutti/data/format_bytes.h"
-#include "tutti/data/resumable_iterator.h"
 
 namespace tutti {
 namespace tfrecord_test {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tutti/core/error.h"
-#include "tutti/data/csv_reader.h"
 #include "tutti/data/csv_schema.h"
 
 namespace {

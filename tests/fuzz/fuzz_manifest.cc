@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "tutti/checkpoint/manifest.h"
-#include "tutti/checkpoint/manifest_text.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 

@@ -6,8 +6,6 @@
 
 #include <set>
 
-#include "tools/launch/free_ports.h"
-
 namespace tutti::launch {
 namespace job_plan_test {
 

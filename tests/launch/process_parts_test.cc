@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 #include "tools/launch/child_process.h"
-#include "tools/launch/job_outcome.h"
+#include "tools/launch/supervisor.h"
 
 namespace tutti::launch {
 namespace process_parts_test {

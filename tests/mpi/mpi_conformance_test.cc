@@ -11,7 +11,6 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/testing/cross_device_ops/checks.h"
-#include "tutti/testing/cross_device_ops/plan.h"
 
 namespace tutti {
 namespace mpi_conformance_test {

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/core/file.h"
 #include "tutti/model/layers/dtype_policy.h"
 
 namespace tutti::parity {
@@ -20,8 +21,8 @@ namespace tutti::parity {
 class Record {
  public:
   explicit Record(const std::string& name) {
-    SafetensorsFile file =
-        read_safetensors(std::string(TUTTI_PARITY_RECORDS) + "/" + name + ".safetensors");
+    const std::string path = std::string(TUTTI_PARITY_RECORDS) + "/" + name + ".safetensors";
+    SafetensorsFile file = parse_safetensors(read_file(path), path);
     for (NamedTensor& each : file.tensors) tensors_.emplace(each.name, each.value);
   }
   const Tensor& at(const std::string& name) const {

@@ -11,7 +11,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

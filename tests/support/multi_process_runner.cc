@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "tests/support/process_files.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 

@@ -2,21 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/job_plan.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 
-#include "tools/launch/free_ports.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/random.h"
 
 namespace tutti::launch {
 namespace {
@@ -94,12 +99,17 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-/// So many random bytes of the kernel, in hexadecimal.
-std::string random_digits(std::size_t num_bytes) {
-  std::vector<unsigned char> bytes(num_bytes);
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+/// Random bytes of the kernel.
+void fill_with_chance(void* bytes, std::size_t count) {
+  if (::getrandom(bytes, count, 0) != static_cast<ssize_t>(count)) {
     fail(ErrorCode::kUnavailable, "run: the system gives no random numbers");
   }
+}
+
+/// So many of them, in hexadecimal.
+std::string random_digits(std::size_t num_bytes) {
+  std::vector<unsigned char> bytes(num_bytes);
+  fill_with_chance(bytes.data(), bytes.size());
   std::string digits;
   for (const unsigned char byte : bytes) {
     digits += "0123456789abcdef"[byte >> 4];
@@ -108,7 +118,70 @@ std::string random_digits(std::size_t num_bytes) {
   return digits;
 }
 
+// Ports of this machine that nobody uses: bound for a moment, all at the same time.
+
+constexpr int kFirstPort = 10'000;
+constexpr int kTriesPerPort = 1000;
+
+/// The first port that the kernel chooses by itself.
+int end_of_own_ports() {
+  // No such file in some containers.
+  const std::string range = read_file_if_any("/proc/sys/net/ipv4/ip_local_port_range");
+  const int first = std::atoi(range.c_str());
+  return first > kFirstPort + 1000 ? first : 32'768;
+}
+
+/// Holds the ports until all are found.
+class BoundSockets {
+ public:
+  BoundSockets() = default;
+  ~BoundSockets() {
+    for (const int fd : fds_) ::close(fd);
+  }
+  BoundSockets(const BoundSockets&) = delete;
+  BoundSockets& operator=(const BoundSockets&) = delete;
+
+  bool bind(int port) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    // Without SO_REUSEADDR: a port whose last connections still fade away is not free.
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      ::close(fd);
+      return false;
+    }
+    fds_.push_back(fd);
+    return true;
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
 }  // namespace
+
+std::vector<int> free_ports(int count) {
+  const int end = end_of_own_ports();
+  std::uint64_t seed = 0;
+  fill_with_chance(&seed, sizeof(seed));
+  const RandomStream random({.seed = seed});
+  BoundSockets sockets;
+  std::vector<int> ports;
+  for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
+    if (tries > kTriesPerPort * count) {
+      fail(ErrorCode::kResourceExhausted, "run: expected ", count, " free ports between ",
+           kFirstPort, " and ", end, ", found ", ports.size(), "; try fewer processes");
+    }
+    const int port =
+        kFirstPort + static_cast<int>(random.below(static_cast<std::uint64_t>(tries),
+                                                   static_cast<std::uint64_t>(end - kFirstPort)));
+    if (sockets.bind(port)) ports.push_back(port);
+  }
+  return ports;
+}
 
 std::string Task::name() const { return concat(type, "-", index); }
 
@@ -234,16 +307,12 @@ Json to_json(const JobPlan& plan) {
     Json environment = Json::object();
     for (const auto& [name, value] : process.environment) environment.set(name, value);
     one.set("environment", std::move(environment));
-    Json cores = Json::array();
-    for (const int core : process.cores) cores.push_back(core);
-    one.set("cores", std::move(cores));
+    one.set("cores", Json::array_of(process.cores));
     processes.push_back(std::move(one));
   }
-  Json arguments = Json::array();
-  for (const std::string& word : plan.arguments) arguments.push_back(word);
   Json json = Json::object();
   json.set("job_id", plan.job_id);
-  json.set("arguments", std::move(arguments));
+  json.set("arguments", Json::array_of(plan.arguments));
   json.set("processes", std::move(processes));
   return json;
 }

@@ -65,6 +65,12 @@ struct JobPlan {
   const std::string* variable(const std::string& name) const;
 };
 
+/// `count` different TCP ports that are free on 127.0.0.1 now. They lie below those that the kernel
+/// hands to outgoing connections, so that no connection takes one before the program binds it; they
+/// are chosen at random, so that two jobs that start together do not meet. Throws
+/// kResourceExhausted when there are not so many.
+std::vector<int> free_ports(int count);
+
 /// Unique text: time and chance, such as "20260131-142501-5f3a9c".
 std::string make_job_id();
 

@@ -22,6 +22,7 @@
 #include <iterator>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -41,12 +42,9 @@ std::vector<pid_t> children() {
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
-    try {
-      std::istringstream numbers(read_file(thread.path() / "children"));
-      for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
-    } catch (const Error&) {
-      // A thread that has ended, or a kernel without these lists.
-    }
+    // Nothing of a thread that has ended, and of kernels without these lists.
+    std::istringstream numbers(read_file_if_any(thread.path() / "children"));
+    for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
   return found;
 }
@@ -126,6 +124,37 @@ void kill_marked(const std::string& mark) {
   ::unlink(file.c_str());
   ::rmdir(folder.c_str());
   ::_exit(0);
+}
+
+std::optional<long> counter_in(const std::string& file) {
+  std::istringstream lines(read_file_if_any(file));  // not every machine has every file
+  for (std::string name; lines >> name;) {
+    long value = 0;
+    if (!(lines >> value)) break;
+    if (name == "oom_kill") return value;
+  }
+  return std::nullopt;
+}
+
+/// Files of the groups that /proc/self/cgroup names: "4:memory:/path", "0::/path".
+std::vector<std::string> files_of_cgroups() {
+  std::vector<std::string> files;
+  std::istringstream lines(read_file_if_any("/proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path == "/") path.clear();
+    if (controllers == "memory") {
+      files.push_back(concat("/sys/fs/cgroup/memory", path, "/memory.oom_control"));
+      files.push_back("/sys/fs/cgroup/memory/memory.oom_control");  // inside a container
+    } else if (controllers.empty()) {
+      files.push_back(concat("/sys/fs/cgroup", path, "/memory.events"));
+      files.push_back("/sys/fs/cgroup/memory.events");
+    }
+  }
+  return files;
 }
 
 }  // namespace
@@ -239,5 +268,28 @@ void Guard::tell(pid_t number) {
 
 void Guard::watch(pid_t group) { tell(group); }
 void Guard::forget(pid_t group) { tell(-group); }
+
+OomCounter::OomCounter() {
+  for (const std::string& file : files_of_cgroups()) {
+    if (!counter_in(file)) continue;
+    file_ = file;
+    of_cgroup_ = true;
+    break;
+  }
+  if (file_.empty()) file_ = "/proc/vmstat";
+  last_ = read().value_or(0);
+}
+
+std::optional<long> OomCounter::read() const { return counter_in(file_); }
+
+long OomCounter::take_new_kills() {
+  const long now = read().value_or(last_);
+  return now - std::exchange(last_, now);
+}
+
+std::string OomCounter::describe(long kills) const {
+  return concat(of_cgroup_ ? "cgroup " : "", "oom_kill +", kills,
+                of_cgroup_ ? "" : " on this machine");
+}
 
 }  // namespace tutti::launch

@@ -13,6 +13,10 @@
 namespace tutti::launch {
 namespace {
 
+constexpr int kWrongUsage = 2;  // the same arguments would be wrong again
+constexpr Duration kQuick = std::chrono::seconds(1);
+constexpr int kQuickFailures = 5;
+constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
 constexpr std::size_t kLastLines = 12;
 constexpr Duration kAskWhoIsGivenUp = std::chrono::milliseconds(100);
 // From the last connection that the kernel closes to the end of the process; longer on a machine
@@ -38,6 +42,33 @@ struct Slot {
 };
 
 }  // namespace
+
+RestartBudget::RestartBudget(RestartLimits limits, int num_tasks)
+    : limits_(limits), tasks_(static_cast<std::size_t>(num_tasks)) {}
+
+int RestartBudget::num_restarts(int rank) const {
+  return tasks_[static_cast<std::size_t>(rank)].restarts;
+}
+
+RestartBudget::Decision RestartBudget::decide(int rank, const ExitStatus& status, Duration lived) {
+  Task& task = tasks_[static_cast<std::size_t>(rank)];
+  task.quick_failures = lived < kQuick ? task.quick_failures + 1 : 0;
+  if (limits_.per_task == 0) return {};
+  if (status == ExitStatus{kWrongUsage, 0}) return {{}, "wrong usage is wrong again"};
+  if (task.restarts >= limits_.per_task) {
+    return {{}, concat("it was started again ", task.restarts, " times already")};
+  }
+  if (restarts_ >= limits_.per_job) {
+    return {{}, concat("the job has used its ", restarts_, " restarts")};
+  }
+  if (task.quick_failures >= kQuickFailures) {
+    return {{}, concat("it failed at once ", task.quick_failures, " times in a row")};
+  }
+  ++task.restarts;
+  ++restarts_;
+  const int doublings = std::max(0, task.quick_failures - 2);
+  return {task.quick_failures < 2 ? Duration::zero() : kFirstDelay * (1 << doublings), ""};
+}
 
 struct Supervisor::Impl {
   Impl(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue, Guard& watcher,

@@ -8,12 +8,42 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/job_outcome.h"
 #include "tools/launch/job_plan.h"
 #include "tools/launch/launcher_process.h"
 #include "tools/launch/run_reporter.h"
+#include "tutti/core/clock.h"
 
 namespace tutti::launch {
+
+struct RestartLimits {
+  int per_task = 0;
+  int per_job = 0;
+};
+
+/// What is left of the limits. Threads: one.
+class RestartBudget {
+ public:
+  struct Decision {
+    std::optional<Duration> delay;  // start again after that; empty: do not
+    std::string reason;             // why not
+  };
+
+  RestartBudget(RestartLimits limits, int num_tasks);
+  /// To be called once per failure; counts a restart when it allows one. A process that lived less
+  /// than a second has failed at once: in between the launcher waits longer each time, and after
+  /// five such ends in a row it is not started again.
+  Decision decide(int rank, const ExitStatus& status, Duration lived);
+  int num_restarts(int rank) const;
+
+ private:
+  struct Task {
+    int restarts = 0;
+    int quick_failures = 0;  // in a row
+  };
+  RestartLimits limits_;
+  std::vector<Task> tasks_;
+  int restarts_ = 0;
+};
 
 /// A process that the job goes on without: it is stopped, or its connection is gone.
 struct GivenUp {

@@ -8,7 +8,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"

@@ -10,7 +10,7 @@
 
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/support/hang_watchdog.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"

@@ -1,7 +1,7 @@
 // Workers behind connections: the same closures, workers that go and come, other programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 
 #include "tests/strategy/parameter_server/coordinator_kit.h"

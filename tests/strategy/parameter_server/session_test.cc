@@ -4,7 +4,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"
-#include "tools/launch/free_ports.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/executor.h"
 #include "tutti/optimizer/adam.h"

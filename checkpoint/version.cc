@@ -1,6 +1,7 @@
-// Reading versions: every byte is compared with its checksum.
+// Versions: written with the manifest last; read with every byte compared with its checksum.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <map>
 #include <utility>
@@ -8,8 +9,116 @@
 #include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/checkpoint/version.h"
 #include "tutti/core/hash.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
+
+// Writing: tensors first, the manifest last.
+
+namespace {
+
+constexpr std::string_view kPart = "part_";
+constexpr std::string_view kOf = "_of_";
+constexpr std::string_view kSave = ".save_";
+constexpr std::string_view kSuffix = ".safetensors";
+
+std::string checksum_of(std::string_view text) {
+  Hasher hasher;
+  hasher.update(text);
+  return hasher.hex_digest();
+}
+
+/// Writes and hashes a piece at a time, so that both passes find it in the cache.
+std::vector<std::string> write_chunks(FileWriter& writer, Hasher& file,
+                                      std::span<const std::byte> bytes, std::size_t chunk_bytes) {
+  std::vector<std::string> checksums;
+  while (!bytes.empty()) {
+    const auto chunk = bytes.first(std::min(bytes.size(), chunk_bytes));
+    Hasher hasher;
+    hasher.update(chunk);
+    checksums.push_back(hasher.hex_digest());
+    file.update(chunk);
+    writer.write(chunk);
+    bytes = bytes.subspan(chunk.size());
+  }
+  return checksums;
+}
+
+}  // namespace
+
+std::string part_name(std::int64_t sequence) {
+  return concat(kPart, 0, kOf, 1, kSave, sequence, kSuffix);
+}
+
+std::optional<std::int64_t> sequence_of_part(std::string_view name) {
+  const auto take_number = [&]() -> std::int64_t {
+    std::int64_t number = -1;
+    const auto result = std::from_chars(name.data(), name.data() + name.size(), number);
+    name.remove_prefix(static_cast<std::size_t>(result.ptr - name.data()));
+    return result.ec == std::errc() ? number : -1;
+  };
+  const auto take = [&](std::string_view word) {
+    const bool there = name.starts_with(word);
+    if (there) name.remove_prefix(word.size());
+    return there;
+  };
+  const bool begins =
+      take(kPart) && take_number() >= 0 && take(kOf) && take_number() > 0 && take(kSave);
+  const std::int64_t sequence = begins ? take_number() : -1;
+  return sequence > 0 && name == kSuffix ? std::optional(sequence) : std::nullopt;
+}
+
+Manifest describe(const CheckpointFile& file, std::int64_t sequence) {
+  Manifest manifest;
+  manifest.info = {file.info.step, TUTTI_VERSION, numerics_fingerprint(), sequence, "",
+                   file.info.about};
+  manifest.states = file.states;
+  return manifest;
+}
+
+Manifest write_tensors(const Folder& folder, Manifest about,
+                       const std::map<std::string, Tensor>& tensors) {
+  SafetensorsFile content;
+  content.metadata = {{"step", concat(about.info.step)},
+                      {"tutti_version", about.info.tutti_version}};
+  for (const auto& [name, tensor] : tensors) content.tensors.push_back({name, tensor});
+  const SafetensorsLayout layout = lay_out_safetensors(content);
+  ManifestFile file;
+  file.name = part_name(about.info.sequence);
+  file.num_bytes = layout.num_bytes;
+  file.head_bytes = layout.head.size();
+  file.head_checksum = checksum_of(layout.head);
+  about.tensors.clear();
+  FileWriter writer = folder.create_file(file.name, file.num_bytes);
+  writer.reserve();
+  Hasher hasher;
+  hasher.update(layout.head);
+  writer.write(layout.head);
+  for (const auto& [name, tensor] : layout.tensors) {
+    ManifestPiece piece;
+    piece.num_rows = num_rows(tensor.shape());
+    piece.chunks = write_chunks(writer, hasher, tensor.bytes(), about.chunk_bytes);
+    about.tensors.push_back({name, tensor.dtype(), tensor.shape(), {std::move(piece)}});
+  }
+  writer.finish();
+  file.checksum = hasher.hex_digest();
+  about.files = {std::move(file)};
+  return about;
+}
+
+void commit_version(const Folder& folder, const Manifest& manifest) {
+  require_whole(manifest, folder.path_of(kManifestName));
+  const std::string text = format_manifest(manifest);
+  FileWriter writer = folder.create_file(kNewManifestName, text.size());
+  writer.write(text);
+  writer.finish();
+  folder.sync();  // the names of the parts, before the manifest names them
+  folder.rename(kNewManifestName, kManifestName);
+  folder.sync();
+}
+
+// Reading.
+
 namespace {
 
 /// Is told what is wrong. Throws to end the reading.
@@ -182,12 +291,8 @@ CheckpointFile read_version(const Folder& folder) {
   CheckpointFile file;
   for (auto& [name, tensor] : destinations) file.tensors[name] = tensor.freeze();
   file.states = std::move(manifest->states);
-  file.info = {manifest->step,
-               std::move(manifest->tutti_version),
-               std::move(manifest->numerics),
-               manifest->sequence,
-               folder.path(),
-               std::move(manifest->about)};
+  file.info = std::move(manifest->info);
+  file.info.path = folder.path();
   return file;
 }
 

@@ -1,7 +1,9 @@
-// TFRecord files.
+// Files of records: TFRecord files, and records that all have one size.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/records.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "tutti/core/file.h"
@@ -29,69 +31,26 @@ std::string read_unpacked(const std::string& path, const TFRecordOptions& option
       options.limits);
 }
 
-class TFRecordIterator : public ElementIterator {
+Tensor tensor_of(std::string_view record) {
+  const Shape shape{static_cast<std::int64_t>(record.size())};
+  return Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(record)));
+}
+
+class TFRecords : public internal::FileElements {
  public:
-  TFRecordIterator(std::shared_ptr<const std::vector<std::string>> paths, TFRecordOptions options)
-      : paths_(std::move(paths)), options_(options) {}
+  TFRecords(const std::string& path, const TFRecordOptions& options)
+      : bytes_(read_unpacked(path, options)), parser_(bytes_, path) {}
 
   std::optional<Element> next() override {
-    while (parser_ || open_next()) {
-      if (const auto record = parser_->next()) {
-        const Shape shape{static_cast<std::int64_t>(record->size())};
-        return Element(
-            {Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(*record)))});
-      }
-      parser_.reset();
-    }
-    return std::nullopt;
+    const auto record = parser_.next();
+    if (!record) return std::nullopt;
+    return Element({tensor_of(*record)});
   }
-
-  void skip(std::int64_t count) override {
-    while (count > 0 && (parser_ || open_next())) {
-      count -= parser_->skip(count);
-      if (count > 0) parser_.reset();
-    }
-  }
+  std::int64_t skip(std::int64_t count) override { return parser_.skip(count); }
 
  private:
-  bool open_next() {
-    if (file_ == paths_->size()) return false;
-    const std::string& path = (*paths_)[file_];
-    bytes_ = internal::name_when_out_of_memory(path, [&] { return read_unpacked(path, options_); });
-    ++file_;
-    parser_.emplace(bytes_, path);
-    return true;
-  }
-
-  std::shared_ptr<const std::vector<std::string>> paths_;
-  TFRecordOptions options_;
-  std::size_t file_ = 0;
-  std::string bytes_;
-  std::optional<TFRecordParser> parser_;  // of bytes_; empty between files
-};
-
-class TFRecordSource : public DatasetSource {
- public:
-  TFRecordSource(std::vector<std::string> paths, TFRecordOptions options)
-      : paths_(std::make_shared<const std::vector<std::string>>(std::move(paths))),
-        options_(options) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t) const override {
-    return std::make_unique<TFRecordIterator>(paths_, options_);
-  }
-  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
-  std::optional<int> batch_depth() const override { return 0; }
-  std::optional<SourceFiles> files() const override {
-    return SourceFiles{std::ssize(*paths_),
-                       [paths = paths_, options = options_](auto count, auto index) {
-                         return std::make_shared<TFRecordSource>(
-                             internal::every_nth(*paths, count, index), options);
-                       }};
-  }
-
- private:
-  std::shared_ptr<const std::vector<std::string>> paths_;
-  TFRecordOptions options_;
+  const std::string bytes_;
+  TFRecordParser parser_;  // of bytes_
 };
 
 }  // namespace
@@ -177,15 +136,102 @@ void TFRecordWriter::close() {
 }
 
 Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options) {
-  if (paths.empty()) {
-    fail(ErrorCode::kInvalidArgument, "tfrecord_dataset: expected at least one path, got none");
-  }
-  return Dataset(std::make_shared<TFRecordSource>(std::move(paths), options));
+  return internal::dataset_of_files(
+      std::move(paths),
+      [options](const std::string& path) { return std::make_unique<TFRecords>(path, options); },
+      "tfrecord_dataset");
 }
 
 std::string_view bytes_of(const Tensor& record) {
   const auto bytes = record.host_span<std::uint8_t>();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Records that all have one size.
+
+namespace {
+
+struct Layout {
+  std::uint64_t record = 0, header = 0, footer = 0;  // bytes
+};
+
+class FixedLengthRecords : public internal::FileElements {
+ public:
+  FixedLengthRecords(const std::string& path, const Layout& layout, const InputLimits& limits)
+      : file_(path, limits), layout_(layout) {
+    left_ = count_records();
+    file_.skip(layout_.header);
+  }
+
+  std::optional<Element> next() override {
+    if (left_ == 0) return std::nullopt;
+    std::string record;
+    if (const std::uint64_t got = file_.read(record, layout_.record); got < layout_.record) {
+      fail_truncated(file_.offset(), layout_.record, got);  // the file has shrunk
+    }
+    --left_;
+    return Element({tensor_of(record)});
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t skipped = std::min(count, left_);
+    file_.skip(static_cast<std::uint64_t>(skipped) * layout_.record);
+    left_ -= skipped;
+    return skipped;
+  }
+
+ private:
+  std::int64_t count_records() const {
+    if (!file_.size()) {
+      fail(ErrorCode::kInvalidArgument, "fixed_length_record_dataset: expected a file, got '",
+           file_.source(), "', which has no size");
+    }
+    const std::uint64_t size = *file_.size();
+    if (size < layout_.header || size - layout_.header < layout_.footer) {
+      fail_truncated(size, layout_.header + layout_.footer, size);
+    }
+    const std::uint64_t records = size - layout_.header - layout_.footer;
+    const std::uint64_t rest = records % layout_.record;
+    if (rest != 0) fail_truncated(layout_.header + records - rest, layout_.record, rest);
+    return static_cast<std::int64_t>(records / layout_.record);
+  }
+
+  [[noreturn]] void fail_truncated(std::uint64_t offset, std::uint64_t expected,
+                                   std::uint64_t got) const {
+    fail(ErrorCode::kDataLoss, file_.source(), ": offset ", offset,
+         ": the file does not hold whole records of ", layout_.record, " bytes behind ",
+         layout_.header, " bytes of header and before ", layout_.footer,
+         " bytes of footer; expected ", expected, " bytes, got ", got);
+  }
+
+  internal::InputFile file_;
+  Layout layout_;
+  std::int64_t left_ = 0;
+};
+
+}  // namespace
+
+Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t record_bytes,
+                                    FixedLengthRecordOptions options) {
+  constexpr const char* kWho = "fixed_length_record_dataset";
+  constexpr std::int64_t kLargestPart = std::int64_t{1} << 60;
+  const auto fits = [](std::int64_t size) { return size >= 0 && size < kLargestPart; };
+  if (record_bytes < 1 || !fits(record_bytes) || !fits(options.header_bytes) ||
+      !fits(options.footer_bytes)) {
+    fail(ErrorCode::kInvalidArgument, kWho,
+         ": expected record_bytes of at least 1 and header_bytes and footer_bytes of at least 0, "
+         "got ",
+         record_bytes, ", ", options.header_bytes, " and ", options.footer_bytes);
+  }
+  const Layout layout{static_cast<std::uint64_t>(record_bytes),
+                      static_cast<std::uint64_t>(options.header_bytes),
+                      static_cast<std::uint64_t>(options.footer_bytes)};
+  return internal::dataset_of_files(
+      std::move(paths),
+      [layout, limits = options.limits](const std::string& path) {
+        return std::make_unique<FixedLengthRecords>(path, layout, limits);
+      },
+      kWho);
 }
 
 }  // namespace tutti
