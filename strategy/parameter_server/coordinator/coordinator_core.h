@@ -10,9 +10,8 @@
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_slot.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 

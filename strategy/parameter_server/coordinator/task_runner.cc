@@ -51,8 +51,7 @@ WorkerResourceTable::Made WorkerResourceTable::make(const PerWorkerHandle& handl
         fail(ErrorCode::kInvalidArgument, "per-worker value ", handle.id, ": expected ",
              definition.type, ", got a handle of ", handle.type);
       }
-      strategy_.run_on_worker(worker_,
-                              [&] { made.value = definition.make(worker_, handle.instance); });
+      made.value = definition.make(worker_, handle.instance);
     });
   } catch (const OriginError& error) {
     made.error =
@@ -76,7 +75,7 @@ TaskRunner::TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegi
     : worker_(worker),
       strategy_(strategy),
       registry_(registry),
-      resources_(worker, strategy, registry),
+      resources_(worker, registry),
       thread_(Executor::system().start(concat("ps-worker-", worker), [this] { run(); })) {}
 
 TaskRunner::~TaskRunner() {
@@ -216,12 +215,12 @@ TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
     Nest result;
     const auto body = [&] { result = step.run(task.arguments, resources_); };
     if (task.number == WorkerTask::kNoClosure) {
-      strategy_.run_on_worker(worker_, body);
+      body();
     } else {
       const ClosureContext context(task.number, task.attempt, worker_, task.term, task.news,
                                    task.token);
       const ClosureScope scope(context);
-      strategy_.run_closure(context, body);
+      strategy_.run_closure(body);
     }
     return result;
   } catch (const OriginError& error) {

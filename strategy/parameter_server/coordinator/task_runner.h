@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// same life: each use gets the error. Threads: any; find() from one.
 class WorkerResourceTable final : public WorkerResources {
  public:
-  WorkerResourceTable(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
-      : worker_(worker), strategy_(strategy), registry_(registry) {}
+  WorkerResourceTable(int worker, const StepRegistry& registry)
+      : worker_(worker), registry_(registry) {}
   std::shared_ptr<void> find(const PerWorkerHandle& handle) override;
   void release(const PerWorkerHandle& handle);
 
@@ -35,7 +35,6 @@ class WorkerResourceTable final : public WorkerResources {
   Made make(const PerWorkerHandle& handle);
 
   const int worker_;
-  CoordinatedStrategy& strategy_;
   const StepRegistry& registry_;
   Mutex mutex_;
   std::map<Key, Made> made_ TUTTI_GUARDED_BY(mutex_);

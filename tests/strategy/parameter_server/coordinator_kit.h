@@ -35,12 +35,10 @@ class CountingStrategy final : public CoordinatedStrategy {
   }
 
   int num_workers() const override { return num_workers_; }
-  std::string worker_name(int worker) const override { return concat("worker ", worker); }
-  void run_closure(const ClosureContext&, const std::function<void()>& body) override {
+  void run_closure(const std::function<void()>& body) override {
     ordinal() = 0;
     body();
   }
-  void run_on_worker(int, const std::function<void()>& body) override { body(); }
 
   /// Called by steps.
   void count() {

@@ -156,8 +156,7 @@ class DurableJob final : public CoordinatedStrategy {
   }
 
   int num_workers() const override { return 3; }
-  std::string worker_name(int worker) const override { return concat("worker ", worker); }
-  void run_closure(const ClosureContext&, const std::function<void()>& body) override {
+  void run_closure(const std::function<void()>& body) override {
     servers_->begin_step();
     struct End {
       ~End() {
@@ -169,7 +168,6 @@ class DurableJob final : public CoordinatedStrategy {
     body();
     servers_->settle();
   }
-  void run_on_worker(int, const std::function<void()>& body) override { body(); }
   internal::ServerGroup* server_group() override { return group_.get(); }
 
   /// Its journal's events are counted.

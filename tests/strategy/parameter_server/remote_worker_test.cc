@@ -75,11 +75,9 @@ class RemoteWorkerTest : public ::testing::Test {
    public:
     explicit Connected(RemoteWorkerTest& test) : test_(test) {}
     int num_workers() const override { return kWorkers; }
-    std::string worker_name(int worker) const override { return concat("worker ", worker); }
-    void run_closure(const ClosureContext&, const std::function<void()>&) override {
+    void run_closure(const std::function<void()>&) override {
       fail(ErrorCode::kInternal, "a closure ran on the chief");
     }
-    void run_on_worker(int, const std::function<void()>&) override {}
     std::unique_ptr<internal::WorkerLink> connect_worker(
         int worker, internal::StepRegistry& registry) override {
       internal::RemoteWorkerOptions options;
