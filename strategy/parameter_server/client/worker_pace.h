@@ -6,7 +6,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/update_mode.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 
 namespace tutti::internal {
 
