@@ -13,8 +13,8 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/job_watch.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server.h"
 

@@ -17,8 +17,8 @@
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/pace_options.h"
-#include "tutti/strategy/parameter_server/shard_placement.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/shard_placement.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/strategy/strategy_mode.h"
 

@@ -1,4 +1,4 @@
-// The handle on a coordinator, and the per-worker datasets.
+// The handle on a coordinator, results of closures, and the per-worker datasets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
@@ -19,6 +19,65 @@ class NoVariables final : public VariableCreator {
 };
 
 }  // namespace
+
+namespace internal {
+
+void RemoteResult::end(RemoteValueState state, Nest value, std::exception_ptr error) {
+  MutexLock lock(mutex_);
+  state_ = state;
+  value_ = std::move(value);
+  error_ = std::move(error);
+  condition_.notify_all();
+}
+
+RemoteValueState RemoteResult::state() const {
+  MutexLock lock(mutex_);
+  return state_;
+}
+
+Nest RemoteResult::get(TimePoint deadline) const {
+  MutexLock lock(mutex_);
+  const bool in_time = condition_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return state_ != RemoteValueState::kNotReady;
+  });
+  if (!in_time) {
+    fail(ErrorCode::kDeadlineExceeded,
+         "fetch: the closure has not ended at the deadline; try a later one");
+  }
+  if (error_) std::rethrow_exception(error_);
+  return value_;
+}
+
+}  // namespace internal
+
+std::optional<Batch> DatasetIterator::try_next() {
+  std::optional<Element> element = elements_->next();
+  if (!element) return std::nullopt;
+  return Batch(std::move(*element));
+}
+
+Batch DatasetIterator::next() {
+  if (std::optional<Batch> batch = try_next()) return std::move(*batch);
+  fail(ErrorCode::kOutOfRange,
+       "DatasetIterator::next: the dataset of this worker has ended; try repeat(), or try_next()");
+}
+
+std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
+  if (!place_) {
+    place_ = dataset_.begin();
+  } else if (*place_ != dataset_.end()) {
+    ++*place_;
+  }
+  if (*place_ == dataset_.end()) return std::nullopt;
+  return **place_;
+}
+
+PerReplica<Batch> DistributedIterator::next() {
+  if (auto batches = try_next()) return std::move(*batches);
+  fail(ErrorCode::kOutOfRange,
+       "DistributedIterator::next: the dataset of this worker has ended; try repeat(), or "
+       "try_next()");
+}
 
 ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
                                        ClusterCoordinatorOptions options) {

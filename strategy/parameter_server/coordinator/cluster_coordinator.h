@@ -14,46 +14,14 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/strategy/input_context.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_value.h"
-#include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
-#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti {
 
 class CoordinatedStrategy;
-
-/// How a coordinator gives closures out, how often it tries again, and what it keeps. What
-/// makes no sense is kInvalidArgument when the coordinator is made.
-struct ClusterCoordinatorOptions {
-  /// schedule() waits while so many closures are queued.
-  std::size_t most_queued = 4096;
-  /// Closures that one worker has at a time.
-  int window = 2;
-  /// Attempts that infrastructure may end, and different workers that may die of a closure, before
-  /// it fails.
-  int most_attempts = 4;
-  int most_workers_lost = 2;
-  /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
-  Duration start_delay = Duration::zero();
-  Duration most_start_delay = std::chrono::minutes(5);
-  /// Of workers in other processes: start() waits for all of them; after this long it goes on with
-  /// those that came.
-  Duration join_timeout = std::chrono::seconds(300);
-  /// When all workers have been gone for so long, what is queued fails.
-  Duration most_absence = std::chrono::hours(1);
-  /// Whether a closure that a server's failure ended is tried again, as one that a worker's did, or
-  /// fails.
-  enum class ServerErrors { kRaise, kRetry } server_errors = ServerErrors::kRaise;
-  /// `describe` is filled in.
-  WatchdogOptions watchdog = {};
-  /// Gets each record of the journal before anybody acts on it; empty: none is kept.
-  std::function<void(std::span<const std::byte>)> journal = {};
-  /// What is kept on the disk, so that lost servers and coordinators lose nothing. Servers in
-  /// processes of their own: ParameterServerOptions::durability.
-  SnapshotOptions snapshots = {};
-};
 
 namespace internal {
 class ClosureQueue;

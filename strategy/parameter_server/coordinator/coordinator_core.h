@@ -12,6 +12,7 @@
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
+#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti::internal {
 

@@ -4,8 +4,9 @@
 
 #include <exception>
 #include <memory>
+#include <utility>
 
-#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti {
@@ -17,19 +18,22 @@ namespace internal {
 /// What a RemoteValue looks at. Threads: any.
 class RemoteResult {
  public:
-  RemoteResult();
-  ~RemoteResult();
-  void set(Nest value);
+  void set(Nest value) { end(RemoteValueState::kReady, std::move(value), nullptr); }
   /// fetch() throws it.
-  void abort(std::exception_ptr error);
-  /// kAborted -> kNotReady: a resource is being made again.
-  void renew();
+  void abort(std::exception_ptr error) {
+    end(RemoteValueState::kAborted, Nest(), std::move(error));
+  }
   RemoteValueState state() const;
   Nest get(TimePoint deadline) const;
 
  private:
-  struct Impl;
-  const std::unique_ptr<Impl> impl_;
+  void end(RemoteValueState state, Nest value, std::exception_ptr error);
+
+  mutable Mutex mutex_;
+  mutable CondVar condition_;
+  RemoteValueState state_ TUTTI_GUARDED_BY(mutex_) = RemoteValueState::kNotReady;
+  Nest value_ TUTTI_GUARDED_BY(mutex_);
+  std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace internal
