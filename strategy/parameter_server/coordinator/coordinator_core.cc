@@ -7,7 +7,7 @@
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
+#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
 namespace tutti::internal {
@@ -129,7 +129,7 @@ void CoordinatorCore::start() {
     if (link != nullptr) {
       has_remote_workers_ = true;
     } else {
-      link = std::make_unique<EmbeddedWorker>(worker, strategy_, registry_);
+      link = std::make_unique<TaskRunner>(worker, strategy_, registry_);
     }
     link->watch([this] { queue_.wake_workers(); });
     links_.push_back(std::move(link));
@@ -240,7 +240,8 @@ void CoordinatorCore::dispatch(int worker) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
       } else if (const auto spare = queue_.spare(worker, taker)) {
-        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
+        (void)links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number,
+                                                                      spare->attempt);
       }
       give_up_if_nobody_comes(worker, absent_since);
     }

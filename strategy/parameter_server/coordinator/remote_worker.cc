@@ -97,33 +97,35 @@ void RemoteWorker::start(WorkerTask task, Done done) {
   });
 }
 
-void RemoteWorker::recall(std::uint64_t number, int attempt) {
+bool RemoteWorker::recall(std::uint64_t number, int attempt) {
   std::shared_ptr<RpcClient> client;
   {
     MutexLock lock(mutex_);
     client = client_;
   }
-  if (client == nullptr) return;
+  if (client == nullptr) return false;
   try {
     const Packet answer =
         client->call(encode(RecallTask{number, attempt}),
                      deadline_after(Clock::system().now(), options_.recall_timeout));
-    if (!std::holds_alternative<Nest>(decode_outcome(answer))) return;  // it has begun, or ended
+    if (!std::holds_alternative<Nest>(decode_outcome(answer)))
+      return false;  // it has begun, or ended
   } catch (const Error&) {
-    return;  // lost, or slow: its own answer will say what became of it
+    return false;  // lost, or slow: its own answer will say what became of it
   }
   Done done;
   {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(
         sent_, [&](const Sent& each) { return each.number == number && each.attempt == attempt; });
-    if (found == sent_.end()) return;
+    if (found == sent_.end()) return false;
     done = std::move(found->done);
     // Its own answer is the same report. The thread may wait for it already.
     found->done = [](const TaskOutcome&) {};
   }
   done(lost(AttemptReport::Kind::kNotStarted,
             concat("worker ", options_.worker, ": gave it to another one")));
+  return true;
 }
 
 void RemoteWorker::watch(std::function<void()> on_change) {

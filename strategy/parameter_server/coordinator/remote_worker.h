@@ -41,7 +41,7 @@ class RemoteWorker final : public WorkerLink {
   ~RemoteWorker() override;
 
   void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t number, int attempt) override;
+  bool recall(std::uint64_t number, int attempt) override;
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override;
   void release(const PerWorkerHandle& handle) override;

@@ -91,7 +91,7 @@ TaskRunner::~TaskRunner() {
   thread_->join();
 }
 
-void TaskRunner::start(WorkerTask task, WorkerLink::Done done) {
+void TaskRunner::start(WorkerTask task, Done done) {
   {
     MutexLock lock(mutex_);
     if (!is_dead_) {

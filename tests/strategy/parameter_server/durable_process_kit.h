@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/strategy/parameter_server/durable_helpers.h"
+#include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tools/launch/free_ports.h"
 #include "tutti/cluster/rpc/rpc_server.h"
@@ -16,7 +17,6 @@
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 
@@ -169,6 +169,10 @@ class DurableJob final : public CoordinatedStrategy {
     servers_->settle();
   }
   internal::ServerGroup* server_group() override { return group_.get(); }
+  std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
+                                                       internal::StepRegistry& registry) override {
+    return std::make_unique<testing::MortalWorker>(worker, *this, registry);
+  }
 
   /// Its journal's events are counted.
   ClusterCoordinator begin(const std::string& folder, std::uint64_t every_closures) {

@@ -296,8 +296,7 @@ TEST(RemoteServers, REL_G5b_CountsAreExactWhoeverDies) {
     const auto victim = static_cast<int>(random.below(2 * place + 1, 3));
     switch (random.below(2 * place, 4)) {
       case 0: {
-        auto& worker = dynamic_cast<internal::EmbeddedWorker&>(
-            internal::CoordinatorInside::worker(*coordinator, victim));
+        testing::MortalWorker& worker = testing::mortal_worker(*coordinator, victim);
         worker.kill();
         worker.restart();
         break;
