@@ -16,6 +16,7 @@
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/rpc_options.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 #include "tutti/strategy/recovery.h"
@@ -24,14 +25,6 @@ namespace tutti::internal {
 namespace {
 
 constexpr const char* kWho = "ParameterServerStrategy";
-/// For a server that is to come back: what waits for it has deadlines of its own.
-constexpr Duration kPatienceWithServers = std::chrono::seconds(300);
-/// The link's thread tries again; it must not stay long when the coordinator ends.
-constexpr Duration kOneTry = std::chrono::milliseconds(500);
-/// A connection that broke while the worker lives; a dead one the job knows at once.
-constexpr Duration kPatience = std::chrono::seconds(10);
-/// The same of the way on which servers get their orders.
-constexpr Duration kOrderPatience = std::chrono::seconds(2);
 
 /// The same cluster without chief and servers: those that train and wait for each other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
@@ -62,7 +55,7 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
     client.interruption = interruption_;
     if (outlives_servers) {
       client.survives_restarts = true;
-      client.patience = kPatienceWithServers;
+      client.patience = kDurableServerPatience;
     }
     auto service = std::make_shared<RemoteService>(
         RpcClient::connect(concat("grpc://", address), RpcMethod::kApply, client));
@@ -198,7 +191,6 @@ void ParameterServerJob::meet_servers() {
     const std::string& address = cluster_.task_address("ps", index);
     RpcClientOptions client = rpc_client_options(task_, {"ps", index, address}, group_, options_);
     client.connect_timeout = kOneTry;
-    client.patience = kOrderPatience;
     RemoteServerOptions options;
     options.name = concat("ps ", index, " (", address, ")");
     options.run = run;
@@ -224,7 +216,7 @@ std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
   RpcClientOptions client =
       rpc_client_options(task_, {"worker", worker, address}, group_, options_);
   client.connect_timeout = kOneTry;
-  client.patience = kPatience;
+  client.patience = kWorkerPatience;
   RemoteWorkerOptions options;
   options.worker = worker;
   options.steps = [&registry] { return registry.text(); };

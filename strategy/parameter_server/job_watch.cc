@@ -8,12 +8,11 @@
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/rpc_options.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 /// The chief first: it hosts where nobody else does.
 std::vector<MemberTask> tasks_of(const ClusterSpec& cluster) {

@@ -3,6 +3,7 @@
 #include "tutti/strategy/parameter_server/rpc_options.h"
 
 #include "tutti/cluster/environment.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -47,8 +48,7 @@ RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
   client.self = {self.type, self.index, ""};
   client.server = server;
   client.connect_timeout = cluster.join_timeout;
-  // A server that is gone has taken its variables along; nobody starts this step again.
-  client.patience = std::chrono::seconds(2);
+  client.patience = kServerPatience;
   return client;
 }
 

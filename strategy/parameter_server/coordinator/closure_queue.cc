@@ -21,32 +21,17 @@ Error cancelled_error(std::uint64_t number, const char* why) {
                                              "; please schedule it again"));
 }
 
-class Counted {
- public:
-  explicit Counted(int& count) : count_(count) { ++count_; }
-  ~Counted() { --count_; }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  int& count_;
-};
-
 }  // namespace
 
 ClosureQueue::ClosureQueue(ClosureQueueOptions options)
     : ClosureQueue(std::move(options), ClosureLedger(), {}) {}
 
-ClosureQueue::ClosureQueue(
-    ClosureQueueOptions options, ClosureLedger before,
-    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of)
+ClosureQueue::ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of)
     : options_(std::move(options)) {
   go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before), work_of);
 }
 
-void ClosureQueue::go_on(
-    ClosureLedger before,
-    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of) {
+void ClosureQueue::go_on(ClosureLedger before, const WorkOf& work_of) {
   MutexLock lock(mutex_);
   ledger_ = std::move(before);
   for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
@@ -289,9 +274,12 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
 void ClosureQueue::wait(TimePoint deadline) {
   MutexLock lock(mutex_);
   struct Joining {
-    Joining(int& count, CondVar& waiters) : counted(count), waiters(waiters) {}
-    ~Joining() { waiters.notify_all(); }
-    Counted counted;
+    Joining(int& count, CondVar& waiters) : count(count), waiters(waiters) { ++count; }
+    ~Joining() {
+      --count;
+      waiters.notify_all();
+    }
+    int& count;
     CondVar& waiters;
   };
   const Joining joining(num_joining_, for_users_);
@@ -383,10 +371,6 @@ std::size_t ClosureQueue::num_running() const {
 std::uint64_t ClosureQueue::num_ended() const {
   MutexLock lock(mutex_);
   return num_ended_;
-}
-std::vector<std::string> ClosureQueue::running() const {
-  MutexLock lock(mutex_);
-  return running_now();
 }
 ClosureLedger ClosureQueue::ledger() const {
   MutexLock lock(mutex_);

@@ -60,17 +60,15 @@ class ClosureQueue {
     std::shared_ptr<CancellationToken> token = {};
   };
 
+  /// Makes the work of a closure from its content.
+  using WorkOf = std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>;
+
   explicit ClosureQueue(ClosureQueueOptions options = {});
-  /// Goes on where `before` ended, under the next term. `work_of` makes the work of a closure from
-  /// its content.
-  ClosureQueue(
-      ClosureQueueOptions options, ClosureLedger before,
-      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+  /// Goes on where `before` ended, under the next term.
+  ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of);
 
   /// The same, of a queue that was just made with the same rules: for who learns of `before` later.
-  void go_on(
-      ClosureLedger before,
-      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+  void go_on(ClosureLedger before, const WorkOf& work_of);
 
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
@@ -131,8 +129,6 @@ class ClosureQueue {
   std::size_t num_running() const;
   /// Closures that ended so far: what a watchdog looks at.
   std::uint64_t num_ended() const;
-  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
-  std::vector<std::string> running() const;
   /// A copy, for checks.
   ClosureLedger ledger() const;
   /// Told of term and watermark.
@@ -159,6 +155,7 @@ class ClosureQueue {
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
   void tell() TUTTI_REQUIRES(mutex_);
+  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
   std::vector<std::string> running_now() const TUTTI_REQUIRES(mutex_);
 
   const ClosureQueueOptions options_;

@@ -9,11 +9,10 @@
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kSayMissingEvery = std::chrono::milliseconds(4500);
 
 LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
   return {options.most_attempts, options.most_workers_lost};
@@ -154,7 +153,7 @@ void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
   const TimePoint deadline = deadline_after(begin, options_.join_timeout);
-  TimePoint say_at = deadline_after(begin, kSayMissingEvery);
+  TimePoint say_at = deadline_after(begin, kSayEvery);
   for (;;) {
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -175,7 +174,7 @@ void CoordinatorCore::await_workers() {
     }
     if (now >= say_at) {
       log_info(concat("coordinator: waits for ", names));
-      say_at = deadline_after(now, kSayMissingEvery);
+      say_at = deadline_after(now, kSayEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
       queue_.wait();  // throws why

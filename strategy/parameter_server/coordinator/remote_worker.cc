@@ -7,15 +7,9 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-
-namespace {
-
-/// Of a worker that is simply not there.
-constexpr Duration kComplainOfWorkerEvery = std::chrono::seconds(30);
-
-}  // namespace
 
 RemoteWorker::RemoteWorker(RemoteWorkerOptions options) : options_(std::move(options)) {
   if (options_.when_lost) {
@@ -105,9 +99,8 @@ bool RemoteWorker::recall(std::uint64_t number, int attempt) {
   }
   if (client == nullptr) return false;
   try {
-    const Packet answer =
-        client->call(encode(RecallTask{number, attempt}),
-                     deadline_after(Clock::system().now(), options_.recall_timeout));
+    const Packet answer = client->call(encode(RecallTask{number, attempt}),
+                                       deadline_after(Clock::system().now(), kRecallPatience));
     if (!std::holds_alternative<Nest>(decode_outcome(answer)))
       return false;  // it has begun, or ended
   } catch (const Error&) {
@@ -215,10 +208,10 @@ void RemoteWorker::complain(const Error& error) {
     if (error.code() == ErrorCode::kFailedPrecondition) refusal_ = error;
   }
   const TimePoint now = Clock::system().now();
-  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
+  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainEvery);
   const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
   if (is_absent ? now < complain_at_ : !is_news) return;
-  complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
+  complain_at_ = deadline_after(now, kComplainEvery);
   log_warning(
       concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
 }

@@ -29,7 +29,6 @@ struct RemoteWorkerOptions {
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
   Duration between_tries = std::chrono::milliseconds(200);
   Duration hello_timeout = std::chrono::seconds(30);
-  Duration recall_timeout = std::chrono::seconds(5);
 };
 
 /// Calls go out at once; a thread waits for their answers in order. A broken connection, as the

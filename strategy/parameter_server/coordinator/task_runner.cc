@@ -7,11 +7,10 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
                         const std::string& text) {
