@@ -16,7 +16,6 @@
 #include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/job.h"
-#include "tutti/strategy/parameter_server/pace_options.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/shard_placement.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
@@ -43,11 +42,59 @@ std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy: ", parts...);
+}
+
+/// Of one worker; nothing for kSync. Throws kInvalidArgument for numbers that make no sense.
+std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& options, int worker,
+                                            int num_workers) {
+  if (options.update_mode == UpdateMode::kSync) return std::nullopt;
+  if (num_workers < 1 || worker < 0 || worker >= num_workers) {
+    refuse("there is no worker ", worker, " of ", num_workers);
+  }
+  internal::WorkerPace pace;
+  pace.mode = options.update_mode;
+  pace.worker = worker;
+  pace.num_workers = num_workers;
+  pace.patience = options.local.timeout;
+  if (pace.mode == UpdateMode::kStaleSync) {
+    if (options.staleness < 0) {
+      refuse("staleness; expected 0 or more steps, got ", options.staleness);
+    }
+    pace.staleness = static_cast<std::uint64_t>(options.staleness);
+  }
+  if (pace.mode != UpdateMode::kSyncReplicas) return pace;
+  const int total = options.total_num_replicas == 0 ? num_workers : options.total_num_replicas;
+  if (total != num_workers) {
+    refuse("total_num_replicas; expected the number of workers, ", num_workers, ", or 0, got ",
+           total);
+  }
+  pace.num_to_aggregate =
+      options.replicas_to_aggregate == 0 ? total : options.replicas_to_aggregate;
+  if (pace.num_to_aggregate < 1 || pace.num_to_aggregate > total) {
+    refuse("replicas_to_aggregate; expected 1 .. ", total, " (each worker gives once per step), ",
+           "got ", options.replicas_to_aggregate);
+  }
+  return pace;
+}
+
+/// "worker 1 of 3 trains apart (ssp, staleness 3)".
+std::string describe(const internal::WorkerPace& pace) {
+  std::string mode(to_string(pace.mode));
+  if (pace.mode == UpdateMode::kStaleSync) mode += concat(", staleness ", pace.staleness);
+  if (pace.mode == UpdateMode::kSyncReplicas) {
+    mode += concat(", ", pace.num_to_aggregate, " of ", pace.num_workers, " make a step");
+  }
+  return concat("worker ", pace.worker, " of ", pace.num_workers, " trains apart (", mode, ")");
+}
+
 /// With fewer of them nobody makes a step.
 int workers_needed(const ParameterServerOptions& options, int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return num_workers;
   if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
-  return internal::pace_of(options, 0, num_workers)->num_to_aggregate;
+  return pace_of(options, 0, num_workers)->num_to_aggregate;
 }
 
 /// For comparing what workers make.
@@ -97,7 +144,7 @@ struct ParameterServerStrategy::Parts {
     auto embedded = std::make_unique<internal::EmbeddedServers>(options.num_servers);
     Parts parts{options.local, nullptr, embedded->services()};
     parts.embedded = std::move(embedded);
-    parts.pace = internal::pace_of(options, 0, 1);
+    parts.pace = pace_of(options, 0, 1);
     return parts;
   }
 
@@ -121,7 +168,7 @@ struct ParameterServerStrategy::Parts {
       parts.servers = internal::EmbeddedServers(options.num_servers).services();
       parts.local.replicas = 0;
     } else if (!options.coordinated && options.update_mode != UpdateMode::kSync) {
-      parts.pace = internal::pace_of(options, resolver.task()->index, num_workers);
+      parts.pace = pace_of(options, resolver.task()->index, num_workers);
     } else if (!options.coordinated) {
       auto setup = internal::join_team(kName, job->workers(), options.local, {});
       parts.local = std::move(setup.options);
@@ -249,7 +296,7 @@ ParameterServerStrategy::ParameterServerStrategy(
     : ParameterServerStrategy(
           [&] {
             Parts parts{options.local, nullptr, std::move(servers)};
-            parts.pace = internal::pace_of(options, worker, num_workers);
+            parts.pace = pace_of(options, worker, num_workers);
             if (parts.pace) return parts;
             fail(ErrorCode::kInvalidArgument, kName,
                  ": a worker that trains apart; expected update_mode kAsync, kStaleSync or "
@@ -268,7 +315,7 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   if (const auto& pace = impl_->pace) {
     const auto own = static_cast<int>(devices.size());
     number_replicas_apart(pace->worker * own, pace->num_workers * own);
-    log_info(concat("strategy '", kName, "': ", internal::to_string(*pace)));
+    log_info(concat("strategy '", kName, "': ", describe(*pace)));
   } else {
     set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
   }

@@ -342,32 +342,11 @@ std::uint64_t ClosureQueue::take_over() {
   return ledger_.term();
 }
 
-std::uint64_t ClosureQueue::last_cut() const {
-  MutexLock lock(mutex_);
-  return ledger_.last_cut();
-}
-
 void ClosureQueue::look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const {
   MutexLock lock(mutex_);
   look(ledger_);
 }
 
-std::uint64_t ClosureQueue::num_scheduled() const {
-  MutexLock lock(mutex_);
-  return ledger_.next_number();
-}
-std::uint64_t ClosureQueue::term() const {
-  MutexLock lock(mutex_);
-  return ledger_.term();
-}
-std::size_t ClosureQueue::num_queued() const {
-  MutexLock lock(mutex_);
-  return ledger_.num_queued();
-}
-std::size_t ClosureQueue::num_running() const {
-  MutexLock lock(mutex_);
-  return ledger_.num_running();
-}
 std::uint64_t ClosureQueue::num_ended() const {
   MutexLock lock(mutex_);
   return num_ended_;

@@ -118,15 +118,15 @@ class ClosureQueue {
   std::uint64_t take_over();
 
   /// The last one that was taken.
-  std::uint64_t last_cut() const;
+  std::uint64_t last_cut() const { return of_ledger(&ClosureLedger::last_cut); }
   /// `look` runs with the lock held: nothing happens meanwhile.
   void look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const;
 
-  std::uint64_t term() const;
+  std::uint64_t term() const { return of_ledger(&ClosureLedger::term); }
   /// Of schedule(): how many were put, also into queues that this one goes on from.
-  std::uint64_t num_scheduled() const;
-  std::size_t num_queued() const;
-  std::size_t num_running() const;
+  std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
+  std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
+  std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
   /// Closures that ended so far: what a watchdog looks at.
   std::uint64_t num_ended() const;
   /// A copy, for checks.
@@ -142,6 +142,11 @@ class ClosureQueue {
     bool is_spared = false;                         // this attempt, by spare()
   };
 
+  template <class Number>
+  Number of_ledger(Number (ClosureLedger::*get)() const) const {
+    MutexLock lock(mutex_);
+    return (ledger_.*get)();
+  }
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);

@@ -183,7 +183,5 @@ std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Ne
 void ClusterCoordinator::save_snapshot(TimePoint deadline) { core_->save_snapshot(deadline); }
 std::uint64_t ClusterCoordinator::num_scheduled() const { return core_->queue().num_scheduled(); }
 std::string ClusterCoordinator::describe() const { return core_->describe(); }
-internal::ClosureQueue& ClusterCoordinator::closures() const { return core_->queue(); }
-internal::WorkerLink& ClusterCoordinator::worker(int index) const { return core_->link(index); }
 
 }  // namespace tutti

@@ -24,9 +24,7 @@ namespace tutti {
 class CoordinatedStrategy;
 
 namespace internal {
-class ClosureQueue;
 class CoordinatorCore;
-class WorkerLink;
 struct CoordinatorInside;
 }  // namespace internal
 
@@ -122,8 +120,6 @@ class ClusterCoordinator {
 
  private:
   friend struct internal::CoordinatorInside;
-  internal::ClosureQueue& closures() const;
-  internal::WorkerLink& worker(int index) const;
   internal::StepRegistry& registry_to_define(std::string_view step);
   std::uint64_t define_resource(
       std::string type, std::string text,

@@ -106,10 +106,10 @@ class CoordinatorCore {
 /// What a test may look at.
 struct CoordinatorInside {
   static ClosureQueue& closures(const ClusterCoordinator& coordinator) {
-    return coordinator.closures();
+    return coordinator.core_->queue();
   }
   static WorkerLink& worker(const ClusterCoordinator& coordinator, int index) {
-    return coordinator.worker(index);
+    return coordinator.core_->link(index);
   }
 };
 

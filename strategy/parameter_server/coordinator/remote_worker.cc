@@ -55,13 +55,8 @@ TaskOutcome RemoteWorker::lost(AttemptReport::Kind kind, const std::string& text
 void RemoteWorker::start(WorkerTask task, Done done) {
   const CoordinatorNews::Said said =
       task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
-  RunTask request{0,
-                  task.number,
-                  task.attempt,
-                  task.term,
-                  said.term == task.term ? said.finished_below : 0,
-                  task.step,
-                  task.arguments};
+  RunTask request{0, said.term == task.term ? said.finished_below : 0, std::move(task)};
+  const WorkerTask& own = request.task;
   std::string refused;
   std::shared_ptr<RpcClient> client;
   try {
@@ -69,10 +64,10 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     if (is_alive()) {
       request.call = next_call_++;
       // (With the lock: answers come in the order of the calls.)
-      const auto name = task.number == WorkerTask::kNoClosure
-                            ? concat("step ", task.step)
-                            : concat("closure ", task.number, " (", task.step, ")");
-      sent_.push_back({client_->start(encode(request)), done, name, task.number, task.attempt});
+      const auto name = own.number == WorkerTask::kNoClosure
+                            ? concat("step ", own.step)
+                            : concat("closure ", own.number, " (", own.step, ")");
+      sent_.push_back({client_->start(encode(request)), done, name, own.number, own.attempt});
       client = client_;
       condition_.notify_all();
     }
@@ -86,7 +81,7 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     return done(lost(AttemptReport::Kind::kNotStarted,
                      concat("worker ", options_.worker, ": is not connected")));
   }
-  task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
+  own.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
     if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
   });
 }

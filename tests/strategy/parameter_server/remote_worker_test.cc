@@ -265,7 +265,7 @@ TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
   using namespace internal;
   const std::vector<WorkerRequest> requests = {
       WorkerHello{"train() -> nothing\n"},
-      RunTask{1, 2, 3, 4, 5, "train", to_nest(std::vector<int>{7})}, CancelTask{9},
+      RunTask{1, 5, WorkerTask{2, 3, 4, "train", to_nest(std::vector<int>{7})}}, CancelTask{9},
       RecallTask{3, 2}, ReleaseValue{{1, 2, "float", {}}}};
   for (const WorkerRequest& request : requests) {
     const Packet packet = encode(request);
