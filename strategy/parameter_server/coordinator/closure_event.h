@@ -105,9 +105,13 @@ using ClosureEvent =
 /// A record: length, checksum, and the event.
 std::vector<std::byte> encode_record(const ClosureEvent& event);
 
-/// Whether a record is about all servers or the coordinator's reign: what must not be forgotten
+/// Whether an event is about all servers or the coordinator's reign: what must not be forgotten
 /// once anybody has heard of it, not even by a power cut.
-bool is_of_all_servers(std::span<const std::byte> record);
+inline bool is_of_all_servers(const ClosureEvent& event) {
+  return std::holds_alternative<events::TookOver>(event) ||
+         std::holds_alternative<events::CutBegan>(event) ||
+         std::holds_alternative<events::CutTaken>(event);
+}
 
 /// Calls `take` with each event, in order. Returns the bytes of whole records: a last record that
 /// is cut short or damaged was being written when the process died, and is left out. Throws

@@ -48,7 +48,7 @@ void ClosureQueue::apply(const ClosureEvent& event) {
   ledger_.apply(event);
   if (options_.journal) {
     try {
-      options_.journal(encode_record(event));
+      options_.journal(event);
     } catch (...) {
       // Nobody may act on what a later coordinator would not know.
       stop_now("its journal could not be written");

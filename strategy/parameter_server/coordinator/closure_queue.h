@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -34,9 +33,9 @@ struct ClosureQueueOptions {
   /// Closures that one worker has at a time: the next begins while the last is being reported.
   int window = 2;
   LedgerRules rules = {};
-  /// Gets the bytes of each record before anybody acts on it. When it throws, the queue stops, and
-  /// the caller of the function that made the event gets the exception.
-  std::function<void(std::span<const std::byte>)> journal = {};
+  /// Gets each event before anybody acts on it. When it throws, the queue stops, and the caller of
+  /// the function that made the event gets the exception.
+  std::function<void(const ClosureEvent&)> journal = {};
 };
 
 /// What ClosureQueue::get() asks, with the queue's lock held.

@@ -20,7 +20,7 @@ LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
 
 /// With a journal if there is one to write.
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
-                                  std::function<void(std::span<const std::byte>)> journal) {
+                                  std::function<void(const ClosureEvent&)> journal) {
   if (options.most_queued < 1 || options.window < 1) {
     fail(ErrorCode::kInvalidArgument,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
@@ -49,8 +49,7 @@ CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinat
     : strategy_(strategy),
       options_(std::move(options)),
       former_(former),
-      queue_(queue_options(options_,
-                           [this](std::span<const std::byte> record) { write_journal(record); }),
+      queue_(queue_options(options_, [this](const ClosureEvent& event) { write_journal(event); }),
              first_ledger(), {}) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
@@ -85,7 +84,7 @@ ClosureLedger CoordinatorCore::first_ledger() {
 ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
   const auto note = [&](const ClosureEvent& event) {
     ledger.apply(event);
-    write_journal(encode_record(event));
+    write_journal(event);
   };
   const bool has_begun = ledger.term() != 0 || ledger.next_number() != 0;
   if (!has_begun && former_ != events::BeganAfter()) note(former_);
@@ -198,12 +197,14 @@ void CoordinatorCore::go_on_from_folder() {
   recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
 }
 
-void CoordinatorCore::write_journal(std::span<const std::byte> record) {
+void CoordinatorCore::write_journal(const ClosureEvent& event) {
   // The folder says where it goes on; the queue was made before.
   if (journal_ == nullptr && !options_.snapshots.folder.empty()) return;
+  if (journal_ == nullptr && !options_.journal) return;
+  const std::vector<std::byte> record = encode_record(event);
   if (journal_ != nullptr) {
     journal_->append(record);
-    if (is_of_all_servers(record)) journal_->sync();
+    if (is_of_all_servers(event)) journal_->sync();
   }
   if (options_.journal) options_.journal(record);
 }

@@ -82,7 +82,7 @@ class CoordinatorCore {
   void go_on_from_folder();
   ClosureLedger first_ledger();
   ClosureLedger begin_after_former(ClosureLedger ledger);
-  void write_journal(std::span<const std::byte> record);
+  void write_journal(const ClosureEvent& event);
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;

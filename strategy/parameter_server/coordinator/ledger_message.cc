@@ -140,14 +140,6 @@ ClosureLedger::Closure get(const v1::ClosureLedger::Closure& in) {
 
 }  // namespace
 
-bool is_of_all_servers(std::span<const std::byte> record) {
-  // A message begins with the number of its one field, and the field is a message, too.
-  const int field = std::to_integer<int>(record[kRecordHead]) >> 3;
-  return field == v1::ClosureEvent::kTookOverFieldNumber ||
-         field == v1::ClosureEvent::kCutBeganFieldNumber ||
-         field == v1::ClosureEvent::kCutTakenFieldNumber;
-}
-
 std::vector<std::byte> encode_record(const ClosureEvent& event) {
   InArena<v1::ClosureEvent> message;
   std::visit([&](const auto& each) { put(each, *message); }, event);
