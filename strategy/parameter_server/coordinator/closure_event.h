@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 
 namespace tutti::internal {
 
@@ -44,11 +44,9 @@ struct Started {
   int worker = 0;
   bool operator==(const Started&) const = default;
 };
-/// `result`: opaque, for the journal only.
 struct Finished {
   std::uint64_t number = 0;
   int attempt = 1;
-  std::string result = {};
   bool operator==(const Finished&) const = default;
 };
 struct PutBack {

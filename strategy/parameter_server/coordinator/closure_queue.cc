@@ -203,7 +203,7 @@ void ClosureQueue::attempt_over(const Handout& handout) {
 bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Finished{handout.number, handout.attempt, {}});
+  apply(events::Finished{handout.number, handout.attempt});
   Entry& entry = entries_.at(handout.number);
   ++num_ended_;
   if (!entry.is_settled && deliver) deliver();

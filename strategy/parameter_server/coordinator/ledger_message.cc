@@ -26,9 +26,8 @@ void put(const events::Started& event, v1::ClosureEvent& out) {
   started.set_worker(event.worker);
 }
 void put(const events::Finished& event, v1::ClosureEvent& out) {
-  v1::ClosureEvent::Finished& finished = *out.mutable_finished();
-  finished.set_number(event.number), finished.set_attempt(event.attempt);
-  finished.set_result(event.result);
+  out.mutable_finished()->set_number(event.number);
+  out.mutable_finished()->set_attempt(event.attempt);
 }
 void put(const events::PutBack& event, v1::ClosureEvent& out) {
   v1::ClosureEvent::PutBack& put_back = *out.mutable_put_back();
@@ -64,8 +63,7 @@ ClosureEvent get(const v1::ClosureEvent& in) {
     case v1::ClosureEvent::kStarted:
       return events::Started{in.started().number(), in.started().attempt(), in.started().worker()};
     case v1::ClosureEvent::kFinished:
-      return events::Finished{in.finished().number(), in.finished().attempt(),
-                              in.finished().result()};
+      return events::Finished{in.finished().number(), in.finished().attempt()};
     case v1::ClosureEvent::kPutBack:
       return events::PutBack{in.put_back().number(), in.put_back().attempt(),
                              get_report(in.put_back().report())};
