@@ -104,9 +104,9 @@ RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest argume
   return core_->schedule(step, std::move(arguments));
 }
 
-void ClusterCoordinator::join(TimePoint deadline) { core_->join(deadline); }
+void ClusterCoordinator::join(TimePoint deadline) { core_->queue().wait(deadline); }
 
-bool ClusterCoordinator::done() { return core_->done(); }
+bool ClusterCoordinator::done() { return core_->queue().done(); }
 
 std::vector<Nest> ClusterCoordinator::fetch(std::span<const RemoteValue> values) const {
   std::vector<Nest> nests;

@@ -209,10 +209,6 @@ void CoordinatorCore::write_journal(const ClosureEvent& event) {
   if (options_.journal) options_.journal(record);
 }
 
-void CoordinatorCore::join(TimePoint deadline) { queue_.wait(deadline); }
-
-bool CoordinatorCore::done() { return queue_.done(); }
-
 void CoordinatorCore::save_snapshot(TimePoint deadline) {
   require_started("save_snapshot");
   if (recovery_ == nullptr) {

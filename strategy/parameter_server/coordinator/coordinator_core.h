@@ -60,8 +60,6 @@ class CoordinatorCore {
   std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
   std::string describe() const;
   void release(const PerWorkerHandle& handle);
-  void join(TimePoint deadline);
-  bool done();
   void save_snapshot(TimePoint deadline);
 
   StepRegistry& registry() { return registry_; }
