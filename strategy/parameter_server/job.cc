@@ -1,4 +1,5 @@
-// Who trains, who serves, who waits; and how workers reach their servers.
+// Who trains, who serves, who coordinates, who waits; the job's verdicts bring all to an end
+// together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
 
@@ -7,17 +8,23 @@
 
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/server_address.h"
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
+#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+#include "tutti/strategy/parameter_server/coordinator/step_registry.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_service.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
+#include "tutti/strategy/parameter_server/rpc_options.h"
+#include "tutti/strategy/parameter_server/server/durable_handler.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr const char* kWho = "ParameterServerStrategy";
-/// For a server that is to come back: what waits for it has deadlines of its own.
-constexpr Duration kPatienceWithServers = std::chrono::seconds(300);
 
 /// The same cluster without chief and servers: those that train and wait for each other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
@@ -29,26 +36,15 @@ StaticResolver workers_alone(const ClusterResolver& resolver) {
   return StaticResolver(ClusterSpec({{"worker", cluster.as_dict().at("worker")}}), options);
 }
 
-}  // namespace
-
-RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
-                                    const WorkerGroupOptions& cluster,
-                                    const ServerOptions& options) {
-  const Environment environment = Environment::of_process();
-  RpcClientOptions client;
-  client.self = {self.type, self.index, ""};
-  client.server = server;
-  client.incarnation =
-      static_cast<std::uint64_t>(environment.find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
-  client.job_id =
-      options.job_id.empty() ? environment.find("TUTTI_JOB_ID").value_or("") : options.job_id;
-  client.secret = options.secret.is_set() ? options.secret : JobSecret::from_environment();
-  client.tls = options.tls;
-  client.connect_timeout = cluster.join_timeout;
-  // A server that is gone has taken its variables along; nobody starts this step again.
-  client.patience = std::chrono::seconds(2);
-  return client;
+ParameterServerRole role_in(const ClusterResolver& resolver, bool is_coordinated) {
+  const ParameterServerRole role = parameter_server_role(resolver);
+  if (!is_coordinated || resolver.cluster_spec().count("chief") == 1) return role;
+  fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
+       ": expected a chief, which coordinates, in ", resolver.cluster_spec(),
+       "; try tutti run --chief, or coordinated = false for synchronous training");
 }
+
+}  // namespace
 
 void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
                                 const WorkerGroupOptions& group, const ServerOptions& options,
@@ -59,7 +55,7 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
     client.interruption = interruption_;
     if (outlives_servers) {
       client.survives_restarts = true;
-      client.patience = kPatienceWithServers;
+      client.patience = kDurableServerPatience;
     }
     auto service = std::make_shared<RemoteService>(
         RpcClient::connect(concat("grpc://", address), RpcMethod::kApply, client));
@@ -82,24 +78,21 @@ std::vector<std::shared_ptr<VariableService>> ServerConnections::services() cons
 
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();
+  static const std::set<std::string> known{"chief", "worker", "ps", "evaluator"};
   for (const std::string& job : cluster.jobs()) {
-    static const std::set<std::string> known{"chief", "worker", "ps", "evaluator"};
     if (known.contains(job)) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Disallowed task type '", job,
          "'; expected chief, worker, ps or evaluator");
   }
   const std::string& type = resolver.task_type();
-  if (type != "chief" && type != "worker" && type != "ps" && type != "evaluator") {
+  if (!known.contains(type)) {
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Unrecognized task_type: '",
          type, "'; expected chief, worker, ps or evaluator");
   }
-  if (cluster.count("worker") == 0) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
-         ": there must be at least one worker in ", cluster);
-  }
-  if (cluster.count("ps") == 0) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
-         ": there must be at least one ps in ", cluster);
+  for (const char* const needed : {"worker", "ps"}) {
+    if (cluster.count(needed) > 0) continue;
+    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": there must be at least one ",
+         needed, " in ", cluster);
   }
   validate_cluster(resolver);
   if (type == "evaluator") {
@@ -111,53 +104,152 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
 }
 
 ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
-                                       const WorkerGroupOptions& cluster, ServerOptions server,
-                                       bool trains_apart, int workers_needed)
-    : role_(parameter_server_role(resolver)), task_(resolver.task()->to_string()), group_(cluster) {
-  const ClusterSpec spec = resolver.cluster_spec();
-  const Task self = *resolver.task();
-  const int num_workers = spec.count("worker");
+                                       const ParameterServerOptions& options, int workers_needed)
+    : is_coordinated_(options.coordinated),
+      role_(role_in(resolver, is_coordinated_)),
+      cluster_(resolver.cluster_spec()),
+      task_(*resolver.task()),
+      group_(options.cluster),
+      options_(options.server),
+      durability_(options.durability) {
   check_rpc_layer(resolver);
-  if (role_ == ParameterServerRole::kServer) {
-    server_ = std::make_unique<Server>(spec, self.type, self.index, server);
+  if (role_ == ParameterServerRole::kServer) serve_variables();
+  if (is_coordinated_) {
+    join_coordinated();
+  } else {
+    join_workers(resolver, options.update_mode != UpdateMode::kSync, workers_needed);
   }
-  const bool has_group = role_ == ParameterServerRole::kWorker && !trains_apart && num_workers > 1;
-  const RunRules rules{false, num_workers, workers_needed, starts_workers_again()};
-  WorkerGroupOptions group = cluster;
-  if (Environment::of_process().has("TUTTI_CONTROL")) {
-    // A group is a member for itself, and hears what the watch is to know.
-    watch_ = has_group ? std::make_shared<JobWatch>(self, group_, rules)
-                       : std::make_shared<JobWatch>(spec, self, group_, rules);
-    group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
-    subscribe(num_workers);
-  }
-  if (role_ != ParameterServerRole::kWorker) return;
-  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
-  if (watch_) watch_->wait_for_servers(group_.join_timeout);
-  servers_.connect(spec, self, group_, server);
 }
 
-ParameterServerJob::~ParameterServerJob() = default;
+/// Connections first: servers end when the chief has left.
+ParameterServerJob::~ParameterServerJob() {
+  rpc_.reset();
+  service_.reset();
+  server_group_.reset();
+}
 
-void ParameterServerJob::subscribe(int num_workers) {
+void ParameterServerJob::serve_variables() {
+  if (durability_ == Durability::kNone) {
+    server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
+    return;
+  }
+  variables_ =
+      std::make_unique<DurableHandler>(task_.to_string(), task_.index, cluster_.count("ps"));
+  rpc_ = RpcServer::start(
+      rpc_server_options(cluster_, task_, options_),
+      {{RpcMethod::kApply, variables_.get()}, {RpcMethod::kOrder, &variables_->orders()}});
+  log_info(concat("server: ", task_, " serves at ", rpc_->target(), ", durability ", durability_));
+}
+
+void ParameterServerJob::join_coordinated() {
+  watch_ = std::make_shared<JobWatch>(cluster_, task_, group_);
+  if (role_ == ParameterServerRole::kServer) return;
+  const bool outlives_servers = durability_ != Durability::kNone;
+  if (is_chief() && outlives_servers) meet_servers();
+  servers_.connect(cluster_, task_, group_, options_, outlives_servers);
+}
+
+void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trains_apart,
+                                      int workers_needed) {
+  const bool is_worker = role_ == ParameterServerRole::kWorker;
+  const bool has_group = is_worker && !trains_apart && num_workers() > 1;
+  const RunRules rules{false, num_workers(), workers_needed, starts_workers_again()};
+  WorkerGroupOptions group = group_;
+  if (Environment::of_process().has("TUTTI_CONTROL")) {
+    // A group is a member for itself, and hears what the watch is to know.
+    watch_ = has_group ? std::make_shared<JobWatch>(task_, group_, rules)
+                       : std::make_shared<JobWatch>(cluster_, task_, group_, rules);
+    group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
+    subscribe();
+  }
+  if (!is_worker) return;
+  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
+  if (watch_) watch_->wait_for_servers(group_.join_timeout);
+  servers_.connect(cluster_, task_, group_, options_);
+}
+
+void ParameterServerJob::subscribe() {
   if (role_ == ParameterServerRole::kWorker) {
     subscriptions_.push_back(watch_->when_over([this](const std::string& why) {
       servers_.fail_all(Error(ErrorCode::kUnavailable, why));
     }));
   }
-  for (int worker = 0; server_ && worker < num_workers; ++worker) {
+  for (int worker = 0; server_ && worker < num_workers(); ++worker) {
+    const Task task{"worker", worker};
     subscriptions_.push_back(
-        watch_->when_worker_lost(worker, [this, worker](std::uint64_t incarnation, const Error&) {
-          server_->give_up({"worker", worker}, incarnation);
+        watch_->when_lost(task, [this, task](std::uint64_t incarnation, const Error&) {
+          server_->give_up(task, incarnation);
         }));
   }
 }
 
+/// Before anybody asks them for variables: a server of a former run still ends.
+void ParameterServerJob::meet_servers() {
+  const std::uint64_t run = new_run_nonce();
+  std::vector<RemoteServerOptions> all;
+  for (const int index : cluster_.task_indices("ps")) {
+    const std::string& address = cluster_.task_address("ps", index);
+    RpcClientOptions client = rpc_client_options(task_, {"ps", index, address}, group_, options_);
+    client.connect_timeout = kOneTry;
+    RemoteServerOptions options;
+    options.name = concat("ps ", index, " (", address, ")");
+    options.run = run;
+    options.connect = [client, target = concat("grpc://", address)] {
+      return RpcClient::connect(target, RpcMethod::kOrder, client);
+    };
+    options.when_lost = [this, index](auto lost) {
+      return watch_->when_lost({"ps", index}, std::move(lost));
+    };
+    all.push_back(std::move(options));
+  }
+  server_group_ = std::make_unique<RemoteServers>(std::move(all), group_.join_timeout);
+  server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
+}
+
+std::string ParameterServerJob::worker_name(int worker) const {
+  return concat("worker ", worker, " (", cluster_.task_address("worker", worker), ")");
+}
+
+std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
+                                                               const StepRegistry& registry) {
+  const std::string& address = cluster_.task_address("worker", worker);
+  RpcClientOptions client =
+      rpc_client_options(task_, {"worker", worker, address}, group_, options_);
+  client.connect_timeout = kOneTry;
+  client.patience = kWorkerPatience;
+  RemoteWorkerOptions options;
+  options.worker = worker;
+  options.steps = [&registry] { return registry.text(); };
+  options.connect = [client, target = concat("grpc://", address)] {
+    return RpcClient::connect(target, RpcMethod::kRun, client);
+  };
+  options.when_lost = [this, worker](auto lost) {
+    return watch_->when_lost({"worker", worker}, std::move(lost));
+  };
+  return std::make_unique<RemoteWorker>(std::move(options));
+}
+
+int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry& registry) {
+  TUTTI_CHECK(is_coordinated_ && !is_chief(), "serve: the chief coordinates");
+  is_serving_.store(true);
+  if (role_ == ParameterServerRole::kWorker) {
+    service_ = std::make_unique<WorkerService>(task_.index, strategy, registry);
+    rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_),
+                            {{RpcMethod::kRun, service_.get()}});
+  }
+  return serve();
+}
+
 int ParameterServerJob::serve() {
-  TUTTI_CHECK(role_ != ParameterServerRole::kWorker, "serve: a worker trains");
-  log_info(concat(task_, role_ == ParameterServerRole::kServer
-                             ? ": serves variables until the workers are done"
-                             : ": the workers train by themselves; waits until they are done"));
+  TUTTI_CHECK(is_coordinated_ || role_ != ParameterServerRole::kWorker, "serve: a worker trains");
+  const bool is_server = role_ == ParameterServerRole::kServer;
+  const char* const what = is_server         ? "serves variables"
+                           : is_coordinated_ ? "serves closures"
+                                             : "the workers train by themselves; waits";
+  const char* const whose_end = is_coordinated_ ? "the chief is"
+                                : is_server     ? "the workers are"
+                                                : "they are";
+  log_info(concat(task_, ": ", what, " until ", whose_end, " done"));
   if (!watch_) {
     if (server_) server_->join();
     server_.reset();
@@ -166,9 +258,19 @@ int ParameterServerJob::serve() {
   const RunEnd end = watch_->wait_for_end(group_.join_timeout);
   if (end.code != 0) log(LogLevel::kError, concat(task_, ": ends: ", end.text));
   watch_->leave();
+  servers_.fail_all(Error(ErrorCode::kCancelled, concat(task_, ": the run has ended")));
   subscriptions_.clear();
+  rpc_.reset();
+  service_.reset();
   server_.reset();
   return end.code;
+}
+
+void ParameterServerJob::require_closure_or_chief(const std::string& what) const {
+  if (!is_coordinated_ || is_chief() || is_serving_.load()) return;
+  fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
+       " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
+       "try it after `if (const auto code = coordinator.serve()) return *code;`");
 }
 
 }  // namespace tutti::internal

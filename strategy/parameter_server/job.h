@@ -1,34 +1,42 @@
-// This process's part in a job with parameter servers whose workers train by themselves.
+// This process's part in a job with parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tutti/cluster/interruption.h"
-#include "tutti/cluster/rpc/rpc_client.h"
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/strategy/parameter_server/job_watch.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server.h"
 
+namespace tutti {
+class CoordinatedStrategy;
+struct ParameterServerOptions;
+}  // namespace tutti
+
 namespace tutti::internal {
 
-/// kWorker trains; kServer holds variables; kChief has nothing to do, for workers train by
-/// themselves.
+class DurableHandler;
+class RemoteServers;
+class StepRegistry;
+class WorkerService;
+
+/// kWorker trains, or works for the chief; kServer holds variables; kChief coordinates, or has
+/// nothing to do where workers train by themselves.
 enum class ParameterServerRole { kWorker, kServer, kChief };
 
 /// Throws kInvalidArgument for a cluster that is none for parameter servers: a job of another name,
 /// no worker, no ps, more than one chief, a task that is none of them.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
-
-/// How the task `self` calls another one.
-RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
-                                    const WorkerGroupOptions& cluster,
-                                    const ServerOptions& options);
 
 /// The servers of a cluster behind connections, all of which can be ended at once. Threads: any.
 class ServerConnections {
@@ -48,38 +56,75 @@ class ServerConnections {
   std::vector<std::shared_ptr<RemoteService>> services_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One per process, in a job without a coordinator.
+/// One per process. Workers train by themselves, or (`options.coordinated`) the chief gives
+/// closures to them; servers hold the variables. Threads: any.
 class ParameterServerJob {
  public:
-  /// Workers wait for each other, unless they train apart, and for all servers. With fewer than
-  /// `workers_needed` workers left the run is lost. Throws as WorkerGroup::join(),
-  /// Server and RpcClient::connect().
-  ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
-                     ServerOptions server, bool trains_apart, int workers_needed);
+  /// Joins the job. With a coordinator chief and workers wait for all servers, and nobody for a
+  /// worker; without one workers wait for each other, unless they train apart, and for all servers,
+  /// and with fewer than `workers_needed` workers left the run is lost. Throws kInvalidArgument for
+  /// a coordinator without chief, and as parameter_server_role(), Server, WorkerGroup::join(),
+  /// join_job() and RpcClient::connect().
+  ParameterServerJob(const ClusterResolver& resolver, const ParameterServerOptions& options,
+                     int workers_needed = 0);
   ~ParameterServerJob();
 
   ParameterServerRole role() const { return role_; }
-  const std::string& task() const { return task_; }
-  /// A worker's; nullptr where they train apart.
+  bool is_coordinated() const { return is_coordinated_; }
+  bool is_chief() const { return role_ == ParameterServerRole::kChief; }
+  const ClusterSpec& cluster() const { return cluster_; }
+  const Task& task() const { return task_; }
+  int num_workers() const { return cluster_.count("worker"); }
+  /// "worker 1 (127.0.0.1:4711)".
+  std::string worker_name(int worker) const;
+  /// A worker's; nullptr with a coordinator, and where they train apart.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
+  /// Of workers, and of the chief that coordinates.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
+  /// Of the chief, where the job outlives its servers; else nullptr.
+  RemoteServers* server_group() const { return server_group_.get(); }
+  /// With a coordinator.
+  JobWatch& watch() { return *watch_; }
 
-  /// Of a server: serves until the workers are done; of a chief: waits until they are; or until the
-  /// run is lost, as the job finds out where there is a launcher. Returns the exit code of this
-  /// process, and logs why it is not 0.
+  /// On the chief: the way to a worker, which may come later, and again. `registry` outlives it.
+  std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
+  /// Of a server: serves until the workers, or the chief that coordinates, are done; of a chief
+  /// that does not: waits until workers are; or until the run is lost, as the job finds out where
+  /// there is a launcher. Returns the exit code of this process, and logs why it is not 0.
   int serve();
+  /// The same of workers and servers of a coordinator; also until the closure that a worker is in
+  /// has ended, which its calls of servers do not hold up.
+  int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
+  /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve():
+  /// what is changed there would be changed again by each of them, and by each that is started
+  /// again.
+  void require_closure_or_chief(const std::string& what) const;
 
  private:
-  void subscribe(int num_workers);
+  void serve_variables();
+  void join_coordinated();
+  void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
+  void meet_servers();
+  void subscribe();
 
+  const bool is_coordinated_;
   const ParameterServerRole role_;
-  const std::string task_;
+  const ClusterSpec cluster_;
+  const Task task_;
   const WorkerGroupOptions group_;
-  ServerConnections servers_;  // of a worker
-  std::unique_ptr<Server> server_;
-  std::shared_ptr<JobWatch> watch_;                   // nullptr: nobody watches over the job
-  std::vector<std::shared_ptr<void>> subscriptions_;  // they call the three before
+  const ServerOptions options_;
+  const Durability durability_;
+  std::atomic<bool> is_serving_{false};
+  std::unique_ptr<Server> server_;  // of job ps, which ends with its variables
+  /// nullptr: nobody watches over the job.
+  std::shared_ptr<JobWatch> watch_;
+  std::unique_ptr<RemoteServers> server_group_;
+  ServerConnections servers_;
+  std::vector<std::shared_ptr<void>> subscriptions_;  // of the watch, which call those before
   std::shared_ptr<WorkerGroup> workers_;              // calls the watch
+  std::unique_ptr<WorkerService> service_;
+  std::unique_ptr<DurableHandler> variables_;  // of job ps, which outlive it
+  std::unique_ptr<RpcServer> rpc_;             // calls one of these two
 };
 
 }  // namespace tutti::internal

@@ -2,18 +2,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/run_end.h"
 
 namespace tutti::internal {
+
+/// The exit code of this process, and why where it is not 0.
+struct RunEnd {
+  int code = 0;
+  std::string text = {};
+  bool operator==(const RunEnd&) const = default;
+};
+
+/// Whose loss ends a run. Its defaults are those of a job with a coordinator: the chief's.
+struct RunRules {
+  bool has_coordinator = true;
+  /// Without a coordinator: a server's, for its variables are gone; a worker's, when fewer than
+  /// `workers_needed` of `num_workers` are left.
+  int num_workers = 0;
+  int workers_needed = 0;
+  /// Whether a worker that was lost is started again.
+  bool workers_come_back = false;
+};
+
+/// Hears the job's verdicts one after the other and knows when this task has nothing to do any
+/// more: the run was lost, as the rules say; who gives or does the work has left; this process was
+/// given up; nobody watches over the job. A task that was started again hears what was before it,
+/// which ends nothing. Nor does the end of a task that was there when an earlier run was lost: it
+/// ends with that run, perhaps later than this one began. A value.
+class RunVerdicts {
+ public:
+  /// `self`: task, incarnation and pid.
+  explicit RunVerdicts(Member self, RunRules rules = {}) : self_(std::move(self)), rules_(rules) {}
+
+  void take(const Verdict& verdict);
+  const std::optional<RunEnd>& end() const { return end_; }
+  /// The chief of a coordinator; without one, any worker.
+  bool has_work() const;
+  /// Whether what this process hears now is news.
+  bool is_present() const { return is_present_; }
+  /// Servers that were of this job and are to be started again, for they were lost or belong to a
+  /// run that was: "ps 1".
+  std::vector<std::string> awaited_servers() const;
+
+ private:
+  struct Peer {
+    enum class State : std::uint8_t { kHere, kLeft, kLost };
+    State state = State::kHere;
+    Member process = {};
+    std::uint64_t joined = 0;  // the verdict's number
+  };
+  void take_of_chief(const Verdict& verdict);
+  void take_of_peer(const Verdict& verdict);
+  bool is_run_lost(const std::string& job) const;
+  int count_workers(Peer::State state) const;
+  void end_if_workers_are_done();
+  void end(const std::string& why);
+
+  Member self_;
+  RunRules rules_;
+  bool is_present_ = false;
+  bool chief_is_here_ = false;
+  std::map<std::pair<std::string, int>, Peer> peers_ = {};  // by job and index
+  std::uint64_t last_loss_ = 0;  // the number of the verdict by which a run was lost
+  std::optional<RunEnd> end_;
+};
 
 /// Says good-bye when it ends: a chief's tells workers and servers that all is done, or, when an
 /// exception ends it, that the run has failed. Threads: any, all functions.
@@ -35,12 +99,7 @@ class JobWatch {
 
   /// `lost` is called when a worker, a server, or the run, is lost, as long as the returned object
   /// lives; no call outlives it.
-  [[nodiscard]] std::shared_ptr<void> when_worker_lost(int worker, Lost lost) {
-    return when_task_lost({"worker", worker}, std::move(lost));
-  }
-  [[nodiscard]] std::shared_ptr<void> when_server_lost(int server, Lost lost) {
-    return when_task_lost({"ps", server}, std::move(lost));
-  }
+  [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
   /// Of tasks that serve. It ends, too, when nobody who has work for them comes within `patience`.
   RunEnd wait_for_end(Duration patience);
@@ -50,9 +109,6 @@ class JobWatch {
   void leave();
 
  private:
-  class Subscription;
-  using TaskName = std::pair<std::string, int>;
-  std::shared_ptr<void> when_task_lost(const TaskName& task, Lost lost);
   void tell(const Verdict& verdict, const std::optional<RunEnd>& end);
 
   const std::string who_;
@@ -61,7 +117,7 @@ class JobWatch {
   CondVar changed_;
   RunVerdicts verdicts_ TUTTI_GUARDED_BY(mutex_);
   Mutex told_mutex_;  // held while somebody is told
-  std::map<TaskName, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
+  std::map<Task, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
   std::function<void(const std::string&)> over_ TUTTI_GUARDED_BY(told_mutex_);
   ControlPlane plane_;  // last: it calls this
 };

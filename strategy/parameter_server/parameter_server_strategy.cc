@@ -12,14 +12,12 @@
 #include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/client/first_values.h"
-#include "tutti/strategy/parameter_server/coordinated_job.h"
-#include "tutti/strategy/parameter_server/coordination.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/job.h"
-#include "tutti/strategy/parameter_server/pace_options.h"
-#include "tutti/strategy/parameter_server/row_ranges.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/server_picker.h"
+#include "tutti/strategy/parameter_server/shard_placement.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/strategy/strategy_mode.h"
 
@@ -44,11 +42,59 @@ std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy: ", parts...);
+}
+
+/// Of one worker; nothing for kSync. Throws kInvalidArgument for numbers that make no sense.
+std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& options, int worker,
+                                            int num_workers) {
+  if (options.update_mode == UpdateMode::kSync) return std::nullopt;
+  if (num_workers < 1 || worker < 0 || worker >= num_workers) {
+    refuse("there is no worker ", worker, " of ", num_workers);
+  }
+  internal::WorkerPace pace;
+  pace.mode = options.update_mode;
+  pace.worker = worker;
+  pace.num_workers = num_workers;
+  pace.patience = options.local.timeout;
+  if (pace.mode == UpdateMode::kStaleSync) {
+    if (options.staleness < 0) {
+      refuse("staleness; expected 0 or more steps, got ", options.staleness);
+    }
+    pace.staleness = static_cast<std::uint64_t>(options.staleness);
+  }
+  if (pace.mode != UpdateMode::kSyncReplicas) return pace;
+  const int total = options.total_num_replicas == 0 ? num_workers : options.total_num_replicas;
+  if (total != num_workers) {
+    refuse("total_num_replicas; expected the number of workers, ", num_workers, ", or 0, got ",
+           total);
+  }
+  pace.num_to_aggregate =
+      options.replicas_to_aggregate == 0 ? total : options.replicas_to_aggregate;
+  if (pace.num_to_aggregate < 1 || pace.num_to_aggregate > total) {
+    refuse("replicas_to_aggregate; expected 1 .. ", total, " (each worker gives once per step), ",
+           "got ", options.replicas_to_aggregate);
+  }
+  return pace;
+}
+
+/// "worker 1 of 3 trains apart (ssp, staleness 3)".
+std::string describe(const internal::WorkerPace& pace) {
+  std::string mode(to_string(pace.mode));
+  if (pace.mode == UpdateMode::kStaleSync) mode += concat(", staleness ", pace.staleness);
+  if (pace.mode == UpdateMode::kSyncReplicas) {
+    mode += concat(", ", pace.num_to_aggregate, " of ", pace.num_workers, " make a step");
+  }
+  return concat("worker ", pace.worker, " of ", pace.num_workers, " trains apart (", mode, ")");
+}
+
 /// With fewer of them nobody makes a step.
 int workers_needed(const ParameterServerOptions& options, int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return num_workers;
   if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
-  return internal::pace_of(options, 0, num_workers)->num_to_aggregate;
+  return pace_of(options, 0, num_workers)->num_to_aggregate;
 }
 
 /// For comparing what workers make.
@@ -64,6 +110,25 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
+/// In it a variable is read once.
+class ServersStep {
+ public:
+  explicit ServersStep(internal::ParameterServers& servers, bool is_stream = false)
+      : servers_(servers), is_stream_(is_stream) {
+    servers_.begin_step();
+  }
+  ~ServersStep() {
+    if (is_stream_) servers_.end_stream();
+    servers_.end_step();
+  }
+  ServersStep(const ServersStep&) = delete;
+  ServersStep& operator=(const ServersStep&) = delete;
+
+ private:
+  internal::ParameterServers& servers_;
+  const bool is_stream_;
+};
+
 }  // namespace
 
 /// What the constructors put together.
@@ -72,69 +137,55 @@ struct ParameterServerStrategy::Parts {
   std::shared_ptr<internal::WorkerTeam> team = {};
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
-  std::unique_ptr<internal::CoordinatedJob> coordinated = {};
-  std::shared_ptr<internal::EmbeddedServers> embedded = {};
+  std::unique_ptr<internal::EmbeddedServers> embedded = {};
   std::optional<internal::WorkerPace> pace = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
-    auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
+    auto embedded = std::make_unique<internal::EmbeddedServers>(options.num_servers);
     Parts parts{options.local, nullptr, embedded->services()};
     parts.embedded = std::move(embedded);
-    parts.pace = internal::pace_of(options, 0, 1);
+    parts.pace = pace_of(options, 0, 1);
     return parts;
   }
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
-    if (options.coordinated) return of_coordinated_job(resolver, options);
-    if (options.durability != Durability::kNone) {
+    const int num_workers = resolver.cluster_spec().count("worker");
+    if (!options.coordinated && options.durability != Durability::kNone) {
       fail(ErrorCode::kInvalidArgument, kName, ": durability ", options.durability,
            ": expected a coordinator's job (coordinated = true on every task), got workers that ",
            "train by themselves; try checkpoints, written between two steps");
     }
-    const int num_workers = resolver.cluster_spec().count("worker");
     auto job = std::make_unique<internal::ParameterServerJob>(
-        resolver, options.cluster, options.server, options.update_mode != UpdateMode::kSync,
-        workers_needed(options, num_workers));
-    if (job->role() != internal::ParameterServerRole::kWorker) {
-      // It makes the program's variables for itself, and never uses them.
-      Parts aside{options.local, nullptr,
-                  internal::EmbeddedServers(options.num_servers).services()};
-      aside.local.replicas = 0;
-      aside.job = std::move(job);
-      return aside;
-    }
-    auto servers = job->servers();
-    if (options.update_mode != UpdateMode::kSync) {
-      Parts apart{options.local, nullptr, std::move(servers), std::move(job)};
-      apart.pace = internal::pace_of(options, resolver.task()->index, num_workers);
-      return apart;
-    }
-    auto setup = internal::join_team(kName, job->workers(), options.local, {});
-    return {std::move(setup.options), std::move(setup.team), std::move(servers), std::move(job)};
-  }
-
-  static Parts of_coordinated_job(const ClusterResolver& resolver,
-                                  const ParameterServerOptions& options) {
-    auto job = std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server,
-                                                          options.durability);
+        resolver, options, options.coordinated ? 0 : workers_needed(options, num_workers));
     Parts parts{options.local, nullptr, job->servers()};
-    if (job->role() == internal::ParameterServerRole::kServer) {
+    if (options.coordinated && job->role() == internal::ParameterServerRole::kServer) {
       for (int i = 0; i < job->cluster().count("ps"); ++i) {
         parts.servers.push_back(std::make_shared<internal::FirstValues>(concat("ps ", i)));
       }
+    } else if (!options.coordinated && job->role() != internal::ParameterServerRole::kWorker) {
+      // It makes the program's variables for itself, and never uses them.
+      parts.servers = internal::EmbeddedServers(options.num_servers).services();
+      parts.local.replicas = 0;
+    } else if (!options.coordinated && options.update_mode != UpdateMode::kSync) {
+      parts.pace = pace_of(options, resolver.task()->index, num_workers);
+    } else if (!options.coordinated) {
+      auto setup = internal::join_team(kName, job->workers(), options.local, {});
+      parts.local = std::move(setup.options);
+      parts.team = std::move(setup.team);
     }
-    parts.coordinated = std::move(job);
+    parts.job = std::move(job);
     return parts;
   }
 };
 
-struct ParameterServerStrategy::Impl {
+/// Also how a coordinator's steps reach the servers. Its workers are the tasks of the job; without
+/// one, threads of this process.
+struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   Impl(Parts parts, const ParameterServerOptions& options, Placement central)
       : partitioner(options.variable_partitioner),
         picker(options.placement, static_cast<int>(parts.servers.size())),
         job(std::move(parts.job)),
-        coordinated_job(std::move(parts.coordinated)),
         team(std::move(parts.team)),
         mode(options.update_mode),
         pace(parts.pace),
@@ -143,33 +194,65 @@ struct ParameterServerStrategy::Impl {
                      : std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                                     options.timeout, team)),
         placement(std::make_shared<const Placement>(std::move(central))),
-        coordination(servers, options.num_workers, std::move(parts.embedded),
-                     coordinated_job.get()),
+        embedded(std::move(parts.embedded)),
+        num_closure_workers(job ? job->num_workers() : options.num_workers),
         has_coordinator(options.coordinated) {
-    if (!coordinated_job || coordinated_job->is_chief()) return;
-    servers->set_guard(
-        [&job = *coordinated_job] { job.require_closure_or_chief("a variable is changed"); });
+    const auto begin_anew = [servers = servers] { servers->begin_anew(); };
+    if (embedded) embedded->when_loaded(begin_anew);
+    if (!is_of_coordinator()) return;
+    if (job->server_group()) job->server_group()->when_loaded(begin_anew);
+    if (job->is_chief()) return;
+    servers->set_guard([&job = *job] { job.require_closure_or_chief("a variable is changed"); });
   }
 
-  bool is_alone() const { return !job && !coordinated_job; }
-  bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
+  bool is_of_coordinator() const { return job && job->is_coordinated(); }
+  bool stands_aside() const {
+    return job && !is_of_coordinator() && job->role() != internal::ParameterServerRole::kWorker;
+  }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
                                            DType dtype);
 
+  int num_workers() const override { return num_closure_workers; }
+  std::string worker_name(int worker) const override {
+    return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
+  }
+  void run_closure(const std::function<void()>& body) override;
+  std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
+                                                       internal::StepRegistry& registry) override {
+    return job ? job->connect_worker(worker, registry) : nullptr;
+  }
+  bool must_serve() const override { return job && !job->is_chief(); }
+  int serve(internal::StepRegistry& registry) override { return job->serve(*this, registry); }
+  std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override {
+    return job ? job->watch().when_over(std::move(told)) : nullptr;
+  }
+  internal::ServerGroup* server_group() override {
+    if (job) return job->server_group();
+    return embedded.get();
+  }
+
   const Partitioner partitioner;
   internal::ServerPicker picker;
-  // Both null: all in this process.
-  const std::unique_ptr<internal::ParameterServerJob> job;
-  const std::unique_ptr<internal::CoordinatedJob> coordinated_job;
+  const std::unique_ptr<internal::ParameterServerJob> job;  // null: all in this process
   const std::shared_ptr<internal::WorkerTeam> team;
   const UpdateMode mode;
   const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const Placement> placement;
-  internal::Coordination coordination;
+  const std::unique_ptr<internal::EmbeddedServers> embedded;
+  const int num_closure_workers;
   const bool has_coordinator;
   std::optional<int> colocated_with;  // a server
 };
+
+/// A variable is read once, changes are in the closure's name, all are confirmed.
+void ParameterServerStrategy::Impl::run_closure(const std::function<void()>& body) {
+  const ServersStep step(*servers, true);
+  internal::ForbiddenVariableCreator forbidden;
+  const VariableCreatorScope creator(forbidden);
+  body();
+  servers->settle();
+}
 
 std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const std::string& name,
                                                                         const Shape& shape,
@@ -213,7 +296,7 @@ ParameterServerStrategy::ParameterServerStrategy(
     : ParameterServerStrategy(
           [&] {
             Parts parts{options.local, nullptr, std::move(servers)};
-            parts.pace = internal::pace_of(options, worker, num_workers);
+            parts.pace = pace_of(options, worker, num_workers);
             if (parts.pace) return parts;
             fail(ErrorCode::kInvalidArgument, kName,
                  ": a worker that trains apart; expected update_mode kAsync, kStaleSync or "
@@ -232,20 +315,19 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   if (const auto& pace = impl_->pace) {
     const auto own = static_cast<int>(devices.size());
     number_replicas_apart(pace->worker * own, pace->num_workers * own);
-    log_info(concat("strategy '", kName, "': ", internal::to_string(*pace)));
+    log_info(concat("strategy '", kName, "': ", describe(*pace)));
   } else {
     set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
   }
   log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
-                  impl_->is_alone() ? " in this process" : "", ", variables placed ",
-                  options.placement));
+                  !impl_->job ? " in this process" : "", ", variables placed ", options.placement));
 }
 
 /// Variables may live on.
 ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
-  if (impl_->coordinated_job) return impl_->coordinated_job->is_chief();
+  if (impl_->is_of_coordinator()) return impl_->job->is_chief();
   return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
@@ -273,7 +355,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
     fail(ErrorCode::kInvalidArgument, kName, ": a coordinator's steps are asynchronous, but ",
          "update_mode is ", to_string(impl_->mode), "; expected async, or none");
   }
-  if (!impl_->job) return impl_->coordination;
+  if (!impl_->job || impl_->job->is_coordinated()) return *impl_;
   fail(ErrorCode::kFailedPrecondition,
        "ClusterCoordinator: the workers of this ParameterServerStrategy train by themselves; try ",
        "its option coordinated = true, on every task");
@@ -340,13 +422,8 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
          ", which does not train; try `if (const auto code = strategy.serve()) return *code;` ",
          "before it");
   }
-  if (impl_->coordinated_job) impl_->coordinated_job->require_closure_or_chief("run()");
-  struct Step {
-    explicit Step(internal::ParameterServers& servers) : servers(servers) { servers.begin_step(); }
-    ~Step() { servers.end_step(); }
-    internal::ParameterServers& servers;
-  };
-  const Step step(*impl_->servers);
+  if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
+  const ServersStep step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
   internal::CachedReads* const cached_reads = internal::CachedReads::current();

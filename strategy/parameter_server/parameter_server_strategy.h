@@ -11,12 +11,10 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/worker_group_options.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/parameter_server/durability.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
 #include "tutti/strategy/parameter_server/server.h"
 #include "tutti/strategy/parameter_server/server_statistics.h"
-#include "tutti/strategy/parameter_server/update_mode.h"
-#include "tutti/strategy/parameter_server/variable_placement.h"
 
 namespace tutti {
 

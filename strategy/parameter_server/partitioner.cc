@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/row_ranges.h"
 
 namespace tutti {
 namespace {
@@ -71,36 +70,4 @@ std::vector<std::int64_t> MaxSizePartitioner::operator()(const Shape& shape, DTy
   return along_rows(shape, std::min(wanted, max_shards_.value_or(wanted)));
 }
 
-namespace internal {
-
-std::vector<RowRange> cut_rows(std::int64_t num_rows, std::int64_t num_shards) {
-  TUTTI_CHECK(num_shards >= 1, "cut_rows: ", num_shards, " shards");
-  std::vector<RowRange> ranges;
-  std::int64_t first = 0;
-  for (std::int64_t i = 0; i < num_shards; ++i) {
-    const std::int64_t count = num_rows / num_shards + (i < num_rows % num_shards ? 1 : 0);
-    ranges.push_back({first, count});
-    first += count;
-  }
-  return ranges;
-}
-
-std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& variable,
-                           const Shape& shape, DType dtype) {
-  if (!partitioner || shape.rank() == 0 || shape.dim(0) == 0) return 1;
-  const std::vector<std::int64_t> shards = partitioner(shape, dtype);
-  const auto refuse = [&](const char* expected) {
-    fail(ErrorCode::kInvalidArgument, "variable_partitioner: for variable '", variable, "' ", shape,
-         "; expected ", expected, ", got [", join(shards), "]");
-  };
-  if (static_cast<int>(shards.size()) != shape.rank()) refuse("one number per dimension");
-  if (std::ranges::any_of(shards, [](std::int64_t n) { return n < 1; })) refuse("numbers above 0");
-  if (std::any_of(shards.begin() + 1, shards.end(), [](std::int64_t n) { return n != 1; })) {
-    refuse("more than one shard along the first dimension alone");
-  }
-  // Never more shards than rows, as tf has it for every partitioner.
-  return std::min(shards.front(), shape.dim(0));
-}
-
-}  // namespace internal
 }  // namespace tutti

@@ -7,12 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/environment.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/rpc_options.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/server_address.h"
 #include "tutti/strategy/parameter_server/session/task_peers.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
@@ -36,33 +35,7 @@ Task own_task(const ClusterResolver& resolver) {
        "task_id");
 }
 
-std::uint64_t restarts_of_task() {
-  return static_cast<std::uint64_t>(
-      Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
-}
-
 }  // namespace
-
-void internal::check_rpc_layer(const ClusterResolver& resolver) {
-  if (resolver.rpc_layer().empty() || resolver.rpc_layer() == "grpc") return;
-  fail(ErrorCode::kInvalidArgument, resolver.name(), ": the rpc_layer '", resolver.rpc_layer(),
-       "'; expected grpc");
-}
-
-RpcServerOptions internal::rpc_server_options(const ClusterSpec& cluster, const Task& task,
-                                              const ServerOptions& options) {
-  const Environment environment = Environment::of_process();
-  RpcServerOptions rpc;
-  rpc.address = cluster.task_address(task.type, task.index);
-  rpc.self = {task.type, task.index, rpc.address};
-  rpc.incarnation = restarts_of_task();
-  rpc.job_id =
-      options.job_id.empty() ? environment.find("TUTTI_JOB_ID").value_or("") : options.job_id;
-  rpc.secret = options.secret.is_set() ? options.secret : JobSecret::from_environment();
-  rpc.tls = options.tls;
-  rpc.allow_insecure_network = options.allow_insecure_network;
-  return rpc;
-}
 
 struct Server::Impl final : RpcHandler {
   /// Clients of sessions; those of variables are this object's.
@@ -80,7 +53,8 @@ struct Server::Impl final : RpcHandler {
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
       : cluster(given),
         task(std::move(self)),
-        store(std::make_shared<internal::VariableStore>(task.to_string(), restarts_of_task())),
+        store(std::make_shared<internal::VariableStore>(task.to_string(),
+                                                        internal::restarts_of_task())),
         variables(*store),
         steps(options.steps),
         peers(cluster, task, options),

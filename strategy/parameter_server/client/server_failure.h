@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 
 namespace tutti::internal {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "tutti/core/clock.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/update_mode.h"
 
 namespace tutti::internal {
 

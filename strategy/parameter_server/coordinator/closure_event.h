@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 
 namespace tutti::internal {
 
@@ -44,11 +44,9 @@ struct Started {
   int worker = 0;
   bool operator==(const Started&) const = default;
 };
-/// `result`: opaque, for the journal only.
 struct Finished {
   std::uint64_t number = 0;
   int attempt = 1;
-  std::string result = {};
   bool operator==(const Finished&) const = default;
 };
 struct PutBack {
@@ -105,9 +103,13 @@ using ClosureEvent =
 /// A record: length, checksum, and the event.
 std::vector<std::byte> encode_record(const ClosureEvent& event);
 
-/// Whether a record is about all servers or the coordinator's reign: what must not be forgotten
+/// Whether an event is about all servers or the coordinator's reign: what must not be forgotten
 /// once anybody has heard of it, not even by a power cut.
-bool is_of_all_servers(std::span<const std::byte> record);
+inline bool is_of_all_servers(const ClosureEvent& event) {
+  return std::holds_alternative<events::TookOver>(event) ||
+         std::holds_alternative<events::CutBegan>(event) ||
+         std::holds_alternative<events::CutTaken>(event);
+}
 
 /// Calls `take` with each event, in order. Returns the bytes of whole records: a last record that
 /// is cut short or damaged was being written when the process died, and is left out. Throws

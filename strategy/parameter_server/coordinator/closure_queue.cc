@@ -21,32 +21,17 @@ Error cancelled_error(std::uint64_t number, const char* why) {
                                              "; please schedule it again"));
 }
 
-class Counted {
- public:
-  explicit Counted(int& count) : count_(count) { ++count_; }
-  ~Counted() { --count_; }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  int& count_;
-};
-
 }  // namespace
 
 ClosureQueue::ClosureQueue(ClosureQueueOptions options)
     : ClosureQueue(std::move(options), ClosureLedger(), {}) {}
 
-ClosureQueue::ClosureQueue(
-    ClosureQueueOptions options, ClosureLedger before,
-    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of)
+ClosureQueue::ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of)
     : options_(std::move(options)) {
   go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before), work_of);
 }
 
-void ClosureQueue::go_on(
-    ClosureLedger before,
-    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of) {
+void ClosureQueue::go_on(ClosureLedger before, const WorkOf& work_of) {
   MutexLock lock(mutex_);
   ledger_ = std::move(before);
   for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
@@ -63,7 +48,7 @@ void ClosureQueue::apply(const ClosureEvent& event) {
   ledger_.apply(event);
   if (options_.journal) {
     try {
-      options_.journal(encode_record(event));
+      options_.journal(event);
     } catch (...) {
       // Nobody may act on what a later coordinator would not know.
       stop_now("its journal could not be written");
@@ -218,7 +203,7 @@ void ClosureQueue::attempt_over(const Handout& handout) {
 bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Finished{handout.number, handout.attempt, {}});
+  apply(events::Finished{handout.number, handout.attempt});
   Entry& entry = entries_.at(handout.number);
   ++num_ended_;
   if (!entry.is_settled && deliver) deliver();
@@ -289,9 +274,12 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
 void ClosureQueue::wait(TimePoint deadline) {
   MutexLock lock(mutex_);
   struct Joining {
-    Joining(int& count, CondVar& waiters) : counted(count), waiters(waiters) {}
-    ~Joining() { waiters.notify_all(); }
-    Counted counted;
+    Joining(int& count, CondVar& waiters) : count(count), waiters(waiters) { ++count; }
+    ~Joining() {
+      --count;
+      waiters.notify_all();
+    }
+    int& count;
     CondVar& waiters;
   };
   const Joining joining(num_joining_, for_users_);
@@ -354,39 +342,14 @@ std::uint64_t ClosureQueue::take_over() {
   return ledger_.term();
 }
 
-std::uint64_t ClosureQueue::last_cut() const {
-  MutexLock lock(mutex_);
-  return ledger_.last_cut();
-}
-
 void ClosureQueue::look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const {
   MutexLock lock(mutex_);
   look(ledger_);
 }
 
-std::uint64_t ClosureQueue::num_scheduled() const {
-  MutexLock lock(mutex_);
-  return ledger_.next_number();
-}
-std::uint64_t ClosureQueue::term() const {
-  MutexLock lock(mutex_);
-  return ledger_.term();
-}
-std::size_t ClosureQueue::num_queued() const {
-  MutexLock lock(mutex_);
-  return ledger_.num_queued();
-}
-std::size_t ClosureQueue::num_running() const {
-  MutexLock lock(mutex_);
-  return ledger_.num_running();
-}
 std::uint64_t ClosureQueue::num_ended() const {
   MutexLock lock(mutex_);
   return num_ended_;
-}
-std::vector<std::string> ClosureQueue::running() const {
-  MutexLock lock(mutex_);
-  return running_now();
 }
 ClosureLedger ClosureQueue::ledger() const {
   MutexLock lock(mutex_);

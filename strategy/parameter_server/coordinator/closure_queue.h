@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -34,9 +33,9 @@ struct ClosureQueueOptions {
   /// Closures that one worker has at a time: the next begins while the last is being reported.
   int window = 2;
   LedgerRules rules = {};
-  /// Gets the bytes of each record before anybody acts on it. When it throws, the queue stops, and
-  /// the caller of the function that made the event gets the exception.
-  std::function<void(std::span<const std::byte>)> journal = {};
+  /// Gets each event before anybody acts on it. When it throws, the queue stops, and the caller of
+  /// the function that made the event gets the exception.
+  std::function<void(const ClosureEvent&)> journal = {};
 };
 
 /// What ClosureQueue::get() asks, with the queue's lock held.
@@ -60,17 +59,15 @@ class ClosureQueue {
     std::shared_ptr<CancellationToken> token = {};
   };
 
+  /// Makes the work of a closure from its content.
+  using WorkOf = std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>;
+
   explicit ClosureQueue(ClosureQueueOptions options = {});
-  /// Goes on where `before` ended, under the next term. `work_of` makes the work of a closure from
-  /// its content.
-  ClosureQueue(
-      ClosureQueueOptions options, ClosureLedger before,
-      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+  /// Goes on where `before` ended, under the next term.
+  ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of);
 
   /// The same, of a queue that was just made with the same rules: for who learns of `before` later.
-  void go_on(
-      ClosureLedger before,
-      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+  void go_on(ClosureLedger before, const WorkOf& work_of);
 
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
@@ -120,19 +117,17 @@ class ClosureQueue {
   std::uint64_t take_over();
 
   /// The last one that was taken.
-  std::uint64_t last_cut() const;
+  std::uint64_t last_cut() const { return of_ledger(&ClosureLedger::last_cut); }
   /// `look` runs with the lock held: nothing happens meanwhile.
   void look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const;
 
-  std::uint64_t term() const;
+  std::uint64_t term() const { return of_ledger(&ClosureLedger::term); }
   /// Of schedule(): how many were put, also into queues that this one goes on from.
-  std::uint64_t num_scheduled() const;
-  std::size_t num_queued() const;
-  std::size_t num_running() const;
+  std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
+  std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
+  std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
   /// Closures that ended so far: what a watchdog looks at.
   std::uint64_t num_ended() const;
-  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
-  std::vector<std::string> running() const;
   /// A copy, for checks.
   ClosureLedger ledger() const;
   /// Told of term and watermark.
@@ -146,6 +141,11 @@ class ClosureQueue {
     bool is_spared = false;                         // this attempt, by spare()
   };
 
+  template <class Number>
+  Number of_ledger(Number (ClosureLedger::*get)() const) const {
+    MutexLock lock(mutex_);
+    return (ledger_.*get)();
+  }
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);
@@ -159,6 +159,7 @@ class ClosureQueue {
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
   void tell() TUTTI_REQUIRES(mutex_);
+  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
   std::vector<std::string> running_now() const TUTTI_REQUIRES(mutex_);
 
   const ClosureQueueOptions options_;

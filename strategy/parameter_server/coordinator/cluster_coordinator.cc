@@ -1,4 +1,4 @@
-// The handle on a coordinator, and the per-worker datasets.
+// The handle on a coordinator, results of closures, and the per-worker datasets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
@@ -19,6 +19,65 @@ class NoVariables final : public VariableCreator {
 };
 
 }  // namespace
+
+namespace internal {
+
+void RemoteResult::end(RemoteValueState state, Nest value, std::exception_ptr error) {
+  MutexLock lock(mutex_);
+  state_ = state;
+  value_ = std::move(value);
+  error_ = std::move(error);
+  condition_.notify_all();
+}
+
+RemoteValueState RemoteResult::state() const {
+  MutexLock lock(mutex_);
+  return state_;
+}
+
+Nest RemoteResult::get(TimePoint deadline) const {
+  MutexLock lock(mutex_);
+  const bool in_time = condition_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return state_ != RemoteValueState::kNotReady;
+  });
+  if (!in_time) {
+    fail(ErrorCode::kDeadlineExceeded,
+         "fetch: the closure has not ended at the deadline; try a later one");
+  }
+  if (error_) std::rethrow_exception(error_);
+  return value_;
+}
+
+}  // namespace internal
+
+std::optional<Batch> DatasetIterator::try_next() {
+  std::optional<Element> element = elements_->next();
+  if (!element) return std::nullopt;
+  return Batch(std::move(*element));
+}
+
+Batch DatasetIterator::next() {
+  if (std::optional<Batch> batch = try_next()) return std::move(*batch);
+  fail(ErrorCode::kOutOfRange,
+       "DatasetIterator::next: the dataset of this worker has ended; try repeat(), or try_next()");
+}
+
+std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
+  if (!place_) {
+    place_ = dataset_.begin();
+  } else if (*place_ != dataset_.end()) {
+    ++*place_;
+  }
+  if (*place_ == dataset_.end()) return std::nullopt;
+  return **place_;
+}
+
+PerReplica<Batch> DistributedIterator::next() {
+  if (auto batches = try_next()) return std::move(*batches);
+  fail(ErrorCode::kOutOfRange,
+       "DistributedIterator::next: the dataset of this worker has ended; try repeat(), or "
+       "try_next()");
+}
 
 ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
                                        ClusterCoordinatorOptions options) {
@@ -45,9 +104,9 @@ RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest argume
   return core_->schedule(step, std::move(arguments));
 }
 
-void ClusterCoordinator::join(TimePoint deadline) { core_->join(deadline); }
+void ClusterCoordinator::join(TimePoint deadline) { core_->queue().wait(deadline); }
 
-bool ClusterCoordinator::done() { return core_->done(); }
+bool ClusterCoordinator::done() { return core_->queue().done(); }
 
 std::vector<Nest> ClusterCoordinator::fetch(std::span<const RemoteValue> values) const {
   std::vector<Nest> nests;
@@ -124,7 +183,5 @@ std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Ne
 void ClusterCoordinator::save_snapshot(TimePoint deadline) { core_->save_snapshot(deadline); }
 std::uint64_t ClusterCoordinator::num_scheduled() const { return core_->queue().num_scheduled(); }
 std::string ClusterCoordinator::describe() const { return core_->describe(); }
-internal::ClosureQueue& ClusterCoordinator::closures() const { return core_->queue(); }
-internal::WorkerLink& ClusterCoordinator::worker(int index) const { return core_->link(index); }
 
 }  // namespace tutti

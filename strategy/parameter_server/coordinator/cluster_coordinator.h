@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,53 +13,67 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
 #include "tutti/strategy/input_context.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
+#include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_value.h"
-#include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
-#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti {
 
 class CoordinatedStrategy;
 
-/// How a coordinator gives closures out, how often it tries again, and what it keeps. What
-/// makes no sense is kInvalidArgument when the coordinator is made.
-struct ClusterCoordinatorOptions {
-  /// schedule() waits while so many closures are queued.
-  std::size_t most_queued = 4096;
-  /// Closures that one worker has at a time.
-  int window = 2;
-  /// Attempts that infrastructure may end, and different workers that may die of a closure, before
-  /// it fails.
-  int most_attempts = 4;
-  int most_workers_lost = 2;
-  /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
-  Duration start_delay = Duration::zero();
-  Duration most_start_delay = std::chrono::minutes(5);
-  /// Of workers in other processes: start() waits for all of them; after this long it goes on with
-  /// those that came.
-  Duration join_timeout = std::chrono::seconds(300);
-  /// When all workers have been gone for so long, what is queued fails.
-  Duration most_absence = std::chrono::hours(1);
-  /// Whether a closure that a server's failure ended is tried again, as one that a worker's did, or
-  /// fails.
-  enum class ServerErrors { kRaise, kRetry } server_errors = ServerErrors::kRaise;
-  /// `describe` is filled in.
-  WatchdogOptions watchdog = {};
-  /// Gets each record of the journal before anybody acts on it; empty: none is kept.
-  std::function<void(std::span<const std::byte>)> journal = {};
-  /// What is kept on the disk, so that lost servers and coordinators lose nothing. Servers in
-  /// processes of their own: ParameterServerOptions::durability.
-  SnapshotOptions snapshots = {};
+enum class RemoteValueState { kNotReady, kReady, kAborted };
+
+namespace internal {
+
+/// What a RemoteValue looks at. Threads: any.
+class RemoteResult {
+ public:
+  void set(Nest value) { end(RemoteValueState::kReady, std::move(value), nullptr); }
+  /// fetch() throws it.
+  void abort(std::exception_ptr error) {
+    end(RemoteValueState::kAborted, Nest(), std::move(error));
+  }
+  RemoteValueState state() const;
+  Nest get(TimePoint deadline) const;
+
+ private:
+  void end(RemoteValueState state, Nest value, std::exception_ptr error);
+
+  mutable Mutex mutex_;
+  mutable CondVar condition_;
+  RemoteValueState state_ TUTTI_GUARDED_BY(mutex_) = RemoteValueState::kNotReady;
+  Nest value_ TUTTI_GUARDED_BY(mutex_);
+  std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace internal
+
+/// What schedule() returns at once. A handle: copies share the result. Threads: any.
+/// tf.distribute.experimental.coordinator.RemoteValue.
+class RemoteValue {
+ public:
+  explicit RemoteValue(std::shared_ptr<internal::RemoteResult> result)
+      : result_(std::move(result)) {}
+
+  RemoteValueState state() const { return result_->state(); }
+  /// Waits for the result, in this process. Throws the closure's own error (ClosureError);
+  /// kCancelled when it was cancelled: schedule it again; kDeadlineExceeded.
+  Nest get(TimePoint deadline = TimePoint::max()) const { return result_->get(deadline); }
+  /// The same as a C++ value. Throws kInvalidArgument too, when the result is of another kind.
+  template <class T = Tensor>
+  T fetch(TimePoint deadline = TimePoint::max()) const {
+    return internal::from_nest<T>(get(deadline), "fetch");
+  }
+
+ private:
+  std::shared_ptr<internal::RemoteResult> result_;
 };
 
 namespace internal {
-class ClosureQueue;
 class CoordinatorCore;
-class WorkerLink;
 struct CoordinatorInside;
 }  // namespace internal
 
@@ -154,8 +169,6 @@ class ClusterCoordinator {
 
  private:
   friend struct internal::CoordinatorInside;
-  internal::ClosureQueue& closures() const;
-  internal::WorkerLink& worker(int index) const;
   internal::StepRegistry& registry_to_define(std::string_view step);
   std::uint64_t define_resource(
       std::string type, std::string text,

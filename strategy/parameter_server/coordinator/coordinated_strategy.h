@@ -4,38 +4,38 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti {
 
 namespace internal {
 class ServerGroup;
 class StepRegistry;
-class WorkerLink;
 }  // namespace internal
 
-/// Implemented by ParameterServerStrategy. Threads: any, all functions.
+/// Implemented by ParameterServerStrategy; what is not pure is that of a strategy whose workers are
+/// threads. Threads: any, all functions.
 class CoordinatedStrategy {
  public:
-  CoordinatedStrategy();
-  virtual ~CoordinatedStrategy();
+  virtual ~CoordinatedStrategy() = default;
   virtual int num_workers() const = 0;
   /// "worker 1 (127.0.0.1:4711)".
-  virtual std::string worker_name(int worker) const = 0;
+  virtual std::string worker_name(int worker) const { return concat("worker ", worker); }
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its
   /// ClosureScope: reads and writes go to the servers in the closure's name. Returns when every
   /// server has confirmed every change: only then does the closure count as finished. Failures of
   /// servers and of the way to them come out as OriginError.
-  virtual void run_closure(const ClosureContext& closure, const std::function<void()>& body) = 0;
-  /// Runs `body` on the calling thread for what belongs to one worker: variables made within are
-  /// local to it.
-  virtual void run_on_worker(int worker, const std::function<void()>& body) = 0;
+  virtual void run_closure(const std::function<void()>& body) = 0;
 
   /// How to reach a worker; nullptr: it is a thread of this process.
-  virtual std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
-                                                               internal::StepRegistry& registry);
+  virtual std::unique_ptr<internal::WorkerLink> connect_worker(int, internal::StepRegistry&) {
+    return nullptr;
+  }
   /// Whether this task is a worker or a server of a chief elsewhere.
   virtual bool must_serve() const { return false; }
   /// There: serves until the chief is done or lost; the exit code for this process.
@@ -51,11 +51,16 @@ class CoordinatedStrategy {
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// Where coordinators of this strategy find each other: there is one per strategy.
-  struct CoordinatorSlot;
-  CoordinatorSlot& coordinator_slot() { return *slot_; }
+  struct CoordinatorSlot {
+    Mutex mutex;
+    std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
+    /// How far the coordinators came that there were: what servers heard of them goes on to count.
+    internal::events::BeganAfter former TUTTI_GUARDED_BY(mutex);
+  };
+  CoordinatorSlot& coordinator_slot() { return slot_; }
 
  private:
-  const std::unique_ptr<CoordinatorSlot> slot_;
+  CoordinatorSlot slot_;
 };
 
 }  // namespace tutti

@@ -7,13 +7,12 @@
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
+#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kSayMissingEvery = std::chrono::milliseconds(4500);
 
 LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
   return {options.most_attempts, options.most_workers_lost};
@@ -21,7 +20,7 @@ LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
 
 /// With a journal if there is one to write.
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
-                                  std::function<void(std::span<const std::byte>)> journal) {
+                                  std::function<void(const ClosureEvent&)> journal) {
   if (options.most_queued < 1 || options.window < 1) {
     fail(ErrorCode::kInvalidArgument,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
@@ -50,8 +49,7 @@ CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinat
     : strategy_(strategy),
       options_(std::move(options)),
       former_(former),
-      queue_(queue_options(options_,
-                           [this](std::span<const std::byte> record) { write_journal(record); }),
+      queue_(queue_options(options_, [this](const ClosureEvent& event) { write_journal(event); }),
              first_ledger(), {}) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
@@ -86,7 +84,7 @@ ClosureLedger CoordinatorCore::first_ledger() {
 ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
   const auto note = [&](const ClosureEvent& event) {
     ledger.apply(event);
-    write_journal(encode_record(event));
+    write_journal(event);
   };
   const bool has_begun = ledger.term() != 0 || ledger.next_number() != 0;
   if (!has_begun && former_ != events::BeganAfter()) note(former_);
@@ -129,7 +127,7 @@ void CoordinatorCore::start() {
     if (link != nullptr) {
       has_remote_workers_ = true;
     } else {
-      link = std::make_unique<EmbeddedWorker>(worker, strategy_, registry_);
+      link = std::make_unique<TaskRunner>(worker, strategy_, registry_);
     }
     link->watch([this] { queue_.wake_workers(); });
     links_.push_back(std::move(link));
@@ -154,7 +152,7 @@ void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
   const TimePoint deadline = deadline_after(begin, options_.join_timeout);
-  TimePoint say_at = deadline_after(begin, kSayMissingEvery);
+  TimePoint say_at = deadline_after(begin, kSayEvery);
   for (;;) {
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -175,7 +173,7 @@ void CoordinatorCore::await_workers() {
     }
     if (now >= say_at) {
       log_info(concat("coordinator: waits for ", names));
-      say_at = deadline_after(now, kSayMissingEvery);
+      say_at = deadline_after(now, kSayEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
       queue_.wait();  // throws why
@@ -199,19 +197,17 @@ void CoordinatorCore::go_on_from_folder() {
   recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
 }
 
-void CoordinatorCore::write_journal(std::span<const std::byte> record) {
+void CoordinatorCore::write_journal(const ClosureEvent& event) {
   // The folder says where it goes on; the queue was made before.
   if (journal_ == nullptr && !options_.snapshots.folder.empty()) return;
+  if (journal_ == nullptr && !options_.journal) return;
+  const std::vector<std::byte> record = encode_record(event);
   if (journal_ != nullptr) {
     journal_->append(record);
-    if (is_of_all_servers(record)) journal_->sync();
+    if (is_of_all_servers(event)) journal_->sync();
   }
   if (options_.journal) options_.journal(record);
 }
-
-void CoordinatorCore::join(TimePoint deadline) { queue_.wait(deadline); }
-
-bool CoordinatorCore::done() { return queue_.done(); }
 
 void CoordinatorCore::save_snapshot(TimePoint deadline) {
   require_started("save_snapshot");
@@ -240,7 +236,8 @@ void CoordinatorCore::dispatch(int worker) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
       } else if (const auto spare = queue_.spare(worker, taker)) {
-        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
+        (void)links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number,
+                                                                      spare->attempt);
       }
       give_up_if_nobody_comes(worker, absent_since);
     }

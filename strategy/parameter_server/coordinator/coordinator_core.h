@@ -10,9 +10,9 @@
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_slot.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti::internal {
 
@@ -60,8 +60,6 @@ class CoordinatorCore {
   std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
   std::string describe() const;
   void release(const PerWorkerHandle& handle);
-  void join(TimePoint deadline);
-  bool done();
   void save_snapshot(TimePoint deadline);
 
   StepRegistry& registry() { return registry_; }
@@ -82,7 +80,7 @@ class CoordinatorCore {
   void go_on_from_folder();
   ClosureLedger first_ledger();
   ClosureLedger begin_after_former(ClosureLedger ledger);
-  void write_journal(std::span<const std::byte> record);
+  void write_journal(const ClosureEvent& event);
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
@@ -106,10 +104,10 @@ class CoordinatorCore {
 /// What a test may look at.
 struct CoordinatorInside {
   static ClosureQueue& closures(const ClusterCoordinator& coordinator) {
-    return coordinator.closures();
+    return coordinator.core_->queue();
   }
   static WorkerLink& worker(const ClusterCoordinator& coordinator, int index) {
-    return coordinator.worker(index);
+    return coordinator.core_->link(index);
   }
 };
 

@@ -6,18 +6,9 @@
 #include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-namespace {
-
-/// Whether the connection is another one: then somebody else may answer.
-constexpr Duration kGlanceEvery = std::chrono::milliseconds(10);
-/// After a life, before the next one is looked for.
-constexpr Duration kBetweenLives = std::chrono::milliseconds(2);
-/// Of a server that is simply not there.
-constexpr Duration kComplainEvery = std::chrono::seconds(30);
-
-}  // namespace
 
 RemoteServer::RemoteServer(RemoteServerOptions options, std::function<void()> changed)
     : options_(std::move(options)), changed_(std::move(changed)) {
@@ -142,7 +133,7 @@ std::uint64_t RemoteServer::meet(RpcClient& client) {
     sets_up = sets_up_;
   }
   return decode_life(client.call(encode(ServerOrder{0, orders::Meet{options_.run, sets_up}}),
-                                 deadline_after(Clock::system().now(), options_.answer_timeout)));
+                                 deadline_after(Clock::system().now(), kDurableServerPatience)));
 }
 
 /// Waits until it is time for it, or the connection was away and is back; nothing: the link ends.

@@ -29,8 +29,6 @@ struct RemoteServerOptions {
   Duration between_tries = std::chrono::milliseconds(50);
   /// How often it is asked whether it is there.
   Duration look_every = std::chrono::milliseconds(200);
-  /// It may be saving. (Who is gone the connection tells, and the job.)
-  Duration answer_timeout = std::chrono::seconds(300);
 };
 
 /// A thread meets the server, asks it now and then, and meets the next one. Threads: any.

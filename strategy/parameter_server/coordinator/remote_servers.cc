@@ -8,13 +8,9 @@
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-namespace {
-
-constexpr Duration kSayWaitingEvery = std::chrono::milliseconds(4500);
-
-}  // namespace
 
 RemoteServers::RemoteServers(std::vector<RemoteServerOptions> servers, Duration patience)
     : patience_(patience), members_(servers.size()) {
@@ -57,7 +53,7 @@ bool RemoteServers::are_all_here() const {
 /// Those that were lost are followed by who is there now.
 void RemoteServers::take_lives(TimePoint deadline, const char* who) {
   const TimePoint begin = Clock::system().now();
-  TimePoint say_at = deadline_after(begin, kSayWaitingEvery);
+  TimePoint say_at = deadline_after(begin, kSayEvery);
   for (;;) {
     std::vector<std::string> missing;
     bool is_interrupted = false;
@@ -84,7 +80,7 @@ void RemoteServers::take_lives(TimePoint deadline, const char* who) {
            tutti::join(missing), "; start them again, or read their logs");
     }
     log_info(concat("coordinator: waits for servers ", since, ": ", tutti::join(missing)));
-    say_at = deadline_after(now, kSayWaitingEvery);
+    say_at = deadline_after(now, kSayEvery);
   }
 }
 

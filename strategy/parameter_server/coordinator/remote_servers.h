@@ -20,8 +20,7 @@ namespace tutti::internal {
 class RemoteServers final : public ServerGroup {
  public:
   /// `patience`: for a server that was lost to be back, and for its answer to an order.
-  explicit RemoteServers(std::vector<RemoteServerOptions> servers,
-                         Duration patience = std::chrono::seconds(300));
+  RemoteServers(std::vector<RemoteServerOptions> servers, Duration patience);
   ~RemoteServers() override;
 
   /// Until the processes that are there now can be used: the program is being set up. Throws

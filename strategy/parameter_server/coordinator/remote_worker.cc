@@ -7,15 +7,9 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-
-namespace {
-
-/// Of a worker that is simply not there.
-constexpr Duration kComplainOfWorkerEvery = std::chrono::seconds(30);
-
-}  // namespace
 
 RemoteWorker::RemoteWorker(RemoteWorkerOptions options) : options_(std::move(options)) {
   if (options_.when_lost) {
@@ -61,13 +55,8 @@ TaskOutcome RemoteWorker::lost(AttemptReport::Kind kind, const std::string& text
 void RemoteWorker::start(WorkerTask task, Done done) {
   const CoordinatorNews::Said said =
       task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
-  RunTask request{0,
-                  task.number,
-                  task.attempt,
-                  task.term,
-                  said.term == task.term ? said.finished_below : 0,
-                  task.step,
-                  task.arguments};
+  RunTask request{0, said.term == task.term ? said.finished_below : 0, std::move(task)};
+  const WorkerTask& own = request.task;
   std::string refused;
   std::shared_ptr<RpcClient> client;
   try {
@@ -75,10 +64,10 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     if (is_alive()) {
       request.call = next_call_++;
       // (With the lock: answers come in the order of the calls.)
-      const auto name = task.number == WorkerTask::kNoClosure
-                            ? concat("step ", task.step)
-                            : concat("closure ", task.number, " (", task.step, ")");
-      sent_.push_back({client_->start(encode(request)), done, name, task.number, task.attempt});
+      const auto name = own.number == WorkerTask::kNoClosure
+                            ? concat("step ", own.step)
+                            : concat("closure ", own.number, " (", own.step, ")");
+      sent_.push_back({client_->start(encode(request)), done, name, own.number, own.attempt});
       client = client_;
       condition_.notify_all();
     }
@@ -92,38 +81,39 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     return done(lost(AttemptReport::Kind::kNotStarted,
                      concat("worker ", options_.worker, ": is not connected")));
   }
-  task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
+  own.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
     if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
   });
 }
 
-void RemoteWorker::recall(std::uint64_t number, int attempt) {
+bool RemoteWorker::recall(std::uint64_t number, int attempt) {
   std::shared_ptr<RpcClient> client;
   {
     MutexLock lock(mutex_);
     client = client_;
   }
-  if (client == nullptr) return;
+  if (client == nullptr) return false;
   try {
-    const Packet answer =
-        client->call(encode(RecallTask{number, attempt}),
-                     deadline_after(Clock::system().now(), options_.recall_timeout));
-    if (!std::holds_alternative<Nest>(decode_outcome(answer))) return;  // it has begun, or ended
+    const Packet answer = client->call(encode(RecallTask{number, attempt}),
+                                       deadline_after(Clock::system().now(), kRecallPatience));
+    if (!std::holds_alternative<Nest>(decode_outcome(answer)))
+      return false;  // it has begun, or ended
   } catch (const Error&) {
-    return;  // lost, or slow: its own answer will say what became of it
+    return false;  // lost, or slow: its own answer will say what became of it
   }
   Done done;
   {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(
         sent_, [&](const Sent& each) { return each.number == number && each.attempt == attempt; });
-    if (found == sent_.end()) return;
+    if (found == sent_.end()) return false;
     done = std::move(found->done);
     // Its own answer is the same report. The thread may wait for it already.
     found->done = [](const TaskOutcome&) {};
   }
   done(lost(AttemptReport::Kind::kNotStarted,
             concat("worker ", options_.worker, ": gave it to another one")));
+  return true;
 }
 
 void RemoteWorker::watch(std::function<void()> on_change) {
@@ -213,10 +203,10 @@ void RemoteWorker::complain(const Error& error) {
     if (error.code() == ErrorCode::kFailedPrecondition) refusal_ = error;
   }
   const TimePoint now = Clock::system().now();
-  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
+  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainEvery);
   const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
   if (is_absent ? now < complain_at_ : !is_news) return;
-  complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
+  complain_at_ = deadline_after(now, kComplainEvery);
   log_warning(
       concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
 }

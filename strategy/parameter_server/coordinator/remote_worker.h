@@ -29,7 +29,6 @@ struct RemoteWorkerOptions {
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
   Duration between_tries = std::chrono::milliseconds(200);
   Duration hello_timeout = std::chrono::seconds(30);
-  Duration recall_timeout = std::chrono::seconds(5);
 };
 
 /// Calls go out at once; a thread waits for their answers in order. A broken connection, as the
@@ -41,7 +40,7 @@ class RemoteWorker final : public WorkerLink {
   ~RemoteWorker() override;
 
   void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t number, int attempt) override;
+  bool recall(std::uint64_t number, int attempt) override;
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override;
   void release(const PerWorkerHandle& handle) override;

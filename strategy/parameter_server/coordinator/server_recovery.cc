@@ -6,15 +6,13 @@
 #include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
 
-/// A disk that refused a cut is asked again.
-constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
 /// To bring servers back that all live, and yet cannot do what they are told.
 constexpr int kMostTries = 5;
-constexpr Duration kLookAgainAfter = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -106,7 +104,7 @@ void ServerRecovery::wait_for_work() {
   const MutexLock lock(mutex_);
   // Looks again soon: the first closure that ends after the time is told by nobody.
   const TimePoint look_again =
-      std::max(next_cut_at_, deadline_after(Clock::system().now(), kLookAgainAfter));
+      std::max(next_cut_at_, deadline_after(Clock::system().now(), kLookForCutEvery));
   (void)changed_.wait_until(mutex_, look_again, [this]() TUTTI_REQUIRES(mutex_) {
     return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_ || is_due();
   });
@@ -148,7 +146,7 @@ std::optional<Error> ServerRecovery::try_cut() {
       if (!servers_.lost()) {
         log_warning(concat("coordinator: could not save a cut: ", error.message(),
                            "; the one before and the logs since then still count"));
-        next_cut_at_ = deadline_after(Clock::system().now(), kTryAgainAfter);
+        next_cut_at_ = deadline_after(Clock::system().now(), kTryCutAgainAfter);
         return error;
       }
     }

@@ -11,9 +11,9 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/coordinator/server_group.h"
-#include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {

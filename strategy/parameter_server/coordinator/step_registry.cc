@@ -6,9 +6,6 @@
 #include <numeric>
 #include <sstream>
 
-#include "tutti/core/hash.h"
-#include "tutti/core/sync.h"
-
 namespace tutti::internal {
 namespace {
 
@@ -45,22 +42,13 @@ std::map<std::string, std::string> lines_by_name(const std::string& text) {
 
 }  // namespace
 
-struct StepRegistry::Impl {
-  mutable Mutex mutex;
-  std::map<std::string, StepDefinition, std::less<>> steps TUTTI_GUARDED_BY(mutex);
-  std::map<std::uint64_t, ResourceDefinition> resources TUTTI_GUARDED_BY(mutex);
-};
-
-StepRegistry::StepRegistry() : impl_(std::make_unique<Impl>()) {}
-StepRegistry::~StepRegistry() = default;
-
 void StepRegistry::add(StepDefinition definition) {
   if (definition.name.empty() || definition.name.find_first_of("(:\n") != std::string::npos) {
     fail(ErrorCode::kInvalidArgument, "define: '", definition.name,
          "' is no name of a step; expected a text without (, : and line ends");
   }
-  MutexLock lock(impl_->mutex);
-  const auto [place, is_new] = impl_->steps.try_emplace(definition.name, definition);
+  MutexLock lock(mutex_);
+  const auto [place, is_new] = steps_.try_emplace(definition.name, definition);
   if (!is_new) {
     fail(ErrorCode::kAlreadyExists, "define: the step '", definition.name,
          "' is defined already, as ", place->second.signature, ", and now as ",
@@ -69,11 +57,11 @@ void StepRegistry::add(StepDefinition definition) {
 }
 
 const StepDefinition& StepRegistry::find(std::string_view name) const {
-  MutexLock lock(impl_->mutex);
-  const auto found = impl_->steps.find(name);
-  if (found != impl_->steps.end()) return found->second;
+  MutexLock lock(mutex_);
+  const auto found = steps_.find(name);
+  if (found != steps_.end()) return found->second;
   std::vector<std::string> names;
-  for (const auto& [each, definition] : impl_->steps) names.push_back(each);
+  for (const auto& [each, definition] : steps_) names.push_back(each);
   fail(ErrorCode::kNotFound, "schedule: no step '", name, "' is defined; the nearest of ",
        names.size(), " names: ", join(nearest(names, name)),
        "; try define() on every task, before start()");
@@ -82,36 +70,30 @@ const StepDefinition& StepRegistry::find(std::string_view name) const {
 std::uint64_t StepRegistry::define_resource(
     std::string type, std::string text,
     std::function<std::shared_ptr<void>(int, std::uint64_t)> make) {
-  MutexLock lock(impl_->mutex);
-  const std::uint64_t id = impl_->resources.size();
-  impl_->resources[id] = {id, std::move(type), std::move(text), std::move(make)};
+  MutexLock lock(mutex_);
+  const std::uint64_t id = resources_.size();
+  resources_[id] = {id, std::move(type), std::move(text), std::move(make)};
   return id;
 }
 
 ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
-  MutexLock lock(impl_->mutex);
-  const auto found = impl_->resources.find(id);
-  if (found == impl_->resources.end()) {
+  MutexLock lock(mutex_);
+  const auto found = resources_.find(id);
+  if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id, ": is not defined here; expected below ",
-         impl_->resources.size(), "; try to make it on every task, before start()");
+         resources_.size(), "; try to make it on every task, before start()");
   }
   return found->second;
 }
 
 std::string StepRegistry::text() const {
-  MutexLock lock(impl_->mutex);
+  MutexLock lock(mutex_);
   std::string text;
-  for (const auto& [name, step] : impl_->steps) text += step.signature + "\n";
-  for (const auto& [id, resource] : impl_->resources) {
+  for (const auto& [name, step] : steps_) text += step.signature + "\n";
+  for (const auto& [id, resource] : resources_) {
     text += concat("per-worker value ", id, ": ", resource.type, ", ", resource.text, "\n");
   }
   return text;
-}
-
-std::string StepRegistry::hash() const {
-  Hasher hasher;
-  hasher.update(text());
-  return hasher.hex_digest();
 }
 
 void StepRegistry::require_same(const std::string& own_text, const std::string& own_name,

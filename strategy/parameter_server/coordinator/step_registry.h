@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti::internal {
@@ -108,9 +109,6 @@ auto as_input(const Body& body) {
 /// definitions stay where they are.
 class StepRegistry {
  public:
-  StepRegistry();
-  ~StepRegistry();
-
   /// Throws kAlreadyExists with both signatures, kInvalidArgument for an empty name.
   template <class Fn>
   void define(std::string_view name, Fn fn);
@@ -126,8 +124,6 @@ class StepRegistry {
 
   /// One line per step, by name, then one per resource: what tasks compare.
   std::string text() const;
-  /// XXH3-128 of text().
-  std::string hash() const;
   /// Throws kFailedPrecondition listing what is missing on either side and what differs, unless
   /// the texts are equal.
   static void require_same(const std::string& own_text, const std::string& own_name,
@@ -138,8 +134,9 @@ class StepRegistry {
   template <class Result, class Fn, class... P>
   static StepDefinition definition_of(std::string name, Fn fn, std::tuple<P...>*);
 
-  struct Impl;
-  const std::unique_ptr<Impl> impl_;
+  mutable Mutex mutex_;
+  std::map<std::string, StepDefinition, std::less<>> steps_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, ResourceDefinition> resources_ TUTTI_GUARDED_BY(mutex_);
 };
 
 template <class Result, class Fn, class... P>

@@ -7,11 +7,10 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
                         const std::string& text) {
@@ -51,8 +50,7 @@ WorkerResourceTable::Made WorkerResourceTable::make(const PerWorkerHandle& handl
         fail(ErrorCode::kInvalidArgument, "per-worker value ", handle.id, ": expected ",
              definition.type, ", got a handle of ", handle.type);
       }
-      strategy_.run_on_worker(worker_,
-                              [&] { made.value = definition.make(worker_, handle.instance); });
+      made.value = definition.make(worker_, handle.instance);
     });
   } catch (const OriginError& error) {
     made.error =
@@ -76,7 +74,7 @@ TaskRunner::TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegi
     : worker_(worker),
       strategy_(strategy),
       registry_(registry),
-      resources_(worker, strategy, registry),
+      resources_(worker, registry),
       thread_(Executor::system().start(concat("ps-worker-", worker), [this] { run(); })) {}
 
 TaskRunner::~TaskRunner() {
@@ -92,7 +90,7 @@ TaskRunner::~TaskRunner() {
   thread_->join();
 }
 
-void TaskRunner::start(WorkerTask task, WorkerLink::Done done) {
+void TaskRunner::start(WorkerTask task, Done done) {
   {
     MutexLock lock(mutex_);
     if (!is_dead_) {
@@ -216,12 +214,12 @@ TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
     Nest result;
     const auto body = [&] { result = step.run(task.arguments, resources_); };
     if (task.number == WorkerTask::kNoClosure) {
-      strategy_.run_on_worker(worker_, body);
+      body();
     } else {
       const ClosureContext context(task.number, task.attempt, worker_, task.term, task.news,
                                    task.token);
       const ClosureScope scope(context);
-      strategy_.run_closure(context, body);
+      strategy_.run_closure(body);
     }
     return result;
   } catch (const OriginError& error) {

@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// same life: each use gets the error. Threads: any; find() from one.
 class WorkerResourceTable final : public WorkerResources {
  public:
-  WorkerResourceTable(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
-      : worker_(worker), strategy_(strategy), registry_(registry) {}
+  WorkerResourceTable(int worker, const StepRegistry& registry)
+      : worker_(worker), registry_(registry) {}
   std::shared_ptr<void> find(const PerWorkerHandle& handle) override;
   void release(const PerWorkerHandle& handle);
 
@@ -35,35 +35,35 @@ class WorkerResourceTable final : public WorkerResources {
   Made make(const PerWorkerHandle& handle);
 
   const int worker_;
-  CoordinatedStrategy& strategy_;
   const StepRegistry& registry_;
   Mutex mutex_;
   std::map<Key, Made> made_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Threads: any, all functions.
-class TaskRunner {
+/// Also the link to a worker that is a thread of the coordinator's process.
+class TaskRunner final : public WorkerLink {
  public:
   /// `strategy` and `registry` outlive it.
   TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// die(), then waits for the task that runs.
-  ~TaskRunner();
+  ~TaskRunner() override;
 
-  void start(WorkerTask task, WorkerLink::Done done);
-  /// See WorkerLink. Returns whether it had not begun.
-  bool recall(std::uint64_t number, int attempt);
+  void start(WorkerTask task, Done done) override;
+  bool recall(std::uint64_t number, int attempt) override;
+  bool is_alive() const override { return true; }
+  void watch(std::function<void()>) override {}
   /// As a process that ends: the task that runs is reported lost with `text`, those that wait as
   /// not started, and what the thread still does counts for nothing.
   void die(ErrorCode code, const std::string& text);
-  void release(const PerWorkerHandle& handle);
-  std::string doing() const;
+  void release(const PerWorkerHandle& handle) override;
+  std::string doing() const override;
   /// Whether its thread works for nobody any more and has ended.
   bool has_ended() const;
 
  private:
   struct Given {
     WorkerTask task;
-    WorkerLink::Done done;
+    Done done;
   };
   void run();
   TaskOutcome outcome_of(const WorkerTask& task);

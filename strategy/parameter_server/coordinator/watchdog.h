@@ -5,21 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
 
 namespace tutti {
-
-struct WatchdogOptions {
-  /// Zero or less: no watchdog, no thread.
-  Duration timeout = Duration::zero();
-  /// What is under way, in lines: logged with the stacks.
-  std::function<std::string()> describe = {};
-  /// Called after the log, each time.
-  std::function<void()> on_timeout = {};
-};
 
 /// Looks at a count each timeout / 10. When it did not change for the timeout, the stacks of all
 /// threads and what is under way are logged, and the time starts anew.

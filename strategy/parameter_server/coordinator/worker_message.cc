@@ -21,10 +21,12 @@ void put(const WorkerHello& hello, PayloadWriter&, v1::WorkerRequest& out) {
   out.mutable_hello()->set_steps(hello.steps);
 }
 void put(const RunTask& run, PayloadWriter& payload, v1::WorkerRequest& out) {
-  v1::WorkerRequest::RunTask& task = *out.mutable_run();
-  task.set_task(run.call), task.set_number(run.number), task.set_attempt(run.attempt);
-  task.set_term(run.term), task.set_finished_below(run.finished_below), task.set_step(run.step);
-  put_nest(run.arguments, payload, *task.mutable_arguments());
+  const WorkerTask& task = run.task;
+  v1::WorkerRequest::RunTask& message = *out.mutable_run();
+  message.set_task(run.call), message.set_finished_below(run.finished_below);
+  message.set_number(task.number), message.set_attempt(task.attempt);
+  message.set_term(task.term), message.set_step(task.step);
+  put_nest(task.arguments, payload, *message.mutable_arguments());
 }
 void put(const CancelTask& cancel, PayloadWriter&, v1::WorkerRequest& out) {
   out.mutable_cancel()->set_task(cancel.call);
@@ -55,13 +57,9 @@ WorkerRequest get_request(const v1::WorkerRequest& in, PayloadReader& payload) {
     case v1::WorkerRequest::kRun: {
       const v1::WorkerRequest::RunTask& task = in.run();
       if (!task.has_arguments()) fail_message("a task without arguments");
-      return RunTask{task.task(),
-                     task.number(),
-                     task.attempt(),
-                     task.term(),
-                     task.finished_below(),
-                     task.step(),
-                     get_nest(task.arguments(), payload)};
+      return RunTask{task.task(), task.finished_below(),
+                     WorkerTask{task.number(), task.attempt(), task.term(), task.step(),
+                                get_nest(task.arguments(), payload)}};
     }
     case v1::WorkerRequest::kCancel:
       return CancelTask{in.cancel().task()};

@@ -19,12 +19,8 @@ struct WorkerHello {
 /// Answered with the outcome, when there is one.
 struct RunTask {
   std::uint64_t call = 0;  // unique among those of the client
-  std::uint64_t number = 0;
-  int attempt = 1;
-  std::uint64_t term = 0;
   std::uint64_t finished_below = 0;
-  std::string step = {};
-  Nest arguments = {};
+  WorkerTask task = {};  // news and token do not travel
 };
 struct CancelTask {
   std::uint64_t call = 0;

@@ -37,34 +37,29 @@ void WorkerService::greet(RpcCall& call, const WorkerHello& hello) {
 
 void WorkerService::run(std::shared_ptr<RpcCall> call, RunTask request) {
   const Key key(call->peer().client, request.call);
-  WorkerTask task;
+  WorkerTask& task = request.task;
   std::vector<std::shared_ptr<CancellationToken>> outdated;
   {
     MutexLock lock(mutex_);
     const auto found = asked_.find(key);
     if (found != asked_.end() && found->second.answer) return call->reply(*found->second.answer);
     if (found != asked_.end()) return found->second.waiting.push_back(std::move(call));
-    if (request.term < term_) {
-      fail(ErrorCode::kAborted, "worker ", worker_, ": the coordinator of term ", request.term,
+    if (task.term < term_) {
+      fail(ErrorCode::kAborted, "worker ", worker_, ": the coordinator of term ", task.term,
            " was replaced; expected term ", term_);
     }
-    if (request.term > term_) {
-      term_ = request.term;
+    if (task.term > term_) {
+      term_ = task.term;
       for (auto& [other, asked] : asked_) {
         if (asked.term < term_) outdated.push_back(asked.token);
       }
     }
-    task = {request.number,
-            request.attempt,
-            request.term,
-            std::move(request.step),
-            std::move(request.arguments),
-            news_,
-            std::make_shared<CancellationToken>()};
-    asked_[key] = {request.term, task.token, {std::move(call)}, {}};
+    task.news = news_;
+    task.token = std::make_shared<CancellationToken>();
+    asked_[key] = {task.term, task.token, {std::move(call)}, {}};
   }
   for (const auto& token : outdated) token->cancel();
-  news_->hear({request.term, request.finished_below});
+  news_->hear({task.term, request.finished_below});
   runner_->start(std::move(task),
                  [this, key](const TaskOutcome& outcome) { answer(key, outcome); });
 }

@@ -7,7 +7,7 @@
 
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/job.h"
+#include "tutti/strategy/parameter_server/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

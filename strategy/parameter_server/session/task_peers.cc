@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/job.h"
+#include "tutti/strategy/parameter_server/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

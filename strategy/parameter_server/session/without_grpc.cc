@@ -48,7 +48,6 @@ std::string scheduled_content(const std::string&, const Nest&) { refuse(); }
 std::pair<std::string, Nest> decode_scheduled(const std::string&) { refuse(); }
 
 std::vector<std::byte> encode_record(const ClosureEvent&) { refuse(); }
-bool is_of_all_servers(std::span<const std::byte>) { refuse(); }
 std::size_t read_journal(std::span<const std::byte>,
                          const std::function<void(const ClosureEvent&)>&) {
   refuse();

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::asynchronous_training_tests {
@@ -224,7 +224,8 @@ TEST(AsynchronousTraining, REL_G5b_KilledWorkersChangeNoCount) {
   Variable rows(Tensor::full({7}, 0.0, DType::kInt64), {.name = "rows"});
   Variable twice(Tensor::scalar(0, DType::kInt64), {.name = "twice"});
   const Tensor one = Tensor::scalar(1, DType::kInt64);
-  ClusterCoordinator coordinator(strategy, {.most_attempts = 100, .most_workers_lost = 100});
+  testing::MortalWorkers workers(strategy);
+  ClusterCoordinator coordinator(workers, {.most_attempts = 100, .most_workers_lost = 100});
   coordinator.define("count", [&](std::int64_t number) {
     count.assign_add(one);
     (void)count.value();  // what was changed so far is sent
@@ -235,17 +236,13 @@ TEST(AsynchronousTraining, REL_G5b_KilledWorkersChangeNoCount) {
     twice.assign_add(one);
   });
   coordinator.start();
-  const auto worker = [&](int index) -> internal::EmbeddedWorker& {
-    return dynamic_cast<internal::EmbeddedWorker&>(
-        internal::CoordinatorInside::worker(coordinator, index));
-  };
   std::vector<int> killed;
   for (std::int64_t number = 0; number < kClosures; ++number) {
     (void)coordinator.schedule("count", number);
     if (number % 25 != 24) continue;
     const auto victim = static_cast<int>(number / 25 % kWorkers);
-    worker(victim).kill();
-    worker(victim).restart();
+    testing::mortal_worker(coordinator, victim).kill();
+    testing::mortal_worker(coordinator, victim).restart();
     killed.push_back(victim);
   }
   coordinator.join();

@@ -37,7 +37,7 @@ class Book {
     return attempt;
   }
   void finish(std::uint64_t number) {
-    apply(events::Finished{number, ledger.find(number)->attempts, "result"});
+    apply(events::Finished{number, ledger.find(number)->attempts});
   }
   void fail(std::uint64_t number, const std::string& text = "boom") {
     apply(events::Failed{{number, ledger.find(number)->attempts, 0, ErrorOrigin::kUser,
@@ -81,11 +81,11 @@ TEST(ClosureLedger, RefusesWhatCannotHappenAndStaysAsItWas) {
   book.start(0);
   const ClosureLedger before = book.ledger;
   const std::vector<ClosureEvent> impossible = {
-      events::Scheduled{7, ""},  events::Started{0, 2, 0},   events::Started{1, 2, 0},
-      events::Started{9, 1, 0},  events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
-      events::Stopped{5, 1},     events::ErrorRaised{},      events::TookOver{1},
-      events::TookOver{3},       events::CutBegan{0},        events::CutTaken{1},
-      events::PutBack{1, 1, {}}, events::Failed{{1, 1}},     events::BeganAfter{1, 1}};
+      events::Scheduled{7, ""},  events::Started{0, 2, 0}, events::Started{1, 2, 0},
+      events::Started{9, 1, 0},  events::Finished{0, 2},   events::Finished{1, 1},
+      events::Stopped{5, 1},     events::ErrorRaised{},    events::TookOver{1},
+      events::TookOver{3},       events::CutBegan{0},      events::CutTaken{1},
+      events::PutBack{1, 1, {}}, events::Failed{{1, 1}},   events::BeganAfter{1, 1}};
   for (const ClosureEvent& event : impossible) {
     expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"},
                  [&] { book.ledger.apply(event); });

@@ -313,7 +313,8 @@ TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
 TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
   std::vector<std::byte> journal;
   ClosureQueueOptions options;
-  options.journal = [&](std::span<const std::byte> record) {
+  options.journal = [&](const ClosureEvent& event) {
+    const std::vector<std::byte> record = encode_record(event);
     journal.insert(journal.end(), record.begin(), record.end());
   };
   {
@@ -341,7 +342,7 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
 TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
   int left = 3;
   ClosureQueueOptions options;
-  options.journal = [&](std::span<const std::byte>) {
+  options.journal = [&](const ClosureEvent&) {
     if (left-- == 0) fail(ErrorCode::kResourceExhausted, "journal: no space left");
   };
   ClosureQueue queue(options);  // one record

@@ -1,6 +1,6 @@
 // A whole job with a coordinator on real connections, its tasks threads of this process.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinated_job.h"
+#include "tutti/strategy/parameter_server/job.h"
 
 #include <memory>
 #include <optional>
@@ -13,10 +13,11 @@
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::coordinated_job_tests {
 
-using internal::CoordinatedJob;
+using internal::ParameterServerJob;
 using strategy_tests::num;
 using testing::expect_error;
 using testing::HangWatchdog;
@@ -48,14 +49,21 @@ WorkerGroupOptions patient_group() {
   return group;
 }
 
+ParameterServerOptions coordinated_options() {
+  ParameterServerOptions options;
+  options.local = strategy_tests::on_cpus(1);
+  options.cluster = patient_group();
+  options.coordinated = true;
+  return options;
+}
+
 /// A worker whose closures add 1 to "total", which is on ps 0.
 class CountingWorker final : public CoordinatedStrategy {
  public:
-  explicit CountingWorker(CoordinatedJob& job) : job_(job) {}
+  explicit CountingWorker(ParameterServerJob& job) : job_(job) {}
   int num_workers() const override { return job_.num_workers(); }
   std::string worker_name(int worker) const override { return job_.worker_name(worker); }
-  void run_closure(const ClosureContext&, const std::function<void()>& body) override { body(); }
-  void run_on_worker(int, const std::function<void()>& body) override { body(); }
+  void run_closure(const std::function<void()>& body) override { body(); }
   void count() {
     const ClosureContext& closure = *ClosureContext::current();
     internal::OperationBatch batch;
@@ -68,7 +76,7 @@ class CountingWorker final : public CoordinatedStrategy {
   }
 
  private:
-  CoordinatedJob& job_;
+  ParameterServerJob& job_;
 };
 
 /// Runs a worker or server until the chief is done; its exit code.
@@ -89,7 +97,7 @@ class ServingTask {
 
  private:
   void serve(const StaticResolver& resolver) {
-    CoordinatedJob job(resolver, patient_group(), {});
+    ParameterServerJob job(resolver, coordinated_options());
     CountingWorker strategy(job);
     internal::StepRegistry registry;
     registry.define("count", [&strategy] { strategy.count(); });
@@ -98,14 +106,6 @@ class ServingTask {
   int code_ = -1;
   std::unique_ptr<Thread> thread_;
 };
-
-ParameterServerOptions coordinated_options() {
-  ParameterServerOptions options;
-  options.local = strategy_tests::on_cpus(1);
-  options.cluster = patient_group();
-  options.coordinated = true;
-  return options;
-}
 
 /// The chief's program: counts closures, and fails at the end when it is asked to.
 std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
@@ -145,8 +145,9 @@ TEST(CoordinatedJob, AChiefThatFailsIsNoGoodEnd) {
 
 TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
   const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
-  expect_error(ErrorCode::kInvalidArgument, {"expected a chief", "tutti run --chief"},
-               [&] { CoordinatedJob(task_resolver(cluster, "worker", 0), patient_group(), {}); });
+  expect_error(ErrorCode::kInvalidArgument, {"expected a chief", "tutti run --chief"}, [&] {
+    ParameterServerJob(task_resolver(cluster, "worker", 0), coordinated_options());
+  });
 }
 
 TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {

@@ -17,7 +17,6 @@
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::testing {
@@ -35,12 +34,10 @@ class CountingStrategy final : public CoordinatedStrategy {
   }
 
   int num_workers() const override { return num_workers_; }
-  std::string worker_name(int worker) const override { return concat("worker ", worker); }
-  void run_closure(const ClosureContext&, const std::function<void()>& body) override {
+  void run_closure(const std::function<void()>& body) override {
     ordinal() = 0;
     body();
   }
-  void run_on_worker(int, const std::function<void()>& body) override { body(); }
 
   /// Called by steps.
   void count() {
@@ -106,11 +103,6 @@ inline std::vector<CoordinatorKind> all_coordinator_kinds() {
   return {{4096, Duration::zero(), "Plain"},
           {2, Duration::zero(), "CCO_13_TwoEntries"},
           {2, std::chrono::milliseconds(3), "CCO_13_StartDelay"}};
-}
-
-inline internal::EmbeddedWorker& embedded(const ClusterCoordinator& coordinator, int worker) {
-  return static_cast<internal::EmbeddedWorker&>(
-      internal::CoordinatorInside::worker(coordinator, worker));
 }
 
 /// A step that waits until it is let go, whoever cancels it: what a thread of a killed worker is.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/strategy/parameter_server/durable_helpers.h"
+#include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/rpc/rpc_server.h"
@@ -16,7 +17,6 @@
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 
@@ -156,8 +156,7 @@ class DurableJob final : public CoordinatedStrategy {
   }
 
   int num_workers() const override { return 3; }
-  std::string worker_name(int worker) const override { return concat("worker ", worker); }
-  void run_closure(const ClosureContext&, const std::function<void()>& body) override {
+  void run_closure(const std::function<void()>& body) override {
     servers_->begin_step();
     struct End {
       ~End() {
@@ -169,8 +168,11 @@ class DurableJob final : public CoordinatedStrategy {
     body();
     servers_->settle();
   }
-  void run_on_worker(int, const std::function<void()>& body) override { body(); }
   internal::ServerGroup* server_group() override { return group_.get(); }
+  std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
+                                                       internal::StepRegistry& registry) override {
+    return std::make_unique<testing::MortalWorker>(worker, *this, registry);
+  }
 
   /// Its journal's events are counted.
   ClusterCoordinator begin(const std::string& folder, std::uint64_t every_closures) {

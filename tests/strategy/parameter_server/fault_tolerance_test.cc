@@ -1,6 +1,7 @@
 // Workers that die and come back while closures run: scenarios FTB, with == where tf asserts >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
@@ -10,11 +11,11 @@ namespace tutti {
 namespace fault_tolerance_test {
 
 using testing::CountingStrategy;
-using testing::embedded;
 using testing::expect_error;
 using testing::Gate;
 using testing::HangWatchdog;
 using ::testing::HasSubstr;
+using testing::mortal_worker;
 using namespace std::chrono_literals;
 
 class FaultToleranceTest : public ::testing::Test {
@@ -22,7 +23,8 @@ class FaultToleranceTest : public ::testing::Test {
   HangWatchdog watchdog_{"workers that die", 60s};
   Gate gate_;  // outlives the workers' threads
   CountingStrategy strategy_{4};
-  ClusterCoordinator coordinator_{strategy_};
+  testing::MortalWorkers workers_{strategy_};
+  ClusterCoordinator coordinator_{workers_};
 
   void start() {
     coordinator_.define("count", [this] { strategy_.count(); });
@@ -41,8 +43,8 @@ class FaultToleranceTest : public ::testing::Test {
   void schedule(const std::string& step, int count) {
     for (int i = 0; i < count; ++i) coordinator_.schedule(step);
   }
-  void kill(int worker) { embedded(coordinator_, worker).kill(); }
-  void restart(int worker) { embedded(coordinator_, worker).restart(); }
+  void kill(int worker) { mortal_worker(coordinator_, worker).kill(); }
+  void restart(int worker) { mortal_worker(coordinator_, worker).restart(); }
   ~FaultToleranceTest() override { gate_.open(); }
 };
 
@@ -169,7 +171,8 @@ TEST(FaultTolerance, FTB_09_VariablesAreReadWhileAWorkerIsAwayAndBack) {
   ParameterServerStrategy strategy(options);
   const auto scope = strategy.scope();
   Variable count(Tensor::scalar(0, DType::kInt64), {.name = "count"});
-  ClusterCoordinator coordinator(strategy);
+  testing::MortalWorkers workers(strategy);
+  ClusterCoordinator coordinator(workers);
   Gate gate;
   coordinator.define("count", [&] { count.assign_add(Tensor::scalar(1, DType::kInt64)); });
   coordinator.define("long", [&] { gate.pass(); });
@@ -179,8 +182,8 @@ TEST(FaultTolerance, FTB_09_VariablesAreReadWhileAWorkerIsAwayAndBack) {
   coordinator.schedule("long"), coordinator.schedule("long");
   gate.expect_inside(2);
   for (int i = 0; i < 200; ++i) {
-    if (i == 50) embedded(coordinator, 0).kill();
-    if (i == 100) embedded(coordinator, 0).restart();
+    if (i == 50) mortal_worker(coordinator, 0).kill();
+    if (i == 100) mortal_worker(coordinator, 0).restart();
     if (i == 120) gate.open();
     EXPECT_EQ(count.value().item_int(), 10);
   }
@@ -212,7 +215,7 @@ TEST_F(FaultToleranceTest, AClosureThatKillsWorkersFailsInsteadOfEatingAll) {
     gate_.expect_inside(death);
     for (int worker = 0; worker < 4; ++worker) {
       if (internal::CoordinatorInside::worker(coordinator_, worker).doing() != "nothing" &&
-          embedded(coordinator_, worker).is_alive()) {
+          mortal_worker(coordinator_, worker).is_alive()) {
         kill(worker);
         break;
       }
@@ -250,12 +253,13 @@ TEST_F(FaultToleranceTest, PerWorkerValuesAreMadeAnewAfterARestart) {
 TEST(FaultTolerance, WhenNobodyComesBackTheClosuresFail) {
   HangWatchdog watchdog("no worker");
   CountingStrategy strategy(2);
+  testing::MortalWorkers workers(strategy);
   ClusterCoordinatorOptions options;
   options.most_absence = 40ms;
-  ClusterCoordinator coordinator(strategy, options);
+  ClusterCoordinator coordinator(workers, options);
   coordinator.define("count", [&] { strategy.count(); });
   coordinator.start();
-  embedded(coordinator, 0).kill(), embedded(coordinator, 1).kill();
+  mortal_worker(coordinator, 0).kill(), mortal_worker(coordinator, 1).kill();
   coordinator.schedule("count");
   expect_error(ErrorCode::kUnavailable, {"worker error", "no worker was there for"},
                [&] { coordinator.join(); });

@@ -28,7 +28,7 @@ inline std::vector<ClosureEvent> journal_story() {
   }
   const auto run = [&](std::uint64_t number, int attempt) {
     story.push_back(events::Started{number, attempt, 1});
-    story.push_back(events::Finished{number, attempt, "result"});
+    story.push_back(events::Finished{number, attempt});
   };
   run(0, 1), run(1, 1), run(3, 1);
   story.push_back(events::CutBegan{1});

@@ -54,8 +54,9 @@ TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   const KeptWarnings quiet;
   const OwnFolder folder("loss_while_saving");
   internal::JournalFile journal(folder.path(), {});
-  ClosureQueue queue(
-      {.journal = [&](std::span<const std::byte> record) { journal.append(record); }});
+  ClosureQueue queue({.journal = [&](const internal::ClosureEvent& event) {
+    journal.append(internal::encode_record(event));
+  }});
   ServerThatDiesSaving servers;
   ServerRecovery recovery(queue, servers, journal, {.folder = folder.path()});
   servers.recovery = &recovery;

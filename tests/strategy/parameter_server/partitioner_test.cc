@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/strategy/parameter_server/row_ranges.h"
-#include "tutti/strategy/parameter_server/server_picker.h"
+#include "tutti/strategy/parameter_server/shard_placement.h"
 
 namespace tutti::partitioner_tests {
 

@@ -122,7 +122,7 @@ class ProtocolModel::Successors {
         return hear(next, m, servers.take_push(m), is_answered);
       case Message::Kind::kDone:
         if (next.ledger.is_current(m.number, m.attempt)) {
-          next.record(events::Finished{m.number, m.attempt, ""});
+          next.record(events::Finished{m.number, m.attempt});
         }
         return;
       case Message::Kind::kFence:

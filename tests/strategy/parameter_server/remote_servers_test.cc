@@ -6,7 +6,7 @@
 #include <array>
 
 #include "tests/strategy/parameter_server/counting_servers.h"
-#include "tutti/strategy/parameter_server/durability.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 
 namespace tutti::remote_servers_tests {
 
@@ -296,8 +296,7 @@ TEST(RemoteServers, REL_G5b_CountsAreExactWhoeverDies) {
     const auto victim = static_cast<int>(random.below(2 * place + 1, 3));
     switch (random.below(2 * place, 4)) {
       case 0: {
-        auto& worker = dynamic_cast<internal::EmbeddedWorker&>(
-            internal::CoordinatorInside::worker(*coordinator, victim));
+        testing::MortalWorker& worker = testing::mortal_worker(*coordinator, victim);
         worker.kill();
         worker.restart();
         break;

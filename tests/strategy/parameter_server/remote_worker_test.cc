@@ -75,11 +75,9 @@ class RemoteWorkerTest : public ::testing::Test {
    public:
     explicit Connected(RemoteWorkerTest& test) : test_(test) {}
     int num_workers() const override { return kWorkers; }
-    std::string worker_name(int worker) const override { return concat("worker ", worker); }
-    void run_closure(const ClosureContext&, const std::function<void()>&) override {
+    void run_closure(const std::function<void()>&) override {
       fail(ErrorCode::kInternal, "a closure ran on the chief");
     }
-    void run_on_worker(int, const std::function<void()>&) override {}
     std::unique_ptr<internal::WorkerLink> connect_worker(
         int worker, internal::StepRegistry& registry) override {
       internal::RemoteWorkerOptions options;
@@ -267,7 +265,7 @@ TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
   using namespace internal;
   const std::vector<WorkerRequest> requests = {
       WorkerHello{"train() -> nothing\n"},
-      RunTask{1, 2, 3, 4, 5, "train", to_nest(std::vector<int>{7})}, CancelTask{9},
+      RunTask{1, 5, WorkerTask{2, 3, 4, "train", to_nest(std::vector<int>{7})}}, CancelTask{9},
       RecallTask{3, 2}, ReleaseValue{{1, 2, "float", {}}}};
   for (const WorkerRequest& request : requests) {
     const Packet packet = encode(request);

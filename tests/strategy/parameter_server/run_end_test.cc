@@ -1,6 +1,6 @@
 // When a task of a job with parameter servers has nothing to do any more, and with which code.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/run_end.h"
+#include "tutti/strategy/parameter_server/job_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 
 #include "tutti/core/process_probe.h"
 #include "tutti/core/text.h"
-#include "tutti/strategy/parameter_server/job_watch.h"
 
 namespace tutti::internal {
 namespace {
@@ -157,8 +156,8 @@ TEST_F(RunWithoutCoordinator, ATaskWhoseConnectionBrokeIsStillThere) {
 TEST(JobWatch, TellsOfTasksThatAreGoneAndNotOfConnections) {
   JobWatch watch({"ps", 0}, {}, RunRules{false, 2, 2, true});
   std::vector<std::string> told;
-  const auto subscription = watch.when_worker_lost(
-      1, [&](std::uint64_t, const Error& error) { told.push_back(error.message()); });
+  const auto subscription = watch.when_lost(
+      {"worker", 1}, [&](std::uint64_t, const Error& error) { told.push_back(error.message()); });
   const Member self{{"ps", 0, ""}, 0, "", this_process().pid, true};
   std::uint64_t number = 0;
   const auto hear = [&](VerdictKind kind, const Member& who) {

@@ -4,13 +4,13 @@
 #include <optional>
 
 #include "tests/strategy/parameter_server/durable_helpers.h"
+#include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -51,7 +51,7 @@ struct Counting {
     begin(kept_in(folder, every_closures));
   }
   void begin(const ClusterCoordinatorOptions& options) {
-    coordinator.emplace(strategy, options);
+    coordinator.emplace(workers, options);
     coordinator->define("count", [this](std::int64_t number) {
       const Tensor one = Tensor::scalar(1, DType::kInt64);
       count.assign_add(one);
@@ -68,8 +68,7 @@ struct Counting {
   std::int64_t next() const { return static_cast<std::int64_t>(coordinator->num_scheduled()); }
   RemoteValue schedule() { return coordinator->schedule("count", next()); }
   void kill_worker(int index) {
-    auto& worker = dynamic_cast<internal::EmbeddedWorker&>(
-        internal::CoordinatorInside::worker(*coordinator, index));
+    testing::MortalWorker& worker = testing::mortal_worker(*coordinator, index);
     worker.kill();
     worker.restart();
   }
@@ -85,6 +84,7 @@ struct Counting {
 
   ParameterServerStrategy strategy;
   const Scope scope;
+  testing::MortalWorkers workers{strategy};
   Variable count{Tensor::scalar(0, DType::kInt64), VariableOptions{.name = "count"}};
   Variable rows{Tensor::full({kRows}, 0.0, DType::kInt64), VariableOptions{.name = "rows"}};
   Variable twice{Tensor::scalar(0, DType::kInt64), VariableOptions{.name = "twice"}};

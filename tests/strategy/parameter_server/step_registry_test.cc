@@ -78,7 +78,7 @@ TEST(StepRegistry, TasksThatDefineOtherStepsAreTold) {
   worker.define("train", [](Tensor, int) {});
   worker.define("same", [] {});
   worker.define("test", [] { return 1.0f; });
-  EXPECT_NE(chief.hash(), worker.hash());
+  EXPECT_NE(chief.text(), worker.text());
   try {
     StepRegistry::require_same(chief.text(), "the chief", worker.text(), "worker 1");
     ADD_FAILURE() << "no error";
@@ -96,7 +96,7 @@ TEST(StepRegistry, TasksThatDefineOtherStepsAreTold) {
   again.define("evaluate", [](int) {});
   again.define("same", [] {});
   again.define("train", [](Tensor) {});  // another order
-  EXPECT_EQ(again.hash(), chief.hash());
+  EXPECT_EQ(again.text(), chief.text());
   StepRegistry::require_same(chief.text(), "a", again.text(), "b");
   again.define_resource("float", "made by a function", [](int, std::uint64_t) { return nullptr; });
   expect_error(ErrorCode::kFailedPrecondition, {"a lacks per-worker value 0: float"},

@@ -1,7 +1,6 @@
-// Records of the journal: u32 length, u32 CRC32C of what follows, a message ClosureEvent.
+// Records of the journal (u32 length, u32 CRC32C of what follows, a message ClosureEvent), and a
+// ledger as bytes: what a journal begins with, and what hashes compare.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "tutti/core/byte_codec.h"
 #include "tutti/core/crc32c.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/strategy/parameter_server/coordinator/report_message.h"
 
 namespace tutti::internal {
@@ -26,9 +26,8 @@ void put(const events::Started& event, v1::ClosureEvent& out) {
   started.set_worker(event.worker);
 }
 void put(const events::Finished& event, v1::ClosureEvent& out) {
-  v1::ClosureEvent::Finished& finished = *out.mutable_finished();
-  finished.set_number(event.number), finished.set_attempt(event.attempt);
-  finished.set_result(event.result);
+  out.mutable_finished()->set_number(event.number);
+  out.mutable_finished()->set_attempt(event.attempt);
 }
 void put(const events::PutBack& event, v1::ClosureEvent& out) {
   v1::ClosureEvent::PutBack& put_back = *out.mutable_put_back();
@@ -64,8 +63,7 @@ ClosureEvent get(const v1::ClosureEvent& in) {
     case v1::ClosureEvent::kStarted:
       return events::Started{in.started().number(), in.started().attempt(), in.started().worker()};
     case v1::ClosureEvent::kFinished:
-      return events::Finished{in.finished().number(), in.finished().attempt(),
-                              in.finished().result()};
+      return events::Finished{in.finished().number(), in.finished().attempt()};
     case v1::ClosureEvent::kPutBack:
       return events::PutBack{in.put_back().number(), in.put_back().attempt(),
                              get_report(in.put_back().report())};
@@ -119,15 +117,26 @@ std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t 
   return Record{std::move(*event), place + kRecordHead + length};
 }
 
-}  // namespace
-
-bool is_of_all_servers(std::span<const std::byte> record) {
-  // A message begins with the number of its one field, and the field is a message, too.
-  const int field = std::to_integer<int>(record[kRecordHead]) >> 3;
-  return field == v1::ClosureEvent::kTookOverFieldNumber ||
-         field == v1::ClosureEvent::kCutBeganFieldNumber ||
-         field == v1::ClosureEvent::kCutTakenFieldNumber;
+void put(const ClosureLedger::Closure& closure, v1::ClosureLedger::Closure& out) {
+  out.set_state(static_cast<std::uint32_t>(closure.state));
+  out.set_attempts(closure.attempts), out.set_worker(closure.worker);
+  out.set_content(closure.content);
+  for (const AttemptReport& report : closure.reports) put_report(report, *out.add_reports());
 }
+
+ClosureLedger::Closure get(const v1::ClosureLedger::Closure& in) {
+  using State = ClosureLedger::State;
+  ClosureLedger::Closure closure;
+  closure.state = checked_enum(in.state(), State::kQueued, State::kCancelled);
+  closure.attempts = in.attempts(), closure.worker = in.worker();
+  closure.content = in.content();
+  for (const v1::AttemptReport& report : in.reports()) {
+    closure.reports.push_back(get_report(report));
+  }
+  return closure;
+}
+
+}  // namespace
 
 std::vector<std::byte> encode_record(const ClosureEvent& event) {
   InArena<v1::ClosureEvent> message;
@@ -159,6 +168,64 @@ std::size_t read_journal(std::span<const std::byte> journal,
          "record at byte ", later, ", found other bytes; try a copy of the folder");
   }
   return place;
+}
+
+std::vector<std::byte> ClosureLedger::bytes() const {
+  InArena<v1::ClosureLedger> message;
+  v1::ClosureLedger& out = *message;
+  out.set_most_attempts(rules_.most_attempts);
+  out.set_most_workers_lost(rules_.most_workers_lost);
+  out.set_term(term_), out.set_next_number(next_number_), out.set_finished_below(finished_below_);
+  out.set_last_cut(last_cut_), out.set_last_cut_begun(last_cut_begun_);
+  out.set_is_taking_cut(is_taking_cut_);
+  for (const auto& [number, closure] : closures_) put(closure, *out.add_closures());
+  for (const ClosureFailure& failure : failures_) put_failure(failure, *out.add_failures());
+  out.set_is_whole(true);
+  return serialized(out, std::numeric_limits<std::uint32_t>::max());
+}
+
+/// Closures below the watermark have ended, and that at it has not.
+bool ClosureLedger::is_watermark_sound() const {
+  const auto has_ended = [](const auto& each) {
+    return each.second.state != State::kQueued && each.second.state != State::kRunning;
+  };
+  const auto first_not_ended = std::ranges::find_if_not(closures_, has_ended);
+  return finished_below_ ==
+         (first_not_ended == closures_.end() ? next_number_ : first_not_ended->first);
+}
+
+ClosureLedger ClosureLedger::restore(std::span<const std::byte> bytes, LedgerRules rules) {
+  const auto refuse = [&](const std::string& why) {
+    fail(ErrorCode::kDataLoss, "coordinator's journal: ", bytes.size(),
+         " bytes that are no state of closures (", why, ")");
+  };
+  InArena<v1::ClosureLedger> message;
+  const v1::ClosureLedger& in = *message;
+  ClosureLedger ledger(rules);
+  try {
+    parse(bytes, *message);
+    ledger.term_ = in.term(), ledger.next_number_ = in.next_number();
+    ledger.finished_below_ = in.finished_below();
+    ledger.last_cut_ = in.last_cut(), ledger.last_cut_begun_ = in.last_cut_begun();
+    ledger.is_taking_cut_ = in.is_taking_cut();
+    // Closures are forgotten from the first one on.
+    std::uint64_t number = in.next_number() - static_cast<std::uint64_t>(in.closures_size());
+    for (const v1::ClosureLedger::Closure& each : in.closures()) {
+      const Closure& closure = ledger.closures_.emplace(number, get(each)).first->second;
+      if (closure.state == State::kQueued) ledger.queued_.insert(number);
+      if (closure.state == State::kRunning) ++ledger.num_running_;
+      ++number;
+    }
+    for (const v1::ClosureFailure& each : in.failures()) {
+      ledger.failures_.push_back(get_failure(each));
+    }
+  } catch (const Error& error) {
+    refuse(error.message());
+  }
+  if (!in.is_whole()) refuse("it was cut off");
+  const bool are_numbers = static_cast<std::uint64_t>(in.closures_size()) <= in.next_number();
+  if (!are_numbers || !ledger.is_watermark_sound()) refuse("its numbers contradict each other");
+  return ledger;
 }
 
 }  // namespace tutti::internal

@@ -1,6 +1,6 @@
-// Names of update modes.
+// Names of modes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/update_mode.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 
 #include "tutti/core/error.h"
 
@@ -32,6 +32,26 @@ UpdateMode parse_update_mode(std::string_view text) {
   }
   fail(ErrorCode::kInvalidArgument,
        "update mode: expected sync, async, ssp or sync_replicas, got '", text, "'");
+}
+
+std::ostream& operator<<(std::ostream& out, VariablePlacement placement) {
+  return out << (placement == VariablePlacement::kRoundRobin ? "round_robin" : "least_bytes");
+}
+
+std::string to_string(Durability durability) {
+  return durability == Durability::kNone ? "none" : "logged";
+}
+
+std::ostream& operator<<(std::ostream& out, Durability durability) {
+  return out << to_string(durability);
+}
+
+Durability parse_durability(const std::string& text) {
+  for (const Durability each : {Durability::kNone, Durability::kLogged}) {
+    if (text == to_string(each)) return each;
+  }
+  fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy: durability '", text,
+       "'; expected one of ", Durability::kNone, ", ", Durability::kLogged);
 }
 
 }  // namespace tutti
