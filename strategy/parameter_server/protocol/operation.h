@@ -32,6 +32,8 @@ struct ShardSpec {
   std::int64_t first_row = 0;  // of a scalar: 0 and 1
   std::int64_t num_rows = 1;
   Shape shape() const;  // of the shard
+  /// Whether there are such rows of the whole.
+  bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
   /// "'embedding' (shard 1 of 4)".
   std::string to_string() const;
@@ -120,11 +122,6 @@ struct UpdateShard {
   /// how many changes it came late.
   std::uint64_t computed_at_version = 0;
 };
-/// The shard's values again, as a checkpoint has them.
-struct RestoreShard {
-  ShardId shard = 0;
-  Tensor value = {};
-};
 
 /// Answered with ServerStatistics::to_tensor().
 struct ReadStatistics {};
@@ -146,9 +143,13 @@ struct TellClock {
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, RestoreShard, ReadStatistics, TellClock>;
+                               UpdateShard, ReadStatistics, TellClock>;
 /// Whether doing it twice would differ from once (all but creation, reads and clocks).
-bool changes_values(const Operation& operation);
+inline bool changes_values(const Operation& operation) {
+  return std::holds_alternative<AssignShard>(operation) ||
+         std::holds_alternative<ScatterShard>(operation) ||
+         std::holds_alternative<UpdateShard>(operation);
+}
 
 /// Who changes values, in an order of its own: a client (its random number), or a closure, whose
 /// number stays when it is tried again elsewhere. Replicas of a closure count for themselves.

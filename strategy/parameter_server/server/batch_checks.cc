@@ -18,11 +18,8 @@ template <class... Parts>
 }
 
 void check_spec(const ShardSpec& spec) {
-  const std::int64_t whole = spec.whole_shape.rank() == 0 ? 1 : spec.whole_shape[0];
-  const bool fits = spec.first_row >= 0 && spec.num_rows >= 0 && spec.first_row <= whole &&
-                    spec.num_rows <= whole - spec.first_row;
   const bool is_whole_scalar = spec.whole_shape.rank() > 0 || spec.num_rows == 1;
-  if (spec.shard >= 0 && spec.shard < spec.num_shards && fits && is_whole_scalar) return;
+  if (spec.shard >= 0 && spec.shard < spec.num_shards && spec.has_rows() && is_whole_scalar) return;
   refuse_operation(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows,
                    " rows from ", spec.first_row);
 }
@@ -116,15 +113,12 @@ class Checker {
   }
   template <class Op>
   std::shared_ptr<StoredShard> shard_of(const Op& operation) const {
-    if constexpr (std::is_same_v<Op, CreateShard>) {
-      return find(operation.spec.id());
-    } else if constexpr (std::is_same_v<Op, ReadStatistics> || std::is_same_v<Op, TellClock>) {
-      return nullptr;
-    } else {
+    if constexpr (requires { operation.shard; }) {
       auto found = find(operation.shard);
       if (!found) fail_unknown(operation.shard);
       return found;
     }
+    return nullptr;
   }
   [[noreturn]] static void fail_unknown(ShardId id) {
     fail(ErrorCode::kNotFound, "there is no shard of the id ", id,
@@ -150,10 +144,11 @@ class Checker {
         " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  void check(const ReadShard& read, CheckedOperation& checked) { checked.shard = shard_of(read); }
-  void check(const ReadRows& read, CheckedOperation& checked) {
-    checked.shard = shard_of(read);
-    check_rows(checked.shard->spec, read.rows);
+  /// All that is to be checked of an operation that has no more parts than these.
+  template <class Op>
+  void check(const Op& operation, CheckedOperation& checked) {
+    checked.shard = shard_of(operation);
+    if constexpr (requires { operation.rows; }) check_rows(checked.shard->spec, operation.rows);
   }
   void check(const AssignShard& assign, CheckedOperation& checked) {
     checked.shard = shard_of(assign);
@@ -162,10 +157,6 @@ class Checker {
     if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
       refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
     }
-  }
-  void check(const RestoreShard& restore, CheckedOperation& checked) {
-    checked.shard = shard_of(restore);
-    check_value(checked.shard->spec, restore.value);
   }
   void check(const ScatterShard& scatter, CheckedOperation& checked) {
     checked.shard = shard_of(scatter);
@@ -176,7 +167,6 @@ class Checker {
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
-  void check(const ReadStatistics&, CheckedOperation&) {}
   void check(const TellClock& tell, CheckedOperation&) {
     if (tell.worker < 0)
       refuse_operation("a clock of worker ", tell.worker, "; expected 0 or more");

@@ -258,11 +258,10 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
   }
   if (const auto* assign = std::get_if<AssignShard>(operation.operation)) {
     shard.value.assign(assign->op, assign->value);
-  } else if (const auto* scatter = std::get_if<ScatterShard>(operation.operation)) {
-    shard.value.scatter(scatter->op, {scatter->values, scatter->rows, shard.spec.shape()},
-                        shard.spec.variable);
   } else {
-    shard.value.assign(AssignOp::kAssign, std::get<RestoreShard>(*operation.operation).value);
+    const ScatterShard& scatter = std::get<ScatterShard>(*operation.operation);
+    shard.value.scatter(scatter.op, {scatter.values, scatter.rows, shard.spec.shape()},
+                        shard.spec.variable);
   }
   ++shard.version;
 }

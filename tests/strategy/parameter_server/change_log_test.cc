@@ -206,7 +206,7 @@ TEST(ChangeLog, AFileOfAnotherFormatIsRefusedByItsNumber) {
   });
   out.finish();
   put_file(only_file(folder), bytes);
-  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 2, found 1", "try"},
+  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 3, found 1", "try"},
                [&] { (void)replayed(folder); });
 }
 

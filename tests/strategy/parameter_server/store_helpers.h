@@ -21,7 +21,6 @@ using internal::OperationBatch;
 using internal::PendingAnswers;
 using internal::ReadRows;
 using internal::ReadShard;
-using internal::RestoreShard;
 using internal::ScatterShard;
 using internal::ShardId;
 using internal::ShardSpec;
