@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/strategy/parameter_server/client/worker_pace.h"
+#include "tutti/strategy/parameter_server/client/replica_steps.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::internal {

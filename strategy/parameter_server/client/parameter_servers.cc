@@ -8,7 +8,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/client/server_failure.h"
+#include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -49,6 +49,16 @@ struct Wanted {
 };
 
 }  // namespace
+
+SharedText RuleTexts::of(const UpdateRule& rule) {
+  constexpr std::size_t kMostTexts = 16;
+  MutexLock lock(mutex_);
+  const auto known =
+      std::ranges::find(texts_, rule.number(), [](const auto& each) { return each.first; });
+  if (known != texts_.end()) return known->second;
+  if (texts_.size() == kMostTexts) texts_.pop_front();
+  return texts_.emplace_back(rule.number(), describe_update_rule(rule)).second;
+}
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
                                    Duration timeout, std::shared_ptr<WorkerTeam> team)

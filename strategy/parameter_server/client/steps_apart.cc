@@ -5,7 +5,6 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/client/server_failure.h"
 
 namespace tutti::internal {
 namespace {

@@ -10,18 +10,6 @@
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {
-namespace {
-
-/// What cannot be read is served: it is refused there.
-bool is_of_closure(const RpcCall& call) {
-  try {
-    return decode_batch(call.request()).stream.kind == UpdateStream::Kind::kClosure;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 DurableHandler::DurableHandler(std::string name, int server, int num_servers)
     : name_(std::move(name)),
@@ -53,33 +41,37 @@ void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
 }
 
 void DurableHandler::take(std::shared_ptr<RpcCall> call) {
+  OperationBatch batch = decode_batch(call->request());
   std::shared_ptr<Variables> variables;
   {
     const MutexLock lock(mutex_);
     // Calls of one client stay in their order.
     const bool others_wait =
         serves_waiting_ || std::ranges::any_of(waiting_, [&](const Call& each) {
-          return each->peer().client == call->peer().client;
+          return each.rpc->peer().client == call->peer().client;
         });
-    if (others_wait || !may_serve(*call)) return waiting_.push_back(std::move(call));
+    if (others_wait || !may_serve(batch)) {
+      return waiting_.push_back({std::move(call), std::move(batch)});
+    }
     variables = variables_;
   }
-  variables->handler.take(std::move(call));
+  variables->handler.serve(std::move(call), std::move(batch));
 }
 
-bool DurableHandler::may_serve(const RpcCall& call) const {
-  if (phase_ == Phase::kSetUp) return !is_of_closure(call);
+bool DurableHandler::may_serve(const OperationBatch& batch) const {
+  if (phase_ == Phase::kSetUp) return batch.stream.kind != UpdateStream::Kind::kClosure;
   return phase_ == Phase::kActive;
 }
 
 /// The first that waits for nothing, not even for an earlier one of its client.
-DurableHandler::Call DurableHandler::next_to_serve(std::shared_ptr<Variables>& variables) {
+std::optional<DurableHandler::Call> DurableHandler::next_to_serve(
+    std::shared_ptr<Variables>& variables) {
   const MutexLock lock(mutex_);
   std::set<std::uint64_t> held;
   for (auto each = waiting_.begin(); each != waiting_.end(); ++each) {
-    const std::uint64_t client = (*each)->peer().client;
+    const std::uint64_t client = each->rpc->peer().client;
     if (held.contains(client)) continue;
-    if (!may_serve(**each)) {
+    if (!may_serve(each->batch)) {
       held.insert(client);
       continue;
     }
@@ -89,17 +81,13 @@ DurableHandler::Call DurableHandler::next_to_serve(std::shared_ptr<Variables>& v
     return call;
   }
   serves_waiting_ = false;
-  return nullptr;
+  return std::nullopt;
 }
 
 void DurableHandler::serve_those_that_wait() {
   std::shared_ptr<Variables> variables;
-  while (const Call call = next_to_serve(variables)) {
-    try {
-      variables->handler.take(call);
-    } catch (const Error& error) {
-      call->fail(error);
-    }
+  while (std::optional<Call> call = next_to_serve(variables)) {
+    variables->handler.serve(std::move(call->rpc), std::move(call->batch));
   }
 }
 
@@ -108,11 +96,11 @@ void DurableHandler::client_left(const RpcPeer& peer) {
   std::deque<Call> dropped;  // without the lock
   {
     const MutexLock lock(mutex_);
-    const auto is_its = [&](const Call& each) { return each->peer().client == peer.client; };
-    for (Call& each : waiting_) {
-      if (is_its(each)) dropped.push_back(each);
-    }
-    std::erase_if(waiting_, is_its);
+    std::erase_if(waiting_, [&](Call& each) {
+      if (each.rpc->peer().client != peer.client) return false;
+      dropped.push_back(std::move(each));
+      return true;
+    });
     variables = variables_;
   }
   variables->handler.client_left(peer);
@@ -120,7 +108,7 @@ void DurableHandler::client_left(const RpcPeer& peer) {
 
 void DurableHandler::run() {
   for (;;) {
-    Call call;
+    std::shared_ptr<RpcCall> call;
     {
       const MutexLock lock(mutex_);
       changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {

@@ -40,7 +40,10 @@ class DurableHandler final : public RpcHandler {
 
  private:
   enum class Phase : std::uint8_t { kAlone, kSetUp, kActive };
-  using Call = std::shared_ptr<RpcCall>;
+  struct Call {
+    std::shared_ptr<RpcCall> rpc;
+    OperationBatch batch;
+  };
   /// One state after another: what a cut is loaded into is a new one.
   struct Variables {
     Variables(const std::string& name, std::uint64_t incarnation)
@@ -56,9 +59,9 @@ class DurableHandler final : public RpcHandler {
    private:
     DurableHandler& of_;
   };
-  bool may_serve(const RpcCall& call) const TUTTI_REQUIRES(mutex_);
+  bool may_serve(const OperationBatch& batch) const TUTTI_REQUIRES(mutex_);
   void serve_those_that_wait();
-  Call next_to_serve(std::shared_ptr<Variables>& variables);
+  std::optional<Call> next_to_serve(std::shared_ptr<Variables>& variables);
   void run();
   void obey(RpcCall& call);
   void on(const orders::Meet& order);
@@ -85,7 +88,7 @@ class DurableHandler final : public RpcHandler {
   std::shared_ptr<Variables> variables_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
   bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::deque<Call> orders_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<RpcCall>> orders_ TUTTI_GUARDED_BY(mutex_);
   bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

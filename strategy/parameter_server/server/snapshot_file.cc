@@ -12,7 +12,6 @@
 
 #include "tutti/core/byte_codec.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/server/snapshot_message.h"
 
 namespace tutti::internal {
 namespace {
@@ -69,7 +68,7 @@ std::uint64_t about_size(const StoreSnapshot& snapshot) {
   return size + size / CheckedWriter::kLongestBlock * 8;  // and what stands around each block
 }
 
-FileKind snapshot_kind() { return {"TUTTIPSS", 2}; }
+FileKind snapshot_kind() { return {"TUTTIPSS", 3}; }
 
 void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink) {
   CheckedWriter out(snapshot_kind(), encode_for_file(saved.label), sink);
@@ -187,27 +186,6 @@ SavedSnapshot SnapshotFolder::load(std::uint64_t cut) const {
   SavedSnapshot saved = read_snapshot(file.path(), file.size(), source_of(file));
   require_own(saved.label, cut);
   return saved;
-}
-
-std::optional<SavedSnapshot> SnapshotFolder::load_newest() const {
-  std::vector<std::uint64_t> left = cuts();
-  std::optional<Error> first;
-  while (!left.empty()) {
-    const std::uint64_t cut = left.back();
-    left.pop_back();
-    try {
-      return load(cut);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDataLoss) throw;
-      log_warning(concat("ps ", server_, ": passes over the snapshot of cut ", cut,
-                         left.empty() ? std::string("; none is left: ")
-                                      : concat(" for that of cut ", left.back(), ": "),
-                         error.message()));
-      if (!first) first = error;
-    }
-  }
-  if (first) throw *first;
-  return std::nullopt;
 }
 
 }  // namespace tutti::internal

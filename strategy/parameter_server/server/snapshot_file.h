@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +42,14 @@ SnapshotLabel read_snapshot_label(const std::string& path, std::uint64_t size,
 /// Magic and format.
 FileKind snapshot_kind();
 
+// Its parts as messages. Throw kDataLoss for what these functions do not write.
+std::vector<std::byte> encode_for_file(const SnapshotLabel& label);
+SnapshotLabel decode_label(std::span<const std::byte> bytes);
+/// A shard is written as the operations that would make it: its creation, and the gradients that
+/// it holds.
+Packet encode_for_file(const ShardSnapshot& shard);
+ShardSnapshot decode_shard(const Packet& packet);
+
 /// The snapshots of one server of one job. Used by one thread at a time.
 class SnapshotFolder {
  public:
@@ -57,9 +64,6 @@ class SnapshotFolder {
             std::uint64_t keep) const;
   /// Throws kNotFound naming the cuts that are there; kDataLoss.
   SavedSnapshot load(std::uint64_t cut) const;
-  /// The newest that is whole; says in the log which were passed over. Nothing: there is none.
-  /// Throws kDataLoss, of the newest, when there are some and none is whole.
-  std::optional<SavedSnapshot> load_newest() const;
   /// Of this server's files, ascending.
   std::vector<std::uint64_t> cuts() const;
 

@@ -154,9 +154,9 @@ std::optional<Error> apply_again(VariableStore& store, OperationBatch batch) {
   return problem;
 }
 
-StoreStatistics VariableStore::statistics() const {
+ServerStatistics VariableStore::statistics() const {
   const MutexLock lock(mutex_);
-  StoreStatistics result = statistics_;
+  ServerStatistics result = statistics_;
   result.num_shards = shards_.size();
   clocks_.report(result);
   return result;

@@ -22,6 +22,10 @@ void answer(RpcCall& call, const BatchResult& result) {
 
 void VariableHandler::take(std::shared_ptr<RpcCall> call) {
   OperationBatch batch = decode_batch(call->request());
+  serve(std::move(call), std::move(batch));
+}
+
+void VariableHandler::serve(std::shared_ptr<RpcCall> call, OperationBatch batch) {
   const std::uint64_t client = call->peer().client;
   note_stream(call->peer(), batch.stream);
   store_.apply(std::move(batch), client,

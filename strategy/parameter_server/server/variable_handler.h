@@ -21,6 +21,8 @@ class VariableHandler final : public RpcHandler {
 
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
+  /// A call whose request was decoded.
+  void serve(std::shared_ptr<RpcCall> call, OperationBatch batch);
 
  private:
   void note_stream(const RpcPeer& peer, const UpdateStream& stream);

@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/applied_table.h"
+#include "tutti/strategy/parameter_server/server/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
-#include "tutti/strategy/parameter_server/server/store_statistics.h"
 
 namespace tutti::internal {
 
@@ -72,7 +71,7 @@ class VariableStore final : public VariableService {
   /// The highest that it has heard of. What comes under an earlier one is refused.
   std::uint64_t term() const;
   void fence(std::uint64_t term);
-  StoreStatistics statistics() const;
+  ServerStatistics statistics() const;
 
  private:
   /// snapshot() holds them all; ThreadSanitizer follows 64 mutexes per thread.
@@ -121,7 +120,7 @@ class VariableStore final : public VariableService {
   std::unordered_map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
-  StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
+  ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
   std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
 };
