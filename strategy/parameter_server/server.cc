@@ -13,7 +13,6 @@
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/server_address.h"
-#include "tutti/strategy/parameter_server/session/task_peers.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
 namespace tutti {

@@ -177,16 +177,22 @@ std::uint64_t ParameterServers::version_of_gradient(const std::shared_ptr<ReadCa
 }
 
 std::vector<ServerStatistics> ParameterServers::statistics() {
-  std::vector<std::shared_ptr<PendingAnswers>> pending;
-  for (const auto& each : links_) {
-    pending.push_back(each->read({Operation(ReadStatistics{})}));
-  }
   std::vector<ServerStatistics> statistics;
-  for (const auto& each : pending) {
-    const auto answers = from_server([&] { return each->wait(deadline()); });
-    statistics.push_back(ServerStatistics::from_tensor(answers.front().value.value_or(Tensor())));
+  for (const OperationAnswer& answer : ask_all(ReadStatistics{})) {
+    statistics.push_back(ServerStatistics::from_tensor(answer.value.value_or(Tensor())));
   }
   return statistics;
+}
+
+/// Behind all changes of this process.
+std::vector<OperationAnswer> ParameterServers::ask_all(const Operation& question) {
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (const auto& each : links_) pending.push_back(each->read({question}));
+  std::vector<OperationAnswer> answers;
+  for (const auto& each : pending) {
+    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
+  }
+  return answers;
 }
 
 /// Where servers add up gradients, values of one step: some of them may have been read while it

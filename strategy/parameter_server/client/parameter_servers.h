@@ -138,7 +138,8 @@ class ParameterServers {
   void fetch(const Caches& caches);
   void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
   TimePoint read_deadline() const;
-  std::vector<OperationAnswer> tell_all(TellClock::Event event);
+  std::vector<OperationAnswer> ask_all(const Operation& question);
+  TellClock own_clock(TellClock::Event event);
   [[noreturn]] void fail_stalled(int server, const Error& error);
   void note_versions(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);

@@ -40,7 +40,7 @@ void ParameterServers::leave() noexcept {
   }
   try {
     const TimePoint end = deadline_after(Clock::system().now(), kLongestGoodbye);
-    TellClock leave{TellClock::Event::kLeave, pace_->worker, clock(), pace_->staleness};
+    const TellClock leave = own_clock(TellClock::Event::kLeave);
     std::vector<std::shared_ptr<PendingAnswers>> pending;
     for (const auto& each : links_) pending.push_back(each->read({Operation(leave)}));
     for (const auto& each : pending) (void)each->wait(end);
@@ -75,16 +75,8 @@ std::optional<SyncSpec> ParameterServers::give(const std::shared_ptr<ReadCache>&
   return replica_steps_->give(cache);
 }
 
-/// Behind all changes of this process.
-std::vector<OperationAnswer> ParameterServers::tell_all(TellClock::Event event) {
-  const TellClock tell{event, pace_->worker, clock(), pace_->staleness};
-  std::vector<std::shared_ptr<PendingAnswers>> pending;
-  for (const auto& each : links_) pending.push_back(each->read({Operation(tell)}));
-  std::vector<OperationAnswer> answers;
-  for (const auto& each : pending) {
-    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
-  }
-  return answers;
+TellClock ParameterServers::own_clock(TellClock::Event event) {
+  return {event, pace_->worker, clock(), pace_->staleness};
 }
 
 void ParameterServers::begin_apart() {
@@ -98,7 +90,7 @@ void ParameterServers::begin_apart() {
   if (has_joined) return;
   // Servers need not agree who is the slowest at this moment.
   std::uint64_t greatest = 0;
-  for (const OperationAnswer& answer : tell_all(TellClock::Event::kJoin)) {
+  for (const OperationAnswer& answer : ask_all(own_clock(TellClock::Event::kJoin))) {
     greatest = std::max(greatest, answer.num_steps);
   }
   MutexLock lock(mutex_);
@@ -113,7 +105,7 @@ void ParameterServers::end_apart() {
     if (!has_changed_) return;
     ++clock_;
   }
-  (void)tell_all(TellClock::Event::kAdvance);
+  (void)ask_all(own_clock(TellClock::Event::kAdvance));
   forget_reads();
 }
 

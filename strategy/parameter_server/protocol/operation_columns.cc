@@ -29,11 +29,6 @@ void check_length(std::size_t got, std::size_t expected, const char* what) {
   if (got != expected) refuse("expected ", expected, " ", what, " in a column, got ", got);
 }
 
-void check_count(std::size_t count) {
-  if (count <= kMostOperations) return;
-  refuse("at most ", kMostOperations, " operations were expected, got ", count);
-}
-
 // Bits: what is equal may stand for the other.
 bool are_same(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
@@ -193,6 +188,11 @@ void put(std::span<const Operation> run, const UpdateShard& first, PayloadWriter
 }
 
 }  // namespace
+
+void check_count(std::size_t count) {
+  if (count <= kMostOperations) return;
+  refuse("at most ", kMostOperations, " operations were expected, got ", count);
+}
 
 std::size_t put_run(std::span<const Operation> operations, PayloadWriter& payload,
                     v1::Operation& out) {

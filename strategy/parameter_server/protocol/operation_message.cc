@@ -147,11 +147,6 @@ void get_operations(const v1::Operation& in, PayloadReader& payload, std::vector
   refuse("an operation of no kind");
 }
 
-void check_count(std::size_t count) {
-  if (count <= kMostOperations) return;
-  refuse("at most ", kMostOperations, " operations were expected, got ", count);
-}
-
 /// Those in columns, too; of what may be refused later at most kMostOperations.
 std::size_t num_operations(const v1::OperationBatch& in) {
   int count = 0;

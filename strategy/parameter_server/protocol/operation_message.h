@@ -33,6 +33,8 @@ concept GoesInColumns =
 /// into the payload. Returns how many these are; 0: the first is of a kind that has none.
 std::size_t put_run(std::span<const Operation> operations, PayloadWriter& payload,
                     v1::Operation& out);
+/// Throws kDataLoss for more than kMostOperations.
+void check_count(std::size_t count);
 /// Appends what put_run() wrote. Throw kDataLoss for columns that do not fit together, and before
 /// there are more than kMostOperations.
 void get_run(const v1::ReadShards& in, std::vector<Operation>& out);

@@ -5,7 +5,7 @@
 #include "parameter_server.pb.h"
 #include "tutti/strategy/parameter_server/protocol/message.h"
 #include "tutti/strategy/parameter_server/protocol/operation_message.h"
-#include "tutti/strategy/parameter_server/server/snapshot_file.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace tutti::internal {
 namespace {

@@ -16,7 +16,6 @@ namespace {
 
 /// Beyond it whoever asks waits.
 constexpr std::size_t kMostUnderWay = 1024;
-constexpr Duration kPatience = std::chrono::seconds(2);
 constexpr const char* kClient = "client";
 
 /// For the answer of a task that lives.
@@ -58,7 +57,6 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   how.tls = options_.tls;
   RpcClientOptions client = rpc_client_options({kClient, 0}, server, {}, how);
   client.connect_timeout = std::max<Duration>(deadline - now(), Duration::zero());
-  client.patience = kPatience;
   try {
     return RpcClient::connect(target, RpcMethod::kOperate, client);
   } catch (const Error& error) {

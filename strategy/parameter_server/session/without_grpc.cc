@@ -5,8 +5,8 @@
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 #include "tutti/strategy/parameter_server/server/applied_table.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
-#include "tutti/strategy/parameter_server/server/snapshot_file.h"
 #include "tutti/strategy/parameter_server/session/task_request.h"
 
 namespace tutti::internal {
