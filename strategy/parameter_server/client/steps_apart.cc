@@ -12,24 +12,6 @@ namespace {
 /// A good-bye is not worth a longer wait: the end of the connection says it, too.
 constexpr Duration kLongestGoodbye = std::chrono::seconds(2);
 
-struct SlowWorker {
-  std::int64_t worker = -1;
-  std::int64_t clock = 0;
-};
-
-/// The slowest of the workers but `self`; of what kAsk answered.
-SlowWorker slowest_other(const Tensor& clocks, int self) {
-  SlowWorker slowest;
-  const auto numbers = clocks.host_span<std::int64_t>();
-  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
-    if (numbers[i] == self) continue;
-    if (slowest.worker < 0 || numbers[i + 1] < slowest.clock) {
-      slowest = {numbers[i], numbers[i + 1]};
-    }
-  }
-  return slowest;
-}
-
 }  // namespace
 
 void ParameterServers::leave() noexcept {
@@ -120,13 +102,15 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
 }
 
 void ParameterServers::fail_stalled(int server, const Error& error) {
-  const TellClock ask{TellClock::Event::kAsk, pace_->worker, 0, pace_->staleness};
-  const auto answer = link(server).read({Operation(ask)})->wait(deadline()).front();
-  const SlowWorker slow = slowest_other(
-      answer.value.value_or(Tensor::zeros({0}, DType::kInt64, Device{})), pace_->worker);
-  const std::string own =
-      concat("worker ", pace_->worker, " has ended ", answer.num_steps, " steps and waits to read");
-  if (slow.worker < 0) {
+  const auto answer = link(server).read({Operation(ReadStatistics{})})->wait(deadline()).front();
+  std::map<int, std::uint64_t> clocks =
+      ServerStatistics::from_tensor(answer.value.value_or(Tensor())).clocks;
+  const std::string own = concat("worker ", pace_->worker, " has ended ", clocks[pace_->worker],
+                                 " steps and waits to read");
+  clocks.erase(pace_->worker);
+  const auto slowest = std::ranges::min_element(
+      clocks, {}, [](const auto& worker_and_clock) { return worker_and_clock.second; });
+  if (slowest == clocks.end()) {
     fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own,
          "; no other worker is there; expected ", pace_->num_to_aggregate, " of ",
          pace_->num_workers, " to give gradients; did the others end?");
@@ -135,8 +119,9 @@ void ParameterServers::fail_stalled(int server, const Error& error) {
                                ? concat("at most ", pace_->staleness, " steps behind (staleness)")
                                : concat("gradients of ", pace_->num_to_aggregate, " of ",
                                         pace_->num_workers, " workers for each step");
-  fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own, " for worker ", slow.worker,
-       ", which has ended ", slow.clock, "; expected ", rule, "; is worker ", slow.worker,
+  const auto& [worker, clock] = *slowest;
+  fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own, " for worker ", worker,
+       ", which has ended ", clock, "; expected ", rule, "; is worker ", worker,
        " stopped or stuck? A greater local.timeout waits longer");
 }
 

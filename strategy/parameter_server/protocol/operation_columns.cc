@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 #include "tutti/strategy/parameter_server/protocol/message.h"
 #include "tutti/strategy/parameter_server/protocol/operation_message.h"
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 #include "tutti/strategy/parameter_server/protocol/message.h"
 
 namespace tutti::internal {
@@ -112,7 +111,7 @@ void put(const TellClock& o, PayloadWriter&, v1::Operation& out) {
 }
 
 Operation get(const v1::TellClock& in) {
-  return TellClock{checked_enum(in.event(), TellClock::Event::kJoin, TellClock::Event::kAsk),
+  return TellClock{checked_enum(in.event(), TellClock::Event::kJoin, TellClock::Event::kLeave),
                    in.worker(), in.clock(), in.staleness()};
 }
 

@@ -11,7 +11,6 @@
 #include "tutti/core/crc32c.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {
 namespace {

@@ -34,9 +34,6 @@ OperationAnswer ClockTable::tell(std::uint64_t client, const TellClock& tell) {
   answer.num_steps = tell.clock;
   if (tell.event == Event::kLeave) {
     if (leave(client)) ended_.insert(tell.worker);
-  } else if (tell.event == Event::kAsk) {
-    answer.value = all();
-    answer.num_steps = known == workers_.end() ? 0 : known->second.clock;
   } else if (known == workers_.end()) {
     const bool begins = tell.event == Event::kJoin && !workers_.empty();
     answer.num_steps = join(client, tell, begins ? slowest() : tell.clock).clock;
@@ -79,15 +76,6 @@ std::map<int, std::uint64_t> ClockTable::clocks() const {
     if (!is_new) own->second = std::min(own->second, worker.clock);
   }
   return clocks;
-}
-
-Tensor ClockTable::all() const {
-  std::vector<std::int64_t> numbers;
-  for (const auto& [worker, clock] : clocks()) {
-    numbers.push_back(worker);
-    numbers.push_back(static_cast<std::int64_t>(clock));
-  }
-  return Tensor::from(Shape{static_cast<std::int64_t>(numbers.size() / 2), 2}, numbers);
 }
 
 void count_difference(ServerStatistics::Histogram& histogram, std::uint64_t difference) {

@@ -46,7 +46,6 @@ class ClockTable {
     std::uint64_t staleness = TellClock::kUnboundedStaleness;
   };
   Worker& join(std::uint64_t client, const TellClock& tell, std::uint64_t clock);
-  Tensor all() const;
 
   std::map<std::uint64_t, Worker> workers_;  // by client
   std::set<int> ended_;

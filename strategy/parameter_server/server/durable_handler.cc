@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "tutti/cluster/net/hello.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {
 

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
-
 namespace tutti::internal {
 namespace {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/strategy/parameter_server/store_helpers.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::store_tests {
 
