@@ -26,7 +26,6 @@ class ServerLink {
   /// `client`: this process's random number.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
-  std::string name() const { return service_->name(); }
   /// Notes a change in the name of the calling thread. It is sent with the next read of anybody, by
   /// send_changes(), or when many were gathered.
   void change(Operation operation);

@@ -35,8 +35,6 @@ class DurableHandler final : public RpcHandler {
 
   /// What it serves now.
   std::shared_ptr<VariableStore> store() const;
-  /// Of this process, unlike that of any other one.
-  std::uint64_t life() const { return life_; }
 
  private:
   enum class Phase : std::uint8_t { kAlone, kSetUp, kActive };

@@ -11,7 +11,7 @@
 
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/batch_answers.h"
+#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server/sync_accumulator.h"
 #include "tutti/tensor/update_rule.h"
 
