@@ -107,14 +107,14 @@ class Checker {
   CheckedBatch take() { return std::move(batch_); }
 
  private:
-  std::shared_ptr<StoredShard> find(ShardId id) const {
+  StoredShard* find(ShardId id) const {
     if (const auto own = created_.find(id); own != created_.end()) return own->second;
     return lookups_.find_shard(id);
   }
   template <class Op>
-  std::shared_ptr<StoredShard> shard_of(const Op& operation) const {
+  StoredShard* shard_of(const Op& operation) const {
     if constexpr (requires { operation.shard; }) {
-      auto found = find(operation.shard);
+      StoredShard* const found = find(operation.shard);
       if (!found) fail_unknown(operation.shard);
       return found;
     }
@@ -129,10 +129,10 @@ class Checker {
     check_spec(create.spec);
     checked.shard = find(create.spec.id());
     if (!checked.shard) {
-      checked.shard =
-          std::make_shared<StoredShard>(create.spec, first_value(create), lookups_.first_version);
+      batch_.created.push_back(
+          std::make_unique<StoredShard>(create.spec, first_value(create), lookups_.first_version));
+      checked.shard = batch_.created.back().get();
       created_.emplace(checked.shard->id, checked.shard);
-      batch_.created.push_back(checked.shard);
       return;
     }
     const ShardSpec &have = checked.shard->spec, &want = create.spec;
@@ -225,7 +225,7 @@ class Checker {
     if (num_slots_ == 0) return;
     std::set<ShardId> seen = {update.shard};
     for (const ShardId id : update.slots) {
-      auto slot = find(id);
+      StoredShard* const slot = find(id);
       if (!slot) fail_unknown(id);
       const ShardSpec& own = slot->spec;
       const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
@@ -235,7 +235,7 @@ class Checker {
                          " is no slot of it; expected other shards of the same rows of ",
                          spec.whole_shape, " of ", spec.dtype);
       }
-      checked.slots.push_back(std::move(slot));
+      checked.slots.push_back(slot);
     }
   }
 
@@ -245,21 +245,14 @@ class Checker {
   SharedText description_;
   std::size_t num_slots_ = 0;
   CheckedBatch batch_;
-  std::map<ShardId, std::shared_ptr<StoredShard>> created_;
+  std::map<ShardId, StoredShard*> created_;
 };
 
 }  // namespace
 
 std::vector<StoredShard*> CheckedOperation::shards() const {
-  if (!shard) return {};
-  std::vector<StoredShard*> all = slot_shards();
-  all.insert(all.begin(), shard.get());
-  return all;
-}
-
-std::vector<StoredShard*> CheckedOperation::slot_shards() const {
-  std::vector<StoredShard*> all;
-  for (const auto& slot : slots) all.push_back(slot.get());
+  std::vector<StoredShard*> all = slots;
+  if (shard) all.push_back(shard);
   return all;
 }
 
@@ -268,7 +261,7 @@ OperationLock::OperationLock(const CheckedOperation* operation) {
   if (!operation->slots.empty()) {
     several_.lock(operation->shards());
   } else if (operation->shard) {
-    one_ = operation->shard.get();
+    one_ = operation->shard;
     one_->mutex.lock();
   }
 }

@@ -57,7 +57,7 @@ void count_difference(ServerStatistics::Histogram& histogram, std::uint64_t diff
 /// A read and its shard.
 struct HeldRead {
   std::uint64_t client = 0;
-  std::shared_ptr<StoredShard> shard;
+  StoredShard* shard = nullptr;
   WaitingRead read;
 };
 

@@ -145,7 +145,7 @@ CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
   log(batch, checked, call);  // before anybody else sees what it makes
   const MutexLock lock(mutex_);
-  for (const auto& shard : checked.created) shards_.emplace(shard->id, shard);
+  for (auto& shard : checked.created) shards_.emplace(shard->id, std::move(shard));
   return checked;
 }
 
@@ -158,7 +158,7 @@ void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked
     log = log_;
   }
   if (log == nullptr) return;
-  call.locks = std::make_unique<ShardLocks>(shards_of(checked));
+  auto locks = std::make_unique<ShardLocks>(shards_of(checked));
   if (checked.has_sync) try_sync_updates(checked);  // what is refused is not logged
   const ChangeIdentity identity = identity_of(batch);
   const MutexLock logging(logging_);
@@ -170,6 +170,7 @@ void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked
     table_.note_heard(identity);
   }
   log->append(batch);
+  call.locks = std::move(locks);  // until then shards that the batch makes go with it
 }
 
 void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
@@ -254,7 +255,7 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
   if (const auto* update = std::get_if<UpdateShard>(operation.operation)) {
     if (update->sync) return take_sync(operation, *update, ended);
     count_staleness(*update, shard.version);
-    return shard.update(*operation.rule, operation.slot_shards(), *update);
+    return shard.update(*operation.rule, operation.slots, *update);
   }
   if (const auto* assign = std::get_if<AssignShard>(operation.operation)) {
     shard.value.assign(assign->op, assign->value);
@@ -269,7 +270,6 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
 void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
                               std::vector<EndedRead>& ended) {
   StoredShard& shard = *operation.shard;
-  const std::vector<StoredShard*> slots = operation.slot_shards();
   const SyncAccumulator::Taken taken =
       shard.accumulator.take(in_own_memory(update), shard.num_steps);
   shard.num_ranks = update.sync->num_ranks;
@@ -277,7 +277,7 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   std::uint64_t num_complete = 0;
   while (auto complete = shard.accumulator.take_complete(shard.num_steps, shard.spec.shape())) {
     if (operation.rule) {
-      shard.update(*operation.rule, slots, *complete);
+      shard.update(*operation.rule, operation.slots, *complete);
     } else {  // kAddOnce
       shard.value.assign(AssignOp::kAdd, complete->gradient);
       ++shard.version;
@@ -333,10 +333,10 @@ void VariableStore::ask_for_shards(const OperationBatch& batch) const {
   }
 }
 
-std::shared_ptr<StoredShard> VariableStore::find_shard(ShardId id) const {
+StoredShard* VariableStore::find_shard(ShardId id) const {
   const MutexLock lock(mutex_);
   const auto found = shards_.find(id);
-  return found == shards_.end() ? nullptr : found->second;
+  return found == shards_.end() ? nullptr : found->second.get();
 }
 
 std::shared_ptr<const UpdateRule> VariableStore::find_rule(const std::string& description) {

@@ -103,10 +103,10 @@ class VariableStore final : public VariableService {
                  std::vector<EndedRead>& ended);
   void count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged);
   void count_staleness(const UpdateShard& update, std::uint64_t version);
-  std::shared_ptr<StoredShard> find_shard(ShardId id) const;
+  StoredShard* find_shard(ShardId id) const;
   void ask_for_shards(const OperationBatch& batch) const;
   std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
-  std::vector<std::shared_ptr<StoredShard>> all_shards() const;
+  std::vector<StoredShard*> all_shards() const;
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);
 
   const std::string name_;
@@ -117,7 +117,8 @@ class VariableStore final : public VariableService {
   mutable Mutex creation_;                          // held while a batch that creates is checked
   Mutex logging_;                                   // held while a batch is logged
   mutable Mutex mutex_;                             // held shortly: of what follows
-  std::unordered_map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
+  /// They live as long as the store.
+  std::unordered_map<ShardId, std::unique_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
