@@ -82,7 +82,7 @@ void count_difference(ServerStatistics::Histogram& histogram, std::uint64_t diff
   ++histogram[std::min(difference, ServerStatistics::kGreatestDifference)];
 }
 
-bool ClockGate::passes(HeldRead& read) {
+bool ClockGate::passes(WaitingRead& read) {
   const MutexLock lock(mutex_);
   if (table_.wanted_by(read.client) > table_.slowest()) {
     held_.push_back(std::move(read));
@@ -96,8 +96,8 @@ void ClockGate::note_lead(std::uint64_t client) {
   if (const auto lead = table_.lead_of(client)) count_difference(leads_, *lead);
 }
 
-void ClockGate::release(std::vector<HeldRead>& released) {
-  std::erase_if(held_, [&](HeldRead& each) TUTTI_REQUIRES(mutex_) {
+void ClockGate::release(std::vector<WaitingRead>& released) {
+  std::erase_if(held_, [&](WaitingRead& each) TUTTI_REQUIRES(mutex_) {
     if (table_.wanted_by(each.client) > table_.slowest()) return false;
     note_lead(each.client);
     released.push_back(std::move(each));
@@ -106,15 +106,15 @@ void ClockGate::release(std::vector<HeldRead>& released) {
 }
 
 OperationAnswer ClockGate::tell(std::uint64_t client, const TellClock& tell,
-                                std::vector<HeldRead>& released) {
+                                std::vector<WaitingRead>& released) {
   const MutexLock lock(mutex_);
   OperationAnswer answer = table_.tell(client, tell);
   if (!held_.empty()) release(released);
   return answer;
 }
 
-std::vector<HeldRead> ClockGate::leave(std::uint64_t client) {
-  std::vector<HeldRead> released;
+std::vector<WaitingRead> ClockGate::leave(std::uint64_t client) {
+  std::vector<WaitingRead> released;
   const MutexLock lock(mutex_);
   if (table_.leave(client)) release(released);
   return released;
@@ -126,16 +126,16 @@ std::set<int> ClockGate::ended() const {
 }
 
 void ClockGate::drop_reads_of(std::uint64_t owner) {
-  std::vector<HeldRead> dropped;  // destroyed after the lock: their answers go where they go
+  std::vector<WaitingRead> dropped;  // destroyed after the lock: their answers go where they go
   const MutexLock lock(mutex_);
-  std::erase_if(held_, [&](HeldRead& each) {
-    if (each.read.owner != owner) return false;
+  std::erase_if(held_, [&](WaitingRead& each) {
+    if (each.owner != owner) return false;
     dropped.push_back(std::move(each));
     return true;
   });
 }
 
-std::vector<HeldRead> ClockGate::take_all() {
+std::vector<WaitingRead> ClockGate::take_all() {
   const MutexLock lock(mutex_);
   return std::exchange(held_, {});
 }

@@ -54,41 +54,34 @@ class ClockTable {
 /// Counts one more of this difference.
 void count_difference(ServerStatistics::Histogram& histogram, std::uint64_t difference);
 
-/// A read and its shard.
-struct HeldRead {
-  std::uint64_t client = 0;
-  StoredShard* shard = nullptr;
-  WaitingRead read;
-};
-
 /// Whoever calls a function that returns reads goes on with them, holding no lock. Threads: any.
 class ClockGate {
  public:
   /// Whether the client may read now; otherwise takes the read.
-  bool passes(HeldRead& read);
+  bool passes(WaitingRead& read);
 
   /// As ClockTable. `released`: reads that need not wait any more are added to it.
   OperationAnswer tell(std::uint64_t client, const TellClock& tell,
-                       std::vector<HeldRead>& released);
+                       std::vector<WaitingRead>& released);
   /// The client is gone, and nobody waits for it any more.
-  std::vector<HeldRead> leave(std::uint64_t client);
+  std::vector<WaitingRead> leave(std::uint64_t client);
   /// See ClockTable.
   std::set<int> ended() const;
   /// Nobody wants the answers of this owner's reads any more.
   void drop_reads_of(std::uint64_t owner);
-  std::vector<HeldRead> take_all();
+  std::vector<WaitingRead> take_all();
 
   /// Sets what statistics tell of clocks.
   void report(ServerStatistics& statistics) const;
 
  private:
   void note_lead(std::uint64_t client) TUTTI_REQUIRES(mutex_);
-  void release(std::vector<HeldRead>& released) TUTTI_REQUIRES(mutex_);
+  void release(std::vector<WaitingRead>& released) TUTTI_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   ClockTable table_ TUTTI_GUARDED_BY(mutex_);
   ServerStatistics::Histogram leads_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<HeldRead> held_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<WaitingRead> held_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

@@ -47,7 +47,7 @@ void VariableStore::fail_waiting_reads(const Error& error) {
        take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
     each.answers->fail(error);
   }
-  for (const HeldRead& each : clocks_.take_all()) each.read.answers->fail(error);
+  for (const WaitingRead& each : clocks_.take_all()) each.answers->fail(error);
 }
 
 /// Those of steps for which too few workers are left.

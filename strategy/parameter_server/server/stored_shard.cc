@@ -58,6 +58,10 @@ OperationAnswer StoredShard::read(const ReadRows& read) const {
   return result;
 }
 
+OperationAnswer StoredShard::read(const WaitingRead& waiting_read) const {
+  return std::visit([this](const auto& wanted) { return read(wanted); }, waiting_read.read);
+}
+
 void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> slots,
                          const UpdateShard& update) {
   std::vector<VariableComponent*> components;
@@ -91,8 +95,7 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
 void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
   std::erase_if(waiting, [&](WaitingRead& each) {
     if (each.at_least_steps > num_steps) return false;
-    OperationAnswer found =
-        std::visit([this](const auto& wanted) { return read(wanted); }, each.read);
+    OperationAnswer found = read(each);
     ended.push_back({std::move(each.answers), each.index, std::move(found)});
     return true;
   });

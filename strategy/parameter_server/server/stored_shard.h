@@ -17,13 +17,18 @@
 
 namespace tutti::internal {
 
-/// A read that waits for a synchronous step. `index`: of the operation in its batch.
+struct StoredShard;
+
+/// A read that waits for slower workers, then for a synchronous step. `index`: of the operation in
+/// its batch.
 struct WaitingRead {
   std::shared_ptr<BatchAnswers> answers;
   std::size_t index = 0;
   std::variant<ReadShard, ReadRows> read = {};
   std::uint64_t at_least_steps = 0;
-  std::uint64_t owner = 0;  // who asked; 0: this process
+  StoredShard* shard = nullptr;
+  std::uint64_t client = 0;  // whose clock counts; 0: a closure's
+  std::uint64_t owner = 0;   // who asked; 0: this process
 };
 /// A read that waits no longer, for when the locks are released.
 struct EndedRead {
@@ -39,6 +44,7 @@ struct StoredShard {
   OperationAnswer answer() const;  // without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
+  OperationAnswer read(const WaitingRead& waiting_read) const;
   /// Applies the rule, and counts a version on the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);

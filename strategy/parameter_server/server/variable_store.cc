@@ -49,19 +49,6 @@ UpdateShard in_own_memory(const UpdateShard& update) {
   return kept;
 }
 
-/// A read as it is held; nothing for other operations.
-std::optional<WaitingRead> read_of(const Operation& operation,
-                                   const std::shared_ptr<BatchAnswers>& answers, std::size_t index,
-                                   std::uint64_t owner) {
-  if (const auto* read = std::get_if<ReadShard>(&operation)) {
-    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
-  }
-  if (const auto* read = std::get_if<ReadRows>(&operation)) {
-    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 VariableStore::VariableStore(std::string name, std::uint64_t incarnation)
@@ -194,11 +181,13 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
 
 void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index, Call& call) {
   const Operation& operation = *checked.operation;
-  if (auto read = read_of(operation, call.answers, index, call.owner)) {
-    HeldRead held{call.client, checked.shard, std::move(*read)};
-    if (clocks_.passes(held)) read_now_or_later(*checked.shard, std::move(held.read), call);
-    return;
-  }
+  const auto read_as_held = [&](const auto& read) {
+    WaitingRead held{call.answers,  index,       read,      read.at_least_steps,
+                     checked.shard, call.client, call.owner};
+    if (clocks_.passes(held)) read_now_or_later(std::move(held), call);
+  };
+  if (const auto* read = std::get_if<ReadShard>(&operation)) return read_as_held(*read);
+  if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_as_held(*rows);
   OperationAnswer answer;
   if (std::holds_alternative<ReadStatistics>(operation)) {
     count_reads(std::exchange(call.num_reads, 0), std::exchange(call.num_reads_unchanged, 0));
@@ -219,34 +208,34 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
 }
 
 /// The shard is locked. The batch has not been let go, so that nobody is called here.
-void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read, Call& call) {
+void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
+  StoredShard& shard = *read.shard;
   if (read.at_least_steps > shard.num_steps) {
     auto why = shard.why_no_step(clocks_.ended());
     if (!why) return shard.waiting.push_back(std::move(read));
     call.hopeless = std::move(why);
     return;
   }
-  OperationAnswer answer =
-      std::visit([&](const auto& each) { return shard.read(each); }, read.read);
+  OperationAnswer answer = shard.read(read);
   ++call.num_reads;
   call.num_reads_unchanged += answer.value ? 0 : 1;
   read.answers->set(read.index, std::move(answer));
 }
 
-void VariableStore::go_on_with(std::vector<HeldRead> released) {
-  for (HeldRead& each : released) {
+void VariableStore::go_on_with(std::vector<WaitingRead> released) {
+  for (WaitingRead& each : released) {
     OperationAnswer answer;
     {
       StoredShard& shard = *each.shard;
       const ShardLocks lock({&shard});
-      if (each.read.at_least_steps > shard.num_steps) {
-        shard.waiting.push_back(std::move(each.read));
+      if (each.at_least_steps > shard.num_steps) {
+        shard.waiting.push_back(std::move(each));
         continue;
       }
-      answer = std::visit([&](const auto& read) { return shard.read(read); }, each.read.read);
+      answer = shard.read(each);
     }
     count_reads(1, answer.value ? 0 : 1);
-    each.read.answers->set(each.read.index, std::move(answer));
+    each.answers->set(each.index, std::move(answer));
   }
 }
 

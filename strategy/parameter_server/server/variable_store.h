@@ -83,7 +83,7 @@ class VariableStore final : public VariableService {
     std::uint64_t owner = 0;
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
-    std::vector<HeldRead> released = {};
+    std::vector<WaitingRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where it was logged
     std::uint64_t num_reads = 0;             // answered at once
     std::uint64_t num_reads_unchanged = 0;   // of those, without a value
@@ -95,8 +95,8 @@ class VariableStore final : public VariableService {
   void log(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
-  void read_now_or_later(StoredShard& shard, WaitingRead read, Call& call);
-  void go_on_with(std::vector<HeldRead> released);
+  void read_now_or_later(WaitingRead read, Call& call);
+  void go_on_with(std::vector<WaitingRead> released);
   void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
