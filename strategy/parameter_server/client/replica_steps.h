@@ -25,7 +25,7 @@ struct WorkerPace {
   std::uint64_t staleness = TellClock::kUnboundedStaleness;
   int num_to_aggregate = 1;  // kSyncReplicas
   /// For how long a read waits for other workers.
-  Duration patience = std::chrono::minutes(10);
+  Duration patience = Duration::zero();
 };
 
 /// A worker's side of UpdateMode::kSyncReplicas. The values that it reads say how many steps were

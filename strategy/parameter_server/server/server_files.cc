@@ -103,11 +103,6 @@ SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
   return saved;
 }
 
-SnapshotLabel read_snapshot_label(const std::string& path, std::uint64_t size,
-                                  CheckedReader::Source source) {
-  return label_in(CheckedReader(snapshot_kind(), path, size, std::move(source)));
-}
-
 SnapshotFolder::SnapshotFolder(const std::string& path, std::string job_id, int server,
                                int num_servers)
     : job_id_(std::move(job_id)),
@@ -144,7 +139,7 @@ std::vector<std::uint64_t> SnapshotFolder::cuts() const {
 
 SnapshotLabel SnapshotFolder::label_of(std::uint64_t cut) const {
   const FileReader file = folder_.open_file(name_of(cut));
-  return read_snapshot_label(file.path(), file.size(), source_of(file));
+  return label_in(CheckedReader(snapshot_kind(), file.path(), file.size(), source_of(file)));
 }
 
 void SnapshotFolder::require_own(const SnapshotLabel& label, std::uint64_t cut) const {

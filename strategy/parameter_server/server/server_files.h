@@ -38,9 +38,6 @@ void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink)
 /// as it was written.
 SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
                             CheckedReader::Source source);
-/// The label alone: nothing else was compared.
-SnapshotLabel read_snapshot_label(const std::string& path, std::uint64_t size,
-                                  CheckedReader::Source source);
 /// Magic and format.
 FileKind snapshot_kind();
 
@@ -71,6 +68,7 @@ class SnapshotFolder {
 
  private:
   std::string name_of(std::uint64_t cut) const;
+  /// Nothing else of the file was compared.
   SnapshotLabel label_of(std::uint64_t cut) const;
   void require_own(const SnapshotLabel& label, std::uint64_t cut) const;
 

@@ -282,7 +282,6 @@ void SessionCore::change(TaskRequestKind kind, const TaskVariable& variable,
 Nest SessionCore::fetch(const ValueAddress& address) {
   const NoDeviceScope here;
   TaskRequest request{TaskRequestKind::kFetch, session_};
-  request.name = kClient;
   request.arguments.push_back({address, {}});
   Nest value;
   try {

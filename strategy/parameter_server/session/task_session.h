@@ -29,30 +29,6 @@ struct OpOutcome {
   std::optional<Error> error = {};
 };
 
-/// By the number of the operation. Whoever asks for one that is still to come is told later.
-/// Threads: any.
-class SessionValues {
- public:
-  /// Called once, by whoever sets the value, or at once; without a lock.
-  using Told = std::function<void(const OpOutcome& outcome)>;
-
-  void set(std::uint64_t op, OpOutcome outcome);
-  void when_there(std::uint64_t op, Told told);
-  /// Nothing: it is not there.
-  std::optional<OpOutcome> find(std::uint64_t op) const;
-  /// Nobody asks for it any more.
-  void release(std::uint64_t op);
-  /// All that is asked for, now and later, has this error.
-  void end(const Error& error);
-  std::size_t num_held() const;
-
- private:
-  mutable Mutex mutex_;
-  std::map<std::uint64_t, OpOutcome> there_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::vector<Told>> asked_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);
-};
-
 /// What a task has, whatever the session. Outlives its sessions. Threads: any.
 struct TaskParts {
   Task task = {};
@@ -93,6 +69,10 @@ class TaskSession {
   struct Counted {
     std::uint64_t values = 0, bytes = 0;
   };
+  /// Called once, by whoever sets the value, or at once; without a lock.
+  using Told = std::function<void(const OpOutcome& outcome)>;
+  void set(std::uint64_t op, OpOutcome outcome);
+  void when_there(std::uint64_t op, Told told);
   void run();
   OpOutcome outcome_of(const TaskRequest& request);
   Nest done(const TaskRequest& request);
@@ -108,13 +88,15 @@ class TaskSession {
   const TaskParts& parts_;
   const std::uint64_t session_;
   const Duration timeout_;
-  SessionValues values_;
   std::atomic<bool> has_ended_{false};
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<TaskRequest> waiting_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
+  // What operations here have given, by their numbers, and those who wait for what is to come.
+  std::map<std::uint64_t, OpOutcome> there_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::vector<Told>> asked_ TUTTI_GUARDED_BY(mutex_);
   std::map<ValueAddress, Moved> moved_ TUTTI_GUARDED_BY(mutex_);
   std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
   std::uint64_t next_change_ = 0;                             // of the thread
