@@ -24,7 +24,7 @@ struct WorkerPace {
   int num_workers = 1;
   std::uint64_t staleness = TellClock::kUnboundedStaleness;
   int num_to_aggregate = 1;  // kSyncReplicas
-  /// For how long a read waits for other workers.
+  /// For how long a read waits for other workers, if that is longer than for any answer.
   Duration patience = Duration::zero();
 };
 

@@ -15,7 +15,7 @@ DurableHandler::DurableHandler(std::string name, int server, int num_servers)
       server_(server),
       num_servers_(num_servers),
       life_(new_run_nonce()),
-      variables_(std::make_shared<Variables>(name_, 0)) {
+      store_(std::make_shared<VariableStore>(name_)) {
   thread_ = Executor::system().start("ps-orders", [this] { run(); });
 }
 
@@ -30,7 +30,7 @@ DurableHandler::~DurableHandler() {
 
 std::shared_ptr<VariableStore> DurableHandler::store() const {
   const MutexLock lock(mutex_);
-  return {variables_, &variables_->store};
+  return store_;
 }
 
 void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
@@ -41,7 +41,7 @@ void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
 
 void DurableHandler::take(std::shared_ptr<RpcCall> call) {
   OperationBatch batch = decode_batch(call->request());
-  std::shared_ptr<Variables> variables;
+  std::shared_ptr<VariableStore> store;
   {
     const MutexLock lock(mutex_);
     // Calls of one client stay in their order.
@@ -52,9 +52,9 @@ void DurableHandler::take(std::shared_ptr<RpcCall> call) {
     if (others_wait || !may_serve(batch)) {
       return waiting_.push_back({std::move(call), std::move(batch)});
     }
-    variables = variables_;
+    store = store_;
   }
-  variables->handler.serve(std::move(call), std::move(batch));
+  serve(*store, std::move(call), std::move(batch));
 }
 
 bool DurableHandler::may_serve(const OperationBatch& batch) const {
@@ -64,7 +64,7 @@ bool DurableHandler::may_serve(const OperationBatch& batch) const {
 
 /// The first that waits for nothing, not even for an earlier one of its client.
 std::optional<DurableHandler::Call> DurableHandler::next_to_serve(
-    std::shared_ptr<Variables>& variables) {
+    std::shared_ptr<VariableStore>& store) {
   const MutexLock lock(mutex_);
   std::set<std::uint64_t> held;
   for (auto each = waiting_.begin(); each != waiting_.end(); ++each) {
@@ -76,7 +76,7 @@ std::optional<DurableHandler::Call> DurableHandler::next_to_serve(
     }
     Call call = std::move(*each);
     waiting_.erase(each);
-    variables = variables_;
+    store = store_;
     return call;
   }
   serves_waiting_ = false;
@@ -84,14 +84,13 @@ std::optional<DurableHandler::Call> DurableHandler::next_to_serve(
 }
 
 void DurableHandler::serve_those_that_wait() {
-  std::shared_ptr<Variables> variables;
-  while (std::optional<Call> call = next_to_serve(variables)) {
-    variables->handler.serve(std::move(call->rpc), std::move(call->batch));
+  std::shared_ptr<VariableStore> store;
+  while (std::optional<Call> call = next_to_serve(store)) {
+    serve(*store, std::move(call->rpc), std::move(call->batch));
   }
 }
 
 void DurableHandler::client_left(const RpcPeer& peer) {
-  std::shared_ptr<Variables> variables;
   std::deque<Call> dropped;  // without the lock
   {
     const MutexLock lock(mutex_);
@@ -100,9 +99,8 @@ void DurableHandler::client_left(const RpcPeer& peer) {
       dropped.push_back(std::move(each));
       return true;
     });
-    variables = variables_;
   }
-  variables->handler.client_left(peer);
+  store()->owner_left(peer.client);
 }
 
 void DurableHandler::run() {
@@ -171,10 +169,10 @@ void DurableHandler::on(const orders::SaveCut& order) {
 void DurableHandler::on(const orders::Load& order) {
   if (order.term <= loaded_under_) return;  // a second time
   // Terms never come twice: neither do the versions that this state gives to its values.
-  const auto variables = std::make_shared<Variables>(name_, order.term);
-  files().load(variables->store, *store(), order.cut, order.term);
+  const auto loaded = std::make_shared<VariableStore>(name_, order.term);
+  files().load(*loaded, *store(), order.cut, order.term);
   loaded_under_ = order.term;
-  enter(Phase::kActive, variables);
+  enter(Phase::kActive, loaded);
 }
 
 void DurableHandler::on(const orders::Fence& order) {
@@ -182,12 +180,12 @@ void DurableHandler::on(const orders::Fence& order) {
   enter(Phase::kActive, nullptr);
 }
 
-void DurableHandler::enter(Phase phase, std::shared_ptr<Variables> variables) {
-  std::shared_ptr<Variables> former;  // ended without the lock
+void DurableHandler::enter(Phase phase, std::shared_ptr<VariableStore> store) {
+  std::shared_ptr<VariableStore> former;  // ended without the lock
   {
     const MutexLock lock(mutex_);
     phase_ = phase;
-    if (variables) former = std::exchange(variables_, std::move(variables));
+    if (store) former = std::exchange(store_, std::move(store));
     serves_waiting_ = true;
   }
   serve_those_that_wait();

@@ -42,13 +42,6 @@ class DurableHandler final : public RpcHandler {
     std::shared_ptr<RpcCall> rpc;
     OperationBatch batch;
   };
-  /// One state after another: what a cut is loaded into is a new one.
-  struct Variables {
-    Variables(const std::string& name, std::uint64_t incarnation)
-        : store(name, incarnation), handler(store) {}
-    VariableStore store;
-    VariableHandler handler;
-  };
   class OrderHandler final : public RpcHandler {
    public:
     explicit OrderHandler(DurableHandler& of) : of_(of) {}
@@ -59,7 +52,7 @@ class DurableHandler final : public RpcHandler {
   };
   bool may_serve(const OperationBatch& batch) const TUTTI_REQUIRES(mutex_);
   void serve_those_that_wait();
-  std::optional<Call> next_to_serve(std::shared_ptr<Variables>& variables);
+  std::optional<Call> next_to_serve(std::shared_ptr<VariableStore>& store);
   void run();
   void obey(RpcCall& call);
   void on(const orders::Meet& order);
@@ -68,7 +61,7 @@ class DurableHandler final : public RpcHandler {
   void on(const orders::Load& order);
   void on(const orders::Fence& order);
   ServerFiles& files();
-  void enter(Phase phase, std::shared_ptr<Variables> variables);
+  void enter(Phase phase, std::shared_ptr<VariableStore> store);
 
   const std::string name_;
   const int server_, num_servers_;
@@ -83,7 +76,8 @@ class DurableHandler final : public RpcHandler {
   mutable Mutex mutex_;
   CondVar changed_;
   Phase phase_ TUTTI_GUARDED_BY(mutex_) = Phase::kAlone;
-  std::shared_ptr<Variables> variables_ TUTTI_GUARDED_BY(mutex_);
+  /// One state after another: what a cut is loaded into is a new one.
+  std::shared_ptr<VariableStore> store_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
   bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
   std::deque<std::shared_ptr<RpcCall>> orders_ TUTTI_GUARDED_BY(mutex_);

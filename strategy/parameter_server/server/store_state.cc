@@ -42,6 +42,16 @@ void VariableStore::drop_reads_of(std::uint64_t owner) {
   (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
 }
 
+void VariableStore::owner_left(std::uint64_t owner) {
+  drop_reads_of(owner);
+  std::set<std::uint64_t> clients;
+  {
+    const MutexLock lock(mutex_);
+    if (auto found = clients_of_.extract(owner)) clients = std::move(found.mapped());
+  }
+  for (const std::uint64_t client : clients) end_client(client);
+}
+
 void VariableStore::fail_waiting_reads(const Error& error) {
   for (const WaitingRead& each :
        take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {

@@ -69,6 +69,10 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
   Call call;
   call.client = batch.stream.kind == UpdateStream::Kind::kClient ? batch.stream.id : 0;
   call.owner = owner;
+  if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
+    const MutexLock lock(mutex_);
+    clients_of_[owner].insert(batch.stream.id);
+  }
   call.answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
   std::optional<Error> refused;
   try {

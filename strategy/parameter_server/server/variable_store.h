@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -56,6 +57,8 @@ class VariableStore final : public VariableService {
 
   /// Nobody wants the answers of this owner's waiting reads any more: they are forgotten.
   void drop_reads_of(std::uint64_t owner);
+  /// It has left, and with it the clients in whose names it sent batches.
+  void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error: the step they wait for will not come.
   void fail_waiting_reads(const Error& error);
   /// The client left: see AppliedTable::end_client(); no worker waits for it any more.
@@ -121,6 +124,8 @@ class VariableStore final : public VariableService {
   std::unordered_map<ShardId, std::unique_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
+      TUTTI_GUARDED_BY(mutex_);  // by owner
   ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
   std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
