@@ -256,20 +256,6 @@ std::vector<StoredShard*> CheckedOperation::shards() const {
   return all;
 }
 
-OperationLock::OperationLock(const CheckedOperation* operation) {
-  if (operation == nullptr) return;
-  if (!operation->slots.empty()) {
-    several_.lock(operation->shards());
-  } else if (operation->shard) {
-    one_ = operation->shard;
-    one_->mutex.lock();
-  }
-}
-
-OperationLock::~OperationLock() {
-  if (one_ != nullptr) one_->mutex.unlock();
-}
-
 namespace {
 
 /// What a clock says can be refused when the batch is applied, so nothing else may depend on it.

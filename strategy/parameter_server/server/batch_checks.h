@@ -23,20 +23,6 @@ struct CheckedOperation {
   std::vector<StoredShard*> shards() const;
 };
 
-/// Holds what an operation needs; nullptr: nothing.
-class OperationLock {
- public:
-  explicit OperationLock(const CheckedOperation* operation)
-      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  ~OperationLock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  OperationLock(const OperationLock&) = delete;
-  OperationLock& operator=(const OperationLock&) = delete;
-
- private:
-  StoredShard* one_ = nullptr;  // the common case
-  ShardLocks several_;
-};
-
 struct BatchLookups {
   /// nullptr when there is none.
   std::function<StoredShard*(ShardId)> find_shard;

@@ -16,7 +16,7 @@ std::vector<WaitingRead> take_waiting(const std::vector<StoredShard*>& shards,
                                       const Meant& is_meant) {
   std::vector<WaitingRead> taken;
   for (StoredShard* const shard : shards) {
-    const ShardLocks lock({shard});
+    const ShardLocks lock(*shard);
     std::erase_if(shard->waiting, [&](WaitingRead& each) {
       if (!is_meant(each)) return false;
       taken.push_back(std::move(each));
@@ -67,7 +67,7 @@ void VariableStore::fail_hopeless_reads() {
     std::vector<WaitingRead> failed;
     std::optional<Error> why;
     {
-      const ShardLocks lock({shard});
+      const ShardLocks lock(*shard);
       if (shard->waiting.empty()) continue;
       why = shard->why_no_step(ended);
       if (why) failed.swap(shard->waiting);
@@ -89,7 +89,7 @@ StoreSnapshot VariableStore::snapshot(const std::function<void()>& moment) const
   const MutexLock creation(creation_);
   StoreSnapshot result;
   for (StoredShard* const shard : all_shards()) {
-    const ShardLocks lock({shard});
+    const ShardLocks lock(*shard);
     result.shards.push_back(
         {shard->spec, shard->value.read(), shard->version, shard->num_steps, shard->accumulator});
   }
@@ -124,11 +124,6 @@ void VariableStore::restore(const StoreSnapshot& snapshot) {
     shards_.emplace(shard->id, std::move(shard));
   }
   table_ = snapshot.table;
-}
-
-std::uint64_t VariableStore::term() const {
-  const MutexLock lock(mutex_);
-  return table_.term();
 }
 
 void VariableStore::fence(std::uint64_t term) {

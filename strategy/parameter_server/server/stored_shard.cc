@@ -101,16 +101,15 @@ void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
   });
 }
 
-void ShardLocks::lock(std::vector<StoredShard*> shards) {
-  shards_ = std::move(shards);
+ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
   std::ranges::sort(shards_, {}, &StoredShard::id);
   shards_.erase(std::unique(shards_.begin(), shards_.end()), shards_.end());
   for (StoredShard* shard : shards_) shard->mutex.lock();
 }
 
-void ShardLocks::unlock() {
+ShardLocks::~ShardLocks() {
+  if (one_ != nullptr) one_->mutex.unlock();
   for (StoredShard* shard : shards_) shard->mutex.unlock();
-  shards_.clear();
 }
 
 void HalvedRule::apply(const UpdateArgs& args) const {

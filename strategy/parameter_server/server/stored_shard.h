@@ -67,19 +67,21 @@ struct StoredShard {
   std::vector<WaitingRead> waiting;
 };
 
-/// Holds several shards, locked in the order of their ids whoever locks them.
+/// Holds one shard, or several, locked in the order of their ids whoever locks them.
 class ShardLocks {
  public:
-  ShardLocks() = default;
-  explicit ShardLocks(std::vector<StoredShard*> shards) { lock(std::move(shards)); }
-  ~ShardLocks() { unlock(); }
+  explicit ShardLocks(StoredShard& one) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
+      : one_(&one) {
+    one.mutex.lock();
+  }
+  explicit ShardLocks(std::vector<StoredShard*> shards)
+      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
+  ~ShardLocks() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
   ShardLocks(const ShardLocks&) = delete;
   ShardLocks& operator=(const ShardLocks&) = delete;
-  /// Of one that holds none.
-  void lock(std::vector<StoredShard*> shards) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  void unlock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
 
  private:
+  StoredShard* const one_ = nullptr;  // the common case: it takes no memory
   std::vector<StoredShard*> shards_;
 };
 

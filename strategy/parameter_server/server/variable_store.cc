@@ -173,7 +173,14 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
   try {
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
       const CheckedOperation& each = batch.operations[i];
-      const OperationLock own(locks_all || is_locked ? nullptr : &each);
+      std::optional<ShardLocks> own;
+      if (!locks_all && !is_locked && each.shard != nullptr) {
+        if (each.slots.empty()) {
+          own.emplace(*each.shard);
+        } else {
+          own.emplace(each.shards());
+        }
+      }
       apply_one(each, i, call);
     }
   } catch (const std::exception& error) {
@@ -231,7 +238,7 @@ void VariableStore::go_on_with(std::vector<WaitingRead> released) {
     OperationAnswer answer;
     {
       StoredShard& shard = *each.shard;
-      const ShardLocks lock({&shard});
+      const ShardLocks lock(shard);
       if (each.at_least_steps > shard.num_steps) {
         shard.waiting.push_back(std::move(each));
         continue;

@@ -71,8 +71,7 @@ class VariableStore final : public VariableService {
   void set_log(std::shared_ptr<ChangeLog> log);
   /// Into a store without shards; else kFailedPrecondition.
   void restore(const StoreSnapshot& snapshot);
-  /// The highest that it has heard of. What comes under an earlier one is refused.
-  std::uint64_t term() const;
+  /// What comes under an earlier term is refused from now on.
   void fence(std::uint64_t term);
   ServerStatistics statistics() const;
 
