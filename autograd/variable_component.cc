@@ -36,9 +36,10 @@ void check_index_type(const Tensor& indices, const std::string& who) {
        indices.dtype());
 }
 
-/// indices as int64, each checked against `num_rows`.
-std::vector<std::int64_t> checked_rows(const Tensor& indices, std::int64_t num_rows,
-                                       const std::string& who) {
+}  // namespace
+
+std::vector<std::int64_t> internal::checked_rows(const Tensor& indices, std::int64_t num_rows,
+                                                 const std::string& who) {
   check_index_type(indices, who);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(indices.num_elements()));
   if (indices.dtype() == DType::kInt64) {
@@ -55,9 +56,8 @@ std::vector<std::int64_t> checked_rows(const Tensor& indices, std::int64_t num_r
   return rows;
 }
 
-/// Throws unless `slices` are rows of a tensor of shape `shape`.
-void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
-                  const std::string& who) {
+void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
+                            const std::string& who) {
   if (!slices.values.defined() || !slices.indices.defined()) {
     fail(ErrorCode::kInvalidArgument, who, ": the slices are undefined");
   }
@@ -77,6 +77,11 @@ void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
          slices.values.dtype(), "; try cast()");
   }
 }
+
+namespace {
+
+using internal::check_slices;
+using internal::checked_rows;
 
 bool is_on_gpu(const Tensor& tensor) { return tensor.device().type != DeviceType::kCpu; }
 

@@ -166,4 +166,15 @@ class VariableComponent {
   std::shared_ptr<VariableMemory> memory_;  // shared with captured steps that use it
 };
 
+namespace internal {
+/// Throws kInvalidArgument, with `who` in front, unless `slices` are rows of a tensor of this
+/// shape.
+void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
+                  const std::string& who);
+/// The indices, on the host, as int64. Throws kInvalidArgument for one that is not below
+/// `num_rows`.
+std::vector<std::int64_t> checked_rows(const Tensor& indices, std::int64_t num_rows,
+                                       const std::string& who);
+}  // namespace internal
+
 }  // namespace tutti

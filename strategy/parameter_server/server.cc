@@ -12,7 +12,6 @@
 #include "tutti/strategy/parameter_server/rpc_options.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/session/task_peers.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
 namespace tutti {

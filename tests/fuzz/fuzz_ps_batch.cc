@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tests/fuzz/plain_or_checked.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/server/snapshot_file.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace {
 

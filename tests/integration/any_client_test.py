@@ -110,15 +110,15 @@ def use_variable(channel, folder, proto_folder, shard):
     for name in ("job", "calls"):
         load(folder, proto_folder, name)
     ps = load(folder, proto_folder, "parameter_server")
-    head = {"dtype": 0, "dims": [2]}
+    head, heads = {"dtype": 0, "dims": [2]}, {"kinds": bytes([0, 1]), "dims": [2]}
     spec = ps.ShardSpec(variable=b"w", whole_dims=[2], num_shards=1, num_rows=2)
     batches = [
         (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
             ps.Operation(create=ps.CreateShard(spec=spec, value=head))]), [1.5, -2.0]),
         (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
-            ps.Operation(assign=ps.AssignShard(shard=shard, op=1, value=head))]), [0.25, 4.0]),
+            ps.Operation(assigns=ps.AssignShards(shards=[shard], op=1, values=heads))]), [0.25, 4.0]),
         (ps.OperationBatch(stream_kind=1, stream_id=7, first_ordinal=1, operations=[
-            ps.Operation(read=ps.ReadShard(shard=shard))]), []),
+            ps.Operation(reads=ps.ReadShards(shards=[shard], have_versions=[0]))]), []),
     ]
     requests = []
     for batch, values in batches:
@@ -131,7 +131,7 @@ def use_variable(channel, folder, proto_folder, shard):
     read = next(each for each in replies if each.call == 3)
     check("the variable", struct.unpack("<2f", read.tensors[:8]), (1.75, 2.0))
     wrong = ps.OperationBatch(stream_kind=1, stream_id=8, operations=[
-        ps.Operation(read=ps.ReadShard(shard=shard + 1))])
+        ps.Operation(reads=ps.ReadShards(shards=[shard + 1], have_versions=[0]))])
     refused = next(apply(iter([ps.ApplyRequest(call=1, batch=wrong)]), timeout=LIMIT))
     check("a shard that is not there", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
 

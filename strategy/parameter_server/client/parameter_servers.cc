@@ -8,7 +8,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/client/server_failure.h"
+#include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -49,6 +49,16 @@ struct Wanted {
 };
 
 }  // namespace
+
+SharedText RuleTexts::of(const UpdateRule& rule) {
+  constexpr std::size_t kMostTexts = 16;
+  MutexLock lock(mutex_);
+  const auto known =
+      std::ranges::find(texts_, rule.number(), [](const auto& each) { return each.first; });
+  if (known != texts_.end()) return known->second;
+  if (texts_.size() == kMostTexts) texts_.pop_front();
+  return texts_.emplace_back(rule.number(), describe_update_rule(rule)).second;
+}
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
                                    Duration timeout, std::shared_ptr<WorkerTeam> team)
@@ -167,16 +177,22 @@ std::uint64_t ParameterServers::version_of_gradient(const std::shared_ptr<ReadCa
 }
 
 std::vector<ServerStatistics> ParameterServers::statistics() {
-  std::vector<std::shared_ptr<PendingAnswers>> pending;
-  for (const auto& each : links_) {
-    pending.push_back(each->read({Operation(ReadStatistics{})}));
-  }
   std::vector<ServerStatistics> statistics;
-  for (const auto& each : pending) {
-    const auto answers = from_server([&] { return each->wait(deadline()); });
-    statistics.push_back(ServerStatistics::from_tensor(answers.front().value.value_or(Tensor())));
+  for (const OperationAnswer& answer : ask_all(ReadStatistics{})) {
+    statistics.push_back(ServerStatistics::from_tensor(answer.value.value_or(Tensor())));
   }
   return statistics;
+}
+
+/// Behind all changes of this process.
+std::vector<OperationAnswer> ParameterServers::ask_all(const Operation& question) {
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (const auto& each : links_) pending.push_back(each->read({question}));
+  std::vector<OperationAnswer> answers;
+  for (const auto& each : pending) {
+    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
+  }
+  return answers;
 }
 
 /// Where servers add up gradients, values of one step: some of them may have been read while it

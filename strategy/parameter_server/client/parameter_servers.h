@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,14 +16,26 @@
 
 #include "tutti/core/sync.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
-#include "tutti/strategy/parameter_server/client/read_versions.h"
 #include "tutti/strategy/parameter_server/client/replica_steps.h"
-#include "tutti/strategy/parameter_server/client/rule_texts.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/client/worker_pace.h"
+#include "tutti/strategy/parameter_server/client/update_origin.h"
 #include "tutti/strategy/parameter_server/server_statistics.h"
+#include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {
+
+/// An optimizer updates all of its variables by the same rule, in every step: they share one text.
+/// Threads: any.
+class RuleTexts {
+ public:
+  /// describe_update_rule(rule). Throws as it does.
+  SharedText of(const UpdateRule& rule);
+
+ private:
+  Mutex mutex_;
+  // By UpdateRule::number(), the latest last: an optimizer has up to three rules.
+  std::deque<std::pair<std::uint64_t, SharedText>> texts_ TUTTI_GUARDED_BY(mutex_);
+};
 
 /// A shard, and where it is.
 struct RemoteShard {
@@ -125,7 +138,8 @@ class ParameterServers {
   void fetch(const Caches& caches);
   void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
   TimePoint read_deadline() const;
-  std::vector<OperationAnswer> tell_all(TellClock::Event event);
+  std::vector<OperationAnswer> ask_all(const Operation& question);
+  TellClock own_clock(TellClock::Event event);
   [[noreturn]] void fail_stalled(int server, const Error& error);
   void note_versions(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);

@@ -10,13 +10,19 @@ namespace {
 
 class RemoteAnswers final : public PendingAnswers {
  public:
-  RemoteAnswers(std::shared_ptr<RpcClient> client, std::shared_ptr<RpcReply> reply,
-                std::size_t num_operations)
-      : client_(std::move(client)), reply_(std::move(reply)), num_operations_(num_operations) {}
+  RemoteAnswers(std::shared_ptr<RpcClient> client, const OperationBatch& batch)
+      : client_(std::move(client)), num_operations_(batch.operations.size()) {
+    try {
+      reply_ = client_->start(encode(batch));
+    } catch (const Error& error) {
+      never_sent_ = error.with_context(client_->server_name());
+    }
+  }
 
-  bool is_ready() const override { return reply_->is_ready(); }
+  bool is_ready() const override { return never_sent_ || reply_->is_ready(); }
 
   std::vector<OperationAnswer> wait(TimePoint deadline) override {
+    if (never_sent_) throw *never_sent_;
     if (!answers_) answers_ = decoded(reply_->wait(deadline));
     return *answers_;
   }
@@ -35,31 +41,16 @@ class RemoteAnswers final : public PendingAnswers {
   }
 
   const std::shared_ptr<RpcClient> client_;  // lives until its answers were taken
-  const std::shared_ptr<RpcReply> reply_;
+  std::shared_ptr<RpcReply> reply_;
+  std::optional<Error> never_sent_;
   const std::size_t num_operations_;
   std::optional<std::vector<OperationAnswer>> answers_;
-};
-
-/// What was never sent.
-class FailedAnswers final : public PendingAnswers {
- public:
-  explicit FailedAnswers(Error error) : error_(std::move(error)) {}
-  bool is_ready() const override { return true; }
-  std::vector<OperationAnswer> wait(TimePoint) override { throw error_; }
-
- private:
-  const Error error_;
 };
 
 }  // namespace
 
 std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
-  try {
-    auto reply = client_->start(encode(batch));
-    return std::make_shared<RemoteAnswers>(client_, std::move(reply), batch.operations.size());
-  } catch (const Error& error) {
-    return std::make_shared<FailedAnswers>(error.with_context(client_->server_name()));
-  }
+  return std::make_shared<RemoteAnswers>(client_, batch);
 }
 
 }  // namespace tutti::internal

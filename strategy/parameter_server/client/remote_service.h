@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {

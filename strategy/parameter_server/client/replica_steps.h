@@ -9,11 +9,24 @@
 #include <set>
 #include <span>
 
+#include "tutti/core/clock.h"
+#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::internal {
 
 struct ReadCache;
+
+/// How a worker keeps pace with others that it does not meet.
+struct WorkerPace {
+  UpdateMode mode = UpdateMode::kAsync;  // not kSync
+  int worker = 0;
+  int num_workers = 1;
+  std::uint64_t staleness = TellClock::kUnboundedStaleness;
+  int num_to_aggregate = 1;  // kSyncReplicas
+  /// For how long a read waits for other workers, if that is longer than for any answer.
+  Duration patience = Duration::zero();
+};
 
 /// A worker's side of UpdateMode::kSyncReplicas. The values that it reads say how many steps were
 /// applied to them; its gradients are for the step that comes next. A worker that others do not

@@ -13,6 +13,7 @@
 
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/update_origin.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {
@@ -25,7 +26,6 @@ class ServerLink {
   /// `client`: this process's random number.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
-  std::string name() const { return service_->name(); }
   /// Notes a change in the name of the calling thread. It is sent with the next read of anybody, by
   /// send_changes(), or when many were gathered.
   void change(Operation operation);
@@ -70,5 +70,22 @@ class ServerLink {
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);  // with attempt
 };
+
+/// Whether the server or the way to it failed, and not what was asked.
+inline bool is_of_infrastructure(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded ||
+         code == ErrorCode::kDataLoss;
+}
+
+/// Calls `wait`; failures of servers say so.
+template <class Wait>
+auto from_server(const Wait& wait) {
+  try {
+    return wait();
+  } catch (const Error& error) {
+    if (!is_of_infrastructure(error.code())) throw;
+    throw OriginError(ErrorOrigin::kServer, error.code(), error.message());
+  }
+}
 
 }  // namespace tutti::internal

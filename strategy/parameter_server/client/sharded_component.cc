@@ -17,26 +17,6 @@ namespace {
 
 Tensor on_host(const Tensor& tensor) { return tensor.to(Device{}); }
 
-std::vector<std::int64_t> row_numbers(const Tensor& indices, const std::string& who,
-                                      std::int64_t num_rows) {
-  const Tensor host = on_host(indices);
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(host.num_elements()));
-  if (host.dtype() == DType::kInt64) {
-    std::ranges::copy(host.host_span<std::int64_t>(), rows.begin());
-  } else if (host.dtype() == DType::kInt32) {
-    std::ranges::copy(host.host_span<std::int32_t>(), rows.begin());
-  } else {
-    fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
-         host.dtype());
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] >= 0 && rows[i] < num_rows) continue;
-    fail(ErrorCode::kInvalidArgument, who, ": index out of range; expected 0 .. ", num_rows - 1,
-         ", got ", rows[i], " at position ", i);
-  }
-  return rows;
-}
-
 Tensor tensor_of(const std::vector<std::int64_t>& rows) {
   return Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
 }
@@ -64,26 +44,6 @@ Tensor picked(const Tensor& values, const ShardRows& rows) {
   return gather(values, tensor_of(rows.positions));
 }
 
-void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
-                  const std::string& who) {
-  if (shape.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": a scalar has no rows; expected a variable of rank 1 or more; try assign()");
-  }
-  const bool are_rows =
-      slices.values.defined() && slices.indices.defined() && slices.indices.rank() == 1;
-  if (are_rows && slices.values.dtype() == dtype &&
-      slices.values.shape() == shape.with_dim(0, slices.indices.num_elements())) {
-    return;
-  }
-  fail(ErrorCode::kInvalidArgument, who,
-       ": the slices do not fit; expected indices [n] and values ", "[n, ...] of ", shape, " in ",
-       dtype, ", got indices ", are_rows ? concat(slices.indices.shape()) : "of another rank",
-       " and values ",
-       slices.values.defined() ? concat(slices.values.shape(), " of ", slices.values.dtype())
-                               : "undefined");
-}
-
 }  // namespace
 
 ShardedComponent::ShardedComponent(std::shared_ptr<ParameterServers> servers,
@@ -107,8 +67,8 @@ Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
 Tensor ShardedComponent::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
   const NoDeviceScope on_the_host;
-  const auto numbers = row_numbers(rows, concat("Variable '", name(), "'.read_rows"),
-                                   shard(0).spec.whole_shape.dim(0));
+  const auto numbers = checked_rows(on_host(rows), shard(0).spec.whole_shape.dim(0),
+                                    concat("Variable '", name(), "'.read_rows"));
   const std::uint64_t num_steps = servers_->steps_to_wait_for(cache_);
   std::vector<std::shared_ptr<PendingAnswers>> pending;
   std::vector<int> indices;
@@ -156,7 +116,7 @@ void ShardedComponent::scatter(ScatterOp op, const IndexedSlices& slices,
   const std::string who = concat("Variable '", variable, "'.", op);
   const Shape& shape = shard(0).spec.whole_shape;
   check_slices(slices, shape, shard(0).spec.dtype, who);
-  const auto rows = row_numbers(slices.indices, who, shape.dim(0));
+  const auto rows = checked_rows(on_host(slices.indices), shape.dim(0), who);
   const Tensor values = on_host(slices.values);
   const auto scatter_all = [&] {
     for (int i = 0; i < num_shards(); ++i) {
@@ -193,7 +153,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   Tensor values;
   if (gradient.is_slices()) {
     check_slices(gradient.slices(), first.whole_shape, first.dtype, who);
-    rows = row_numbers(gradient.slices().indices, who, first.whole_shape.dim(0));
+    rows = checked_rows(on_host(gradient.slices().indices), first.whole_shape.dim(0), who);
     values = on_host(gradient.slices().values);
   } else {
     values = on_host(gradient.dense());

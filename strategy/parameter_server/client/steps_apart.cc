@@ -5,31 +5,12 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/client/server_failure.h"
 
 namespace tutti::internal {
 namespace {
 
 /// A good-bye is not worth a longer wait: the end of the connection says it, too.
 constexpr Duration kLongestGoodbye = std::chrono::seconds(2);
-
-struct SlowWorker {
-  std::int64_t worker = -1;
-  std::int64_t clock = 0;
-};
-
-/// The slowest of the workers but `self`; of what kAsk answered.
-SlowWorker slowest_other(const Tensor& clocks, int self) {
-  SlowWorker slowest;
-  const auto numbers = clocks.host_span<std::int64_t>();
-  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
-    if (numbers[i] == self) continue;
-    if (slowest.worker < 0 || numbers[i + 1] < slowest.clock) {
-      slowest = {numbers[i], numbers[i + 1]};
-    }
-  }
-  return slowest;
-}
 
 }  // namespace
 
@@ -41,7 +22,7 @@ void ParameterServers::leave() noexcept {
   }
   try {
     const TimePoint end = deadline_after(Clock::system().now(), kLongestGoodbye);
-    TellClock leave{TellClock::Event::kLeave, pace_->worker, clock(), pace_->staleness};
+    const TellClock leave = own_clock(TellClock::Event::kLeave);
     std::vector<std::shared_ptr<PendingAnswers>> pending;
     for (const auto& each : links_) pending.push_back(each->read({Operation(leave)}));
     for (const auto& each : pending) (void)each->wait(end);
@@ -76,16 +57,8 @@ std::optional<SyncSpec> ParameterServers::give(const std::shared_ptr<ReadCache>&
   return replica_steps_->give(cache);
 }
 
-/// Behind all changes of this process.
-std::vector<OperationAnswer> ParameterServers::tell_all(TellClock::Event event) {
-  const TellClock tell{event, pace_->worker, clock(), pace_->staleness};
-  std::vector<std::shared_ptr<PendingAnswers>> pending;
-  for (const auto& each : links_) pending.push_back(each->read({Operation(tell)}));
-  std::vector<OperationAnswer> answers;
-  for (const auto& each : pending) {
-    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
-  }
-  return answers;
+TellClock ParameterServers::own_clock(TellClock::Event event) {
+  return {event, pace_->worker, clock(), pace_->staleness};
 }
 
 void ParameterServers::begin_apart() {
@@ -99,7 +72,7 @@ void ParameterServers::begin_apart() {
   if (has_joined) return;
   // Servers need not agree who is the slowest at this moment.
   std::uint64_t greatest = 0;
-  for (const OperationAnswer& answer : tell_all(TellClock::Event::kJoin)) {
+  for (const OperationAnswer& answer : ask_all(own_clock(TellClock::Event::kJoin))) {
     greatest = std::max(greatest, answer.num_steps);
   }
   MutexLock lock(mutex_);
@@ -114,7 +87,7 @@ void ParameterServers::end_apart() {
     if (!has_changed_) return;
     ++clock_;
   }
-  (void)tell_all(TellClock::Event::kAdvance);
+  (void)ask_all(own_clock(TellClock::Event::kAdvance));
   forget_reads();
 }
 
@@ -129,13 +102,15 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
 }
 
 void ParameterServers::fail_stalled(int server, const Error& error) {
-  const TellClock ask{TellClock::Event::kAsk, pace_->worker, 0, pace_->staleness};
-  const auto answer = link(server).read({Operation(ask)})->wait(deadline()).front();
-  const SlowWorker slow = slowest_other(
-      answer.value.value_or(Tensor::zeros({0}, DType::kInt64, Device{})), pace_->worker);
-  const std::string own =
-      concat("worker ", pace_->worker, " has ended ", answer.num_steps, " steps and waits to read");
-  if (slow.worker < 0) {
+  const auto answer = link(server).read({Operation(ReadStatistics{})})->wait(deadline()).front();
+  std::map<int, std::uint64_t> clocks =
+      ServerStatistics::from_tensor(answer.value.value_or(Tensor())).clocks;
+  const std::string own = concat("worker ", pace_->worker, " has ended ", clocks[pace_->worker],
+                                 " steps and waits to read");
+  clocks.erase(pace_->worker);
+  const auto slowest = std::ranges::min_element(
+      clocks, {}, [](const auto& worker_and_clock) { return worker_and_clock.second; });
+  if (slowest == clocks.end()) {
     fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own,
          "; no other worker is there; expected ", pace_->num_to_aggregate, " of ",
          pace_->num_workers, " to give gradients; did the others end?");
@@ -144,8 +119,9 @@ void ParameterServers::fail_stalled(int server, const Error& error) {
                                ? concat("at most ", pace_->staleness, " steps behind (staleness)")
                                : concat("gradients of ", pace_->num_to_aggregate, " of ",
                                         pace_->num_workers, " workers for each step");
-  fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own, " for worker ", slow.worker,
-       ", which has ended ", slow.clock, "; expected ", rule, "; is worker ", slow.worker,
+  const auto& [worker, clock] = *slowest;
+  fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own, " for worker ", worker,
+       ", which has ended ", clock, "; expected ", rule, "; is worker ", worker,
        " stopped or stuck? A greater local.timeout waits longer");
 }
 

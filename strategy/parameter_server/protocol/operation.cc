@@ -1,4 +1,4 @@
-// What clients ask of a parameter server: names of shards, and which operations change values.
+// What clients ask of a parameter server: names of shards, and how many operations change values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 
@@ -24,6 +24,11 @@ Shape ShardSpec::shape() const {
   return whole_shape.rank() == 0 ? whole_shape : whole_shape.with_dim(0, num_rows);
 }
 
+bool ShardSpec::has_rows() const {
+  const std::int64_t whole = whole_shape.rank() == 0 ? 1 : whole_shape[0];
+  return first_row >= 0 && num_rows >= 0 && first_row <= whole && num_rows <= whole - first_row;
+}
+
 std::string ShardSpec::to_string() const {
   if (num_shards == 1) return concat("'", variable, "'");
   return concat("'", variable, "' (shard ", shard, " of ", num_shards, ")");
@@ -32,13 +37,6 @@ std::string ShardSpec::to_string() const {
 const std::string& SharedText::text() const {
   static const std::string nothing;
   return text_ ? *text_ : nothing;
-}
-
-bool changes_values(const Operation& operation) {
-  return std::holds_alternative<AssignShard>(operation) ||
-         std::holds_alternative<ScatterShard>(operation) ||
-         std::holds_alternative<UpdateShard>(operation) ||
-         std::holds_alternative<RestoreShard>(operation);
 }
 
 std::uint64_t num_changes(const OperationBatch& batch) {

@@ -32,6 +32,8 @@ struct ShardSpec {
   std::int64_t first_row = 0;  // of a scalar: 0 and 1
   std::int64_t num_rows = 1;
   Shape shape() const;  // of the shard
+  /// Whether there are such rows of the whole.
+  bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
   /// "'embedding' (shard 1 of 4)".
   std::string to_string() const;
@@ -120,11 +122,6 @@ struct UpdateShard {
   /// how many changes it came late.
   std::uint64_t computed_at_version = 0;
 };
-/// The shard's values again, as a checkpoint has them.
-struct RestoreShard {
-  ShardId shard = 0;
-  Tensor value = {};
-};
 
 /// Answered with ServerStatistics::to_tensor().
 struct ReadStatistics {};
@@ -134,11 +131,10 @@ struct ReadStatistics {};
 /// is more than `staleness` steps behind. It joins at the clock of the slowest of them (without
 /// any: `clock`). kAdvance: all that it changed up to `clock` came before; a server that was
 /// started again takes it for kJoin. A client that leaves has left here, too. Answered with the
-/// worker's clock (num_steps) and the slowest worker's (version); kAsk also with all: int64 [n, 2],
-/// worker and clock. In a batch that changes nothing.
+/// worker's clock (num_steps) and the slowest worker's (version). In a batch that changes nothing.
 struct TellClock {
-  enum class Event : std::uint8_t { kJoin = 0, kAdvance = 1, kLeave = 2, kAsk = 3 };
-  Event event = Event::kAsk;
+  enum class Event : std::uint8_t { kJoin = 0, kAdvance = 1, kLeave = 2 };
+  Event event = Event::kJoin;
   int worker = 0;  // its number, for messages
   std::uint64_t clock = 0;
   std::uint64_t staleness = kUnboundedStaleness;
@@ -146,9 +142,13 @@ struct TellClock {
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, RestoreShard, ReadStatistics, TellClock>;
+                               UpdateShard, ReadStatistics, TellClock>;
 /// Whether doing it twice would differ from once (all but creation, reads and clocks).
-bool changes_values(const Operation& operation);
+inline bool changes_values(const Operation& operation) {
+  return std::holds_alternative<AssignShard>(operation) ||
+         std::holds_alternative<ScatterShard>(operation) ||
+         std::holds_alternative<UpdateShard>(operation);
+}
 
 /// Who changes values, in an order of its own: a client (its random number), or a closure, whose
 /// number stays when it is tried again elsewhere. Replicas of a closure count for themselves.
@@ -180,5 +180,24 @@ struct OperationAnswer {
   std::uint64_t num_steps = 0;       // synchronous steps applied to it
   bool was_applied_before = false;   // by an earlier try
 };
+
+/// A request to a server, or a part of its files. The head is a message OperationBatch
+/// (cluster/proto/ parameter_server.proto), the payload (tensor_payload.h) shares the memory of
+/// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
+/// undefined tensors, kResourceExhausted for a head that would be longer than kLongestHead (send it
+/// in two); kUnimplemented, as all of these functions, in builds without gRPC.
+Packet encode(const OperationBatch& batch);
+/// Throws kDataLoss for a packet that encode() did not write: what stands in the head is compared
+/// with the payload before memory is taken for it. Tensors stay in the memory that the payload was
+/// received in: code that keeps one for longer than the batch copies it (VariableComponent does).
+OperationBatch decode_batch(const Packet& packet);
+
+Packet encode(const std::vector<OperationAnswer>& answers);
+std::vector<OperationAnswer> decode_answers(const Packet& packet);
+
+inline constexpr std::size_t kMostOperations = std::size_t{1} << 16;
+inline constexpr std::size_t kLongestVariableName = 4096;
+inline constexpr std::size_t kLongestRule = std::size_t{1} << 16;
+inline constexpr std::size_t kMostSlots = 64;
 
 }  // namespace tutti::internal

@@ -1,16 +1,13 @@
 // Columns of operations and answers: what may share a message, and what fits together.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/operation_columns.h"
-
 #include <algorithm>
 #include <bit>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 #include "tutti/strategy/parameter_server/protocol/message.h"
+#include "tutti/strategy/parameter_server/protocol/operation_message.h"
 
 namespace tutti::internal {
 namespace {
@@ -29,11 +26,6 @@ std::size_t length(const Column& column) {
 
 void check_length(std::size_t got, std::size_t expected, const char* what) {
   if (got != expected) refuse("expected ", expected, " ", what, " in a column, got ", got);
-}
-
-void check_count(std::size_t count) {
-  if (count <= kMostOperations) return;
-  refuse("at most ", kMostOperations, " operations were expected, got ", count);
 }
 
 // Bits: what is equal may stand for the other.
@@ -55,19 +47,19 @@ bool may_share(const ReadShard& a, const ReadShard& b) {
 }
 bool may_share(const AssignShard& a, const AssignShard& b) { return a.op == b.op; }
 bool may_share(const UpdateShard& a, const UpdateShard& b) {
-  return !a.rows && !b.rows && a.slots.size() == b.slots.size() && a.rule == b.rule &&
-         are_same(a.scalars, b.scalars) && are_same(a.sync, b.sync);
+  return a.rows.has_value() == b.rows.has_value() && a.slots.size() == b.slots.size() &&
+         a.rule == b.rule && are_same(a.scalars, b.scalars) && are_same(a.sync, b.sync);
 }
 
+/// How many operations from `first`, which is the first of them, on fit in one message.
 template <class Op>
-std::size_t run_of(std::span<const Operation> operations) {
-  const Op& first = std::get<Op>(operations.front());
+std::size_t length_of_run(const Op& first, std::span<const Operation> operations) {
   std::size_t count = 1;
   for (; count < operations.size(); ++count) {
     const Op* const next = std::get_if<Op>(&operations[count]);
     if (next == nullptr || !may_share(first, *next)) break;
   }
-  return count > 1 ? count : 0;
+  return count;
 }
 
 /// Fills a column of tensors' heads; elements go into the payload.
@@ -122,6 +114,31 @@ class HeadReader {
   std::size_t next_ = 0;
 };
 
+void put_scalars(const UpdateScalars& scalars, v1::UpdateScalars& out) {
+  out.set_learning_rate(scalars.learning_rate);
+  out.set_iteration(scalars.iteration);
+  out.set_gradient_scale(scalars.gradient_scale);
+  out.set_weight_decay(scalars.weight_decay);
+}
+
+UpdateScalars get_scalars(const v1::UpdateScalars& in) {
+  UpdateScalars scalars;
+  scalars.learning_rate = in.learning_rate();
+  scalars.iteration = in.iteration();
+  scalars.gradient_scale = in.gradient_scale();
+  scalars.weight_decay = in.weight_decay();
+  return scalars;
+}
+
+void put_sync(const SyncSpec& sync, v1::SyncSpec& out) {
+  out.set_step(sync.step), out.set_rank(sync.rank), out.set_num_ranks(sync.num_ranks);
+  out.set_num_to_aggregate(sync.num_to_aggregate), out.set_divisor(sync.divisor);
+}
+
+SyncSpec get_sync(const v1::SyncSpec& in) {
+  return {in.step(), in.rank(), in.num_ranks(), in.num_to_aggregate(), in.divisor()};
+}
+
 void put(std::span<const Operation> run, const ReadShard& first, PayloadWriter&,
          v1::Operation& out) {
   v1::ReadShards& reads = *out.mutable_reads();
@@ -156,34 +173,37 @@ void put(std::span<const Operation> run, const UpdateShard& first, PayloadWriter
   if (first.sync) put_sync(*first.sync, *updates.mutable_sync());
   updates.mutable_shards()->Reserve(static_cast<int>(run.size()));
   updates.mutable_computed_at_versions()->Reserve(static_cast<int>(run.size()));
+  std::optional<HeadWriter> rows;
+  if (first.rows) rows.emplace(run.size(), payload, *updates.mutable_rows());
   HeadWriter gradients(run.size(), payload, *updates.mutable_gradients());
   for (const Operation& each : run) {
     const auto& update = std::get<UpdateShard>(each);
     updates.add_shards(update.shard);
     for (const ShardId slot : update.slots) updates.add_slots(slot);
     updates.add_computed_at_versions(update.computed_at_version);
+    if (rows) rows->put(*update.rows);
     gradients.put(update.gradient);
   }
 }
 
 }  // namespace
 
-std::size_t length_of_run(std::span<const Operation> operations) {
-  const Operation& first = operations.front();
-  if (std::holds_alternative<ReadShard>(first)) return run_of<ReadShard>(operations);
-  if (std::holds_alternative<AssignShard>(first)) return run_of<AssignShard>(operations);
-  if (std::holds_alternative<UpdateShard>(first)) return run_of<UpdateShard>(operations);
-  return 0;
+void check_count(std::size_t count) {
+  if (count <= kMostOperations) return;
+  refuse("at most ", kMostOperations, " operations were expected, got ", count);
 }
 
-void put_run(std::span<const Operation> run, PayloadWriter& payload, v1::Operation& out) {
-  if (const auto* read = std::get_if<ReadShard>(&run.front())) {
-    put(run, *read, payload, out);
-  } else if (const auto* assign = std::get_if<AssignShard>(&run.front())) {
-    put(run, *assign, payload, out);
-  } else {
-    put(run, std::get<UpdateShard>(run.front()), payload, out);
-  }
+std::size_t put_run(std::span<const Operation> operations, PayloadWriter& payload,
+                    v1::Operation& out) {
+  const auto put_of = [&]<class Op>(const Op& first) -> std::size_t {
+    if constexpr (GoesInColumns<Op>) {
+      const std::size_t count = length_of_run(first, operations);
+      put(operations.first(count), first, payload, out);
+      return count;
+    }
+    return 0;
+  };
+  return std::visit(put_of, operations.front());
 }
 
 void get_run(const v1::ReadShards& in, std::vector<Operation>& out) {
@@ -216,6 +236,8 @@ void get_run(const v1::UpdateShards& in, PayloadReader& payload, std::vector<Ope
   }
   check_length(length(in.slots()), count * num_slots, "slots");
   check_length(length(in.computed_at_versions()), count, "versions");
+  std::optional<HeadReader> rows;
+  if (in.has_rows()) rows.emplace(in.rows(), count, payload);
   HeadReader gradients(in.gradients(), count, payload);
   UpdateShard shared;
   shared.rule = in.rule();
@@ -229,6 +251,7 @@ void get_run(const v1::UpdateShards& in, PayloadReader& payload, std::vector<Ope
     update.slots.assign(slots, end);
     slots = end;
     update.computed_at_version = in.computed_at_versions(i);
+    if (rows) update.rows = rows->take();
     update.gradient = gradients.take();
   }
 }
@@ -270,31 +293,6 @@ std::vector<OperationAnswer> get_answers(const v1::OperationAnswers& in, Payload
     answers[i].was_applied_before = (flags[i] & kWasAppliedBefore) != 0;
   }
   return answers;
-}
-
-void put_scalars(const UpdateScalars& scalars, v1::UpdateScalars& out) {
-  out.set_learning_rate(scalars.learning_rate);
-  out.set_iteration(scalars.iteration);
-  out.set_gradient_scale(scalars.gradient_scale);
-  out.set_weight_decay(scalars.weight_decay);
-}
-
-UpdateScalars get_scalars(const v1::UpdateScalars& in) {
-  UpdateScalars scalars;
-  scalars.learning_rate = in.learning_rate();
-  scalars.iteration = in.iteration();
-  scalars.gradient_scale = in.gradient_scale();
-  scalars.weight_decay = in.weight_decay();
-  return scalars;
-}
-
-void put_sync(const SyncSpec& sync, v1::SyncSpec& out) {
-  out.set_step(sync.step), out.set_rank(sync.rank), out.set_num_ranks(sync.num_ranks);
-  out.set_num_to_aggregate(sync.num_to_aggregate), out.set_divisor(sync.divisor);
-}
-
-SyncSpec get_sync(const v1::SyncSpec& in) {
-  return {in.step(), in.rank(), in.num_ranks(), in.num_to_aggregate(), in.divisor()};
 }
 
 }  // namespace tutti::internal

@@ -18,11 +18,8 @@ template <class... Parts>
 }
 
 void check_spec(const ShardSpec& spec) {
-  const std::int64_t whole = spec.whole_shape.rank() == 0 ? 1 : spec.whole_shape[0];
-  const bool fits = spec.first_row >= 0 && spec.num_rows >= 0 && spec.first_row <= whole &&
-                    spec.num_rows <= whole - spec.first_row;
   const bool is_whole_scalar = spec.whole_shape.rank() > 0 || spec.num_rows == 1;
-  if (spec.shard >= 0 && spec.shard < spec.num_shards && fits && is_whole_scalar) return;
+  if (spec.shard >= 0 && spec.shard < spec.num_shards && spec.has_rows() && is_whole_scalar) return;
   refuse_operation(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows,
                    " rows from ", spec.first_row);
 }
@@ -110,21 +107,18 @@ class Checker {
   CheckedBatch take() { return std::move(batch_); }
 
  private:
-  std::shared_ptr<StoredShard> find(ShardId id) const {
+  StoredShard* find(ShardId id) const {
     if (const auto own = created_.find(id); own != created_.end()) return own->second;
     return lookups_.find_shard(id);
   }
   template <class Op>
-  std::shared_ptr<StoredShard> shard_of(const Op& operation) const {
-    if constexpr (std::is_same_v<Op, CreateShard>) {
-      return find(operation.spec.id());
-    } else if constexpr (std::is_same_v<Op, ReadStatistics> || std::is_same_v<Op, TellClock>) {
-      return nullptr;
-    } else {
-      auto found = find(operation.shard);
+  StoredShard* shard_of(const Op& operation) const {
+    if constexpr (requires { operation.shard; }) {
+      StoredShard* const found = find(operation.shard);
       if (!found) fail_unknown(operation.shard);
       return found;
     }
+    return nullptr;
   }
   [[noreturn]] static void fail_unknown(ShardId id) {
     fail(ErrorCode::kNotFound, "there is no shard of the id ", id,
@@ -135,10 +129,10 @@ class Checker {
     check_spec(create.spec);
     checked.shard = find(create.spec.id());
     if (!checked.shard) {
-      checked.shard =
-          std::make_shared<StoredShard>(create.spec, first_value(create), lookups_.first_version);
+      batch_.created.push_back(
+          std::make_unique<StoredShard>(create.spec, first_value(create), lookups_.first_version));
+      checked.shard = batch_.created.back().get();
       created_.emplace(checked.shard->id, checked.shard);
-      batch_.created.push_back(checked.shard);
       return;
     }
     const ShardSpec &have = checked.shard->spec, &want = create.spec;
@@ -150,10 +144,11 @@ class Checker {
         " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  void check(const ReadShard& read, CheckedOperation& checked) { checked.shard = shard_of(read); }
-  void check(const ReadRows& read, CheckedOperation& checked) {
-    checked.shard = shard_of(read);
-    check_rows(checked.shard->spec, read.rows);
+  /// All that is to be checked of an operation that has no more parts than these.
+  template <class Op>
+  void check(const Op& operation, CheckedOperation& checked) {
+    checked.shard = shard_of(operation);
+    if constexpr (requires { operation.rows; }) check_rows(checked.shard->spec, operation.rows);
   }
   void check(const AssignShard& assign, CheckedOperation& checked) {
     checked.shard = shard_of(assign);
@@ -162,10 +157,6 @@ class Checker {
     if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
       refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
     }
-  }
-  void check(const RestoreShard& restore, CheckedOperation& checked) {
-    checked.shard = shard_of(restore);
-    check_value(checked.shard->spec, restore.value);
   }
   void check(const ScatterShard& scatter, CheckedOperation& checked) {
     checked.shard = shard_of(scatter);
@@ -176,7 +167,6 @@ class Checker {
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
-  void check(const ReadStatistics&, CheckedOperation&) {}
   void check(const TellClock& tell, CheckedOperation&) {
     if (tell.worker < 0)
       refuse_operation("a clock of worker ", tell.worker, "; expected 0 or more");
@@ -235,7 +225,7 @@ class Checker {
     if (num_slots_ == 0) return;
     std::set<ShardId> seen = {update.shard};
     for (const ShardId id : update.slots) {
-      auto slot = find(id);
+      StoredShard* const slot = find(id);
       if (!slot) fail_unknown(id);
       const ShardSpec& own = slot->spec;
       const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
@@ -245,7 +235,7 @@ class Checker {
                          " is no slot of it; expected other shards of the same rows of ",
                          spec.whole_shape, " of ", spec.dtype);
       }
-      checked.slots.push_back(std::move(slot));
+      checked.slots.push_back(slot);
     }
   }
 
@@ -255,36 +245,15 @@ class Checker {
   SharedText description_;
   std::size_t num_slots_ = 0;
   CheckedBatch batch_;
-  std::map<ShardId, std::shared_ptr<StoredShard>> created_;
+  std::map<ShardId, StoredShard*> created_;
 };
 
 }  // namespace
 
 std::vector<StoredShard*> CheckedOperation::shards() const {
-  if (!shard) return {};
-  std::vector<StoredShard*> all = slot_shards();
-  all.insert(all.begin(), shard.get());
+  std::vector<StoredShard*> all = slots;
+  if (shard) all.push_back(shard);
   return all;
-}
-
-std::vector<StoredShard*> CheckedOperation::slot_shards() const {
-  std::vector<StoredShard*> all;
-  for (const auto& slot : slots) all.push_back(slot.get());
-  return all;
-}
-
-OperationLock::OperationLock(const CheckedOperation* operation) {
-  if (operation == nullptr) return;
-  if (!operation->slots.empty()) {
-    several_.lock(operation->shards());
-  } else if (operation->shard) {
-    one_ = operation->shard.get();
-    one_->mutex.lock();
-  }
-}
-
-OperationLock::~OperationLock() {
-  if (one_ != nullptr) one_->mutex.unlock();
 }
 
 namespace {

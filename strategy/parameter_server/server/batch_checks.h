@@ -14,33 +14,18 @@ namespace tutti::internal {
 /// An operation with what it names.
 struct CheckedOperation {
   const Operation* operation = nullptr;
-  std::shared_ptr<StoredShard> shard;                    // nullptr: the operation names none
-  std::vector<std::shared_ptr<StoredShard>> slots = {};  // of updates
-  std::shared_ptr<const UpdateRule> rule = {};           // of updates, but for kAddOnce
+  StoredShard* shard = nullptr;                 // nullptr: the operation names none
+  std::vector<StoredShard*> slots = {};         // of updates
+  std::shared_ptr<const UpdateRule> rule = {};  // of updates, but for kAddOnce
   bool was_applied_before = false;
 
   /// The shard and its slots.
   std::vector<StoredShard*> shards() const;
-  std::vector<StoredShard*> slot_shards() const;
-};
-
-/// Holds what an operation needs; nullptr: nothing.
-class OperationLock {
- public:
-  explicit OperationLock(const CheckedOperation* operation)
-      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  ~OperationLock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  OperationLock(const OperationLock&) = delete;
-  OperationLock& operator=(const OperationLock&) = delete;
-
- private:
-  StoredShard* one_ = nullptr;  // the common case
-  ShardLocks several_;
 };
 
 struct BatchLookups {
   /// nullptr when there is none.
-  std::function<std::shared_ptr<StoredShard>(ShardId)> find_shard;
+  std::function<StoredShard*(ShardId)> find_shard;
   std::function<std::shared_ptr<const UpdateRule>(const std::string&)> find_rule;
   std::uint64_t first_version = 1;  // of shards that are made
 };
@@ -48,7 +33,7 @@ struct BatchLookups {
 struct CheckedBatch {
   std::vector<CheckedOperation> operations = {};
   /// Shards that the batch makes, with their first values; the server has none of them yet.
-  std::vector<std::shared_ptr<StoredShard>> created = {};
+  std::vector<std::unique_ptr<StoredShard>> created = {};
   bool has_sync = false;
 };
 

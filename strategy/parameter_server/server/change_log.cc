@@ -11,12 +11,11 @@
 #include "tutti/core/crc32c.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr FileKind kKind{"TUTTIPSL", 2};
+constexpr FileKind kKind{"TUTTIPSL", 3};
 /// u64 number in the file, u32 and u64 lengths of head and payload, u32 checksum of these; then
 /// a message OperationBatch, its tensors, u32 checksum of both.
 constexpr std::size_t kRecordHead = 24, kRecordEnd = 4;

@@ -7,28 +7,15 @@
 #include <utility>
 
 #include "tutti/cluster/net/hello.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {
-namespace {
-
-/// What cannot be read is served: it is refused there.
-bool is_of_closure(const RpcCall& call) {
-  try {
-    return decode_batch(call.request()).stream.kind == UpdateStream::Kind::kClosure;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 DurableHandler::DurableHandler(std::string name, int server, int num_servers)
     : name_(std::move(name)),
       server_(server),
       num_servers_(num_servers),
       life_(new_run_nonce()),
-      variables_(std::make_shared<Variables>(name_, 0)) {
+      store_(std::make_shared<VariableStore>(name_)) {
   thread_ = Executor::system().start("ps-orders", [this] { run(); });
 }
 
@@ -43,7 +30,7 @@ DurableHandler::~DurableHandler() {
 
 std::shared_ptr<VariableStore> DurableHandler::store() const {
   const MutexLock lock(mutex_);
-  return {variables_, &variables_->store};
+  return store_;
 }
 
 void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
@@ -53,74 +40,72 @@ void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
 }
 
 void DurableHandler::take(std::shared_ptr<RpcCall> call) {
-  std::shared_ptr<Variables> variables;
+  OperationBatch batch = decode_batch(call->request());
+  std::shared_ptr<VariableStore> store;
   {
     const MutexLock lock(mutex_);
     // Calls of one client stay in their order.
     const bool others_wait =
         serves_waiting_ || std::ranges::any_of(waiting_, [&](const Call& each) {
-          return each->peer().client == call->peer().client;
+          return each.rpc->peer().client == call->peer().client;
         });
-    if (others_wait || !may_serve(*call)) return waiting_.push_back(std::move(call));
-    variables = variables_;
+    if (others_wait || !may_serve(batch)) {
+      return waiting_.push_back({std::move(call), std::move(batch)});
+    }
+    store = store_;
   }
-  variables->handler.take(std::move(call));
+  serve(*store, std::move(call), std::move(batch));
 }
 
-bool DurableHandler::may_serve(const RpcCall& call) const {
-  if (phase_ == Phase::kSetUp) return !is_of_closure(call);
+bool DurableHandler::may_serve(const OperationBatch& batch) const {
+  if (phase_ == Phase::kSetUp) return batch.stream.kind != UpdateStream::Kind::kClosure;
   return phase_ == Phase::kActive;
 }
 
 /// The first that waits for nothing, not even for an earlier one of its client.
-DurableHandler::Call DurableHandler::next_to_serve(std::shared_ptr<Variables>& variables) {
+std::optional<DurableHandler::Call> DurableHandler::next_to_serve(
+    std::shared_ptr<VariableStore>& store) {
   const MutexLock lock(mutex_);
   std::set<std::uint64_t> held;
   for (auto each = waiting_.begin(); each != waiting_.end(); ++each) {
-    const std::uint64_t client = (*each)->peer().client;
+    const std::uint64_t client = each->rpc->peer().client;
     if (held.contains(client)) continue;
-    if (!may_serve(**each)) {
+    if (!may_serve(each->batch)) {
       held.insert(client);
       continue;
     }
     Call call = std::move(*each);
     waiting_.erase(each);
-    variables = variables_;
+    store = store_;
     return call;
   }
   serves_waiting_ = false;
-  return nullptr;
+  return std::nullopt;
 }
 
 void DurableHandler::serve_those_that_wait() {
-  std::shared_ptr<Variables> variables;
-  while (const Call call = next_to_serve(variables)) {
-    try {
-      variables->handler.take(call);
-    } catch (const Error& error) {
-      call->fail(error);
-    }
+  std::shared_ptr<VariableStore> store;
+  while (std::optional<Call> call = next_to_serve(store)) {
+    serve(*store, std::move(call->rpc), std::move(call->batch));
   }
 }
 
 void DurableHandler::client_left(const RpcPeer& peer) {
-  std::shared_ptr<Variables> variables;
   std::deque<Call> dropped;  // without the lock
   {
     const MutexLock lock(mutex_);
-    const auto is_its = [&](const Call& each) { return each->peer().client == peer.client; };
-    for (Call& each : waiting_) {
-      if (is_its(each)) dropped.push_back(each);
-    }
-    std::erase_if(waiting_, is_its);
-    variables = variables_;
+    std::erase_if(waiting_, [&](Call& each) {
+      if (each.rpc->peer().client != peer.client) return false;
+      dropped.push_back(std::move(each));
+      return true;
+    });
   }
-  variables->handler.client_left(peer);
+  store()->owner_left(peer.client);
 }
 
 void DurableHandler::run() {
   for (;;) {
-    Call call;
+    std::shared_ptr<RpcCall> call;
     {
       const MutexLock lock(mutex_);
       changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
@@ -184,10 +169,10 @@ void DurableHandler::on(const orders::SaveCut& order) {
 void DurableHandler::on(const orders::Load& order) {
   if (order.term <= loaded_under_) return;  // a second time
   // Terms never come twice: neither do the versions that this state gives to its values.
-  const auto variables = std::make_shared<Variables>(name_, order.term);
-  files().load(variables->store, *store(), order.cut, order.term);
+  const auto loaded = std::make_shared<VariableStore>(name_, order.term);
+  files().load(*loaded, *store(), order.cut, order.term);
   loaded_under_ = order.term;
-  enter(Phase::kActive, variables);
+  enter(Phase::kActive, loaded);
 }
 
 void DurableHandler::on(const orders::Fence& order) {
@@ -195,12 +180,12 @@ void DurableHandler::on(const orders::Fence& order) {
   enter(Phase::kActive, nullptr);
 }
 
-void DurableHandler::enter(Phase phase, std::shared_ptr<Variables> variables) {
-  std::shared_ptr<Variables> former;  // ended without the lock
+void DurableHandler::enter(Phase phase, std::shared_ptr<VariableStore> store) {
+  std::shared_ptr<VariableStore> former;  // ended without the lock
   {
     const MutexLock lock(mutex_);
     phase_ = phase;
-    if (variables) former = std::exchange(variables_, std::move(variables));
+    if (store) former = std::exchange(store_, std::move(store));
     serves_waiting_ = true;
   }
   serve_those_that_wait();

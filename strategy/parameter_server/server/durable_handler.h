@@ -35,18 +35,12 @@ class DurableHandler final : public RpcHandler {
 
   /// What it serves now.
   std::shared_ptr<VariableStore> store() const;
-  /// Of this process, unlike that of any other one.
-  std::uint64_t life() const { return life_; }
 
  private:
   enum class Phase : std::uint8_t { kAlone, kSetUp, kActive };
-  using Call = std::shared_ptr<RpcCall>;
-  /// One state after another: what a cut is loaded into is a new one.
-  struct Variables {
-    Variables(const std::string& name, std::uint64_t incarnation)
-        : store(name, incarnation), handler(store) {}
-    VariableStore store;
-    VariableHandler handler;
+  struct Call {
+    std::shared_ptr<RpcCall> rpc;
+    OperationBatch batch;
   };
   class OrderHandler final : public RpcHandler {
    public:
@@ -56,9 +50,9 @@ class DurableHandler final : public RpcHandler {
    private:
     DurableHandler& of_;
   };
-  bool may_serve(const RpcCall& call) const TUTTI_REQUIRES(mutex_);
+  bool may_serve(const OperationBatch& batch) const TUTTI_REQUIRES(mutex_);
   void serve_those_that_wait();
-  Call next_to_serve(std::shared_ptr<Variables>& variables);
+  std::optional<Call> next_to_serve(std::shared_ptr<VariableStore>& store);
   void run();
   void obey(RpcCall& call);
   void on(const orders::Meet& order);
@@ -67,7 +61,7 @@ class DurableHandler final : public RpcHandler {
   void on(const orders::Load& order);
   void on(const orders::Fence& order);
   ServerFiles& files();
-  void enter(Phase phase, std::shared_ptr<Variables> variables);
+  void enter(Phase phase, std::shared_ptr<VariableStore> store);
 
   const std::string name_;
   const int server_, num_servers_;
@@ -82,10 +76,11 @@ class DurableHandler final : public RpcHandler {
   mutable Mutex mutex_;
   CondVar changed_;
   Phase phase_ TUTTI_GUARDED_BY(mutex_) = Phase::kAlone;
-  std::shared_ptr<Variables> variables_ TUTTI_GUARDED_BY(mutex_);
+  /// One state after another: what a cut is loaded into is a new one.
+  std::shared_ptr<VariableStore> store_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
   bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::deque<Call> orders_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<RpcCall>> orders_ TUTTI_GUARDED_BY(mutex_);
   bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

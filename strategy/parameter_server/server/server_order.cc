@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/server_order.h"
 
-#include <utility>
+#include <optional>
 
 #include "parameter_server.pb.h"
 #include "tutti/core/error.h"
@@ -12,7 +12,6 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kLongestFolder = 4096, kLongestJobId = 64;
-constexpr const char* kOrder = "an order of a coordinator";
 
 void put(const orders::Meet& order, v1::ServerOrder& out) {
   out.mutable_meet()->set_run(order.run);
@@ -34,20 +33,41 @@ void put(const orders::Fence& order, v1::ServerOrder& out) {
   out.mutable_fence()->set_term(order.term);
 }
 
-[[noreturn]] void refuse(const Packet& packet, const char* what) {
-  fail(ErrorCode::kDataLoss, "expected ", what, ", got a head of ", packet.head.size(),
-       " bytes and a payload of ", packet.payload_bytes());
+/// Nothing: it is no order.
+std::optional<ServerOrder> get(const v1::ServerOrder& in) {
+  switch (in.what_case()) {
+    case v1::ServerOrder::kMeet:
+      return ServerOrder{in.life(), orders::Meet{in.meet().run(), in.meet().sets_up()}};
+    case v1::ServerOrder::kKeepIn: {
+      const v1::ServerOrder::KeepIn& keep = in.keep_in();
+      if (keep.folder().size() > kLongestFolder || keep.job_id().size() > kLongestJobId) break;
+      return ServerOrder{in.life(), orders::KeepIn{keep.folder(), keep.job_id()}};
+    }
+    case v1::ServerOrder::kSaveCut: {
+      const v1::ServerOrder::SaveCut& save = in.save_cut();
+      return ServerOrder{in.life(), orders::SaveCut{save.cut(), save.term(), save.keep()}};
+    }
+    case v1::ServerOrder::kLoad:
+      return ServerOrder{in.life(), orders::Load{in.load().cut(), in.load().term()}};
+    case v1::ServerOrder::kFence:
+      return ServerOrder{in.life(), orders::Fence{in.fence().term()}};
+    case v1::ServerOrder::WHAT_NOT_SET:
+      break;
+  }
+  return std::nullopt;
 }
 
-/// A message without tensors.
-template <class Message>
-void read(const Packet& packet, const char* what, Message& message) {
+/// What `get` makes of a message without tensors.
+template <class Message, class Get>
+auto read(const Packet& packet, const char* what, const Get& get) {
+  InArena<Message> message;
   try {
-    parse(packet.head, message);
-  } catch (const Error&) {
-    refuse(packet, what);
+    parse(packet.head, *message);
+    if (const auto value = get(*message); value && packet.payload_bytes() == 0) return *value;
+  } catch (const Error&) {  // said below
   }
-  if (packet.payload_bytes() != 0) refuse(packet, what);
+  fail(ErrorCode::kDataLoss, "expected ", what, ", got a head of ", packet.head.size(),
+       " bytes and a payload of ", packet.payload_bytes());
 }
 
 }  // namespace
@@ -60,28 +80,7 @@ Packet encode(const ServerOrder& order) {
 }
 
 ServerOrder decode_order(const Packet& packet) {
-  InArena<v1::ServerOrder> message;
-  const v1::ServerOrder& in = *message;
-  read(packet, kOrder, *message);
-  switch (in.what_case()) {
-    case v1::ServerOrder::kMeet:
-      return {in.life(), orders::Meet{in.meet().run(), in.meet().sets_up()}};
-    case v1::ServerOrder::kKeepIn: {
-      const v1::ServerOrder::KeepIn& keep = in.keep_in();
-      if (keep.folder().size() > kLongestFolder || keep.job_id().size() > kLongestJobId) break;
-      return {in.life(), orders::KeepIn{keep.folder(), keep.job_id()}};
-    }
-    case v1::ServerOrder::kSaveCut:
-      return {in.life(),
-              orders::SaveCut{in.save_cut().cut(), in.save_cut().term(), in.save_cut().keep()}};
-    case v1::ServerOrder::kLoad:
-      return {in.life(), orders::Load{in.load().cut(), in.load().term()}};
-    case v1::ServerOrder::kFence:
-      return {in.life(), orders::Fence{in.fence().term()}};
-    case v1::ServerOrder::WHAT_NOT_SET:
-      break;
-  }
-  refuse(packet, kOrder);
+  return read<v1::ServerOrder>(packet, "an order of a coordinator", get);
 }
 
 Packet encode_life(std::uint64_t life) {
@@ -91,10 +90,9 @@ Packet encode_life(std::uint64_t life) {
 }
 
 std::uint64_t decode_life(const Packet& packet) {
-  InArena<v1::ServerLife> message;
-  read(packet, "the life of a server", *message);
-  if (message->life() == 0) refuse(packet, "the life of a server");
-  return message->life();
+  return read<v1::ServerLife>(packet, "the life of a server", [](const v1::ServerLife& in) {
+    return in.life() == 0 ? std::nullopt : std::optional<std::uint64_t>(in.life());
+  });
 }
 
 }  // namespace tutti::internal

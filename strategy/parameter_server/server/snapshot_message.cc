@@ -1,11 +1,11 @@
 // Parts of a snapshot as messages of parameter_server.proto.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/snapshot_message.h"
-
 #include <limits>
 
+#include "parameter_server.pb.h"
 #include "tutti/strategy/parameter_server/protocol/message.h"
 #include "tutti/strategy/parameter_server/protocol/operation_message.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace tutti::internal {
 namespace {
@@ -23,10 +23,7 @@ ShardSnapshot shard_of(const OperationBatch& batch, std::uint64_t version,
   const auto* value = create ? std::get_if<Tensor>(&create->initial_value) : nullptr;
   if (value == nullptr) refuse("no values");
   const ShardSpec& spec = create->spec;
-  const std::int64_t whole_rows = spec.whole_shape.rank() == 0 ? 1 : spec.whole_shape.dim(0);
-  const bool are_rows = spec.first_row >= 0 && spec.num_rows >= 0 && spec.first_row <= whole_rows &&
-                        spec.num_rows <= whole_rows - spec.first_row;
-  if (!are_rows || value->dtype() != spec.dtype || value->shape() != spec.shape()) {
+  if (!spec.has_rows() || value->dtype() != spec.dtype || value->shape() != spec.shape()) {
     refuse("values that do not fit it");
   }
   ShardSnapshot shard{spec, *value, version, num_steps};
@@ -79,6 +76,41 @@ ShardSnapshot decode_shard(const Packet& packet) {
     return shard_of(batch, message.version(), message.num_steps());
   };
   return read_packet<v1::SavedShard>(packet, get);
+}
+
+std::vector<std::byte> AppliedTable::save() const {
+  InArena<v1::AppliedTable> message;
+  message->set_term(term_), message->set_finished_below(finished_below_);
+  for (const auto& [stream, next] : next_) {
+    v1::AppliedTable::Stream& out = *message->add_streams();
+    out.set_kind(static_cast<std::uint32_t>(stream.kind));
+    out.set_id(stream.id), out.set_replica(stream.replica), out.set_next(next);
+  }
+  for (const std::uint64_t client : ended_clients_) message->add_ended_clients(client);
+  message->set_is_whole(true);
+  return serialized(*message, std::numeric_limits<std::uint32_t>::max());
+}
+
+AppliedTable AppliedTable::restore(std::span<const std::byte> bytes) {
+  InArena<v1::AppliedTable> message;
+  const v1::AppliedTable& in = *message;
+  AppliedTable table;
+  try {
+    parse(bytes, *message);
+    table.term_ = in.term(), table.finished_below_ = in.finished_below();
+    for (const v1::AppliedTable::Stream& each : in.streams()) {
+      const auto kind =
+          checked_enum(each.kind(), UpdateStream::Kind::kClient, UpdateStream::Kind::kClosure);
+      table.next_.emplace(UpdateStream{kind, each.id(), each.replica()}, each.next());
+    }
+    table.ended_clients_.assign(in.ended_clients().begin(), in.ended_clients().end());
+    if (in.is_whole() && table.next_.size() == static_cast<std::size_t>(in.streams_size())) {
+      return table;
+    }
+  } catch (const Error&) {  // said below
+  }
+  fail(ErrorCode::kDataLoss, "AppliedTable::restore: ", bytes.size(),
+       " bytes that are no table of applied changes");
 }
 
 }  // namespace tutti::internal

@@ -12,11 +12,11 @@ namespace {
 
 /// Takes away the reads for which `is_meant` holds.
 template <class Meant>
-std::vector<WaitingRead> take_waiting(const std::vector<std::shared_ptr<StoredShard>>& shards,
+std::vector<WaitingRead> take_waiting(const std::vector<StoredShard*>& shards,
                                       const Meant& is_meant) {
   std::vector<WaitingRead> taken;
-  for (const auto& shard : shards) {
-    const ShardLocks lock({shard.get()});
+  for (StoredShard* const shard : shards) {
+    const ShardLocks lock(*shard);
     std::erase_if(shard->waiting, [&](WaitingRead& each) {
       if (!is_meant(each)) return false;
       taken.push_back(std::move(each));
@@ -28,11 +28,11 @@ std::vector<WaitingRead> take_waiting(const std::vector<std::shared_ptr<StoredSh
 
 }  // namespace
 
-std::vector<std::shared_ptr<StoredShard>> VariableStore::all_shards() const {
+std::vector<StoredShard*> VariableStore::all_shards() const {
   const MutexLock lock(mutex_);
-  std::vector<std::shared_ptr<StoredShard>> shards;
-  for (const auto& [id, shard] : shards_) shards.push_back(shard);
-  std::ranges::sort(shards, {}, [](const auto& shard) { return shard->id; });
+  std::vector<StoredShard*> shards;
+  for (const auto& [id, shard] : shards_) shards.push_back(shard.get());
+  std::ranges::sort(shards, {}, &StoredShard::id);
   return shards;
 }
 
@@ -42,22 +42,32 @@ void VariableStore::drop_reads_of(std::uint64_t owner) {
   (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
 }
 
+void VariableStore::owner_left(std::uint64_t owner) {
+  drop_reads_of(owner);
+  std::set<std::uint64_t> clients;
+  {
+    const MutexLock lock(mutex_);
+    if (auto found = clients_of_.extract(owner)) clients = std::move(found.mapped());
+  }
+  for (const std::uint64_t client : clients) end_client(client);
+}
+
 void VariableStore::fail_waiting_reads(const Error& error) {
   for (const WaitingRead& each :
        take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
     each.answers->fail(error);
   }
-  for (const HeldRead& each : clocks_.take_all()) each.read.answers->fail(error);
+  for (const WaitingRead& each : clocks_.take_all()) each.answers->fail(error);
 }
 
 /// Those of steps for which too few workers are left.
 void VariableStore::fail_hopeless_reads() {
   const std::set<int> ended = clocks_.ended();
-  for (const auto& shard : all_shards()) {
+  for (StoredShard* const shard : all_shards()) {
     std::vector<WaitingRead> failed;
     std::optional<Error> why;
     {
-      const ShardLocks lock({shard.get()});
+      const ShardLocks lock(*shard);
       if (shard->waiting.empty()) continue;
       why = shard->why_no_step(ended);
       if (why) failed.swap(shard->waiting);
@@ -78,8 +88,8 @@ StoreSnapshot VariableStore::snapshot(const std::function<void()>& moment) const
   const MutexRow all_streams(streams_);
   const MutexLock creation(creation_);
   StoreSnapshot result;
-  for (const auto& shard : all_shards()) {
-    const ShardLocks lock({shard.get()});
+  for (StoredShard* const shard : all_shards()) {
+    const ShardLocks lock(*shard);
     result.shards.push_back(
         {shard->spec, shard->value.read(), shard->version, shard->num_steps, shard->accumulator});
   }
@@ -107,18 +117,13 @@ void VariableStore::restore(const StoreSnapshot& snapshot) {
   }
   for (const ShardSnapshot& each : snapshot.shards) {
     const std::uint64_t num_changes = each.version & 0xFFFFFFFF;
-    auto shard = std::make_shared<StoredShard>(
+    auto shard = std::make_unique<StoredShard>(
         each.spec, each.value, std::max(each.version, first_version_ - 1 + num_changes));
     shard->num_steps = each.num_steps;
     shard->accumulator = each.accumulator;
     shards_.emplace(shard->id, std::move(shard));
   }
   table_ = snapshot.table;
-}
-
-std::uint64_t VariableStore::term() const {
-  const MutexLock lock(mutex_);
-  return table_.term();
 }
 
 void VariableStore::fence(std::uint64_t term) {
@@ -154,9 +159,9 @@ std::optional<Error> apply_again(VariableStore& store, OperationBatch batch) {
   return problem;
 }
 
-StoreStatistics VariableStore::statistics() const {
+ServerStatistics VariableStore::statistics() const {
   const MutexLock lock(mutex_);
-  StoreStatistics result = statistics_;
+  ServerStatistics result = statistics_;
   result.num_shards = shards_.size();
   clocks_.report(result);
   return result;

@@ -1,13 +1,30 @@
-// A shard as a server holds it: reads, updates, locks.
+// A shard as a server holds it: reads, updates (of large ones, two halves at once), locks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/stored_shard.h"
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
-#include "tutti/strategy/parameter_server/server/halved_rule.h"
+#include "tutti/core/executor.h"
 
 namespace tutti::internal {
+namespace {
+
+/// Elements `first` to `first + count` of the run; `slots` holds their places.
+UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
+                   std::vector<void*>& slots) {
+  const std::size_t offset = first * size_of(args.dtype);
+  for (void* const slot : args.slots_data) slots.push_back(static_cast<std::byte*>(slot) + offset);
+  return {args.dtype,
+          count,
+          static_cast<std::byte*>(args.weights_data) + offset,
+          slots,
+          static_cast<const std::byte*>(args.gradient_data) + offset,
+          args.scalars};
+}
+
+}  // namespace
 
 StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value,
                          std::uint64_t first_version)
@@ -39,6 +56,10 @@ OperationAnswer StoredShard::read(const ReadRows& read) const {
   }
   result.value = values.freeze();
   return result;
+}
+
+OperationAnswer StoredShard::read(const WaitingRead& waiting_read) const {
+  return std::visit([this](const auto& wanted) { return read(wanted); }, waiting_read.read);
 }
 
 void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> slots,
@@ -74,23 +95,43 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
 void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
   std::erase_if(waiting, [&](WaitingRead& each) {
     if (each.at_least_steps > num_steps) return false;
-    OperationAnswer found =
-        std::visit([this](const auto& wanted) { return read(wanted); }, each.read);
+    OperationAnswer found = read(each);
     ended.push_back({std::move(each.answers), each.index, std::move(found)});
     return true;
   });
 }
 
-void ShardLocks::lock(std::vector<StoredShard*> shards) {
-  shards_ = std::move(shards);
+ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
   std::ranges::sort(shards_, {}, &StoredShard::id);
   shards_.erase(std::unique(shards_.begin(), shards_.end()), shards_.end());
   for (StoredShard* shard : shards_) shard->mutex.lock();
 }
 
-void ShardLocks::unlock() {
+ShardLocks::~ShardLocks() {
+  if (one_ != nullptr) one_->mutex.unlock();
   for (StoredShard* shard : shards_) shard->mutex.unlock();
-  shards_.clear();
+}
+
+void HalvedRule::apply(const UpdateArgs& args) const {
+  constexpr std::size_t kLineOfElements = 64;
+  const bool is_long = args.count * size_of(args.dtype) >= kWorthSplitting;
+  if (!is_long || num_hardware_threads() < 2) return rule_.apply(args);
+  const std::size_t half = args.count / 2 / kLineOfElements * kLineOfElements;
+  std::vector<void*> first_slots, second_slots;
+  const UpdateArgs first = part_of(args, 0, half, first_slots);
+  const UpdateArgs second = part_of(args, half, args.count - half, second_slots);
+  std::exception_ptr problem;
+  {
+    const auto helper = Executor::system().start("ps-update", [&] {
+      try {
+        rule_.apply(second);
+      } catch (...) {
+        problem = std::current_exception();
+      }
+    });
+    rule_.apply(first);  // whatever it throws, the helper is waited for
+  }
+  if (problem) std::rethrow_exception(problem);
 }
 
 }  // namespace tutti::internal

@@ -11,18 +11,24 @@
 
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/batch_answers.h"
+#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server/sync_accumulator.h"
+#include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {
 
-/// A read that waits for a synchronous step. `index`: of the operation in its batch.
+struct StoredShard;
+
+/// A read that waits for slower workers, then for a synchronous step. `index`: of the operation in
+/// its batch.
 struct WaitingRead {
   std::shared_ptr<BatchAnswers> answers;
   std::size_t index = 0;
   std::variant<ReadShard, ReadRows> read = {};
   std::uint64_t at_least_steps = 0;
-  std::uint64_t owner = 0;  // who asked; 0: this process
+  StoredShard* shard = nullptr;
+  std::uint64_t client = 0;  // whose clock counts; 0: a closure's
+  std::uint64_t owner = 0;   // who asked; 0: this process
 };
 /// A read that waits no longer, for when the locks are released.
 struct EndedRead {
@@ -38,6 +44,7 @@ struct StoredShard {
   OperationAnswer answer() const;  // without a value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
+  OperationAnswer read(const WaitingRead& waiting_read) const;
   /// Applies the rule, and counts a version on the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
@@ -60,19 +67,21 @@ struct StoredShard {
   std::vector<WaitingRead> waiting;
 };
 
-/// Holds several shards, locked in the order of their ids whoever locks them.
+/// Holds one shard, or several, locked in the order of their ids whoever locks them.
 class ShardLocks {
  public:
-  ShardLocks() = default;
-  explicit ShardLocks(std::vector<StoredShard*> shards) { lock(std::move(shards)); }
-  ~ShardLocks() { unlock(); }
+  explicit ShardLocks(StoredShard& one) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
+      : one_(&one) {
+    one.mutex.lock();
+  }
+  explicit ShardLocks(std::vector<StoredShard*> shards)
+      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
+  ~ShardLocks() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
   ShardLocks(const ShardLocks&) = delete;
   ShardLocks& operator=(const ShardLocks&) = delete;
-  /// Of one that holds none.
-  void lock(std::vector<StoredShard*> shards) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  void unlock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
 
  private:
+  StoredShard* const one_ = nullptr;  // the common case: it takes no memory
   std::vector<StoredShard*> shards_;
 };
 
@@ -91,6 +100,27 @@ class MutexRow {
 
  private:
   const std::span<Mutex> mutexes_;
+};
+
+/// `rule` with the same bits: elementwise, so that any partition gives them. Runs of many mebibytes
+/// are split in two halves, one of which another thread applies meanwhile: whoever waits for the
+/// answer to a push waits for half as long. Not for rules with uses_norms().
+class HalvedRule final : public UpdateRule {
+ public:
+  /// `rule` outlives it.
+  explicit HalvedRule(const UpdateRule& rule) : rule_(rule) {}
+
+  std::string_view name() const override { return rule_.name(); }
+  std::vector<SlotSpec> slots() const override { return rule_.slots(); }
+  void apply(const UpdateArgs& args) const override;
+  bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
+  bool decays_weights() const override { return rule_.decays_weights(); }
+
+  /// Bytes of weights from which on a run is split.
+  static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
+
+ private:
+  const UpdateRule& rule_;
 };
 
 }  // namespace tutti::internal

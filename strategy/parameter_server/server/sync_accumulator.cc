@@ -102,12 +102,6 @@ bool SyncAccumulator::has_given(std::uint64_t step, int rank) const {
   return held != steps_.end() && held->second.contains(rank);
 }
 
-std::size_t SyncAccumulator::num_held() const {
-  std::size_t count = 0;
-  for (const auto& [step, given] : steps_) count += given.size();
-  return count;
-}
-
 std::vector<std::shared_ptr<const UpdateShard>> SyncAccumulator::held() const {
   std::vector<std::shared_ptr<const UpdateShard>> updates;
   for (const auto& [step, given] : steps_) {

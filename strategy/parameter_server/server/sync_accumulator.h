@@ -31,7 +31,6 @@ class SyncAccumulator {
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
-  std::size_t num_held() const;
   /// By step, then rank; take() of each, in this order, makes the same again.
   std::vector<std::shared_ptr<const UpdateShard>> held() const;
 

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
-
 namespace tutti::internal {
 namespace {
 
@@ -20,31 +18,10 @@ void answer(RpcCall& call, const BatchResult& result) {
 
 }  // namespace
 
-void VariableHandler::take(std::shared_ptr<RpcCall> call) {
-  OperationBatch batch = decode_batch(call->request());
-  const std::uint64_t client = call->peer().client;
-  note_stream(call->peer(), batch.stream);
-  store_.apply(std::move(batch), client,
-               [call = std::move(call)](BatchResult result) { answer(*call, result); });
-}
-
-void VariableHandler::note_stream(const RpcPeer& peer, const UpdateStream& stream) {
-  if (stream.kind != UpdateStream::Kind::kClient) return;
-  const MutexLock lock(mutex_);
-  streams_[peer.client].insert(stream.id);
-}
-
-void VariableHandler::client_left(const RpcPeer& peer) {
-  store_.drop_reads_of(peer.client);
-  std::set<std::uint64_t> streams;
-  {
-    const MutexLock lock(mutex_);
-    if (const auto found = streams_.find(peer.client); found != streams_.end()) {
-      streams = std::move(found->second);
-      streams_.erase(found);
-    }
-  }
-  for (const std::uint64_t stream : streams) store_.end_client(stream);
+void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch) {
+  const std::uint64_t owner = call->peer().client;
+  store.apply(std::move(batch), owner,
+              [call = std::move(call)](BatchResult result) { answer(*call, result); });
 }
 
 }  // namespace tutti::internal

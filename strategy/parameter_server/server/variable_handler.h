@@ -2,33 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <set>
+#include <memory>
+#include <utility>
 
 #include "tutti/cluster/rpc/rpc_server.h"
-#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
 
-/// Decodes batches, answers them, and forgets what belonged to clients that left. Calls that come
-/// twice are the store's business. Threads: as RpcHandler.
+/// Applies a batch, which was the request of `call`, and answers it. Its owner is the caller.
+void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch);
+
+/// Decodes batches, answers them, and tells the store of clients that left. Calls that come twice
+/// are the store's business. Threads: as RpcHandler.
 class VariableHandler final : public RpcHandler {
  public:
   /// `store` outlives the handler and the server that calls it.
   explicit VariableHandler(VariableStore& store) : store_(store) {}
 
-  void take(std::shared_ptr<RpcCall> call) override;
-  void client_left(const RpcPeer& peer) override;
+  void take(std::shared_ptr<RpcCall> call) override {
+    OperationBatch batch = decode_batch(call->request());
+    serve(store_, std::move(call), std::move(batch));
+  }
+  void client_left(const RpcPeer& peer) override { store_.owner_left(peer.client); }
 
  private:
-  void note_stream(const RpcPeer& peer, const UpdateStream& stream);
-
   VariableStore& store_;
-  Mutex mutex_;
-  /// By RpcPeer::client: the numbers under which it changed values.
-  std::map<std::uint64_t, std::set<std::uint64_t>> streams_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

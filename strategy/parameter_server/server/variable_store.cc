@@ -49,19 +49,6 @@ UpdateShard in_own_memory(const UpdateShard& update) {
   return kept;
 }
 
-/// A read as it is held; nothing for other operations.
-std::optional<WaitingRead> read_of(const Operation& operation,
-                                   const std::shared_ptr<BatchAnswers>& answers, std::size_t index,
-                                   std::uint64_t owner) {
-  if (const auto* read = std::get_if<ReadShard>(&operation)) {
-    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
-  }
-  if (const auto* read = std::get_if<ReadRows>(&operation)) {
-    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 VariableStore::VariableStore(std::string name, std::uint64_t incarnation)
@@ -82,6 +69,10 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
   Call call;
   call.client = batch.stream.kind == UpdateStream::Kind::kClient ? batch.stream.id : 0;
   call.owner = owner;
+  if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
+    const MutexLock lock(mutex_);
+    clients_of_[owner].insert(batch.stream.id);
+  }
   call.answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
   std::optional<Error> refused;
   try {
@@ -145,7 +136,7 @@ CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
   log(batch, checked, call);  // before anybody else sees what it makes
   const MutexLock lock(mutex_);
-  for (const auto& shard : checked.created) shards_.emplace(shard->id, shard);
+  for (auto& shard : checked.created) shards_.emplace(shard->id, std::move(shard));
   return checked;
 }
 
@@ -158,7 +149,7 @@ void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked
     log = log_;
   }
   if (log == nullptr) return;
-  call.locks = std::make_unique<ShardLocks>(shards_of(checked));
+  auto locks = std::make_unique<ShardLocks>(shards_of(checked));
   if (checked.has_sync) try_sync_updates(checked);  // what is refused is not logged
   const ChangeIdentity identity = identity_of(batch);
   const MutexLock logging(logging_);
@@ -170,6 +161,7 @@ void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked
     table_.note_heard(identity);
   }
   log->append(batch);
+  call.locks = std::move(locks);  // until then shards that the batch makes go with it
 }
 
 void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
@@ -181,7 +173,14 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
   try {
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
       const CheckedOperation& each = batch.operations[i];
-      const OperationLock own(locks_all || is_locked ? nullptr : &each);
+      std::optional<ShardLocks> own;
+      if (!locks_all && !is_locked && each.shard != nullptr) {
+        if (each.slots.empty()) {
+          own.emplace(*each.shard);
+        } else {
+          own.emplace(each.shards());
+        }
+      }
       apply_one(each, i, call);
     }
   } catch (const std::exception& error) {
@@ -193,11 +192,13 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
 
 void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index, Call& call) {
   const Operation& operation = *checked.operation;
-  if (auto read = read_of(operation, call.answers, index, call.owner)) {
-    HeldRead held{call.client, checked.shard, std::move(*read)};
-    if (clocks_.passes(held)) read_now_or_later(*checked.shard, std::move(held.read), call);
-    return;
-  }
+  const auto read_as_held = [&](const auto& read) {
+    WaitingRead held{call.answers,  index,       read,      read.at_least_steps,
+                     checked.shard, call.client, call.owner};
+    if (clocks_.passes(held)) read_now_or_later(std::move(held), call);
+  };
+  if (const auto* read = std::get_if<ReadShard>(&operation)) return read_as_held(*read);
+  if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_as_held(*rows);
   OperationAnswer answer;
   if (std::holds_alternative<ReadStatistics>(operation)) {
     count_reads(std::exchange(call.num_reads, 0), std::exchange(call.num_reads_unchanged, 0));
@@ -218,34 +219,34 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
 }
 
 /// The shard is locked. The batch has not been let go, so that nobody is called here.
-void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read, Call& call) {
+void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
+  StoredShard& shard = *read.shard;
   if (read.at_least_steps > shard.num_steps) {
     auto why = shard.why_no_step(clocks_.ended());
     if (!why) return shard.waiting.push_back(std::move(read));
     call.hopeless = std::move(why);
     return;
   }
-  OperationAnswer answer =
-      std::visit([&](const auto& each) { return shard.read(each); }, read.read);
+  OperationAnswer answer = shard.read(read);
   ++call.num_reads;
   call.num_reads_unchanged += answer.value ? 0 : 1;
   read.answers->set(read.index, std::move(answer));
 }
 
-void VariableStore::go_on_with(std::vector<HeldRead> released) {
-  for (HeldRead& each : released) {
+void VariableStore::go_on_with(std::vector<WaitingRead> released) {
+  for (WaitingRead& each : released) {
     OperationAnswer answer;
     {
       StoredShard& shard = *each.shard;
-      const ShardLocks lock({&shard});
-      if (each.read.at_least_steps > shard.num_steps) {
-        shard.waiting.push_back(std::move(each.read));
+      const ShardLocks lock(shard);
+      if (each.at_least_steps > shard.num_steps) {
+        shard.waiting.push_back(std::move(each));
         continue;
       }
-      answer = std::visit([&](const auto& read) { return shard.read(read); }, each.read.read);
+      answer = shard.read(each);
     }
     count_reads(1, answer.value ? 0 : 1);
-    each.read.answers->set(each.read.index, std::move(answer));
+    each.answers->set(each.index, std::move(answer));
   }
 }
 
@@ -254,15 +255,14 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
   if (const auto* update = std::get_if<UpdateShard>(operation.operation)) {
     if (update->sync) return take_sync(operation, *update, ended);
     count_staleness(*update, shard.version);
-    return shard.update(*operation.rule, operation.slot_shards(), *update);
+    return shard.update(*operation.rule, operation.slots, *update);
   }
   if (const auto* assign = std::get_if<AssignShard>(operation.operation)) {
     shard.value.assign(assign->op, assign->value);
-  } else if (const auto* scatter = std::get_if<ScatterShard>(operation.operation)) {
-    shard.value.scatter(scatter->op, {scatter->values, scatter->rows, shard.spec.shape()},
-                        shard.spec.variable);
   } else {
-    shard.value.assign(AssignOp::kAssign, std::get<RestoreShard>(*operation.operation).value);
+    const ScatterShard& scatter = std::get<ScatterShard>(*operation.operation);
+    shard.value.scatter(scatter.op, {scatter.values, scatter.rows, shard.spec.shape()},
+                        shard.spec.variable);
   }
   ++shard.version;
 }
@@ -270,7 +270,6 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
 void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
                               std::vector<EndedRead>& ended) {
   StoredShard& shard = *operation.shard;
-  const std::vector<StoredShard*> slots = operation.slot_shards();
   const SyncAccumulator::Taken taken =
       shard.accumulator.take(in_own_memory(update), shard.num_steps);
   shard.num_ranks = update.sync->num_ranks;
@@ -278,7 +277,7 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   std::uint64_t num_complete = 0;
   while (auto complete = shard.accumulator.take_complete(shard.num_steps, shard.spec.shape())) {
     if (operation.rule) {
-      shard.update(*operation.rule, slots, *complete);
+      shard.update(*operation.rule, operation.slots, *complete);
     } else {  // kAddOnce
       shard.value.assign(AssignOp::kAdd, complete->gradient);
       ++shard.version;
@@ -334,10 +333,10 @@ void VariableStore::ask_for_shards(const OperationBatch& batch) const {
   }
 }
 
-std::shared_ptr<StoredShard> VariableStore::find_shard(ShardId id) const {
+StoredShard* VariableStore::find_shard(ShardId id) const {
   const MutexLock lock(mutex_);
   const auto found = shards_.find(id);
-  return found == shards_.end() ? nullptr : found->second;
+  return found == shards_.end() ? nullptr : found->second.get();
 }
 
 std::shared_ptr<const UpdateRule> VariableStore::find_rule(const std::string& description) {

@@ -7,15 +7,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/applied_table.h"
+#include "tutti/strategy/parameter_server/server/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
-#include "tutti/strategy/parameter_server/server/store_statistics.h"
 
 namespace tutti::internal {
 
@@ -57,6 +57,8 @@ class VariableStore final : public VariableService {
 
   /// Nobody wants the answers of this owner's waiting reads any more: they are forgotten.
   void drop_reads_of(std::uint64_t owner);
+  /// It has left, and with it the clients in whose names it sent batches.
+  void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error: the step they wait for will not come.
   void fail_waiting_reads(const Error& error);
   /// The client left: see AppliedTable::end_client(); no worker waits for it any more.
@@ -69,10 +71,9 @@ class VariableStore final : public VariableService {
   void set_log(std::shared_ptr<ChangeLog> log);
   /// Into a store without shards; else kFailedPrecondition.
   void restore(const StoreSnapshot& snapshot);
-  /// The highest that it has heard of. What comes under an earlier one is refused.
-  std::uint64_t term() const;
+  /// What comes under an earlier term is refused from now on.
   void fence(std::uint64_t term);
-  StoreStatistics statistics() const;
+  ServerStatistics statistics() const;
 
  private:
   /// snapshot() holds them all; ThreadSanitizer follows 64 mutexes per thread.
@@ -84,7 +85,7 @@ class VariableStore final : public VariableService {
     std::uint64_t owner = 0;
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
-    std::vector<HeldRead> released = {};
+    std::vector<WaitingRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where it was logged
     std::uint64_t num_reads = 0;             // answered at once
     std::uint64_t num_reads_unchanged = 0;   // of those, without a value
@@ -96,18 +97,18 @@ class VariableStore final : public VariableService {
   void log(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
-  void read_now_or_later(StoredShard& shard, WaitingRead read, Call& call);
-  void go_on_with(std::vector<HeldRead> released);
+  void read_now_or_later(WaitingRead read, Call& call);
+  void go_on_with(std::vector<WaitingRead> released);
   void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
                  std::vector<EndedRead>& ended);
   void count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged);
   void count_staleness(const UpdateShard& update, std::uint64_t version);
-  std::shared_ptr<StoredShard> find_shard(ShardId id) const;
+  StoredShard* find_shard(ShardId id) const;
   void ask_for_shards(const OperationBatch& batch) const;
   std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
-  std::vector<std::shared_ptr<StoredShard>> all_shards() const;
+  std::vector<StoredShard*> all_shards() const;
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);
 
   const std::string name_;
@@ -118,10 +119,13 @@ class VariableStore final : public VariableService {
   mutable Mutex creation_;                          // held while a batch that creates is checked
   Mutex logging_;                                   // held while a batch is logged
   mutable Mutex mutex_;                             // held shortly: of what follows
-  std::unordered_map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
+  /// They live as long as the store.
+  std::unordered_map<ShardId, std::unique_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
-  StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
+      TUTTI_GUARDED_BY(mutex_);  // by owner
+  ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
   std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -63,9 +63,10 @@ void TaskOptimizer::apply_gradients(std::span<const TaskValue> per_replica) {
     for (const TaskValue& each : per_replica) {
       gradients.emplace_back(each.element(static_cast<int>(i)));
     }
-    session_.core_->change(TaskRequestKind::kUpdateVariable, variables_[i], gradients,
-                           internal::to_details({described_, slots_[i], rate, iteration_}),
-                           slots_[i]);
+    session_.core_->change(
+        TaskRequestKind::kUpdateVariable, variables_[i], gradients,
+        internal::to_nest(internal::UpdateDetails(described_, slots_[i], rate, iteration_)),
+        slots_[i]);
   }
   ++iteration_;
   state_.front().assign_add(std::int64_t{1});

@@ -7,14 +7,12 @@
 
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
 namespace {
 
 using WelcomeTuple =
     std::tuple<std::string, int, std::string, std::vector<std::string>, std::string>;
-using UpdateTuple = std::tuple<std::string, std::vector<std::string>, double, std::int64_t>;
 
 }  // namespace
 
@@ -26,17 +24,6 @@ Nest to_answer(const TaskWelcome& welcome) {
 TaskWelcome to_welcome(const Nest& answer) {
   auto [job, index, cluster, devices, steps] = from_nest<WelcomeTuple>(answer, "welcome of a task");
   return {{std::move(job), index}, std::move(cluster), std::move(devices), std::move(steps)};
-}
-
-Nest to_details(const UpdateDetails& details) {
-  const NoDeviceScope here;
-  return to_nest(
-      UpdateTuple(details.rule, details.slots, details.learning_rate, details.iteration));
-}
-
-UpdateDetails to_update_details(const Nest& details) {
-  auto [rule, slots, rate, iteration] = from_nest<UpdateTuple>(details, "update of a variable");
-  return {std::move(rule), std::move(slots), rate, iteration};
 }
 
 Nest part_of(const Nest& value, const std::vector<int>& path) {

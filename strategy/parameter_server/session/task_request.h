@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tutti/cluster/cluster_spec.h"
@@ -50,7 +51,7 @@ struct TaskRequest {
   TaskRequestKind kind = TaskRequestKind::kOpen;
   std::uint64_t session = 0;  // random
   std::uint64_t op = 0;
-  std::string name = {};    // of a step or variable; of who fetches
+  std::string name = {};    // of a step or variable
   std::string device = {};  // of the task, for a step: "/device:CPU:1"; "": any
   std::vector<TaskArgument> arguments = {};
   Nest details = {};
@@ -64,13 +65,9 @@ struct TaskWelcome {
   std::string steps = {};  // StepRegistry::text()
 };
 
-/// How the server updates a variable with gradients.
-struct UpdateDetails {
-  std::string rule = {};  // describe_update_rule()
-  std::vector<std::string> slots = {};
-  double learning_rate = 0.0;
-  std::int64_t iteration = 0;
-};
+/// How the server updates a variable with gradients: describe_update_rule(), names of the slots,
+/// learning rate, iteration.
+using UpdateDetails = std::tuple<std::string, std::vector<std::string>, double, std::int64_t>;
 
 /// A message of cluster/proto/session.proto. Throws as encode_nest().
 Packet encode(const TaskRequest& request);
@@ -80,8 +77,6 @@ TaskRequest decode_task_request(const Packet& packet);
 /// Answers: encode_nest() and decode_nest().
 Nest to_answer(const TaskWelcome& welcome);
 TaskWelcome to_welcome(const Nest& answer);
-Nest to_details(const UpdateDetails& details);
-UpdateDetails to_update_details(const Nest& details);
 
 /// The part of a value. Throws kInvalidArgument naming path and structure when there is none.
 Nest part_of(const Nest& value, const std::vector<int>& path);

@@ -61,13 +61,50 @@ TaskSession::~TaskSession() {
 }
 
 void TaskSession::end() {
+  std::map<std::uint64_t, std::vector<Told>> asked;
+  std::map<std::uint64_t, OpOutcome> there;  // destroyed without the lock
   {
     const MutexLock lock(mutex_);
     if (std::exchange(stops_, true)) return;
     waiting_.clear();
+    asked.swap(asked_);
+    there.swap(there_);
     changed_.notify_all();
   }
-  values_.end(ended_error(parts_.task));
+  for (const auto& [op, all] : asked) {
+    for (const Told& told : all) told({{}, ended_error(parts_.task)});
+  }
+}
+
+void TaskSession::set(std::uint64_t op, OpOutcome outcome) {
+  std::vector<Told> asked;
+  {
+    const MutexLock lock(mutex_);
+    if (stops_) return;
+    if (const auto found = asked_.find(op); found != asked_.end()) {
+      asked.swap(found->second);
+      asked_.erase(found);
+    }
+    there_.insert_or_assign(op, outcome);
+  }
+  for (const Told& told : asked) told(outcome);
+}
+
+void TaskSession::when_there(std::uint64_t op, Told told) {
+  OpOutcome outcome;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = there_.find(op);
+    if (stops_) {
+      outcome.error = ended_error(parts_.task);
+    } else if (found != there_.end()) {
+      outcome = found->second;
+    } else {
+      asked_[op].push_back(std::move(told));
+      return;
+    }
+  }
+  told(outcome);
 }
 
 void TaskSession::post(TaskRequest request, std::shared_ptr<RpcCall> call) {
@@ -80,7 +117,7 @@ void TaskSession::post(TaskRequest request, std::shared_ptr<RpcCall> call) {
       changed_.notify_all();
     }
   }
-  values_.when_there(op, [call = std::move(call)](const OpOutcome& outcome) {
+  when_there(op, [call = std::move(call)](const OpOutcome& outcome) {
     if (outcome.error) return call->fail(*outcome.error);
     call->reply({});
   });
@@ -88,24 +125,26 @@ void TaskSession::post(TaskRequest request, std::shared_ptr<RpcCall> call) {
 
 void TaskSession::fetch(const TaskRequest& request, std::shared_ptr<RpcCall> call) {
   const ValueAddress& from = request.arguments.at(0).from;
-  values_.when_there(from.op, [call = std::move(call), path = from.path](const OpOutcome& outcome) {
+  when_there(from.op, [call = std::move(call), path = from.path](const OpOutcome& outcome) {
     answer(*call, outcome, path);
   });
 }
 
 void TaskSession::release(const TaskRequest& request) {
-  std::map<ValueAddress, Moved> released;  // destroyed without the lock
+  // Destroyed without the lock.
+  std::map<std::uint64_t, OpOutcome> own;
+  std::map<ValueAddress, Moved> moved;
+  const MutexLock lock(mutex_);
   for (const TaskArgument& each : request.arguments) {
     if (each.from.task == parts_.task) {
-      values_.release(each.from.op);
+      own.insert(there_.extract(each.from.op));
       continue;
     }
-    const MutexLock lock(mutex_);
     const auto begin = moved_.lower_bound({each.from.task, each.from.op, {}});
     auto end = begin;
     while (end != moved_.end() && end->first.task == each.from.task &&
            end->first.op == each.from.op) {
-      released.insert(moved_.extract(end++));
+      moved.insert(moved_.extract(end++));
     }
   }
 }
@@ -121,7 +160,7 @@ Nest TaskSession::transfers() const {
 
 std::size_t TaskSession::num_held() const {
   const MutexLock lock(mutex_);
-  return values_.num_held() + moved_.size();
+  return there_.size() + moved_.size();
 }
 
 void TaskSession::run() {
@@ -135,7 +174,7 @@ void TaskSession::run() {
       request = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    values_.set(request.op, outcome_of(request));
+    set(request.op, outcome_of(request));
   }
   has_ended_.store(true);
 }
@@ -208,7 +247,6 @@ void TaskSession::ask_for(const ValueAddress& address) {
     if (moved_.contains(address)) return;
   }
   TaskRequest fetch{TaskRequestKind::kFetch, session_};
-  fetch.name = parts_.task.to_string();
   fetch.arguments.push_back({address, {}});
   std::shared_ptr<RpcReply> reply = parts_.peer(address.task)->start(encode(fetch));
   const MutexLock lock(mutex_);
@@ -218,13 +256,14 @@ void TaskSession::ask_for(const ValueAddress& address) {
 Nest TaskSession::value_at(const ValueAddress& address, TimePoint deadline) {
   if (address.task == parts_.task) {
     // Operations before this one are done.
-    const std::optional<OpOutcome> outcome = values_.find(address.op);
-    if (!outcome) {
+    const MutexLock lock(mutex_);
+    const auto found = there_.find(address.op);
+    if (found == there_.end()) {
       fail(ErrorCode::kCancelled, "value ", address.op,
            " of this task was released, or never made");
     }
-    if (outcome->error) throw *outcome->error;
-    return part_of(outcome->value, address.path);
+    if (found->second.error) throw *found->second.error;
+    return part_of(found->second.value, address.path);
   }
   std::shared_ptr<RpcReply> reply;
   {
@@ -277,15 +316,16 @@ void TaskSession::create_variable(const TaskRequest& request, std::vector<Nest> 
 
 /// The sum of the replicas' gradients along the canonical tree, as every strategy makes it.
 void TaskSession::update_variable(const TaskRequest& request, const std::vector<Nest>& gradients) {
-  const UpdateDetails details = to_update_details(request.details);
+  const auto [rule, slots, learning_rate, iteration] =
+      from_nest<UpdateDetails>(request.details, "update of a variable");
   std::vector<Tensor> tensors;
   for (const Nest& each : gradients) tensors.push_back(tensor_of(each, "gradient").to(Device{}));
   UpdateShard update;
   update.shard = id_of(request.name);
-  for (const std::string& slot : details.slots) update.slots.push_back(id_of(slot));
-  update.rule = details.rule;
-  update.scalars.learning_rate = details.learning_rate;
-  update.scalars.iteration = details.iteration;
+  for (const std::string& slot : slots) update.slots.push_back(id_of(slot));
+  update.rule = rule;
+  update.scalars.learning_rate = learning_rate;
+  update.scalars.iteration = iteration;
   update.gradient = reduce_tensors_along_tree(ReduceOp::kSum, tensors, Device{});
   (void)apply(std::move(update));
 }

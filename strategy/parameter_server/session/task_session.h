@@ -13,14 +13,21 @@
 
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/session/session_values.h"
 #include "tutti/strategy/parameter_server/session/task_request.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti::internal {
+
+/// A value, or why there is none.
+struct OpOutcome {
+  Nest value = {};
+  std::optional<Error> error = {};
+};
 
 /// What a task has, whatever the session. Outlives its sessions. Threads: any.
 struct TaskParts {
@@ -62,6 +69,10 @@ class TaskSession {
   struct Counted {
     std::uint64_t values = 0, bytes = 0;
   };
+  /// Called once, by whoever sets the value, or at once; without a lock.
+  using Told = std::function<void(const OpOutcome& outcome)>;
+  void set(std::uint64_t op, OpOutcome outcome);
+  void when_there(std::uint64_t op, Told told);
   void run();
   OpOutcome outcome_of(const TaskRequest& request);
   Nest done(const TaskRequest& request);
@@ -77,13 +88,15 @@ class TaskSession {
   const TaskParts& parts_;
   const std::uint64_t session_;
   const Duration timeout_;
-  SessionValues values_;
   std::atomic<bool> has_ended_{false};
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<TaskRequest> waiting_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
+  // What operations here have given, by their numbers, and those who wait for what is to come.
+  std::map<std::uint64_t, OpOutcome> there_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::vector<Told>> asked_ TUTTI_GUARDED_BY(mutex_);
   std::map<ValueAddress, Moved> moved_ TUTTI_GUARDED_BY(mutex_);
   std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
   std::uint64_t next_change_ = 0;                             // of the thread

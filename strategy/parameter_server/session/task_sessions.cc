@@ -1,4 +1,4 @@
-// Requests to sessions by number; sessions that end.
+// Requests to sessions by number; sessions that end; connections to other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
@@ -6,8 +6,15 @@
 #include <utility>
 
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/rpc_options.h"
 
 namespace tutti::internal {
+namespace {
+
+/// To another task: the session has met all of them already, so that one that is not there is gone.
+constexpr Duration kConnectTimeout = std::chrono::seconds(3);
+
+}  // namespace
 
 std::vector<std::string> devices_of_task(const Task& task) {
   std::vector<std::string> names{concat(task.device_prefix(), "/device:CPU:0")};
@@ -109,6 +116,44 @@ bool TaskSessions::are_over() const {
 TimePoint TaskSessions::stays_until() const {
   const MutexLock lock(mutex_);
   return stays_until_;
+}
+
+TaskPeers::TaskPeers(ClusterSpec cluster, Task self, ServerOptions options)
+    : cluster_(std::move(cluster)), self_(std::move(self)), options_(std::move(options)) {}
+
+std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
+  if (!cluster_.has_task(task)) {
+    fail(ErrorCode::kInvalidArgument, self_, ": no task '", task, "'; expected one of ", cluster_);
+  }
+  std::shared_ptr<Peer> peer;
+  {
+    const MutexLock lock(mutex_);
+    auto& place = peers_[task];
+    if (place == nullptr) place = std::make_shared<Peer>();
+    peer = place;
+  }
+  const MutexLock lock(peer->connecting);
+  // A new session may ask before the old connection has found that the task is back.
+  if (peer->client == nullptr || !peer->client->takes_calls()) {
+    const std::string& address = cluster_.task_address(task.type, task.index);
+    RpcClientOptions client =
+        rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
+    client.connect_timeout = kConnectTimeout;
+    peer->client = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
+  }
+  return peer->client;
+}
+
+void TaskPeers::fail_all(const Error& error) {
+  std::vector<std::shared_ptr<Peer>> peers;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [task, peer] : peers_) peers.push_back(peer);
+  }
+  for (const auto& peer : peers) {
+    const MutexLock lock(peer->connecting);
+    if (peer->client != nullptr) peer->client->fail_all(error);
+  }
 }
 
 }  // namespace tutti::internal

@@ -3,10 +3,10 @@
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/strategy/parameter_server/protocol/applied_table.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "tutti/strategy/parameter_server/server/applied_table.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
-#include "tutti/strategy/parameter_server/server/snapshot_message.h"
 #include "tutti/strategy/parameter_server/session/task_request.h"
 
 namespace tutti::internal {

@@ -206,7 +206,7 @@ TEST(ChangeLog, AFileOfAnotherFormatIsRefusedByItsNumber) {
   });
   out.finish();
   put_file(only_file(folder), bytes);
-  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 2, found 1", "try"},
+  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 3, found 1", "try"},
                [&] { (void)replayed(folder); });
 }
 
@@ -292,11 +292,16 @@ TEST(ChangeLog, AFullDiskRefusesChangesUntilTheNextCut) {
   file_faults::arm(folder.path(), file_faults::Action::kNoSpace, 1, 1000);
   expect_error(ErrorCode::kResourceExhausted, {"log_1_0"}, add);
   file_faults::disarm();
-  expect_error(ErrorCode::kUnavailable, {"ps 0", "its log of changes could not be written"}, add);
+  const auto make = [&] { client.call({CreateShard{whole("new", {3}), Tensor::ones({3})}}); };
+  for (const std::function<void()>& change : {std::function<void()>(add), {make}}) {
+    expect_error(ErrorCode::kUnavailable, {"ps 0", "its log of changes could not be written"},
+                 change);
+  }
   EXPECT_TRUE(state_of(logged.store) == before);  // nothing was applied, neither time
   logged.log->prepare(2);
   (void)logged.store.snapshot([&] { logged.log->switch_over(); });
   add();
+  make();
   EXPECT_FALSE(state_of(logged.store) == before);
 }
 

@@ -1,6 +1,6 @@
 // Clocks of workers on the variable store: who waits for whom, who does not any more.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/clock_table.h"
+#include "tutti/strategy/parameter_server/server/clock_gate.h"
 
 #include <gmock/gmock.h>
 
@@ -110,15 +110,7 @@ TEST(WorkerClocks, AServerThatWasStartedAgainTakesTheClockThatItIsTold) {
   Job job(2);
   EXPECT_EQ(job.say(0, Event::kAdvance, 41).num_steps, 41u);
   EXPECT_EQ(job.say(1, Event::kAdvance, 40).num_steps, 40u);
-  EXPECT_EQ(job.say(0, Event::kAsk).version, 40u);
-}
-
-TEST(WorkerClocks, AskingTellsOfAll) {
-  Job job(2);
-  job.say(0, Event::kAdvance, 4), job.say(1, Event::kAdvance, 3);
-  const OperationAnswer answer = job.say(1, Event::kAsk);
-  EXPECT_EQ(answer.num_steps, 3u);
-  EXPECT_EQ(answer.value->to_doubles(), (std::vector<double>{0, 4, 1, 3}));
+  EXPECT_EQ(job.say(0, Event::kJoin).version, 40u);
 }
 
 TEST(WorkerClocks, WhatContradictsIsRefusedAndTheServerGoesOn) {
@@ -130,7 +122,7 @@ TEST(WorkerClocks, WhatContradictsIsRefusedAndTheServerGoesOn) {
   expect_error(ErrorCode::kFailedPrecondition, {"worker 0", "clock 2", "at least 3"},
                [&] { job.say(0, Event::kAdvance, 2); });
   expect_error(ErrorCode::kInvalidArgument, {"worker -1"},
-               [&] { job.clients[0].call({tell(Event::kAsk, -1)}); });
+               [&] { job.clients[0].call({tell(Event::kJoin, -1)}); });
   Client other(job.store, 9);
   expect_error(ErrorCode::kInvalidArgument, {"without changes"}, [&] {
     other.call({AssignShard{whole("w", {}).id(), AssignOp::kAssign, Tensor(1.0f)},

@@ -17,7 +17,7 @@
 #include "tests/support/file_faults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/server/snapshot_file.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace tutti::durable_tests {
 

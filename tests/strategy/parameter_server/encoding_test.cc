@@ -1,6 +1,6 @@
 // Batches and answers as packets: every part, any cut of the payload, nothing believed.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 #include "tests/strategy/parameter_server/packet_helpers.h"
 #include "tutti/cluster/rpc/packet.h"
@@ -169,17 +169,17 @@ TEST(BatchEncoding, WhatIsCutOffOrAddedIsRefused) {
   expect_refused(longer);
 }
 
-std::string tensor_head(std::uint64_t dtype, const std::string& dims) {
-  return number(1, dtype) + bytes(2, dims);
-}
 /// Adds a tensor to shard 0.
-std::string assignment(std::uint64_t op, std::uint64_t dtype, const std::string& dims) {
-  return operation(4, number(2, op) + bytes(3, tensor_head(dtype, dims)));
+std::string assignment(std::uint64_t op, char dtype, const std::string& dims) {
+  const auto rank = std::ranges::count_if(dims, [](char each) { return (each & 128) == 0; });
+  const std::string kind{dtype, static_cast<char>(rank)};
+  return operation(11, bytes(1, std::string(8, '\0')) + number(2, op) +
+                           bytes(3, bytes(1, kind) + bytes(2, dims)));
 }
 
 TEST(BatchEncoding, NumbersThatNameNothingAreRefused) {
   const auto three = varint(3);
-  const auto uint8 = static_cast<std::uint64_t>(DType::kUInt8);
+  const auto uint8 = static_cast<char>(DType::kUInt8);
   const OperationBatch good = decode_batch(batch_packet(assignment(1, uint8, three), 64));
   EXPECT_EQ(std::get<AssignShard>(good.operations.at(0)).value.shape(), Shape({3}));
   expect_refused(packet_of(number(2, 0)));  // a stream of no kind
@@ -198,7 +198,7 @@ TEST(BatchEncoding, NumbersThatNameNothingAreRefused) {
     expect_refused(batch_packet(assignment(1, uint8, varint(dim)), 64));
     expect_refused(batch_packet(assignment(1, uint8, varint(1 << 30) + varint(dim)), 64));
   }
-  Packet bools = batch_packet(assignment(1, static_cast<std::uint64_t>(DType::kBool), three), 64);
+  Packet bools = batch_packet(assignment(1, static_cast<char>(DType::kBool), three), 64);
   EXPECT_EQ(decode_batch(bools).operations.size(), 1u);
   std::vector<std::byte> values = payload_of(bools);
   values[1] = std::byte{2};

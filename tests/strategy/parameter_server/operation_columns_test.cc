@@ -50,6 +50,11 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
   operations.emplace_back(internal::ReadStatistics{});
+  for (ShardId i = 1; i <= 5; ++i) {  // gradients of rows, in a run, too
+    UpdateShard update = update_of(i);
+    update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
+    operations.emplace_back(update);
+  }
   expect_comes_back(batch_with(operations));
   expect_comes_back(batch_with({}));
   expect_comes_back(batch_of_everything());
@@ -175,6 +180,9 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
   expect_refused(update(3, 7, two, "r"), "expected 6 slots");
   expect_refused(update(65, 130, two, "r"), "at most 64 slots");
   expect_refused(update(3, 6, three, "r"), "expected 2 versions");
+  const std::string sparse = shards(2) + heads(6, 2) + bytes(8, two);
+  EXPECT_EQ(decode_batch(batch_packet(updates(sparse + heads(9, 2)), 256)).operations.size(), 2u);
+  expect_refused(batch_packet(updates(sparse + heads(9, 1)), 192), "expected 4 types");
   expect_refused(update(3, 6, two, std::string(internal::kLongestRule + 1, 'r')), "a text of");
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tests/strategy/parameter_server/store_helpers.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::store_tests {
 
@@ -34,7 +34,7 @@ inline OperationBatch batch_of_everything() {
       ReadRows{2, rows_of({5, 0}), 4},
       AssignShard{3, AssignOp::kSubtract, Tensor::from<std::int32_t>({3}, {1, -2, 3})},
       ScatterShard{4, ScatterOp::kMax, rows_of({1}), Tensor::ones({1, 5}, DType::kBFloat16)},
-      RestoreShard{5, Tensor::zeros({0, 4})},
+      AssignShard{5, AssignOp::kAssign, Tensor::zeros({0, 4})},
       AssignShard{6, AssignOp::kAssign, Tensor::full({1500}, 0.5)},
   };
   UpdateShard update{7, {8, 9}, R"({"rule":"adam"})"};
@@ -116,7 +116,6 @@ class Shown {
     put(o.sync->step, o.sync->rank, o.sync->num_ranks, o.sync->num_to_aggregate);
     put_bits(o.sync->divisor);
   }
-  void show(const RestoreShard& o) { put(o.shard), show(o.value); }
   void show(const internal::ReadStatistics&) {}
   void show(const internal::TellClock& o) {
     put(static_cast<int>(o.event), o.worker, o.clock, o.staleness);

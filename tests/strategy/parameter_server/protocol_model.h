@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/protocol/applied_table.h"
+#include "tutti/strategy/parameter_server/server/applied_table.h"
 
 namespace tutti::testing {
 

@@ -262,7 +262,7 @@ TEST(RemoteServers, REL_G5_WhatWasConfirmedIsThereAgain) {
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(value_of_w(*services[i]), static_cast<std::int64_t>(101 * (life + 1))) << i;
       EXPECT_TRUE(add_one(*services[i], life, life + 2)->wait(soon()).front().was_applied_before);
-      EXPECT_EQ(processes.handler(static_cast<int>(i)).store()->term(), life + 2);
+      EXPECT_EQ(processes.handler(static_cast<int>(i)).store()->snapshot().table.term(), life + 2);
     }
   }
 }

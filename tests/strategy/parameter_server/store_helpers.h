@@ -21,7 +21,6 @@ using internal::OperationBatch;
 using internal::PendingAnswers;
 using internal::ReadRows;
 using internal::ReadShard;
-using internal::RestoreShard;
 using internal::ScatterShard;
 using internal::ShardId;
 using internal::ShardSpec;
@@ -82,7 +81,7 @@ inline std::string state_of(const VariableStore& store) {
   std::string text;
   for (const auto& shard : snapshot.shards) {
     text += concat(shard.spec, " version ", shard.version, " steps ", shard.num_steps, " held ",
-                   shard.accumulator.num_held(), ": ");
+                   shard.accumulator.held().size(), ": ");
     for (const std::byte each : shard.value.bytes())
       text += concat(std::to_integer<int>(each), " ");
     text += "\n";

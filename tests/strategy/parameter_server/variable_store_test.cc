@@ -103,7 +103,7 @@ TEST(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
     }
     return both;
   }()));
-  client.call({RestoreShard{spec.id(), Tensor::ones({6, 5})}});
+  client.call({AssignShard{spec.id(), AssignOp::kAssign, Tensor::ones({6, 5})}});
   expect_same_bits(client.read(spec.id()), Tensor::ones({6, 5}));
 }
 
@@ -251,7 +251,7 @@ std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
        ScatterShard{w, ScatterOp::kAdd, rows_of({1, 2}), Tensor::ones({3, 2})}},
       {{"'n'", "zero"},
        ScatterShard{n, ScatterOp::kDivide, rows_of({1}), Tensor::from<std::int32_t>({1}, {0})}},
-      {{"'w'", "[4, 2]"}, RestoreShard{w, Tensor::ones({4})}},
+      {{"'w'", "[4, 2]"}, AssignShard{w, AssignOp::kAssign, Tensor::ones({4})}},
       {{"'w'", "got 4 at position 1"}, bad_rows},
       {{"'w'", "rank 2 of 2"}, bad_rank},
       {{"'w'", "[4, 2]", "[4]"}, update({}, plain, Tensor::ones({4}))},

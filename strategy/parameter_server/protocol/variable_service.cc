@@ -1,6 +1,6 @@
 // The answers to one batch: counted, given, waited for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/batch_answers.h"
+#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 #include <utility>
 
@@ -9,32 +9,25 @@ namespace tutti::internal {
 BatchAnswers::BatchAnswers(std::size_t num_operations, Done done)
     : answers_(num_operations), num_missing_(num_operations + 1), done_(std::move(done)) {}
 
+/// What is set lies there before it is counted, so that the last count finds all of it.
 void BatchAnswers::set(std::size_t index, OperationAnswer answer) {
-  std::optional<BatchResult> result;
-  Done done;
   {
     const MutexLock lock(mutex_);
     answers_[index] = std::move(answer);
-    result = count_down(done);
   }
-  if (result) done(*std::move(result));
+  let_go();
 }
 
 void BatchAnswers::let_go() {
-  std::optional<BatchResult> result;
   Done done;
+  BatchResult result;
   {
     const MutexLock lock(mutex_);
-    result = count_down(done);
+    if (--num_missing_ > 0 || !done_) return;
+    done = std::exchange(done_, nullptr);
+    result.answers = std::move(answers_);
   }
-  if (result) done(*std::move(result));
-}
-
-/// What is to be given to `done` when the mutex is released, if this was the last one.
-std::optional<BatchResult> BatchAnswers::count_down(Done& done) {
-  if (--num_missing_ > 0 || !done_) return std::nullopt;
-  done = std::exchange(done_, nullptr);
-  return BatchResult{std::move(answers_)};
+  done(std::move(result));
 }
 
 void BatchAnswers::fail(const Error& error) {
