@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "tutti/core/random.h"
+#include "tutti/model/layers/size2d.h"
 #include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -17,8 +17,10 @@ namespace tutti {
 namespace {
 
 using internal::canonical_sum;
+using internal::like_input;
 using internal::Part;
 using internal::parts_of;
+using internal::rows_of_features;
 
 ActivationFunction elementwise(std::string_view who, const std::string& name) {
   if (name == "softmax" || name == "log_softmax") {
@@ -37,21 +39,6 @@ void check_example(const Shape& input) {
   if (input.rank() > 0) return;
   fail(ErrorCode::kInvalidArgument,
        "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
-}
-
-/// [batch, ..., features] -> [rows, features], on x's device.
-Tensor as_matrix(const Tensor& x, std::int64_t features) {
-  if (x.rank() < 2 || x.shape()[-1] != features) {
-    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
-         " features; expected inputs [batch, ..., ", features, "], got ", x.shape());
-  }
-  if (x.rank() == 2) return x;
-  return reshape(x, Shape{x.num_elements() / std::max<std::int64_t>(1, features), features});
-}
-
-/// [rows, features] -> the shape of `like` but for the last dimension.
-Tensor like_input(const Tensor& y, const Tensor& like) {
-  return like.rank() == 2 ? y : reshape(y, like.shape().with_dim(-1, y.shape()[1]));
 }
 
 Tensor product(const Tensor& x, const Variable& kernel, const Variable* bias,
@@ -106,7 +93,7 @@ Shape ColumnParallelDense::build(const Shape& input) {
 
 Tensor ColumnParallelDense::call(const Tensor& input, CallContext) const {
   const std::size_t count = options_.devices.devices.size();
-  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  const Tensor x = rows_of_features(input, weight(0).shape()[0]);
   std::vector<Tensor> columns;
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceScope scope(options_.devices.devices[i]);
@@ -148,7 +135,7 @@ Tensor RowParallelDense::call(const Tensor& input, CallContext) const {
   const std::vector<Device>& devices = options_.devices.devices;
   const std::int64_t features = input_shape()[-1];
   const NoDeviceScope where_the_input_is;
-  const Tensor x = as_matrix(input, features);
+  const Tensor x = rows_of_features(input, features);
   const std::vector<Part> parts = parts_of("RowParallelDense", features, devices.size());
   std::vector<Tensor> sums;
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -198,7 +185,7 @@ Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
   const std::vector<Device>& devices = options_.devices.devices;
   const std::size_t count = devices.size();
   const std::size_t second = options_.use_bias ? 2 * count : count;  // the first of its kernels
-  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  const Tensor x = rows_of_features(input, weight(0).shape()[0]);
   std::vector<Tensor> sums;
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceScope scope(devices[i]);
