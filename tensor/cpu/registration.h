@@ -1,7 +1,10 @@
-// Where the CPU kernels announce themselves to builtin_kernels.cc: one function per topic.
+// What CPU kernels share: where they announce themselves to builtin_kernels.cc, one function per
+// file, and fused activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <span>
 #include <string>
 
 #include "tutti/tensor/kernel_table.h"
@@ -14,34 +17,42 @@ namespace tutti::internal {
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
 void register_shape_kernels(KernelTable& table);
-void register_matmul_reference_kernels(KernelTable& table);
-void register_convolution_reference_kernels(KernelTable& table);
-void register_pooling_reference_kernels(KernelTable& table);
+void register_product_reference_kernels(KernelTable& table);
+void register_image_reference_kernels(KernelTable& table);
 void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
-void register_group_normalization_kernels(KernelTable& table);
-void register_resizing_kernels(KernelTable& table);
-void register_scanning_kernels(KernelTable& table);
-void register_random_reference_kernels(KernelTable& table);
 
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
-void register_fast_cast_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
-void register_fast_bias_kernels(KernelTable& table);
-void register_fast_pooling_kernels(KernelTable& table);
+void register_fast_image_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
-void register_fast_lrn_kernels(KernelTable& table);
 void register_fast_group_normalization_kernels(KernelTable& table);
-void register_fast_dropout_kernels(KernelTable& table);
-void register_fast_resizing_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
 /// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 
-/// What cpu_kernels() computes matrix products and convolutions with.
-std::string cpu_math_description();
+// What matmul and conv2d apply to their result.
+
+/// The activation of one value. NaN stays NaN.
+template <class T>
+T activated(FusedActivation activation, T x) {
+  switch (activation) {
+    case FusedActivation::kNone:
+      return x;
+    case FusedActivation::kRelu:
+      return x <= T{0} ? T{0} : x;
+    case FusedActivation::kSigmoid:
+      return T{1} / (T{1} + std::exp(-x));
+    case FusedActivation::kTanh:
+      return std::tanh(x);
+  }
+  return x;
+}
+
+/// Replaces every element by its activation.
+void activate(FusedActivation activation, std::span<float> values);
 
 }  // namespace tutti::internal

@@ -4,8 +4,11 @@
 
 #include <dlfcn.h>
 
+#include <string_view>
+
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
+#include "tutti/tensor/cpu/registration.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
@@ -70,6 +73,30 @@ ThreadState& thread_state() {
   return state;
 }
 
+// What oneDNN uses: the cap (ours or its own ONEDNN_MAX_CPU_ISA) applied to this processor.
+std::string_view effective_isa() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "baseline";
+  }
+}
+
 }  // namespace
 
 const dnnl::engine& onednn_engine() {
@@ -101,6 +128,13 @@ dnnl::primitive_attr onednn_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attributes;
+}
+
+std::string onednn_description() {
+  (void)onednn_engine();  // the cap counts from here on
+  const dnnl_version_t* version = dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, ", ",
+                effective_isa());
 }
 
 }  // namespace tutti::internal
