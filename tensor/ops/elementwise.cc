@@ -3,7 +3,6 @@
 #include "tutti/tensor/ops/elementwise.h"
 
 #include "tutti/tensor/ops/checks.h"
-#include "tutti/tensor/ops/elementwise_grad.h"
 
 namespace tutti {
 
