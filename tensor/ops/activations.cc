@@ -72,8 +72,6 @@ Tensor softsign(const Operand& x) {
 
 namespace {
 
-using namespace internal;
-
 Tensor over_last_axis(OpId op, const Operand& x) {
   require_floating(op, x);
   if (x.shape().rank() < 1) fail_op(op, x.where, "expected [..., classes], got ", x.shape());

@@ -131,8 +131,6 @@ Tensor bias_grad(const Operand& dy) {
 
 namespace {
 
-using namespace internal;
-
 constexpr std::string_view kDepthwise = "depthwise_conv2d";
 constexpr std::string_view kTransposed = "conv2d_transpose";
 

@@ -166,8 +166,6 @@ Tensor stop_gradient(const Operand& x) { return dispatch_unary(OpId::kStopGradie
 
 namespace {
 
-using namespace internal;
-
 Tensor activation_grad(OpId op, const Operand& dy, const Operand& y) {
   require_floating(op, dy);
   require_same_dtype(op, dy.tensor, defined(op, y), dy.where);

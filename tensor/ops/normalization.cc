@@ -115,8 +115,6 @@ Tensor local_response_normalization_grad(const Operand& x, const Operand& dy,
 
 namespace {
 
-using namespace internal;
-
 void check_parameter(std::string_view operation, const Operand& x, const Tensor& parameter,
                      const Shape& expected) {
   if (parameter.defined() && parameter.shape() == expected && parameter.dtype() == x.dtype()) {
