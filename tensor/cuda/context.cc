@@ -4,13 +4,46 @@
 
 #include <atomic>
 
-#include "tutti/tensor/cuda/graph.h"
-
 namespace tutti::cuda {
 namespace {
 
 /// Captures under way in this process: other contexts' streams may take part in each.
 std::atomic<int> num_captures{0};
+
+/// Captured work, made ready to be launched many times.
+class Graph final : public DeviceGraph {
+ public:
+  /// Takes `captured`. Launches go to `stream`, which outlives this. The GPU must be selected.
+  Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream);
+  /// What was launched still runs to its end.
+  ~Graph() override;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override;
+
+ private:
+  const Gpu gpu_;
+  const cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+Graph::Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream)
+    : gpu_(gpu), stream_(stream) {
+  const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
+  (void)cudaGraphDestroy(captured);
+  check(status, "cudaGraphInstantiate");
+  // Now, and not as part of the first launch.
+  check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
+}
+
+Graph::~Graph() {
+  gpu_.use_quietly([this] { (void)cudaGraphExecDestroy(executable_); });
+}
+
+void Graph::launch() {
+  gpu_.use([this] { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); });
+}
 
 }  // namespace
 

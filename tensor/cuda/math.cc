@@ -25,6 +25,24 @@ DType dtype_of(const DeviceCall& call) {
 
 }  // namespace
 
+void register_kernels(KernelTable& table) {
+  register_elementwise_kernels(table);
+  register_reduction_kernels(table);
+  register_shape_kernels(table);
+  register_indexing_kernels(table);
+  register_scanning_kernels(table);
+  register_loss_kernels(table);
+  register_group_normalization_kernels(table);
+  register_local_response_kernels(table);
+  register_resizing_kernels(table);
+  register_dropout_kernels(table);
+  register_matmul_kernels(table);
+  register_convolution_kernels(table);
+  register_pooling_kernels(table);
+  register_batch_normalization_kernels(table);
+  register_softmax_kernels(table);
+}
+
 Math::Math(const Gpu& gpu, const Streams& streams)
     : gpu_(gpu), streams_(streams), libraries_(std::make_unique<MathLibraries>()) {}
 

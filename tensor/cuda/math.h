@@ -6,7 +6,7 @@
 #include <span>
 
 #include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/device_backend.h"
 
 namespace tutti::cuda {

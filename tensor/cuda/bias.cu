@@ -1,12 +1,15 @@
-// Adds a bias to the channels of a result and applies an activation, in one pass.
+// A bias added to the channels of a result, with an activation, and the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "tutti/tensor/cuda/channel_sums.h"
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/pack.h"
 
 namespace tutti::cuda {
+
+// Adds a bias and applies an activation, in one pass.
+
 namespace {
 
 /// NaN stays NaN.
@@ -45,8 +48,8 @@ __global__ void bias_activation(Pack<T, N>* y, const Pack<T, N>* bias, Index cou
 }
 
 template <class T, int N>
-void run(void* y, const void* bias, std::size_t count, std::size_t channels,
-         FusedActivation activation, cudaStream_t stream) {
+void add_and_activate(void* y, const void* bias, std::size_t count, std::size_t channels,
+                      FusedActivation activation, cudaStream_t stream) {
   const std::size_t packs = count / N, per_row = channels / N;
   const auto start = [&]<class Index>(Index) {
     launch(bias_activation<T, N, Index>, blocks_for(packs), kThreads, stream,
@@ -67,9 +70,57 @@ void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivat
   visit_floating(y.dtype, "bias and activation", [&]<class T>() {
     const bool packed = can_pack<T, kPackOf<T>>(channels, y.data, bias);
     const auto width = static_cast<std::size_t>(channels);
-    packed ? run<T, kPackOf<T>>(y.data, bias, count, width, activation, stream)
-           : run<T, 1>(y.data, bias, count, width, activation, stream);
+    packed ? add_and_activate<T, kPackOf<T>>(y.data, bias, count, width, activation, stream)
+           : add_and_activate<T, 1>(y.data, bias, count, width, activation, stream);
   });
+}
+
+// The gradient: the sum over everything but the channels.
+
+namespace {
+
+template <class T, int N>
+struct BiasTerms {
+  const T* dy;
+  std::int64_t channels;
+  __device__ void add(std::int64_t row, int pack, Number<T>* a, Number<T>*) const {
+    const auto values =
+        *reinterpret_cast<const Pack<T, N>*>(dy + row * channels + std::int64_t{pack} * N);
+    for (int j = 0; j < N; ++j) a[j] += number(values.elements[j]);
+  }
+};
+
+template <class T>
+struct StoreFirst {
+  T* result;
+  __device__ void operator()(std::int64_t channel, double sum, double) const {
+    result[channel] = element<T>(static_cast<Number<T>>(sum));
+  }
+};
+
+template <class T, int N>
+void run(const KernelCall& call, std::int64_t rows, std::int64_t channels) {
+  sum_over_rows<T, N>(rows, channels, BiasTerms<T, N>{call.in<T>(0), channels},
+                      StoreFirst<T>{call.out<T>(0)}, call);
+}
+
+template <class T>
+void bias_gradient(const KernelCall& call) {
+  const std::int64_t channels = call.outputs[0].shape.num_elements();
+  if (channels == 0) return;
+  const std::int64_t rows = call.inputs[0].shape.num_elements() / channels;
+  constexpr int kPack = kFewOf<T>;
+  can_pack<T, kPack>(channels, call.inputs[0].data) ? run<T, kPack>(call, rows, channels)
+                                                    : run<T, 1>(call, rows, channels);
+}
+
+}  // namespace
+
+void register_bias_gradient_kernels(KernelTable& table) {
+  table.set(OpId::kBiasGrad, DType::kFloat32, bias_gradient<float>);
+  table.set(OpId::kBiasGrad, DType::kFloat64, bias_gradient<double>);
+  table.set(OpId::kBiasGrad, DType::kBFloat16, bias_gradient<BFloat16>);
+  table.set(OpId::kBiasGrad, DType::kFloat16, bias_gradient<Float16>);
 }
 
 }  // namespace tutti::cuda
