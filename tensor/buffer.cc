@@ -170,10 +170,6 @@ void BufferAllocator::evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted
 
 BufferRef BufferRef::allocate(std::size_t size) { return host_allocator().allocate(size); }
 
-BufferRef BufferRef::allocate(std::size_t size, BufferAllocator& allocator) {
-  return allocator.allocate(size);
-}
-
 void BufferRef::recycle() {
   // What a graph that is being captured may use must not become another's.
   if (GraphMemory* const graph = GraphMemory::current(*buffer_->allocator_)) {

@@ -3,6 +3,7 @@
 #include "tutti/model/layers/losses.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
@@ -107,17 +108,10 @@ void refuse_local_mean(const std::string& name, LossReduction reduction) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
-  switch (reduction) {
-    case LossReduction::kAuto:
-      return out << "AUTO";
-    case LossReduction::kSumOverBatchSize:
-      return out << "SUM_OVER_BATCH_SIZE";
-    case LossReduction::kSum:
-      return out << "SUM";
-    case LossReduction::kNone:
-      return out << "NONE";
-  }
-  fail(ErrorCode::kInternal, "LossReduction: no such value: ", static_cast<int>(reduction));
+  constexpr const char* kNames[] = {"AUTO", "SUM_OVER_BATCH_SIZE", "SUM", "NONE"};
+  const auto index = static_cast<std::size_t>(reduction);
+  TUTTI_CHECK(index < std::size(kNames), "LossReduction: no such value: ", index);
+  return out << kNames[index];
 }
 
 Loss::Loss(const std::string& name) : name_(name) {

@@ -1,16 +1,15 @@
 // Kernels: what one call of an operation gets, the table that finds it, and where each file's
-// kernels are announced to it (math.cc).
+// kernels are announced to it (context.cc).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <array>
-#include <iterator>
 #include <span>
 #include <variant>
 
 #include "tutti/tensor/device_backend.h"
+#include "tutti/tensor/kernel_table.h"
 
 namespace tutti::cuda {
 
@@ -42,23 +41,7 @@ struct KernelCall {
 /// Puts the work of one call into its stream.
 using Kernel = void (*)(const KernelCall& call);
 
-/// (op, dtype of input 0) -> kernel.
-class KernelTable {
- public:
-  void set(OpId op, DType dtype, Kernel kernel) {
-    kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)] = kernel;
-  }
-  void set(OpId op, std::span<const DType> dtypes, Kernel kernel) {
-    for (const DType dtype : dtypes) set(op, dtype, kernel);
-  }
-  Kernel find(OpId op, DType dtype) const {
-    return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
-  }
-
- private:
-  std::array<std::array<Kernel, std::size(kAllDTypes)>, static_cast<std::size_t>(OpId::kCount)>
-      kernels_{};
-};
+using KernelTable = KernelTableOf<Kernel>;
 
 /// Calls the registration function of every file.
 void register_kernels(KernelTable& table);

@@ -41,7 +41,7 @@ BufferAllocator& pinned_allocator() {
 
 BufferRef allocate_pinned(std::size_t bytes) {
   try {
-    return BufferRef::allocate(bytes, pinned_allocator());
+    return pinned_allocator().allocate(bytes);
   } catch (const Error& error) {
     log_warning_once(concat(error.message(), "; other host memory is used, which is slower"));
     return BufferRef::allocate(bytes);
