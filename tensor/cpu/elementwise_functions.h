@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tutti/tensor/half.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 
@@ -236,6 +237,22 @@ struct GeluGrad {
     return dy * (cumulative + x * density);
   }
 };
+
+/// What matmul and conv2d apply to their result. NaN stays NaN.
+template <class T>
+constexpr T activated(FusedActivation activation, T x) {
+  switch (activation) {
+    case FusedActivation::kNone:
+      return x;
+    case FusedActivation::kRelu:
+      return Relu{}(x);
+    case FusedActivation::kSigmoid:
+      return Sigmoid{}(x);
+    case FusedActivation::kTanh:
+      return Tanh{}(x);
+  }
+  return x;
+}
 
 /// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest
 /// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <span>
 #include <string>
 
@@ -34,25 +33,7 @@ void register_onednn_kernels(KernelTable& table);
 /// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 
-// What matmul and conv2d apply to their result.
-
-/// The activation of one value. NaN stays NaN.
-template <class T>
-T activated(FusedActivation activation, T x) {
-  switch (activation) {
-    case FusedActivation::kNone:
-      return x;
-    case FusedActivation::kRelu:
-      return x <= T{0} ? T{0} : x;
-    case FusedActivation::kSigmoid:
-      return T{1} / (T{1} + std::exp(-x));
-    case FusedActivation::kTanh:
-      return std::tanh(x);
-  }
-  return x;
-}
-
-/// Replaces every element by its activation.
+/// Replaces every element by its activation: what matmul and conv2d apply to their result.
 void activate(FusedActivation activation, std::span<float> values);
 
 }  // namespace tutti::internal

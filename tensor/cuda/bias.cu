@@ -1,7 +1,6 @@
 // A bias added to the channels of a result, with an activation, and the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
+#include "tutti/tensor/cpu/elementwise_functions.h"
 #include "tutti/tensor/cuda/channel_sums.h"
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
@@ -12,21 +11,7 @@ namespace tutti::cuda {
 
 namespace {
 
-/// NaN stays NaN.
-template <class W>
-__device__ W activated(FusedActivation activation, W x) {
-  switch (activation) {
-    case FusedActivation::kNone:
-      return x;
-    case FusedActivation::kRelu:
-      return x <= W{0} ? W{0} : x;
-    case FusedActivation::kSigmoid:
-      return W{1} / (W{1} + std::exp(-x));
-    case FusedActivation::kTanh:
-      return std::tanh(x);
-  }
-  return x;
-}
+using internal::activated;
 
 // Index: an unsigned type for packs; 32 bits divide several times faster than 64.
 template <class T, int N, class Index>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/tensor/cpu/elementwise_functions.h"
 #include "tutti/tensor/cpu/registration.h"
 
 namespace tutti::internal {
