@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "tutti/autograd/gradients.h"
-#include "tutti/tensor/ops/elementwise_grad.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

@@ -84,7 +84,6 @@ class FitLoop {
   void run_epoch();
   void run_step(const PerReplica<Batch>& batch);
   void finish_epoch();
-  Logs validated();
   void tell_batch_end(std::int64_t rows);
   void tell_state_is_whole();
 

@@ -37,11 +37,20 @@ void cut_file(const std::string& path, const Json& length, bool is_writer) {
   std::filesystem::resize_file(path, static_cast<std::uintmax_t>(length.as_int()), ignored);
 }
 
-}  // namespace
+/// A line, in folders that are made.
+void write_to_file(const char* who, const std::string& path, const std::string& line,
+                   std::ios::openmode mode) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;  // opening the file says what is wrong
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  const FileSizeLimitScope error_instead_of_signal;
+  std::ofstream file(path, mode);
+  file << line << '\n';
+  file.flush();
+  if (!file) fail(ErrorCode::kUnavailable, who, ": cannot write ", path);
+}
 
 // Writes the values of epochs as a table.
-
-namespace {
 
 /// The shortest text that reads back as this number.
 std::string exact_text(double value) {
@@ -81,14 +90,7 @@ void CsvLogger::on_train_begin() {
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
   if (!is_chief()) return;  // the others keep count, for when they are to continue its state
-  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  std::error_code ignored;  // opening the file says what is wrong
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const FileSizeLimitScope error_instead_of_signal;
-  std::ofstream file(path_, mode);
-  file << line << '\n';
-  file.flush();
-  if (!file) fail(ErrorCode::kUnavailable, "CsvLogger: cannot write ", path_);
+  write_to_file("CsvLogger", path_, line, mode);
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
@@ -107,17 +109,14 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
 }
 
 Json CsvLogger::save_state() const {
-  Json names = Json::array();
-  for (const std::string& name : names_) names.push_back(name);
   Json state = Json::object();
-  state.set("names", std::move(names)).set("wrote_head", wrote_head_);
+  state.set("names", internal::json_of(names_)).set("wrote_head", wrote_head_);
   state.set("length", length_of_file(path_, is_chief()));
   return state;
 }
 
 void CsvLogger::restore_state(const Json& state) {
-  names_.clear();
-  for (const Json& name : state.at("names").as_array()) names_.push_back(name.as_string());
+  names_ = internal::texts_of(state.at("names"));
   wrote_head_ = state.at("wrote_head").as_bool();
   cut_file(path_, state.at("length"), is_chief());
 }
@@ -166,13 +165,7 @@ void JsonLog::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   line.set("step", model().optimizer().iterations().value().item_int());
   line.set("seconds", seconds_between(begin_, Clock::system().now()));
   for (const auto& [name, value] : logs) line.set(name, value);
-  std::error_code ignored;  // opening the file says what is wrong
-  std::filesystem::create_directories(log_dir_, ignored);
-  const FileSizeLimitScope error_instead_of_signal;
-  std::ofstream file(path(), std::ios::app);
-  file << line.dump() << '\n';
-  file.flush();
-  if (!file) fail(ErrorCode::kUnavailable, "JsonLog: cannot write ", path());
+  write_to_file("JsonLog", path(), line.dump(), std::ios::app);
 }
 
 Json JsonLog::save_state() const { return length_of_file(path(), is_chief()); }

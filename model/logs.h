@@ -77,4 +77,16 @@ inline double number_of(const Json& json) {
   return json.as_string() == "inf" ? Limits::infinity() : -Limits::infinity();
 }
 
+inline Json json_of(const std::vector<std::string>& texts) {
+  Json json = Json::array();
+  for (const std::string& text : texts) json.push_back(text);
+  return json;
+}
+
+inline std::vector<std::string> texts_of(const Json& json) {
+  std::vector<std::string> texts;
+  for (const Json& text : json.as_array()) texts.push_back(text.as_string());
+  return texts;
+}
+
 }  // namespace tutti::internal

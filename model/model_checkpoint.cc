@@ -98,19 +98,16 @@ void ModelCheckpoint::delete_old() {
 }
 
 Json ModelCheckpoint::save_state() const {
-  Json paths = Json::array();
-  for (const std::string& path : paths_) paths.push_back(path);
   Json state = Json::object();
   state.set("best", internal::exact_number(best_)).set("last_path", last_path_);
-  state.set("paths", std::move(paths)).set("epoch", epoch_).set("batches", batches_);
+  state.set("paths", internal::json_of(paths_)).set("epoch", epoch_).set("batches", batches_);
   return state;
 }
 
 void ModelCheckpoint::restore_state(const Json& state) {
   best_ = internal::number_of(state.at("best"));
   last_path_ = state.at("last_path").as_string();
-  paths_.clear();
-  for (const Json& path : state.at("paths").as_array()) paths_.push_back(path.as_string());
+  paths_ = internal::texts_of(state.at("paths"));
   epoch_ = state.at("epoch").as_int();
   batches_ = state.at("batches").as_int();
 }

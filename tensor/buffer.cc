@@ -1,20 +1,25 @@
-// Buffers and the caching allocator.
+// Buffers, the caching allocator, and the host's memory.
 // SPDX-License-Identifier: Apache-2.0
-//
-// A size class is a multiple of the granularity, at most a quarter above what was asked for. A
-// cached buffer keeps its Buffer object and its memory together, so that a hit costs one lock and
-// no call of the source. When too much waits, the classes whose last hit or return is oldest are
-// emptied first.
 #include "tutti/tensor/buffer.h"
+
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/gpu/graph_memory.h"
 
 namespace tutti {
+
+// Buffers and the caching allocator.
+//
+// A size class is a multiple of the granularity, at most a quarter above what was asked for. A
+// cached buffer keeps its Buffer object and its memory together, so that a hit costs one lock and
+// no call of the source. When too much waits, the classes whose last hit or return is oldest are
+// emptied first.
 
 Buffer::~Buffer() {
   if (data_) allocator_->source_->release(data_);
@@ -165,10 +170,6 @@ void BufferAllocator::evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted
 
 BufferRef BufferRef::allocate(std::size_t size) { return host_allocator().allocate(size); }
 
-BufferRef BufferRef::allocate(std::size_t size, BufferAllocator& allocator) {
-  return allocator.allocate(size);
-}
-
 void BufferRef::recycle() {
   // What a graph that is being captured may use must not become another's.
   if (GraphMemory* const graph = GraphMemory::current(*buffer_->allocator_)) {
@@ -178,6 +179,45 @@ void BufferRef::recycle() {
     return graph->keep(std::move(kept));
   }
   buffer_->allocator_->recycle(buffer_);
+}
+
+// Host memory for tensors.
+
+namespace {
+
+class HostMemory final : public MemorySource {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  std::byte* allocate(std::size_t size) override {
+    // Passes over large values otherwise spend a good part of their time on finding pages. Where
+    // the system has no such pages, the advice is in vain.
+    const bool is_large = size >= kHugePage;
+    void* data = nullptr;
+    if (::posix_memalign(&data, is_large ? kHugePage : kAlignment, size) != 0) return nullptr;
+#if defined(MADV_HUGEPAGE)
+    if (is_large) (void)::madvise(data, size, MADV_HUGEPAGE);
+#endif
+    return static_cast<std::byte*>(data);
+  }
+  void release(std::byte* data) noexcept override { std::free(data); }
+
+ private:
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+};
+
+}  // namespace
+
+std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
+
+BufferAllocator& host_allocator() {
+  // Never destroyed: tensors in static storage may outlive every other static object.
+  static BufferAllocator& allocator =
+      *std::make_unique<BufferAllocator>(
+           make_host_memory(), BufferAllocatorOptions{.granularity = HostMemory::kAlignment,
+                                                      .max_cached = kMaxCachedBytes})
+           .release();
+  return allocator;
 }
 
 }  // namespace tutti

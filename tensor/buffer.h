@@ -48,7 +48,6 @@ class BufferRef {
   /// The same in the memory of `device`: within a GraphMemoryScope (gpu/graph_memory.h) from the
   /// graph's memory. Throws kResourceExhausted naming the device and what it holds.
   static BufferRef allocate(std::size_t size, Device device);
-  static BufferRef allocate(std::size_t size, BufferAllocator& allocator);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
   BufferRef(BufferRef&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}

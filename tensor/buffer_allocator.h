@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -90,6 +91,32 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::array<FreeList, kNumClasses> lists_ TUTTI_GUARDED_BY(mutex_);
   AllocatorStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
+};
+
+/// Takes its memory from another allocator, so that it counts there and returns there.
+class MemoryOfAllocator final : public MemorySource {
+ public:
+  explicit MemoryOfAllocator(BufferAllocator& allocator) : allocator_(allocator) {}
+
+  std::byte* allocate(std::size_t size) override {
+    BufferRef buffer = allocator_.allocate(size);
+    std::byte* const data = buffer->data();
+    MutexLock lock(mutex_);
+    buffers_.emplace(data, std::move(buffer));
+    return data;
+  }
+  void release(std::byte* data) noexcept override {
+    BufferRef buffer;  // returned after the lock is released
+    MutexLock lock(mutex_);
+    const auto found = buffers_.find(data);
+    buffer = std::move(found->second);
+    buffers_.erase(found);
+  }
+
+ private:
+  BufferAllocator& allocator_;
+  Mutex mutex_;
+  std::unordered_map<std::byte*, BufferRef> buffers_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// That of the host's memory.

@@ -31,9 +31,17 @@ void check_devices(const OpCall& call) {
   }
 }
 
+/// `value`, which is elsewhere, on `device`; the observers of this thread are told.
+Tensor transferred(const Tensor& value, Device device, const SourceLocation& where) {
+  Tensor moved = value.to(device);
+  const std::vector<OpObserver*>& stack = observers();
+  for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_transfer(value, moved, where);
+  return moved;
+}
+
 void move_inputs(OpCall& call, Device device) {
   for (Tensor& input : call.inputs) {
-    if (input.device() != device) input = internal::transferred(input, device, call.where);
+    if (input.device() != device) input = transferred(input, device, call.where);
   }
 }
 
@@ -76,24 +84,13 @@ std::optional<Tensor> view(const OpCall& call) {
 
 void OpObserver::on_transfer(const Tensor&, const Tensor&, const SourceLocation&) {}
 
-namespace internal {
-
-Tensor transferred(const Tensor& value, Device device, const SourceLocation& where) {
-  Tensor moved = value.to(device);
-  const std::vector<OpObserver*>& stack = observers();
-  for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_transfer(value, moved, where);
-  return moved;
-}
-
-}  // namespace internal
-
 Tensor transfer(const Operand& value, Device device) {
   if (!value.tensor.defined()) {
     fail(ErrorCode::kFailedPrecondition, internal::who("transfer", value.where),
          ": the value is undefined (default constructed); assign a value first");
   }
   if (value.tensor.device() == device) return value.tensor;
-  return internal::transferred(value.tensor, device, value.where);
+  return transferred(value.tensor, device, value.where);
 }
 
 SeparateObservers::SeparateObservers() { observers_.swap(observers()); }

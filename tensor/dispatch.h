@@ -100,9 +100,4 @@ class TransferLog final : public OpObserver {
   ObserverScope scope_;
 };
 
-namespace internal {
-/// `value`, which is elsewhere, on `device`; the observers of this thread are told.
-Tensor transferred(const Tensor& value, Device device, const SourceLocation& where);
-}  // namespace internal
-
 }  // namespace tutti

@@ -75,18 +75,6 @@ std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
 
 }  // namespace
 
-void KernelTable::set(OpId op, DType dtype, Kernel kernel) {
-  kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)] = kernel;
-}
-
-void KernelTable::set(OpId op, std::span<const DType> dtypes, Kernel kernel) {
-  for (DType dtype : dtypes) set(op, dtype, kernel);
-}
-
-Kernel KernelTable::find(OpId op, DType dtype) const {
-  return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
-}
-
 std::vector<Tensor> compute(const OpCall& call) {
   const Device device = call.inputs[0].device();
   if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);

@@ -36,21 +36,30 @@ struct KernelArgs {
 /// at once.
 using Kernel = void (*)(const KernelArgs& args);
 
-/// A table from (op, dtype of input 0) to kernels. Filled once, then only read. Operations on
-/// 16-bit floating types that have no kernel of their own run on the float32 kernel, between
-/// conversions.
-class KernelTable {
+/// A table from (op, dtype of input 0) to kernels. Filled once, then only read.
+template <class Function>
+class KernelTableOf {
  public:
   /// Adds or replaces.
-  void set(OpId op, DType dtype, Kernel kernel);
-  void set(OpId op, std::span<const DType> dtypes, Kernel kernel);
+  void set(OpId op, DType dtype, Function kernel) {
+    kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)] = kernel;
+  }
+  void set(OpId op, std::span<const DType> dtypes, Function kernel) {
+    for (const DType dtype : dtypes) set(op, dtype, kernel);
+  }
   /// nullptr when there is none.
-  Kernel find(OpId op, DType dtype) const;
+  Function find(OpId op, DType dtype) const {
+    return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
+  }
 
  private:
   static constexpr std::size_t kNumDTypes = std::size(kAllDTypes);
-  std::array<std::array<Kernel, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
+  std::array<std::array<Function, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
 };
+
+/// Operations on 16-bit floating types that have no kernel of their own run on the float32 kernel,
+/// between conversions.
+using KernelTable = KernelTableOf<Kernel>;
 
 /// Slow, obvious loops for every operation: the oracle of the tests, and what a build without
 /// oneDNN runs on.

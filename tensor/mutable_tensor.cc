@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
@@ -76,7 +77,7 @@ MutableTensor::MutableTensor(const Shape& shape, DType dtype, Device device)
 }
 
 MutableTensor::MutableTensor(const Shape& shape, DType dtype, BufferAllocator& allocator)
-    : buffer_(BufferRef::allocate(internal::num_bytes(shape, dtype), allocator)),
+    : buffer_(allocator.allocate(internal::num_bytes(shape, dtype))),
       shape_(shape),
       dtype_(dtype) {}
 

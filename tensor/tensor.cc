@@ -1,7 +1,8 @@
-// Tensors: making, viewing and reading them.
+// Tensors: making, viewing, reading and printing them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -11,6 +12,9 @@
 #include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
+
+// Making, viewing and reading tensors.
+
 namespace {
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
@@ -205,7 +209,73 @@ Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape
          " bytes at a multiple of ", kAlignment, " within a buffer of ", room, " bytes, got byte ",
          offset);
   }
-  return view_of_buffer(buffer, offset, shape, dtype);
+  auto impl = std::make_shared<Tensor::Impl>();
+  impl->buffer = buffer;
+  impl->offset = offset;
+  impl->shape = shape;
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+// Tensors as text, for people.
+
+namespace {
+
+constexpr std::int64_t kMaxPrinted = 32;
+
+void append_element(std::ostringstream& out, bool value) { out << (value ? "true" : "false"); }
+void append_element(std::ostringstream& out, std::uint8_t value) { out << int{value}; }
+template <class T>
+void append_element(std::ostringstream& out, T value) {
+  out << value;
+}
+
+/// Writes the elements of `shape` from `axis` on as nested brackets, until kMaxPrinted are out.
+template <class T>
+class NestedWriter {
+ public:
+  NestedWriter(std::ostringstream& out, const Shape& shape, std::span<const T> elements)
+      : out_(out), shape_(shape), elements_(elements) {}
+
+  void write(int axis) {
+    if (axis == shape_.rank()) {
+      append_element(out_, elements_[static_cast<std::size_t>(next_++)]);
+      return;
+    }
+    out_ << "[";
+    for (std::int64_t i = 0; i < shape_.dim(axis); ++i) {
+      if (i > 0) out_ << ", ";
+      if (next_ == kMaxPrinted) {
+        out_ << "...";
+        break;
+      }
+      write(axis + 1);
+    }
+    out_ << "]";
+  }
+
+ private:
+  std::ostringstream& out_;
+  const Shape& shape_;
+  std::span<const T> elements_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace
+
+std::string Tensor::to_string() const {
+  if (!defined()) return "Tensor(undefined)";
+  std::ostringstream out;
+  out << "Tensor(shape=" << shape() << ", dtype=" << dtype() << ", device=" << device() << ", ";
+  const Tensor on_host = to(Device{});
+  visit_dtype(dtype(),
+              [&]<class T>() { NestedWriter<T>(out, shape(), on_host.host_span<T>()).write(0); });
+  out << ")";
+  return std::move(out).str();
+}
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
+  return out << tensor.to_string();
 }
 
 }  // namespace tutti

@@ -110,6 +110,8 @@ class Tensor {
 
  private:
   friend class MutableTensor;
+  friend Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
+                                 DType dtype);
   struct Impl;
   explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   const std::byte* data() const;

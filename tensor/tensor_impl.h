@@ -17,22 +17,7 @@ struct Tensor::Impl {
 
   /// 1, 2, ...: unique in the process.
   static std::uint64_t next_id();
-
- private:
-  static Tensor tensor_of(std::shared_ptr<const Impl> impl) { return Tensor(std::move(impl)); }
-  /// For tensor_in_buffer(), which checks that the place is one.
-  friend Tensor view_of_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
-                               DType dtype) {
-    auto impl = std::make_shared<Impl>();
-    impl->buffer = buffer;
-    impl->offset = offset;
-    impl->shape = shape;
-    impl->dtype = dtype;
-    return Impl::tensor_of(std::move(impl));
-  }
 };
-/// Elements of a buffer of the host, from byte `offset` on.
-Tensor view_of_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape, DType dtype);
 
 namespace internal {
 

@@ -13,48 +13,29 @@ namespace tutti {
 
 namespace {
 
-Tensor relu_of(const Tensor& x) { return relu(x); }
-Tensor sigmoid_of(const Tensor& x) { return sigmoid(x); }
-Tensor tanh_of(const Tensor& x) { return tanh(x); }
-Tensor softmax_of(const Tensor& x) { return softmax(x); }
-Tensor log_softmax_of(const Tensor& x) { return log_softmax(x); }
-Tensor softplus_of(const Tensor& x) { return softplus(x); }
-Tensor softsign_of(const Tensor& x) { return softsign(x); }
-Tensor elu_of(const Tensor& x) { return elu(x); }
-Tensor selu_of(const Tensor& x) { return selu(x); }
-Tensor gelu_of(const Tensor& x) { return gelu(x); }
-Tensor swish_of(const Tensor& x) { return silu(x); }
-Tensor exp_of(const Tensor& x) { return exp(x); }
-Tensor relu6_of(const Tensor& x) { return relu6(x); }
-Tensor leaky_relu_of(const Tensor& x) { return leaky_relu(x, 0.2); }
-Tensor gelu_tanh_of(const Tensor& x) { return gelu_tanh(x); }
-Tensor mish_of(const Tensor& x) { return x * tanh(softplus(x)); }
-Tensor hard_swish_of(const Tensor& x) { return hard_silu(x); }
-Tensor hard_sigmoid_of(const Tensor& x) { return hard_sigmoid(x); }
-
 const std::vector<ActivationFunction>& activation_table() {
   static const std::vector<ActivationFunction> table = {
-      {"linear", nullptr, FusedActivation::kNone},
-      {"relu", &relu_of, FusedActivation::kRelu},
-      {"sigmoid", &sigmoid_of, FusedActivation::kSigmoid},
-      {"tanh", &tanh_of, FusedActivation::kTanh},
-      {"softmax", &softmax_of, FusedActivation::kNone},
-      {"log_softmax", &log_softmax_of, FusedActivation::kNone},
-      {"softplus", &softplus_of, FusedActivation::kNone},
-      {"softsign", &softsign_of, FusedActivation::kNone},
-      {"elu", &elu_of, FusedActivation::kNone},
-      {"selu", &selu_of, FusedActivation::kNone},
-      {"gelu", &gelu_of, FusedActivation::kNone},
-      {"gelu_tanh", &gelu_tanh_of, FusedActivation::kNone},
-      {"swish", &swish_of, FusedActivation::kNone},
-      {"silu", &swish_of, FusedActivation::kNone},
-      {"hard_swish", &hard_swish_of, FusedActivation::kNone},
-      {"hard_silu", &hard_swish_of, FusedActivation::kNone},
-      {"mish", &mish_of, FusedActivation::kNone},
-      {"relu6", &relu6_of, FusedActivation::kNone},
-      {"leaky_relu", &leaky_relu_of, FusedActivation::kNone},
-      {"exponential", &exp_of, FusedActivation::kNone},
-      {"hard_sigmoid", &hard_sigmoid_of, FusedActivation::kNone},
+      {.name = "linear"},
+      {"relu", [](const Tensor& x) { return relu(x); }, FusedActivation::kRelu},
+      {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, FusedActivation::kSigmoid},
+      {"tanh", [](const Tensor& x) { return tanh(x); }, FusedActivation::kTanh},
+      {"softmax", [](const Tensor& x) { return softmax(x); }},
+      {"log_softmax", [](const Tensor& x) { return log_softmax(x); }},
+      {"softplus", [](const Tensor& x) { return softplus(x); }},
+      {"softsign", [](const Tensor& x) { return softsign(x); }},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"selu", [](const Tensor& x) { return selu(x); }},
+      {"gelu", [](const Tensor& x) { return gelu(x); }},
+      {"gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }},
+      {"swish", [](const Tensor& x) { return silu(x); }},
+      {"silu", [](const Tensor& x) { return silu(x); }},
+      {"hard_swish", [](const Tensor& x) { return hard_silu(x); }},
+      {"hard_silu", [](const Tensor& x) { return hard_silu(x); }},
+      {"mish", [](const Tensor& x) { return x * tanh(softplus(x)); }},
+      {"relu6", [](const Tensor& x) { return relu6(x); }},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.2); }},
+      {"exponential", [](const Tensor& x) { return exp(x); }},
+      {"hard_sigmoid", [](const Tensor& x) { return hard_sigmoid(x); }},
   };
   return table;
 }
@@ -74,7 +55,7 @@ ActivationFunction find_activation(std::string_view name) {
 
 // Activations as layers of their own.
 
-Activation::Activation(std::string_view function, ActivationOptions options)
+Activation::Activation(std::string_view function, LayerOptions options)
     : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {}
 
 Shape Activation::build(const Shape& input) {
@@ -85,7 +66,7 @@ Shape Activation::build(const Shape& input) {
 Tensor Activation::call(const Tensor& input, CallContext) const { return function_(input); }
 
 Relu::Relu(ReluOptions options)
-    : LayerOf("relu", ActivationOptions{options.name, options.input_shape}),
+    : LayerOf("relu", LayerOptions{options.name, options.input_shape}),
       options_(std::move(options)) {
   if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0 ||
       options_.threshold < 0.0) {
@@ -109,14 +90,14 @@ Tensor Relu::call(const Tensor& input, CallContext context) const {
 }
 
 Elu::Elu(EluOptions options)
-    : LayerOf("elu", ActivationOptions{options.name, options.input_shape}), alpha_(options.alpha) {}
+    : LayerOf("elu", LayerOptions{options.name, options.input_shape}), alpha_(options.alpha) {}
 
 Tensor Elu::call(const Tensor& input, CallContext context) const {
   const Tensor y = Activation::call(input, context);
   return alpha_ == 1.0 ? y : where(greater(input, 0.0), y, y * alpha_);
 }
 
-LeakyRelu::LeakyRelu(double negative_slope, ActivationOptions options)
+LeakyRelu::LeakyRelu(double negative_slope, LayerOptions options)
     : LayerOf(options.name, options.input_shape), negative_slope_(negative_slope) {
   if (!(negative_slope >= 0.0)) {
     fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected a negative_slope of 0 or more, got ",

@@ -32,15 +32,10 @@ ActivationFunction find_activation(std::string_view name);
 
 // Activations as layers of their own.
 
-struct ActivationOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// A function of activations.h on every element: LayerOf("relu").
 class Activation : public LayerOf<Activation> {
  public:
-  explicit Activation(std::string_view function, ActivationOptions options = {});
+  explicit Activation(std::string_view function, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -75,11 +70,11 @@ class Relu : public LayerOf<Relu, Activation> {
 };
 class Sigmoid : public LayerOf<Sigmoid, Activation> {
  public:
-  explicit Sigmoid(ActivationOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
+  explicit Sigmoid(LayerOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
 };
 class Tanh : public LayerOf<Tanh, Activation> {
  public:
-  explicit Tanh(ActivationOptions options = {}) : LayerOf("tanh", std::move(options)) {}
+  explicit Tanh(LayerOptions options = {}) : LayerOf("tanh", std::move(options)) {}
 };
 
 struct EluOptions {
@@ -102,18 +97,18 @@ class Elu : public LayerOf<Elu, Activation> {
 
 class Gelu : public LayerOf<Gelu, Activation> {
  public:
-  explicit Gelu(ActivationOptions options = {}) : LayerOf("gelu", std::move(options)) {}
+  explicit Gelu(LayerOptions options = {}) : LayerOf("gelu", std::move(options)) {}
 };
 /// Over the last axis.
 class Softmax : public LayerOf<Softmax, Activation> {
  public:
-  explicit Softmax(ActivationOptions options = {}) : LayerOf("softmax", std::move(options)) {}
+  explicit Softmax(LayerOptions options = {}) : LayerOf("softmax", std::move(options)) {}
 };
 
 /// x where x > 0, negative_slope * x elsewhere; a slope of 0 or more.
 class LeakyRelu : public LayerOf<LeakyRelu> {
  public:
-  explicit LeakyRelu(double negative_slope = 0.3, ActivationOptions options = {});
+  explicit LeakyRelu(double negative_slope = 0.3, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;

@@ -51,10 +51,11 @@ Tensor as_sum(const Shape& shape, const std::vector<double>& values, const Tenso
 
 }  // namespace
 
-ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_name,
+ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_name, Score score,
                                  MetricDirection direction)
     : PredictionMetric(options.name.empty() ? default_name : options.name, direction),
       options_(std::move(options)),
+      score_(score),
       counts_(add_sum("counts", {4})) {
   if (options_.top_k && *options_.top_k <= 0) {
     fail(ErrorCode::kInvalidArgument, name(), ": expected a positive top_k, got ", *options_.top_k);
@@ -85,39 +86,37 @@ void ConfusionMetric::update(const Tensor& labels, const Tensor& predictions,
   counts_.assign_add(as_sum({4}, counts, predictions));
 }
 
-ConfusionMetric::Counts ConfusionMetric::counts() const {
+Tensor ConfusionMetric::result() const {
   const std::vector<double> sums = total(counts_).to_doubles();
-  return {sums[0], sums[1], sums[2], sums[3]};
-}
-
-Tensor ConfusionMetric::scalar(double value) const {
-  return Tensor::scalar(value, DType::kFloat64);
+  return Tensor::scalar(score_({sums[0], sums[1], sums[2], sums[3]}), DType::kFloat64);
 }
 
 Precision::Precision(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "precision", MetricDirection::kUp) {}
-Tensor Precision::result() const {
-  const Counts c = counts();
-  return scalar(divided(c.true_positives, c.true_positives + c.false_positives));
-}
+    : ConfusionMetric(
+          std::move(options), "precision",
+          [](const Counts& c) {
+            return divided(c.true_positives, c.true_positives + c.false_positives);
+          },
+          MetricDirection::kUp) {}
 Recall::Recall(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "recall", MetricDirection::kUp) {}
-Tensor Recall::result() const {
-  const Counts c = counts();
-  return scalar(divided(c.true_positives, c.true_positives + c.false_negatives));
-}
+    : ConfusionMetric(
+          std::move(options), "recall",
+          [](const Counts& c) {
+            return divided(c.true_positives, c.true_positives + c.false_negatives);
+          },
+          MetricDirection::kUp) {}
 TruePositives::TruePositives(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "true_positives") {}
-Tensor TruePositives::result() const { return scalar(counts().true_positives); }
+    : ConfusionMetric(std::move(options), "true_positives",
+                      [](const Counts& c) { return c.true_positives; }) {}
 TrueNegatives::TrueNegatives(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "true_negatives") {}
-Tensor TrueNegatives::result() const { return scalar(counts().true_negatives); }
+    : ConfusionMetric(std::move(options), "true_negatives",
+                      [](const Counts& c) { return c.true_negatives; }) {}
 FalsePositives::FalsePositives(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "false_positives") {}
-Tensor FalsePositives::result() const { return scalar(counts().false_positives); }
+    : ConfusionMetric(std::move(options), "false_positives",
+                      [](const Counts& c) { return c.false_positives; }) {}
 FalseNegatives::FalseNegatives(ConfusionOptions options)
-    : ConfusionMetric(std::move(options), "false_negatives") {}
-Tensor FalseNegatives::result() const { return scalar(counts().false_negatives); }
+    : ConfusionMetric(std::move(options), "false_negatives",
+                      [](const Counts& c) { return c.false_negatives; }) {}
 
 F1Score::F1Score(F1ScoreOptions options)
     : PredictionMetric(options.name, MetricDirection::kUp), options_(std::move(options)) {

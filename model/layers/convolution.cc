@@ -1,71 +1,13 @@
-// Convolutions of images.
+// Convolutions of images and of sequences.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/convolution.h"
 
 #include <algorithm>
 
 #include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
-
-// The two-dimensional convolution layer.
-
-Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
-    : LayerOf(options.name, options.input_shape),
-      filters_(filters),
-      kernel_size_(kernel_size),
-      options_(std::move(options)),
-      padding_(internal::parse_padding(options_.padding, "Conv2D")),
-      activation_(find_activation(options_.activation)) {
-  if (filters <= 0)
-    fail(ErrorCode::kInvalidArgument, "Conv2D: expected a positive number of filters, got ",
-         filters);
-  internal::require_positive(kernel_size, "Conv2D", "kernel size");
-  internal::require_positive(options_.strides, "Conv2D", "stride");
-  internal::require_positive(options_.dilation_rate, "Conv2D", "dilation rate");
-  if (options_.groups <= 0 || filters % options_.groups != 0) {
-    fail(ErrorCode::kInvalidArgument, "Conv2D: expected groups that divide the ", filters,
-         " filters, got ", options_.groups);
-  }
-}
-
-Shape Conv2D::build(const Shape& input) {
-  internal::require_image(input, "Conv2D");
-  if (input[2] % options_.groups != 0) {
-    fail(ErrorCode::kInvalidArgument, "Conv2D: ", input[2], " channels cannot be cut into ",
-         options_.groups, " equal groups");
-  }
-  add_weight(options_.kernel_initializer,
-             {kernel_size_.height, kernel_size_.width, input[2] / options_.groups, filters_},
-             {.name = "kernel"}, options_.kernel_regularizer, options_.kernel_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
-  set_output_activation(activation_.name);
-  const std::int64_t rows = (kernel_size_.height - 1) * options_.dilation_rate.height + 1;
-  const std::int64_t columns = (kernel_size_.width - 1) * options_.dilation_rate.width + 1;
-  return {internal::window_places(input[0], rows, options_.strides.height, padding_, "Conv2D"),
-          internal::window_places(input[1], columns, options_.strides.width, padding_, "Conv2D"),
-          filters_};
-}
-
-Tensor Conv2D::call(const Tensor& input, CallContext) const {
-  Conv2dOptions op;
-  op.stride_h = options_.strides.height;
-  op.stride_w = options_.strides.width;
-  op.padding = padding_;
-  op.dilation_h = options_.dilation_rate.height;
-  op.dilation_w = options_.dilation_rate.width;
-  op.groups = options_.groups;
-  if (!options_.use_bias) return activation_(conv2d(input, weight(0), op));
-  op.activation = activation_.fused;
-  const Tensor y = conv2d(input, weight(0), weight(1), op);
-  return op.activation == FusedActivation::kNone ? activation_(y) : y;
-}
-
-// Depthwise, separable and transposed convolution of images.
-
 namespace {
 
 /// What a dilated kernel covers.
@@ -79,13 +21,15 @@ Shape convolved_shape(const Shape& input, Size2D window, Size2D strides, Padding
           internal::window_places(input[1], window.width, strides.width, padding, who), channels};
 }
 
-Conv2dOptions convolution(Size2D strides, Size2D dilation, Padding padding) {
+Conv2dOptions convolution(Size2D strides, Size2D dilation, Padding padding,
+                          std::int64_t groups = 1) {
   Conv2dOptions options;
   options.stride_h = strides.height;
   options.stride_w = strides.width;
   options.dilation_h = dilation.height;
   options.dilation_w = dilation.width;
   options.padding = padding;
+  options.groups = groups;
   return options;
 }
 
@@ -94,9 +38,20 @@ void require_sizes(Size2D kernel, Size2D strides, Size2D dilation, std::int64_t 
   internal::require_positive(kernel, who, "kernel size");
   internal::require_positive(strides, who, "stride");
   internal::require_positive(dilation, who, "dilation rate");
-  if (channels <= 0)
-    fail(ErrorCode::kInvalidArgument, who, ": expected a positive number of filters, got ",
-         channels);
+  internal::require_positive(channels, who, "number of filters");
+}
+
+void require_groups(std::int64_t filters, std::int64_t groups, std::string_view who) {
+  if (groups > 0 && filters % groups == 0) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected groups that divide the ", filters,
+       " filters, got ", groups);
+}
+
+/// Input channels of each group.
+std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::string_view who) {
+  if (channels % groups == 0) return channels / groups;
+  fail(ErrorCode::kInvalidArgument, who, ": ", channels, " channels cannot be cut into ", groups,
+       " equal groups");
 }
 
 /// conv(image, kernel [, bias]) with the activation, fused where the kernels can.
@@ -109,6 +64,40 @@ Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
 }
 
 }  // namespace
+
+// The two-dimensional convolution layer.
+
+Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
+    : LayerOf(options.name, options.input_shape),
+      filters_(filters),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(internal::parse_padding(options_.padding, "Conv2D")),
+      activation_(find_activation(options_.activation)) {
+  require_sizes(kernel_size, options_.strides, options_.dilation_rate, filters, "Conv2D");
+  require_groups(filters, options_.groups, "Conv2D");
+}
+
+Shape Conv2D::build(const Shape& input) {
+  internal::require_image(input, "Conv2D");
+  const std::int64_t channels = group_channels(input[2], options_.groups, "Conv2D");
+  add_weight(options_.kernel_initializer,
+             {kernel_size_.height, kernel_size_.width, channels, filters_}, {.name = "kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  add_bias(options_, {filters_});
+  set_output_activation(activation_.name);
+  return convolved_shape(input, window_of(kernel_size_, options_.dilation_rate), options_.strides,
+                         padding_, filters_, "Conv2D");
+}
+
+Tensor Conv2D::call(const Tensor& input, CallContext) const {
+  Conv2dOptions op =
+      convolution(options_.strides, options_.dilation_rate, padding_, options_.groups);
+  if (!options_.use_bias) return activation_(conv2d(input, weight(0), op));
+  return activated(activation_, op, [&] { return conv2d(input, weight(0), weight(1), op); });
+}
+
+// Depthwise, separable and transposed convolution of images.
 
 DepthwiseConv2D::DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options)
     : LayerOf(options.name, options.input_shape),
@@ -126,10 +115,7 @@ Shape DepthwiseConv2D::build(const Shape& input) {
   add_weight(options_.depthwise_initializer,
              {kernel_size_.height, kernel_size_.width, input[2], options_.depth_multiplier},
              {.name = "kernel"}, options_.depthwise_regularizer, options_.depthwise_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {channels}, {.name = "bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
+  add_bias(options_, {channels});
   set_output_activation(activation_.name);
   return convolved_shape(input, window_of(kernel_size_, options_.dilation_rate), options_.strides,
                          padding_, channels, "DepthwiseConv2D");
@@ -164,10 +150,7 @@ Shape SeparableConv2D::build(const Shape& input) {
   add_weight(options_.pointwise_initializer, {1, 1, input[2] * multiplier, filters_},
              {.name = "pointwise_kernel"}, options_.pointwise_regularizer,
              options_.pointwise_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
+  add_bias(options_, {filters_});
   set_output_activation(activation_.name);
   return convolved_shape(input, window_of(kernel_size_, options_.dilation_rate), options_.strides,
                          padding_, filters_, "SeparableConv2D");
@@ -197,10 +180,7 @@ Shape Conv2DTranspose::build(const Shape& input) {
   add_weight(options_.kernel_initializer,
              {kernel_size_.height, kernel_size_.width, filters_, input[2]}, {.name = "kernel"},
              options_.kernel_regularizer, options_.kernel_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
+  add_bias(options_, {filters_});
   set_output_activation(activation_.name);
   const Size2D window = window_of(kernel_size_, options_.dilation_rate);
   auto length = [&](std::int64_t size, std::int64_t stride, std::int64_t covered) {
@@ -221,6 +201,48 @@ Tensor Conv2DTranspose::call(const Tensor& input, CallContext) const {
   op.padding = padding_;
   return activation_(options_.use_bias ? conv2d_transpose(input, weight(0), weight(1), op)
                                        : conv2d_transpose(input, weight(0), op));
+}
+
+// Convolution of sequences: images of height 1.
+
+Conv1D::Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions options)
+    : LayerOf(options.name, options.input_shape),
+      filters_(filters),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(options_.padding == "causal" ? Padding::kValid
+                                            : internal::parse_padding(options_.padding, "Conv1D")),
+      activation_(find_activation(options_.activation)) {
+  internal::require_positive(filters, "Conv1D", "number of filters");
+  internal::require_positive(kernel_size, "Conv1D", "kernel size");
+  internal::require_positive(options_.strides, "Conv1D", "stride");
+  internal::require_positive(options_.dilation_rate, "Conv1D", "dilation rate");
+  internal::require_positive(options_.groups, "Conv1D", "number of groups");
+  require_groups(filters, options_.groups, "Conv1D");
+}
+
+Shape Conv1D::build(const Shape& input) {
+  internal::require_sequence(input, "Conv1D");
+  const std::int64_t channels = group_channels(input[1], options_.groups, "Conv1D");
+  add_weight(options_.kernel_initializer, {kernel_size_, channels, filters_}, {.name = "kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  add_bias(options_, {filters_});
+  set_output_activation(activation_.name);
+  const std::int64_t window = (kernel_size_ - 1) * options_.dilation_rate + 1;
+  const std::int64_t before = options_.padding == "causal" ? window - 1 : 0;
+  return {internal::window_places(input[0] + before, window, options_.strides, padding_, "Conv1D"),
+          filters_};
+}
+
+Tensor Conv1D::call(const Tensor& input, CallContext) const {
+  Conv2dOptions op =
+      convolution({1, options_.strides}, {1, options_.dilation_rate}, padding_, options_.groups);
+  const std::int64_t before = (kernel_size_ - 1) * options_.dilation_rate;
+  const Tensor x = options_.padding == "causal" ? pad(input, {0, before, 0}, {0, 0, 0}) : input;
+  const Tensor image = expand_dims(x, 1), kernel = expand_dims(weight(0), 0);
+  if (!options_.use_bias) return activation_(squeeze(conv2d(image, kernel, op), 1));
+  return activated(activation_, op,
+                   [&] { return squeeze(conv2d(image, kernel, weight(1), op), 1); });
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Convolutions of images.
+// Convolutions of images and of sequences.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -157,6 +157,44 @@ class Conv2DTranspose : public LayerOf<Conv2DTranspose> {
   std::int64_t filters_;
   Size2D kernel_size_;
   Conv2DTransposeOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+// Convolution of sequences.
+
+struct Conv1DOptions {
+  std::int64_t strides = 1;
+  /// "valid", "same" or "causal" (a result sees no later step).
+  std::string padding = "valid";
+  std::int64_t dilation_rate = 1;
+  std::int64_t groups = 1;
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, steps, in] -> [batch, out_steps, filters], kernel [kernel_size, in / groups, filters],
+/// bias [filters].
+class Conv1D : public LayerOf<Conv1D> {
+ public:
+  Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t filters_;
+  std::int64_t kernel_size_;
+  Conv1DOptions options_;
   Padding padding_;
   ActivationFunction activation_;
 };

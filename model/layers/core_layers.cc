@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/core_layers.h"
 
-#include <algorithm>
-
 #include "tutti/autograd/embedding_lookup.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -32,26 +30,13 @@ Shape Dense::build(const Shape& input) {
   }
   add_weight(options_.kernel_initializer, {input[-1], units_}, {.name = "kernel"},
              options_.kernel_regularizer, options_.kernel_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {units_}, {.name = "bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
+  add_bias(options_, {units_});
   set_output_activation(activation_.name);
   return input.with_dim(-1, units_);
 }
 
 Tensor Dense::call(const Tensor& input, CallContext) const {
-  const std::int64_t features = weight(0).shape()[0];
-  if (input.rank() < 2 || input.shape()[-1] != features) {
-    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
-         " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
-  }
-  const bool needs_rows = input.rank() > 2;
-  const Tensor x = needs_rows
-                       ? reshape(input, Shape{input.num_elements() /
-                                                  std::max<std::int64_t>(1, input.shape()[-1]),
-                                              input.shape()[-1]})
-                       : input;
+  const Tensor x = internal::rows_of_features(input, weight(0).shape()[0]);
   const Tensor kernel = weight(0).value();
   Tensor y;
   if (options_.use_bias) {
@@ -60,7 +45,7 @@ Tensor Dense::call(const Tensor& input, CallContext) const {
   } else {
     y = activation_(matmul(x, kernel));
   }
-  return needs_rows ? reshape(y, input.shape().with_dim(-1, units_)) : y;
+  return internal::like_input(y, input);
 }
 
 // The embedding layer.
@@ -92,7 +77,7 @@ Tensor Embedding::call(const Tensor& input, CallContext) const {
 
 // The layer that says which steps of a sequence do not count.
 
-Masking::Masking(double mask_value, MaskingOptions options)
+Masking::Masking(double mask_value, LayerOptions options)
     : LayerOf(options.name, options.input_shape), mask_value_(mask_value) {}
 
 Shape Masking::build(const Shape& input) {

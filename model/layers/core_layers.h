@@ -73,16 +73,11 @@ class Embedding : public LayerOf<Embedding> {
 
 // The layer that says which steps of a sequence do not count.
 
-struct MaskingOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// [batch, steps, features] as it is, but 0 in the steps whose features all are `mask_value`: they
 /// do not count for the layers and the loss that follow (masks.h).
 class Masking : public LayerOf<Masking> {
  public:
-  explicit Masking(double mask_value = 0.0, MaskingOptions options = {});
+  explicit Masking(double mask_value = 0.0, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;

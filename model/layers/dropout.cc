@@ -9,29 +9,16 @@
 #include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti {
-
-// The dropout layer.
-
-Dropout::Dropout(double rate, DropoutOptions options)
-    : LayerOf(options.name, options.input_shape), rate_(rate) {
-  if (!(rate >= 0.0 && rate < 1.0))
-    fail(ErrorCode::kInvalidArgument, "Dropout: expected a rate in [0, 1), got ", rate);
-}
-
-Shape Dropout::build(const Shape& input) { return input; }
-
-Tensor Dropout::call(const Tensor& input, CallContext context) const {
-  if (!context.training || rate_ == 0.0) return input;
-  return dropout(input, rate_, next_random_key());
-}
-
-// Layers that disturb their input in training.
-
 namespace {
 
 double checked_rate(double rate, std::string_view who) {
   if (rate >= 0.0 && rate < 1.0) return rate;
   fail(ErrorCode::kInvalidArgument, who, ": expected a rate in [0, 1), got ", rate);
+}
+
+double checked_stddev(double stddev) {
+  if (stddev >= 0.0) return stddev;
+  fail(ErrorCode::kInvalidArgument, "GaussianNoise: expected a stddev of at least 0, got ", stddev);
 }
 
 /// One decision per example and channel.
@@ -43,56 +30,55 @@ Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key) {
 
 }  // namespace
 
-GaussianNoise::GaussianNoise(double stddev, NoiseOptions options)
-    : LayerOf(options.name, options.input_shape), stddev_(stddev) {
-  if (!(stddev >= 0.0))
-    fail(ErrorCode::kInvalidArgument, "GaussianNoise: expected a stddev of at least 0, got ",
-         stddev);
+Tensor Disturbing::call(const Tensor& input, CallContext context) const {
+  if (!context.training || strength_ == 0.0) return input;
+  return disturbed(input, next_random_key());
 }
 
-Shape GaussianNoise::build(const Shape& input) { return input; }
+Dropout::Dropout(double rate, LayerOptions options)
+    : LayerOf(checked_rate(rate, "Dropout"), std::move(options)) {}
 
-Tensor GaussianNoise::call(const Tensor& input, CallContext context) const {
-  if (!context.training || stddev_ == 0.0) return input;
-  return input + random_normal(input.shape(), next_random_key(), 0.0, stddev_, input.dtype(),
-                               input.device());
+Tensor Dropout::disturbed(const Tensor& x, const RandomKey& key) const {
+  return dropout(x, strength_, key);
 }
 
-GaussianDropout::GaussianDropout(double rate, NoiseOptions options)
-    : LayerOf(options.name, options.input_shape), rate_(checked_rate(rate, "GaussianDropout")) {}
+GaussianNoise::GaussianNoise(double stddev, LayerOptions options)
+    : LayerOf(checked_stddev(stddev), std::move(options)) {}
 
-Shape GaussianDropout::build(const Shape& input) { return input; }
-
-Tensor GaussianDropout::call(const Tensor& input, CallContext context) const {
-  if (!context.training || rate_ == 0.0) return input;
-  return input * random_normal(input.shape(), next_random_key(), 1.0,
-                               std::sqrt(rate_ / (1.0 - rate_)), input.dtype(), input.device());
+Tensor GaussianNoise::disturbed(const Tensor& x, const RandomKey& key) const {
+  return x + random_normal(x.shape(), key, 0.0, strength_, x.dtype(), x.device());
 }
 
-SpatialDropout1D::SpatialDropout1D(double rate, NoiseOptions options)
-    : LayerOf(options.name, options.input_shape), rate_(checked_rate(rate, "SpatialDropout1D")) {}
+GaussianDropout::GaussianDropout(double rate, LayerOptions options)
+    : LayerOf(checked_rate(rate, "GaussianDropout"), std::move(options)) {}
+
+Tensor GaussianDropout::disturbed(const Tensor& x, const RandomKey& key) const {
+  const double stddev = std::sqrt(strength_ / (1.0 - strength_));
+  return x * random_normal(x.shape(), key, 1.0, stddev, x.dtype(), x.device());
+}
+
+SpatialDropout1D::SpatialDropout1D(double rate, LayerOptions options)
+    : LayerOf(checked_rate(rate, "SpatialDropout1D"), std::move(options)) {}
 
 Shape SpatialDropout1D::build(const Shape& input) {
   internal::require_sequence(input, "SpatialDropout1D");
   return input;
 }
 
-Tensor SpatialDropout1D::call(const Tensor& input, CallContext context) const {
-  if (!context.training || rate_ == 0.0) return input;
-  return drop_channels(input, rate_, next_random_key());
+Tensor SpatialDropout1D::disturbed(const Tensor& x, const RandomKey& key) const {
+  return drop_channels(x, strength_, key);
 }
 
-SpatialDropout2D::SpatialDropout2D(double rate, NoiseOptions options)
-    : LayerOf(options.name, options.input_shape), rate_(checked_rate(rate, "SpatialDropout2D")) {}
+SpatialDropout2D::SpatialDropout2D(double rate, LayerOptions options)
+    : LayerOf(checked_rate(rate, "SpatialDropout2D"), std::move(options)) {}
 
 Shape SpatialDropout2D::build(const Shape& input) {
   internal::require_image(input, "SpatialDropout2D");
   return input;
 }
 
-Tensor SpatialDropout2D::call(const Tensor& input, CallContext context) const {
-  if (!context.training || rate_ == 0.0) return input;
-  return drop_channels(input, rate_, next_random_key());
+Tensor SpatialDropout2D::disturbed(const Tensor& x, const RandomKey& key) const {
+  return drop_channels(x, strength_, key);
 }
 
 }  // namespace tutti

@@ -2,96 +2,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
-// The dropout layer.
+/// What layers that disturb their input in training share: otherwise, and with strength 0, the
+/// result is the input.
+class Disturbing : public Layer {
+ protected:
+  Disturbing(double strength, LayerOptions options)
+      : Layer(std::move(options)), strength_(strength) {}
+  Shape build(const Shape& input) override { return input; }
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+  virtual Tensor disturbed(const Tensor& x, const RandomKey& key) const = 0;
 
-struct DropoutOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
+  double strength_;
 };
 
 /// In training each element is 0 with probability `rate`, else x / (1 - rate); otherwise x. The
 /// mask is keyed by (seed, step, replica, layer, ordinal of the call in the step, element): a
 /// replay of a step draws the same one.
-class Dropout : public LayerOf<Dropout> {
+class Dropout : public LayerOf<Dropout, Disturbing> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).
-  explicit Dropout(double rate, DropoutOptions options = {});
+  explicit Dropout(double rate, LayerOptions options = {});
 
  protected:
-  Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
-
- private:
-  double rate_;
-};
-
-// Layers that disturb their input in training.
-
-struct NoiseOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
+  Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
 /// x plus a normal number of this standard deviation, in training. Keyed like Dropout.
-class GaussianNoise : public LayerOf<GaussianNoise> {
+class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
-  explicit GaussianNoise(double stddev, NoiseOptions options = {});
+  explicit GaussianNoise(double stddev, LayerOptions options = {});
 
  protected:
-  Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
-
- private:
-  double stddev_;
+  Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
 /// x times a normal number of mean 1 and standard deviation sqrt(rate / (1 - rate)), in training.
-class GaussianDropout : public LayerOf<GaussianDropout> {
+class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
  public:
-  explicit GaussianDropout(double rate, NoiseOptions options = {});
+  explicit GaussianDropout(double rate, LayerOptions options = {});
 
  protected:
-  Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
-
- private:
-  double rate_;
+  Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
 /// Dropout of whole channels of [batch, steps, channels].
-class SpatialDropout1D : public LayerOf<SpatialDropout1D> {
+class SpatialDropout1D : public LayerOf<SpatialDropout1D, Disturbing> {
  public:
-  explicit SpatialDropout1D(double rate, NoiseOptions options = {});
+  explicit SpatialDropout1D(double rate, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
-
- private:
-  double rate_;
+  Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
 /// Dropout of whole channels of [batch, height, width, channels].
-class SpatialDropout2D : public LayerOf<SpatialDropout2D> {
+class SpatialDropout2D : public LayerOf<SpatialDropout2D, Disturbing> {
  public:
-  explicit SpatialDropout2D(double rate, NoiseOptions options = {});
+  explicit SpatialDropout2D(double rate, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
-
- private:
-  double rate_;
+  Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
+  MaskUse mask_use() const override { return MaskUse::kEnds; }
 };
 
 }  // namespace tutti

@@ -2,14 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
 #include "tutti/autograd/autocast.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
 
@@ -401,6 +404,41 @@ RandomKey Layer::next_random_key() const {
   key.c = (state_->number << 32) | next_call_ordinal(state_->number);
   if (StepRecorder* const recorder = StepRecorder::current()) recorder->follows_step(key);
   return key;
+}
+
+// Names of layers, made from their types as Keras does.
+
+namespace {
+
+bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
+bool is_lower(char c) { return std::islower(static_cast<unsigned char>(c)) != 0; }
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+}  // namespace
+
+std::string internal::plain_type_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> demangled(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  std::string name = status == 0 ? demangled.get() : type.name();
+  name = name.substr(0, name.find('<'));
+  const std::size_t colons = name.rfind("::");
+  return colons == std::string::npos ? name : name.substr(colons + 2);
+}
+
+std::string internal::snake_case(std::string_view type_name) {
+  std::string result;
+  for (std::size_t i = 0; i < type_name.size(); ++i) {
+    const char c = type_name[i];
+    // A word starts at an upper-case letter after a lower-case one, or before one ("RNNCell");
+    // never between a digit and its letter ("2D").
+    const bool after_lower = i > 0 && is_lower(type_name[i - 1]);
+    const bool before_lower = i > 0 && i + 1 < type_name.size() && is_lower(type_name[i + 1]) &&
+                              !is_digit(type_name[i - 1]);
+    if (is_upper(c) && (after_lower || before_lower)) result += '_';
+    result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return result;
 }
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
@@ -26,6 +28,12 @@ struct CallContext {
   bool training = false;
   /// Where add_loss() puts its values; nullptr: nowhere. Not shared between threads.
   std::vector<Tensor>* added_losses = nullptr;
+};
+
+/// What every layer takes; the options of layers that take more have these, too.
+struct LayerOptions {
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
 };
 
 /// Weights and a function. Users derive from it and write build() and call(). An object is a cheap
@@ -113,6 +121,8 @@ class Layer {
  protected:
   /// An empty name: numbered by the model that takes the layer in.
   explicit Layer(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
+  explicit Layer(LayerOptions options)
+      : Layer(std::move(options.name), std::move(options.input_shape)) {}
 
   /// Makes the weights (add_weight) and sub-layers (add_layer) for examples of shape `input`;
   /// returns the shape of a result. Called once.
@@ -131,6 +141,13 @@ class Layer {
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
                       const Constraint& constraint = {});
+  /// The weight `name`, unless the options (of Dense, say) are without use_bias.
+  template <class Options>
+  void add_bias(const Options& options, const Shape& shape, std::string name = "bias") {
+    if (!options.use_bias) return;
+    add_weight(options.bias_initializer, shape, {.name = std::move(name)}, options.bias_regularizer,
+               options.bias_constraint);
+  }
   /// Weight number `index`, in the order of add_weight().
   const Variable& weight(std::size_t index) const;
   /// Names and builds a sub-layer and returns its result's shape. A layer that was built before
@@ -174,5 +191,12 @@ class MultiLayer : public Layer {
   std::vector<Tensor> call_all(std::span<const Tensor> inputs,
                                CallContext context) const override = 0;
 };
+
+namespace internal {
+/// "Conv2D" for tutti::Conv2D: without namespaces and template arguments.
+std::string plain_type_name(const std::type_info& type);
+/// "max_pooling2d" for "MaxPooling2D", "batch_normalization" for "BatchNormalization".
+std::string snake_case(std::string_view type_name);
+}  // namespace internal
 
 }  // namespace tutti

@@ -43,7 +43,6 @@ class SymbolicTensor {
   /// Of one example.
   const Shape& shape() const;
   const internal::GraphNode& node() const { return *node_; }
-  std::shared_ptr<const internal::GraphNode> shared_node() const { return node_; }
   /// Which of the node's results this is.
   std::size_t result() const { return result_; }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tutti/model/layers/activations.h"
-#include "tutti/model/layers/conv1d.h"
 #include "tutti/model/layers/convolution.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"

@@ -3,6 +3,7 @@
 #include "tutti/model/layers/losses.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
@@ -81,6 +82,12 @@ const NamedLoss& find_loss(const std::string& name) {
        join(names));
 }
 
+std::string name_of(PlainFunction function) {
+  const auto found = std::ranges::find(named_losses(), function, &NamedLoss::plain);
+  TUTTI_CHECK(found != named_losses().end(), "Loss: a function that has no name");
+  return found->name;
+}
+
 Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options) {
   return [=](const Tensor& labels, const Tensor& predictions) {
     return function(labels, predictions, options);
@@ -101,17 +108,10 @@ void refuse_local_mean(const std::string& name, LossReduction reduction) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
-  switch (reduction) {
-    case LossReduction::kAuto:
-      return out << "AUTO";
-    case LossReduction::kSumOverBatchSize:
-      return out << "SUM_OVER_BATCH_SIZE";
-    case LossReduction::kSum:
-      return out << "SUM";
-    case LossReduction::kNone:
-      return out << "NONE";
-  }
-  fail(ErrorCode::kInternal, "LossReduction: no such value: ", static_cast<int>(reduction));
+  constexpr const char* kNames[] = {"AUTO", "SUM_OVER_BATCH_SIZE", "SUM", "NONE"};
+  const auto index = static_cast<std::size_t>(reduction);
+  TUTTI_CHECK(index < std::size(kNames), "LossReduction: no such value: ", index);
+  return out << kNames[index];
 }
 
 Loss::Loss(const std::string& name) : name_(name) {
@@ -129,6 +129,9 @@ Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool
       per_example_(std::move(per_example)),
       reduction_(reduction),
       takes_logits_(takes_logits) {}
+
+Loss::Loss(PlainFunction per_example, LossReduction reduction)
+    : Loss(name_of(per_example), per_example, reduction) {}
 
 Loss Loss::for_predictions(PredictionKind kind) const {
   TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
@@ -196,27 +199,6 @@ CategoricalFocalCrossentropy::CategoricalFocalCrossentropy(FocalLossOptions opti
     : Loss("categorical_focal_crossentropy",
            bound(&losses::categorical_focal_crossentropy, options.focal), options.reduction,
            options.focal.from_logits) {}
-MeanSquaredError::MeanSquaredError(LossOptions options)
-    : Loss("mean_squared_error", &losses::mean_squared_error, options.reduction) {}
-MeanAbsoluteError::MeanAbsoluteError(LossOptions options)
-    : Loss("mean_absolute_error", &losses::mean_absolute_error, options.reduction) {}
-MeanAbsolutePercentageError::MeanAbsolutePercentageError(LossOptions options)
-    : Loss("mean_absolute_percentage_error", &losses::mean_absolute_percentage_error,
-           options.reduction) {}
-MeanSquaredLogarithmicError::MeanSquaredLogarithmicError(LossOptions options)
-    : Loss("mean_squared_logarithmic_error", &losses::mean_squared_logarithmic_error,
-           options.reduction) {}
-CosineSimilarity::CosineSimilarity(LossOptions options)
-    : Loss("cosine_similarity", &losses::cosine_similarity, options.reduction) {}
-LogCosh::LogCosh(LossOptions options) : Loss("log_cosh", &losses::log_cosh, options.reduction) {}
-Hinge::Hinge(LossOptions options) : Loss("hinge", &losses::hinge, options.reduction) {}
-SquaredHinge::SquaredHinge(LossOptions options)
-    : Loss("squared_hinge", &losses::squared_hinge, options.reduction) {}
-CategoricalHinge::CategoricalHinge(LossOptions options)
-    : Loss("categorical_hinge", &losses::categorical_hinge, options.reduction) {}
-KLDivergence::KLDivergence(LossOptions options)
-    : Loss("kl_divergence", &losses::kl_divergence, options.reduction) {}
-Poisson::Poisson(LossOptions options) : Loss("poisson", &losses::poisson, options.reduction) {}
 Huber::Huber(HuberLossOptions options)
     : Loss("huber", bound(&losses::huber, HuberOptions{.delta = options.delta}),
            options.reduction) {}

@@ -126,7 +126,10 @@ class Loss {
   bool takes_logits() const { return takes_logits_; }
 
  protected:
+  using PlainFunction = Tensor (*)(const Tensor& labels, const Tensor& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits);
+  /// Under the first of the function's names.
+  Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
   std::string name_;
@@ -175,50 +178,24 @@ class CategoricalFocalCrossentropy : public Loss {
  public:
   explicit CategoricalFocalCrossentropy(FocalLossOptions options = {});
 };
-class MeanSquaredError : public Loss {
+/// A function of losses:: that takes no options, under its name.
+template <Tensor (*kFunction)(const Tensor& labels, const Tensor& predictions)>
+class PlainLoss : public Loss {
  public:
-  explicit MeanSquaredError(LossOptions options = {});
+  explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}
 };
-class MeanAbsoluteError : public Loss {
- public:
-  explicit MeanAbsoluteError(LossOptions options = {});
-};
-class MeanAbsolutePercentageError : public Loss {
- public:
-  explicit MeanAbsolutePercentageError(LossOptions options = {});
-};
-class MeanSquaredLogarithmicError : public Loss {
- public:
-  explicit MeanSquaredLogarithmicError(LossOptions options = {});
-};
-class CosineSimilarity : public Loss {
- public:
-  explicit CosineSimilarity(LossOptions options = {});
-};
-class LogCosh : public Loss {
- public:
-  explicit LogCosh(LossOptions options = {});
-};
-class Hinge : public Loss {
- public:
-  explicit Hinge(LossOptions options = {});
-};
-class SquaredHinge : public Loss {
- public:
-  explicit SquaredHinge(LossOptions options = {});
-};
-class CategoricalHinge : public Loss {
- public:
-  explicit CategoricalHinge(LossOptions options = {});
-};
-class KLDivergence : public Loss {
- public:
-  explicit KLDivergence(LossOptions options = {});
-};
-class Poisson : public Loss {
- public:
-  explicit Poisson(LossOptions options = {});
-};
+using MeanSquaredError = PlainLoss<&losses::mean_squared_error>;
+using MeanAbsoluteError = PlainLoss<&losses::mean_absolute_error>;
+using MeanAbsolutePercentageError = PlainLoss<&losses::mean_absolute_percentage_error>;
+using MeanSquaredLogarithmicError = PlainLoss<&losses::mean_squared_logarithmic_error>;
+using CosineSimilarity = PlainLoss<&losses::cosine_similarity>;
+using LogCosh = PlainLoss<&losses::log_cosh>;
+using Hinge = PlainLoss<&losses::hinge>;
+using SquaredHinge = PlainLoss<&losses::squared_hinge>;
+using CategoricalHinge = PlainLoss<&losses::categorical_hinge>;
+using KLDivergence = PlainLoss<&losses::kl_divergence>;
+using Poisson = PlainLoss<&losses::poisson>;
+
 class Huber : public Loss {
  public:
   explicit Huber(HuberLossOptions options = {});

@@ -11,6 +11,8 @@
 namespace tutti {
 namespace {
 
+Tensor sum_of(const Tensor& a, const Tensor& b) { return a + b; }
+
 /// x with `axis` moved to the end.
 Tensor axis_last(const Tensor& x, int axis) {
   std::vector<int> order;
@@ -89,8 +91,8 @@ std::vector<Shape> Merging::build_all(std::span<const Shape> inputs) {
 
 std::vector<Tensor> Merging::call_all(std::span<const Tensor> inputs, CallContext) const {
   Tensor result = inputs[0];
-  for (const Tensor& input : inputs.subspan(1)) result = merge(result, input);
-  if (mask_use() == MaskUse::kOwn) merge_masks(inputs, result);
+  for (const Tensor& input : inputs.subspan(1)) result = merge_(result, input);
+  if (mask_use_ == MaskUse::kOwn) merge_masks(inputs, result);
   return {result};
 }
 
@@ -104,12 +106,20 @@ void Merging::merge_masks(std::span<const Tensor> inputs, const Tensor& result) 
   MaskScope::set_mask(result, merged);
 }
 
-Tensor Add::merge(const Tensor& a, const Tensor& b) const { return a + b; }
-Tensor Subtract::merge(const Tensor& a, const Tensor& b) const { return a - b; }
-Tensor Multiply::merge(const Tensor& a, const Tensor& b) const { return a * b; }
-Tensor Average::merge(const Tensor& a, const Tensor& b) const { return a + b; }
-Tensor Maximum::merge(const Tensor& a, const Tensor& b) const { return maximum(a, b); }
-Tensor Minimum::merge(const Tensor& a, const Tensor& b) const { return minimum(a, b); }
+Add::Add(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {}
+Average::Average(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {}
+Subtract::Subtract(MergingOptions options)
+    : LayerOf([](const Tensor& a, const Tensor& b) { return a - b; }, MaskUse::kOwn,
+              std::move(options)) {}
+Multiply::Multiply(MergingOptions options)
+    : LayerOf([](const Tensor& a, const Tensor& b) { return a * b; }, MaskUse::kEnds,
+              std::move(options)) {}
+Maximum::Maximum(MergingOptions options)
+    : LayerOf([](const Tensor& a, const Tensor& b) { return maximum(a, b); }, MaskUse::kEnds,
+              std::move(options)) {}
+Minimum::Minimum(MergingOptions options)
+    : LayerOf([](const Tensor& a, const Tensor& b) { return minimum(a, b); }, MaskUse::kEnds,
+              std::move(options)) {}
 
 std::vector<Shape> Subtract::build_all(std::span<const Shape> inputs) {
   if (inputs.size() != 2)

@@ -17,63 +17,53 @@ struct MergingOptions {
 /// broadcast (dimensions are compared from the last one; equal or 1 fits).
 class Merging : public MultiLayer {
  protected:
-  explicit Merging(MergingOptions options) : MultiLayer(std::move(options.name)) {}
+  using Operation = Tensor (*)(const Tensor& a, const Tensor& b);
+  /// kOwn: steps of the result count that count in any input, when all have masks.
+  Merging(Operation merge, MaskUse mask_use, MergingOptions options)
+      : MultiLayer(std::move(options.name)), merge_(merge), mask_use_(mask_use) {}
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
-  virtual Tensor merge(const Tensor& a, const Tensor& b) const = 0;
-  /// With kOwn, steps of the result count that count in any input, when all have masks.
+  MaskUse mask_use() const override { return mask_use_; }
+
+ private:
   void merge_masks(std::span<const Tensor> inputs, const Tensor& result) const;
+
+  Operation merge_;
+  MaskUse mask_use_;
 };
 
 /// a + b + ...
 class Add : public LayerOf<Add, Merging> {
  public:
-  explicit Add(MergingOptions options = {}) : LayerOf(std::move(options)) {}
-
- protected:
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
-  MaskUse mask_use() const override { return MaskUse::kOwn; }
+  explicit Add(MergingOptions options = {});
 };
 /// a - b, of exactly two.
 class Subtract : public LayerOf<Subtract, Merging> {
  public:
-  explicit Subtract(MergingOptions options = {}) : LayerOf(std::move(options)) {}
+  explicit Subtract(MergingOptions options = {});
 
  protected:
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
-  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 class Multiply : public LayerOf<Multiply, Merging> {
  public:
-  explicit Multiply(MergingOptions options = {}) : LayerOf(std::move(options)) {}
-
- protected:
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
+  explicit Multiply(MergingOptions options = {});
 };
 /// The sum divided by the number of inputs.
 class Average : public LayerOf<Average, Merging> {
  public:
-  explicit Average(MergingOptions options = {}) : LayerOf(std::move(options)) {}
+  explicit Average(MergingOptions options = {});
 
  protected:
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
-  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 class Maximum : public LayerOf<Maximum, Merging> {
  public:
-  explicit Maximum(MergingOptions options = {}) : LayerOf(std::move(options)) {}
-
- protected:
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
+  explicit Maximum(MergingOptions options = {});
 };
 class Minimum : public LayerOf<Minimum, Merging> {
  public:
-  explicit Minimum(MergingOptions options = {}) : LayerOf(std::move(options)) {}
-
- protected:
-  Tensor merge(const Tensor& a, const Tensor& b) const override;
+  explicit Minimum(MergingOptions options = {});
 };
 
 struct ConcatenateOptions {

@@ -125,21 +125,17 @@ void MeanPredictionMetric::update(const Tensor& labels, const Tensor& prediction
   mean_.update_state(values, steps.weights() / length);
 }
 
-namespace internal {
-
-std::vector<double> plain_weights(const Tensor& sample_weight, const Tensor& like,
-                                  std::string_view who) {
-  if (!sample_weight.defined())
-    return std::vector<double>(static_cast<std::size_t>(like.num_elements()), 1.0);
-  const Tensor values = cast(like, DType::kFloat64);
-  return broadcast_to(fitted_weight(sample_weight, values, who), like.shape()).to_doubles();
+internal::PlainPairs internal::plain_pairs(const Tensor& labels, const Tensor& predictions,
+                                           const Tensor& sample_weight, std::string_view who) {
+  PlainPairs pairs = {
+      same_shape_labels(labels, predictions, who).to_doubles(), predictions.to_doubles(), {}};
+  if (!sample_weight.defined()) {
+    pairs.weights.resize(static_cast<std::size_t>(predictions.num_elements()), 1.0);
+    return pairs;
+  }
+  const Tensor weight = fitted_weight(sample_weight, cast(predictions, DType::kFloat64), who);
+  pairs.weights = broadcast_to(weight, predictions.shape()).to_doubles();
+  return pairs;
 }
 
-PlainPairs plain_pairs(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight,
-                       std::string_view who) {
-  return {same_shape_labels(labels, predictions, who).to_doubles(), predictions.to_doubles(),
-          plain_weights(sample_weight, predictions, who)};
-}
-
-}  // namespace internal
 }  // namespace tutti

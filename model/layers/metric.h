@@ -130,9 +130,6 @@ struct PlainPairs {
 /// Labels are brought to the shape of the predictions. Throws like same_shape_labels().
 PlainPairs plain_pairs(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight,
                        std::string_view who);
-/// One weight per element of `like`.
-std::vector<double> plain_weights(const Tensor& sample_weight, const Tensor& like,
-                                  std::string_view who);
 
 }  // namespace internal
 }  // namespace tutti

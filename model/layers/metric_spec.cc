@@ -33,10 +33,6 @@ Made counted(const std::string& name, const Loss& loss) {
   return std::make_shared<M>(ConfusionOptions{.threshold = threshold_for(loss), .name = name});
 }
 
-Made binary_accuracy(const std::string& name, const Loss&) {
-  return std::make_shared<BinaryAccuracy>(name);
-}
-
 Made auc(const std::string& name, const Loss& loss) {
   return std::make_shared<Auc>(AucOptions{.from_logits = loss.takes_logits(), .name = name});
 }
@@ -58,7 +54,7 @@ const std::vector<NamedMetric>& named_metrics() {
       {"accuracy", &accuracy},
       {"sparse_categorical_accuracy", &plain<SparseCategoricalAccuracy>},
       {"categorical_accuracy", &plain<CategoricalAccuracy>},
-      {"binary_accuracy", &binary_accuracy},
+      {"binary_accuracy", &plain<BinaryAccuracy>},
       {"top_k_categorical_accuracy", &top_k<TopKCategoricalAccuracy>},
       {"sparse_top_k_categorical_accuracy", &top_k<SparseTopKCategoricalAccuracy>},
       {"root_mean_squared_error", &plain<RootMeanSquaredError>},

@@ -30,9 +30,17 @@ Tensor one_hot_hits_of(const Tensor& labels, const Tensor& predictions) {
       cast(equal(argmax(predictions, -1), argmax(fitted, -1)), DType::kFloat32));
 }
 
+MeanPredictionMetric::Function binary_hits(double threshold) {
+  return [threshold](const Tensor& labels, const Tensor& predictions) {
+    const Tensor fitted = internal::same_shape_labels(labels, predictions, "binary_accuracy");
+    const Tensor decided = cast(greater(predictions, threshold), predictions.dtype());
+    return internal::mean_per_example(cast(equal(decided, fitted), DType::kFloat32));
+  };
+}
+
 Tensor hits_by_shape_of(const Tensor& labels, const Tensor& predictions) {
   if (predictions.rank() < 2 || predictions.shape()[-1] == 1)
-    return internal::binary_hits(0.5)(labels, predictions);
+    return binary_hits(0.5)(labels, predictions);
   const bool one_hot = labels.shape() == predictions.shape();
   return one_hot ? one_hot_hits_of(labels, predictions) : sparse_hits_of(labels, predictions);
 }
@@ -62,29 +70,14 @@ void require_positive_k(int k) {
 
 }  // namespace
 
-namespace internal {
-
-MeanPredictionMetric::Function sparse_hits() { return &sparse_hits_of; }
-MeanPredictionMetric::Function one_hot_hits() { return &one_hot_hits_of; }
-MeanPredictionMetric::Function hits_by_shape() { return &hits_by_shape_of; }
-
-MeanPredictionMetric::Function binary_hits(double threshold) {
-  return [threshold](const Tensor& labels, const Tensor& predictions) {
-    const Tensor fitted = same_shape_labels(labels, predictions, "binary_accuracy");
-    const Tensor decided = cast(greater(predictions, threshold), predictions.dtype());
-    return mean_per_example(cast(equal(decided, fitted), DType::kFloat32));
-  };
-}
-
-}  // namespace internal
+MeanPredictionMetric::Function internal::hits_by_shape() { return &hits_by_shape_of; }
 
 SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::string name)
     : MeanPredictionMetric(std::move(name), &sparse_hits_of, MetricDirection::kUp) {}
 CategoricalAccuracy::CategoricalAccuracy(std::string name)
     : MeanPredictionMetric(std::move(name), &one_hot_hits_of, MetricDirection::kUp) {}
 BinaryAccuracy::BinaryAccuracy(std::string name, double threshold)
-    : MeanPredictionMetric(std::move(name), internal::binary_hits(threshold),
-                           MetricDirection::kUp) {}
+    : MeanPredictionMetric(std::move(name), binary_hits(threshold), MetricDirection::kUp) {}
 MeanSquaredErrorMetric::MeanSquaredErrorMetric(std::string name)
     : MeanPredictionMetric(std::move(name), &losses::mean_squared_error, MetricDirection::kDown) {}
 MeanAbsoluteErrorMetric::MeanAbsoluteErrorMetric(std::string name)

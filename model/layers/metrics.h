@@ -66,12 +66,8 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 };
 
 namespace internal {
-/// The functions behind these metrics; each gives one value per example, [batch].
-MeanPredictionMetric::Function sparse_hits();
-MeanPredictionMetric::Function one_hot_hits();
-MeanPredictionMetric::Function binary_hits(double threshold);
-/// Keras's rule for "accuracy" where the loss does not tell: one output is binary, labels of the
-/// shape of the predictions are one-hot, others are class numbers.
+/// One value per example, [batch]. Keras's rule for "accuracy" where the loss does not tell: one
+/// output is binary, labels of the shape of the predictions are one-hot, others are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
@@ -87,27 +83,29 @@ struct ConfusionOptions {
   std::string name = "";
 };
 
-/// Weighted numbers of decisions; labels are 0 or 1, of the shape of the predictions.
+/// What is made of weighted numbers of decisions; labels are 0 or 1, of the shape of the
+/// predictions.
 class ConfusionMetric : public PredictionMetric {
- protected:
-  ConfusionMetric(ConfusionOptions options, const char* default_name,
-                  MetricDirection direction = MetricDirection::kUnknown);
-  void update(const Tensor& labels, const Tensor& predictions,
-              const Tensor& sample_weight) override;
+ public:
+  Tensor result() const override;
 
+ protected:
   struct Counts {
     double true_positives = 0.0;
     double false_positives = 0.0;
     double true_negatives = 0.0;
     double false_negatives = 0.0;
   };
-  /// Over all replicas.
-  Counts counts() const;
-  /// [] float64.
-  Tensor scalar(double value) const;
+  /// `score` makes the result of the numbers over all replicas.
+  using Score = double (*)(const Counts& counts);
+  ConfusionMetric(ConfusionOptions options, const char* default_name, Score score,
+                  MetricDirection direction = MetricDirection::kUnknown);
+  void update(const Tensor& labels, const Tensor& predictions,
+              const Tensor& sample_weight) override;
 
  private:
   ConfusionOptions options_;
+  Score score_;
   Variable counts_;  // [4], in the order of Counts
 };
 
@@ -115,33 +113,27 @@ class ConfusionMetric : public PredictionMetric {
 class Precision : public ConfusionMetric {
  public:
   explicit Precision(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 /// Found among those whose label is yes.
 class Recall : public ConfusionMetric {
  public:
   explicit Recall(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 class TruePositives : public ConfusionMetric {
  public:
   explicit TruePositives(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 class TrueNegatives : public ConfusionMetric {
  public:
   explicit TrueNegatives(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 class FalsePositives : public ConfusionMetric {
  public:
   explicit FalsePositives(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 class FalseNegatives : public ConfusionMetric {
  public:
   explicit FalseNegatives(ConfusionOptions options = {});
-  Tensor result() const override;
 };
 
 /// How the scores of classes become one: kMicro counts all decisions together, kMacro is the mean

@@ -60,10 +60,7 @@ void MultiHeadAttention::add_projection(const std::string& name, const Shape& ke
                                         const Shape& bias) {
   add_weight(options_.kernel_initializer, kernel, {.name = name + "/kernel"},
              options_.kernel_regularizer, options_.kernel_constraint);
-  if (options_.use_bias) {
-    add_weight(options_.bias_initializer, bias, {.name = name + "/bias"}, options_.bias_regularizer,
-               options_.bias_constraint);
-  }
+  add_bias(options_, bias, name + "/bias");
 }
 
 std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) {

@@ -1,4 +1,4 @@
-// Pooling layers.
+// Pooling of images and of sequences.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,7 @@
 
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/convolution.h"
 
 namespace tutti {
 
@@ -17,60 +18,95 @@ struct Pooling2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-struct GlobalPooling2DOptions {
+struct Pooling1DOptions {
+  /// Default: the size of the window.
+  std::optional<std::int64_t> strides = std::nullopt;
+  std::string padding = "valid";  // or "same"
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, height, width, channels] -> [batch, out_height, out_width, channels]: the largest value
-/// of each window.
-class MaxPooling2D : public LayerOf<MaxPooling2D> {
- public:
-  explicit MaxPooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
-
+/// What layers with windows share: an operation on images, of which sequences are those of
+/// height 1.
+class Pooling : public Layer {
  protected:
+  using Operation = Tensor (*)(const Operand& images, Pool2dOptions windows);
+  Pooling(std::string_view who, Operation operation, Size2D window,
+          const Pooling2DOptions& options);
+  Pooling(std::string_view who, Operation operation, std::int64_t window,
+          const Pooling1DOptions& options);
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
-  Size2D pool_size_;
-  Size2D strides_;
-  Padding padding_;
+  Operation operation_;
+  Pool2dOptions windows_;
+  bool of_sequences_;
+};
+
+/// [batch, height, width, channels] -> [batch, out_height, out_width, channels]: the largest value
+/// of each window.
+class MaxPooling2D : public LayerOf<MaxPooling2D, Pooling> {
+ public:
+  explicit MaxPooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
 };
 
 /// The mean of each window; padding is not counted.
-class AveragePooling2D : public LayerOf<AveragePooling2D> {
+class AveragePooling2D : public LayerOf<AveragePooling2D, Pooling> {
  public:
   explicit AveragePooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
+};
 
+/// [batch, steps, channels]: the largest value of each window.
+class MaxPooling1D : public LayerOf<MaxPooling1D, Pooling> {
+ public:
+  explicit MaxPooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
+};
+
+/// The mean of each window; padding is not counted.
+class AveragePooling1D : public LayerOf<AveragePooling1D, Pooling> {
+ public:
+  explicit AveragePooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
+};
+
+/// What layers without windows share: [batch, height, width, channels] or [batch, steps, channels]
+/// -> [batch, channels].
+class GlobalPooling : public Layer {
  protected:
+  using Operation = Tensor (*)(const Operand& images);
+  GlobalPooling(Operation operation, bool of_sequences, LayerOptions options)
+      : Layer(std::move(options)), operation_(operation), of_sequences_(of_sequences) {}
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
-  Size2D pool_size_;
-  Size2D strides_;
-  Padding padding_;
+  Operation operation_;
+  bool of_sequences_;
 };
 
-/// [batch, height, width, channels] -> [batch, channels].
-class GlobalAveragePooling2D : public LayerOf<GlobalAveragePooling2D> {
+class GlobalAveragePooling2D : public LayerOf<GlobalAveragePooling2D, GlobalPooling> {
  public:
-  explicit GlobalAveragePooling2D(GlobalPooling2DOptions options = {});
-
- protected:
-  Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
+  explicit GlobalAveragePooling2D(LayerOptions options = {});
 };
 
-/// [batch, height, width, channels] -> [batch, channels].
-class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D> {
+class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
  public:
-  explicit GlobalMaxPooling2D(GlobalPooling2DOptions options = {});
+  explicit GlobalMaxPooling2D(LayerOptions options = {});
+};
+
+/// The mean of the steps that count (masks.h), 0 where none does.
+class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPooling> {
+ public:
+  explicit GlobalAveragePooling1D(LayerOptions options = {});
 
  protected:
-  Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
+};
+
+class GlobalMaxPooling1D : public LayerOf<GlobalMaxPooling1D, GlobalPooling> {
+ public:
+  explicit GlobalMaxPooling1D(LayerOptions options = {});
 };
 
 }  // namespace tutti

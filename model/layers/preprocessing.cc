@@ -103,7 +103,7 @@ Tensor RandomContrast::changed(const Tensor& x, const RandomKey& key) const {
   return (x - mean) * per_picture(x, key, 1.0 - factor_, 1.0 + factor_) + mean;
 }
 
-CenterCrop::CenterCrop(Size2D size, CenterCropOptions options)
+CenterCrop::CenterCrop(Size2D size, LayerOptions options)
     : LayerOf(options.name, options.input_shape), size_(size) {
   internal::require_positive(size, "CenterCrop", "size");
 }

@@ -103,16 +103,11 @@ class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
   Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
-struct CenterCropOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// The middle of pictures [batch, height, width, channels], always; an odd pixel too many is cut
 /// off behind. Pictures that are smaller are refused.
 class CenterCrop : public LayerOf<CenterCrop> {
  public:
-  explicit CenterCrop(Size2D size, CenterCropOptions options = {});
+  explicit CenterCrop(Size2D size, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
@@ -226,8 +225,6 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
   return {update * h + (1.0 - update) * candidate};
 }
 
-Tensor internal::reversed_steps(const Tensor& x) { return reverse(x, {1}); }
-
 // A recurrent layer in both directions of time.
 
 Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_name,
@@ -263,7 +260,7 @@ Shape Bidirectional::build(const Shape& input) {
 Tensor Bidirectional::call(const Tensor& input, CallContext context) const {
   const Tensor a = (*forward_)(input, context);
   Tensor b = (*backward_)(input, context);
-  if (backward_->options().return_sequences) b = internal::reversed_steps(b);
+  if (backward_->options().return_sequences) b = reverse(b, {1});
   const Tensor merged = merge(a, b);
   if (forward_->options().return_sequences) MaskScope::set_mask(merged, MaskScope::mask_of(input));
   return merged;
@@ -277,8 +274,8 @@ Tensor Bidirectional::merge(const Tensor& a, const Tensor& b) const {
 
 // A layer applied to every step of a sequence.
 
-TimeDistributed::TimeDistributed(std::shared_ptr<Layer> layer, TimeDistributedOptions options)
-    : LayerOf(options.name, options.input_shape), layer_(std::move(layer)) {}
+TimeDistributed::TimeDistributed(std::shared_ptr<Layer> layer, LayerOptions options)
+    : LayerOf(std::move(options)), layer_(std::move(layer)) {}
 
 Shape TimeDistributed::build(const Shape& input) {
   if (input.rank() == 0) {

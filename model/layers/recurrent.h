@@ -130,11 +130,6 @@ class GRU : public LayerOf<GRU, Recurrent> {
   Tensor input_bias() const override;
 };
 
-namespace internal {
-/// [batch, steps, ...] with the steps in the opposite order.
-Tensor reversed_steps(const Tensor& x);
-}  // namespace internal
-
 // A recurrent layer in both directions of time.
 
 struct BidirectionalOptions {
@@ -171,18 +166,13 @@ class Bidirectional : public LayerOf<Bidirectional> {
 
 // A layer applied to every step of a sequence.
 
-struct TimeDistributedOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// [batch, steps, ...] -> [batch, steps, ...]: the same layer for each step, as if steps were rows.
 class TimeDistributed : public LayerOf<TimeDistributed> {
  public:
   template <std::derived_from<Layer> L>
-  explicit TimeDistributed(L layer, TimeDistributedOptions options = {})
+  explicit TimeDistributed(L layer, LayerOptions options = {})
       : TimeDistributed(std::make_shared<L>(std::move(layer)), std::move(options)) {}
-  explicit TimeDistributed(std::shared_ptr<Layer> layer, TimeDistributedOptions options = {});
+  explicit TimeDistributed(std::shared_ptr<Layer> layer, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;

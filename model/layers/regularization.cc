@@ -43,8 +43,8 @@ Regularizer::Regularizer(const char* name) {
   }
 }
 
-Tensor Regularizer::operator()(const Tensor& weight) const {
-  TUTTI_CHECK(function_, "an empty regularizer was called");
+Tensor WeightFunction::operator()(const Tensor& weight) const {
+  TUTTI_CHECK(function_, "an empty regularizer or constraint was called");
   return function_(weight);
 }
 
@@ -112,11 +112,6 @@ Constraint::Constraint(const char* name) {
     fail(ErrorCode::kInvalidArgument, "Constraint: no constraint is named '", text,
          "'; expected one of max_norm, non_neg, unit_norm, min_max_norm");
   }
-}
-
-Tensor Constraint::operator()(const Tensor& weight) const {
-  TUTTI_CHECK(function_, "an empty constraint was called");
-  return function_(weight);
 }
 
 namespace constraints {

@@ -11,25 +11,31 @@
 
 namespace tutti {
 
-// Penalties on weights.
-
-/// A penalty [] computed from a weight; by default none. A value type.
-class Regularizer {
+/// A function of a weight; by default none. A value type.
+class WeightFunction {
  public:
   using Function = std::function<Tensor(const Tensor& weight)>;
 
-  Regularizer() = default;
-  /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
-  /// kInvalidArgument listing them for another name.
-  Regularizer(const char* name);
-  explicit Regularizer(Function function) : function_(std::move(function)) {}
+  WeightFunction() = default;
+  explicit WeightFunction(Function function) : function_(std::move(function)) {}
 
   bool empty() const { return !function_; }
-  /// Differentiable.
   Tensor operator()(const Tensor& weight) const;
 
  private:
   Function function_;
+};
+
+// Penalties on weights.
+
+/// A penalty [] computed from a weight, differentiable; by default none. A value type.
+class Regularizer : public WeightFunction {
+ public:
+  using WeightFunction::WeightFunction;
+  Regularizer() = default;
+  /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
+  /// kInvalidArgument listing them for another name.
+  Regularizer(const char* name);
 };
 
 namespace regularizers {
@@ -46,21 +52,13 @@ Regularizer orthogonal(double factor = 0.01);
 
 /// A projection of a weight, of its shape; by default none. Model::fit applies it after every
 /// update, on all replicas; a loop written by hand calls Layer::apply_constraints(). A value type.
-class Constraint {
+class Constraint : public WeightFunction {
  public:
-  using Function = std::function<Tensor(const Tensor& weight)>;
-
+  using WeightFunction::WeightFunction;
   Constraint() = default;
   /// "max_norm", "non_neg", "unit_norm" or "min_max_norm" with Keras's defaults; "" for none.
   /// Throws kInvalidArgument listing them for another name.
   Constraint(const char* name);
-  explicit Constraint(Function function) : function_(std::move(function)) {}
-
-  bool empty() const { return !function_; }
-  Tensor operator()(const Tensor& weight) const;
-
- private:
-  Function function_;
 };
 
 namespace constraints {

@@ -40,7 +40,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
 
 }  // namespace
 
-Flatten::Flatten(ReshapingOptions options) : LayerOf(options.name, options.input_shape) {}
+Flatten::Flatten(LayerOptions options) : LayerOf(options.name, options.input_shape) {}
 
 Shape Flatten::build(const Shape& input) { return {input.num_elements()}; }
 
@@ -48,7 +48,7 @@ Tensor Flatten::call(const Tensor& input, CallContext) const {
   return input.rank() == 1 ? expand_dims(input, -1) : flatten_rows(input);
 }
 
-Reshape::Reshape(std::vector<std::int64_t> target, ReshapingOptions options)
+Reshape::Reshape(std::vector<std::int64_t> target, LayerOptions options)
     : LayerOf(options.name, options.input_shape), target_(std::move(target)) {}
 
 Shape Reshape::build(const Shape& input) { return resolved_target(input, target_); }
@@ -57,7 +57,7 @@ Tensor Reshape::call(const Tensor& input, CallContext) const {
   return reshape(input, output_shape().with_front(input.shape()[0]));
 }
 
-Permute::Permute(std::vector<int> permutation, ReshapingOptions options)
+Permute::Permute(std::vector<int> permutation, LayerOptions options)
     : LayerOf(options.name, options.input_shape), permutation_(std::move(permutation)) {
   for (int axis = 1; axis <= static_cast<int>(permutation_.size()); ++axis) {
     if (std::ranges::count(permutation_, axis) == 1) continue;
@@ -83,7 +83,7 @@ Tensor Permute::call(const Tensor& input, CallContext) const {
   return transpose(input, order);
 }
 
-RepeatVector::RepeatVector(std::int64_t times, ReshapingOptions options)
+RepeatVector::RepeatVector(std::int64_t times, LayerOptions options)
     : LayerOf(options.name, options.input_shape), times_(times) {
   if (times <= 0)
     fail(ErrorCode::kInvalidArgument, "RepeatVector: expected a positive number, got ", times);
@@ -113,7 +113,7 @@ void require_margins(std::initializer_list<std::int64_t> margins, std::string_vi
 
 }  // namespace
 
-ZeroPadding2D::ZeroPadding2D(Margins2D padding, ResizingOptions options)
+ZeroPadding2D::ZeroPadding2D(Margins2D padding, LayerOptions options)
     : LayerOf(options.name, options.input_shape), padding_(padding) {
   require_margins({padding.top, padding.bottom, padding.left, padding.right}, "ZeroPadding2D");
 }
@@ -128,7 +128,7 @@ Tensor ZeroPadding2D::call(const Tensor& input, CallContext) const {
   return pad(input, {0, padding_.top, padding_.left, 0}, {0, padding_.bottom, padding_.right, 0});
 }
 
-Cropping2D::Cropping2D(Margins2D cropping, ResizingOptions options)
+Cropping2D::Cropping2D(Margins2D cropping, LayerOptions options)
     : LayerOf(options.name, options.input_shape), cropping_(cropping) {
   require_margins({cropping.top, cropping.bottom, cropping.left, cropping.right}, "Cropping2D");
 }
@@ -151,7 +151,7 @@ Tensor Cropping2D::call(const Tensor& input, CallContext) const {
                 input.shape()[2] - cropping_.left - cropping_.right, -1});
 }
 
-ZeroPadding1D::ZeroPadding1D(Margins1D padding, ResizingOptions options)
+ZeroPadding1D::ZeroPadding1D(Margins1D padding, LayerOptions options)
     : LayerOf(options.name, options.input_shape), padding_(padding) {
   require_margins({padding.left, padding.right}, "ZeroPadding1D");
 }

@@ -11,15 +11,10 @@ namespace tutti {
 
 // Layers that change the shape of examples.
 
-struct ReshapingOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// [batch, ...] -> [batch, product of the rest].
 class Flatten : public LayerOf<Flatten> {
  public:
-  explicit Flatten(ReshapingOptions options = {});
+  explicit Flatten(LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -29,7 +24,7 @@ class Flatten : public LayerOf<Flatten> {
 /// [batch, ...] -> [batch] + target; one dimension of the target may be -1: it takes what is left.
 class Reshape : public LayerOf<Reshape> {
  public:
-  explicit Reshape(std::vector<std::int64_t> target, ReshapingOptions options = {});
+  explicit Reshape(std::vector<std::int64_t> target, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -43,7 +38,7 @@ class Reshape : public LayerOf<Reshape> {
 /// 1: Permute({2, 1}) swaps the two axes of [batch, a, b].
 class Permute : public LayerOf<Permute> {
  public:
-  explicit Permute(std::vector<int> permutation, ReshapingOptions options = {});
+  explicit Permute(std::vector<int> permutation, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -56,7 +51,7 @@ class Permute : public LayerOf<Permute> {
 /// [batch, features] -> [batch, times, features], `times` times the same.
 class RepeatVector : public LayerOf<RepeatVector> {
  public:
-  explicit RepeatVector(std::int64_t times, ReshapingOptions options = {});
+  explicit RepeatVector(std::int64_t times, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -89,15 +84,10 @@ struct Margins1D {
   std::int64_t right;
 };
 
-struct ResizingOptions {
-  std::string name = "";
-  std::optional<Shape> input_shape = std::nullopt;
-};
-
 /// [batch, height, width, channels] with zeros around.
 class ZeroPadding2D : public LayerOf<ZeroPadding2D> {
  public:
-  explicit ZeroPadding2D(Margins2D padding = 1, ResizingOptions options = {});
+  explicit ZeroPadding2D(Margins2D padding = 1, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -110,7 +100,7 @@ class ZeroPadding2D : public LayerOf<ZeroPadding2D> {
 /// [batch, height, width, channels] without its edges.
 class Cropping2D : public LayerOf<Cropping2D> {
  public:
-  explicit Cropping2D(Margins2D cropping = 0, ResizingOptions options = {});
+  explicit Cropping2D(Margins2D cropping = 0, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
@@ -123,7 +113,7 @@ class Cropping2D : public LayerOf<Cropping2D> {
 /// [batch, steps, channels] with zeros at the ends.
 class ZeroPadding1D : public LayerOf<ZeroPadding1D> {
  public:
-  explicit ZeroPadding1D(Margins1D padding = 1, ResizingOptions options = {});
+  explicit ZeroPadding1D(Margins1D padding = 1, LayerOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;

@@ -2,12 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/size2d.h"
 
+#include <algorithm>
+
+#include "tutti/tensor/ops/shape_ops.h"
+
 namespace tutti::internal {
 
 Padding parse_padding(std::string_view text, std::string_view who) {
   if (text == "valid") return Padding::kValid;
   if (text == "same") return Padding::kSame;
   fail(ErrorCode::kInvalidArgument, who, ": expected padding 'valid' or 'same', got '", text, "'");
+}
+
+void require_positive(std::int64_t size, std::string_view who, std::string_view what) {
+  if (size > 0) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a positive ", what, ", got ", size);
 }
 
 void require_positive(Size2D size, std::string_view who, std::string_view what) {
@@ -37,6 +46,20 @@ void require_sequence(const Shape& example, std::string_view who) {
   if (example.rank() == 2) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected examples of shape [steps, channels], got ",
        example, "; try Reshape({-1, 1})");
+}
+
+Tensor rows_of_features(const Tensor& input, std::int64_t features) {
+  if (input.rank() < 2 || input.shape()[-1] != features) {
+    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
+         " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
+  }
+  if (input.rank() == 2) return input;
+  return reshape(input,
+                 Shape{input.num_elements() / std::max<std::int64_t>(1, features), features});
+}
+
+Tensor like_input(const Tensor& rows, const Tensor& input) {
+  return input.rank() == 2 ? rows : reshape(rows, input.shape().with_dim(-1, rows.shape()[1]));
 }
 
 }  // namespace tutti::internal

@@ -23,7 +23,8 @@ namespace internal {
 
 /// "valid" or "same"; throws kInvalidArgument naming `who` for another word.
 Padding parse_padding(std::string_view text, std::string_view who);
-/// Throws kInvalidArgument unless both are positive.
+/// Throw kInvalidArgument unless the number is, or both are, positive.
+void require_positive(std::int64_t size, std::string_view who, std::string_view what);
 void require_positive(Size2D size, std::string_view who, std::string_view what);
 /// Number of places of a window along one dimension. Throws kInvalidArgument when the window is
 /// larger than what it slides over.
@@ -33,6 +34,11 @@ std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_
 void require_image(const Shape& example, std::string_view who);
 /// Throws kInvalidArgument unless an example is [steps, channels].
 void require_sequence(const Shape& example, std::string_view who);
+/// [batch, ..., features] as one matrix [rows, features]. Throws kInvalidArgument for inputs of
+/// other features than the weights are made for.
+Tensor rows_of_features(const Tensor& input, std::int64_t features);
+/// A matrix made of those rows in the shape of `input` again, but for the features.
+Tensor like_input(const Tensor& rows, const Tensor& input);
 
 }  // namespace internal
 }  // namespace tutti

@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
-#include <algorithm>
-#include <functional>
-
 #include "tutti/core/random.h"
+#include "tutti/model/layers/size2d.h"
 #include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -17,8 +15,10 @@ namespace tutti {
 namespace {
 
 using internal::canonical_sum;
+using internal::like_input;
 using internal::Part;
 using internal::parts_of;
+using internal::rows_of_features;
 
 ActivationFunction elementwise(std::string_view who, const std::string& name) {
   if (name == "softmax" || name == "log_softmax") {
@@ -39,21 +39,6 @@ void check_example(const Shape& input) {
        "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
 }
 
-/// [batch, ..., features] -> [rows, features], on x's device.
-Tensor as_matrix(const Tensor& x, std::int64_t features) {
-  if (x.rank() < 2 || x.shape()[-1] != features) {
-    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
-         " features; expected inputs [batch, ..., ", features, "], got ", x.shape());
-  }
-  if (x.rank() == 2) return x;
-  return reshape(x, Shape{x.num_elements() / std::max<std::int64_t>(1, features), features});
-}
-
-/// [rows, features] -> the shape of `like` but for the last dimension.
-Tensor like_input(const Tensor& y, const Tensor& like) {
-  return like.rank() == 2 ? y : reshape(y, like.shape().with_dim(-1, y.shape()[1]));
-}
-
 Tensor product(const Tensor& x, const Variable& kernel, const Variable* bias,
                const ActivationFunction& activation) {
   if (!bias) return activation(matmul(x, kernel.value()));
@@ -66,50 +51,50 @@ Tensor features_of(const Tensor& x, Part part) {
   return slice(x, {0, part.first}, {-1, part.count});
 }
 
-/// Makes "<name>/part_0", ... by make(initializer, shape, name) on the device of each.
-void make_parts(const std::string& name, const Initializer& initializer, const Shape& whole,
-                int axis, const std::vector<Device>& devices,
-                const std::function<void(const Initializer&, const Shape&, std::string)>& make) {
-  const std::vector<Part> parts = parts_of(name, whole[axis], devices.size());
+}  // namespace
+
+ParallelLayer::ParallelLayer(std::string_view who, ParallelDenseOptions options)
+    : Layer(options.name, options.input_shape),
+      options_(std::move(options)),
+      activation_(elementwise(who, options_.activation)) {}
+
+void ParallelLayer::add_parts(const std::string& name, const Initializer& initializer,
+                              const Shape& whole, int axis) {
+  const std::vector<Part> parts = parts_of(name, whole[axis], devices().size());
   const OneVariableNumber parts_of_one;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const DeviceScope scope(devices[i]);
-    make(internal::part_initializer(initializer, whole, axis, parts[i]),
-         whole.with_dim(axis, parts[i].count), concat(name, "/part_", i));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const DeviceScope scope(devices()[i]);
+    add_weight(internal::part_initializer(initializer, whole, axis, parts[i]),
+               whole.with_dim(axis, parts[i].count), {.name = concat(name, "/part_", i)});
   }
 }
 
-}  // namespace
+void ParallelLayer::add_bias_there(std::int64_t units) {
+  if (!options_.use_bias) return;
+  const DeviceScope scope(devices().front());
+  add_weight(options_.bias_initializer, {units}, {.name = "bias"});
+}
 
 ColumnParallelDense::ColumnParallelDense(std::int64_t units, ParallelDenseOptions options)
-    : LayerOf(options.name, options.input_shape),
-      units_(units),
-      options_(std::move(options)),
-      activation_(elementwise("ColumnParallelDense", options_.activation)) {
+    : LayerOf("ColumnParallelDense", std::move(options)), units_(units) {
   check_units("ColumnParallelDense", units, options_);
 }
 
 Shape ColumnParallelDense::build(const Shape& input) {
   internal::require_no_strategy("ColumnParallelDense");
   check_example(input);
-  const auto make = [&](const Initializer& initializer, const Shape& shape, std::string name) {
-    add_weight(initializer, shape, {.name = std::move(name)});
-  };
-  const std::vector<Device>& devices = options_.devices.devices;
-  make_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 1, devices, make);
-  if (options_.use_bias) {
-    make_parts("bias", options_.bias_initializer, {units_}, 0, devices, make);
-  }
+  add_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 1);
+  if (options_.use_bias) add_parts("bias", options_.bias_initializer, {units_}, 0);
   set_output_activation(activation_.name);
   return input.with_dim(-1, units_);
 }
 
 Tensor ColumnParallelDense::call(const Tensor& input, CallContext) const {
-  const std::size_t count = options_.devices.devices.size();
-  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  const std::size_t count = devices().size();
+  const Tensor x = rows_of_features(input, weight(0).shape()[0]);
   std::vector<Tensor> columns;
   for (std::size_t i = 0; i < count; ++i) {
-    const DeviceScope scope(options_.devices.devices[i]);
+    const DeviceScope scope(devices()[i]);
     const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
     columns.push_back(product(x, weight(i), bias, activation_));
   }
@@ -118,56 +103,41 @@ Tensor ColumnParallelDense::call(const Tensor& input, CallContext) const {
 }
 
 RowParallelDense::RowParallelDense(std::int64_t units, ParallelDenseOptions options)
-    : LayerOf(options.name, options.input_shape),
-      units_(units),
-      options_(std::move(options)),
-      activation_(elementwise("RowParallelDense", options_.activation)) {
+    : LayerOf("RowParallelDense", std::move(options)), units_(units) {
   if (units <= 0 || options_.devices.devices.empty()) {
     fail(ErrorCode::kInvalidArgument, "RowParallelDense: expected positive units and one device ",
-         "or more, got ", units, " and ", options_.devices.devices.size());
+         "or more, got ", units, " and ", devices().size());
   }
 }
 
 Shape RowParallelDense::build(const Shape& input) {
   internal::require_no_strategy("RowParallelDense");
   check_example(input);
-  const std::vector<Device>& devices = options_.devices.devices;
-  make_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 0, devices,
-             [&](const Initializer& initializer, const Shape& shape, std::string name) {
-               add_weight(initializer, shape, {.name = std::move(name)});
-             });
-  if (options_.use_bias) {
-    const DeviceScope scope(devices.front());
-    add_weight(options_.bias_initializer, {units_}, {.name = "bias"});
-  }
+  add_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 0);
+  add_bias_there(units_);
   set_output_activation(activation_.name);
   return input.with_dim(-1, units_);
 }
 
 Tensor RowParallelDense::call(const Tensor& input, CallContext) const {
-  const std::vector<Device>& devices = options_.devices.devices;
   const std::int64_t features = input_shape()[-1];
   const NoDeviceScope where_the_input_is;
-  const Tensor x = as_matrix(input, features);
-  const std::vector<Part> parts = parts_of("RowParallelDense", features, devices.size());
+  const Tensor x = rows_of_features(input, features);
+  const std::vector<Part> parts = parts_of("RowParallelDense", features, devices().size());
   std::vector<Tensor> sums;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const Tensor own = transfer(features_of(x, parts[i]), devices[i]);
+  for (std::size_t i = 0; i < devices().size(); ++i) {
+    const Tensor own = transfer(features_of(x, parts[i]), devices()[i]);
     sums.push_back(matmul(own, weight(i).value()));
   }
   const Tensor sum = canonical_sum(std::move(sums), input.device());
   const DeviceScope scope(input.device());
-  const Tensor y = options_.use_bias ? sum + weight(devices.size()).value() : sum;
+  const Tensor y = options_.use_bias ? sum + weight(devices().size()).value() : sum;
   return like_input(activation_(y), input);
 }
 
 ParallelDensePair::ParallelDensePair(std::int64_t hidden, std::int64_t units,
                                      ParallelDenseOptions options)
-    : LayerOf(options.name, options.input_shape),
-      hidden_(hidden),
-      units_(units),
-      options_(std::move(options)),
-      activation_(elementwise("ParallelDensePair", options_.activation)) {
+    : LayerOf("ParallelDensePair", std::move(options)), hidden_(hidden), units_(units) {
   check_units("ParallelDensePair", hidden, options_);
   if (units <= 0) {
     fail(ErrorCode::kInvalidArgument, "ParallelDensePair: expected positive units, got ", units);
@@ -177,33 +147,22 @@ ParallelDensePair::ParallelDensePair(std::int64_t hidden, std::int64_t units,
 Shape ParallelDensePair::build(const Shape& input) {
   internal::require_no_strategy("ParallelDensePair");
   check_example(input);
-  const auto make = [&](const Initializer& initializer, const Shape& shape, std::string name) {
-    add_weight(initializer, shape, {.name = std::move(name)});
-  };
-  const std::vector<Device>& devices = options_.devices.devices;
-  const Initializer& kernel = options_.kernel_initializer;
-  make_parts("hidden_kernel", kernel, {input[-1], hidden_}, 1, devices, make);
-  if (options_.use_bias) {
-    make_parts("hidden_bias", options_.bias_initializer, {hidden_}, 0, devices, make);
-  }
-  make_parts("kernel", kernel, {hidden_, units_}, 0, devices, make);
-  if (options_.use_bias) {
-    const DeviceScope scope(devices.front());
-    add_weight(options_.bias_initializer, {units_}, {.name = "bias"});
-  }
+  add_parts("hidden_kernel", options_.kernel_initializer, {input[-1], hidden_}, 1);
+  if (options_.use_bias) add_parts("hidden_bias", options_.bias_initializer, {hidden_}, 0);
+  add_parts("kernel", options_.kernel_initializer, {hidden_, units_}, 0);
+  add_bias_there(units_);
   return input.with_dim(-1, units_);
 }
 
 Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
-  const std::vector<Device>& devices = options_.devices.devices;
-  const std::size_t count = devices.size();
+  const std::size_t count = devices().size();
   const std::size_t second = options_.use_bias ? 2 * count : count;  // the first of its kernels
-  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  const Tensor x = rows_of_features(input, weight(0).shape()[0]);
   std::vector<Tensor> sums;
   for (std::size_t i = 0; i < count; ++i) {
-    const DeviceScope scope(devices[i]);
+    const DeviceScope scope(devices()[i]);
     const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
-    const Tensor hidden = product(transfer(x, devices[i]), weight(i), bias, activation_);
+    const Tensor hidden = product(transfer(x, devices()[i]), weight(i), bias, activation_);
     sums.push_back(matmul(hidden, weight(second + i).value()));
   }
   const Tensor sum = canonical_sum(std::move(sums), input.device());

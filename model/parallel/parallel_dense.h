@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/model/layers/activations.h"
@@ -25,11 +26,27 @@ struct ParallelDenseOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
+/// What they share. Throws kInvalidArgument for activations that are not elementwise.
+class ParallelLayer : public Layer {
+ protected:
+  ParallelLayer(std::string_view who, ParallelDenseOptions options);
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+  /// Weights "<name>/part_0", ...: `whole` cut along `axis`, each part on its device.
+  void add_parts(const std::string& name, const Initializer& initializer, const Shape& whole,
+                 int axis);
+  /// The bias of the result, on the first device, if there is one.
+  void add_bias_there(std::int64_t units);
+  const std::vector<Device>& devices() const { return options_.devices.devices; }
+
+  ParallelDenseOptions options_;
+  ActivationFunction activation_;
+};
+
 /// Dense(units) with some columns of the kernel (and of the bias) on each device: each makes some
 /// features of all rows from the whole input. [batch, ..., in] -> [batch, ..., units] on the
 /// input's device, where the features are put together. Weights "kernel/part_0", "bias/part_0", ...
 /// have the initial values of Dense. Made outside of strategies' scopes.
-class ColumnParallelDense : public LayerOf<ColumnParallelDense> {
+class ColumnParallelDense : public LayerOf<ColumnParallelDense, ParallelLayer> {
  public:
   /// Throws kInvalidArgument for no devices, more devices than units, or softmax.
   explicit ColumnParallelDense(std::int64_t units, ParallelDenseOptions options);
@@ -37,30 +54,24 @@ class ColumnParallelDense : public LayerOf<ColumnParallelDense> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::int64_t units_;
-  ParallelDenseOptions options_;
-  ActivationFunction activation_;
 };
 
 /// Dense(units) with some rows of the kernel on each device: each works on some features of the
 /// input; their results are added in canonical order on the input's device. The bias is on the
 /// first device. Otherwise as ColumnParallelDense.
-class RowParallelDense : public LayerOf<RowParallelDense> {
+class RowParallelDense : public LayerOf<RowParallelDense, ParallelLayer> {
  public:
   explicit RowParallelDense(std::int64_t units, ParallelDenseOptions options);
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::int64_t units_;
-  ParallelDenseOptions options_;
-  ActivationFunction activation_;
 };
 
 /// Dense(hidden, activation) and Dense(units) as Megatron-LM cuts them: columns, then rows, so that
@@ -68,19 +79,16 @@ class RowParallelDense : public LayerOf<RowParallelDense> {
 /// and further device the input goes there and a result comes back, the same for gradients.
 /// `options.activation` stands between the layers. Weights "hidden_kernel/part_0", ...,
 /// "hidden_bias/part_0", ..., "kernel/part_0", ..., "bias".
-class ParallelDensePair : public LayerOf<ParallelDensePair> {
+class ParallelDensePair : public LayerOf<ParallelDensePair, ParallelLayer> {
  public:
   ParallelDensePair(std::int64_t hidden, std::int64_t units, ParallelDenseOptions options);
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::int64_t hidden_, units_;
-  ParallelDenseOptions options_;
-  ActivationFunction activation_;
 };
 
 }  // namespace tutti

@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "tutti/core/text.h"
 #include "tutti/tensor/cpu/registration.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace {
@@ -15,15 +17,10 @@ KernelTable make_reference_kernels() {
   register_elementwise_kernels(table);
   register_reduction_kernels(table);
   register_shape_kernels(table);
-  register_matmul_reference_kernels(table);
-  register_convolution_reference_kernels(table);
-  register_pooling_reference_kernels(table);
+  register_product_reference_kernels(table);
+  register_image_reference_kernels(table);
   register_normalization_reference_kernels(table);
   register_softmax_reference_kernels(table);
-  register_group_normalization_kernels(table);
-  register_resizing_kernels(table);
-  register_scanning_kernels(table);
-  register_random_reference_kernels(table);
   return table;
 }
 
@@ -31,15 +28,10 @@ KernelTable make_reference_kernels() {
 KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
   register_fast_elementwise_kernels(table);
-  register_fast_cast_kernels(table);
   register_fast_reduction_kernels(table);
-  register_fast_bias_kernels(table);
-  register_fast_pooling_kernels(table);
+  register_fast_image_kernels(table);
   register_fast_normalization_kernels(table);
-  register_fast_lrn_kernels(table);
   register_fast_group_normalization_kernels(table);
-  register_fast_dropout_kernels(table);
-  register_fast_resizing_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);
 #endif
@@ -58,15 +50,20 @@ KernelTable make_cpu_kernels() {
   return reference_wanted() ? reference_kernels() : make_fast_kernels();
 }
 
-}  // namespace
-
-std::string internal::cpu_math_description() {
+/// What cpu_kernels() computes matrix products and convolutions with.
+std::string cpu_math_description() {
   if (reference_wanted()) return "reference";
 #if TUTTI_WITH_ONEDNN
   return onednn_description();
 #else
   return "own loops";
 #endif
+}
+
+}  // namespace
+
+std::string numerics_fingerprint() {
+  return concat("kernels ", kKernelVersion, ", ", cpu_math_description());
 }
 
 const KernelTable& reference_kernels() {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tutti/tensor/half.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 
@@ -44,64 +45,34 @@ struct Multiply {
   }
 };
 struct Divide {
-  template <class T>
-  constexpr T operator()(T a, T b) const {
-    return a / b;
-  }
+  constexpr auto operator()(auto a, auto b) const { return a / b; }
 };
 struct Maximum {
-  template <class T>
-  constexpr T operator()(T a, T b) const {
-    return ((b > a) | (b != b)) ? b : a;
-  }
+  constexpr auto operator()(auto a, auto b) const { return ((b > a) | (b != b)) ? b : a; }
 };
 struct Minimum {
-  template <class T>
-  constexpr T operator()(T a, T b) const {
-    return ((b < a) | (b != b)) ? b : a;
-  }
+  constexpr auto operator()(auto a, auto b) const { return ((b < a) | (b != b)) ? b : a; }
 };
 struct Power {
-  template <class T>
-  constexpr T operator()(T a, T b) const {
-    return std::pow(a, b);
-  }
+  constexpr auto operator()(auto a, auto b) const { return std::pow(a, b); }
 };
 struct Equal {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a == b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a == b; }
 };
 struct NotEqual {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a != b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a != b; }
 };
 struct Less {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a < b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a < b; }
 };
 struct LessEqual {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a <= b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a <= b; }
 };
 struct Greater {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a > b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a > b; }
 };
 struct GreaterEqual {
-  template <class T>
-  constexpr bool operator()(T a, T b) const {
-    return a >= b;
-  }
+  constexpr bool operator()(auto a, auto b) const { return a >= b; }
 };
 struct LogicalAnd {
   constexpr bool operator()(bool a, bool b) const { return a && b; }
@@ -121,22 +92,13 @@ struct Negate {
   }
 };
 struct Exp {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::exp(x);
-  }
+  constexpr auto operator()(auto x) const { return std::exp(x); }
 };
 struct Log {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::log(x);
-  }
+  constexpr auto operator()(auto x) const { return std::log(x); }
 };
 struct Sqrt {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::sqrt(x);
-  }
+  constexpr auto operator()(auto x) const { return std::sqrt(x); }
 };
 struct Rsqrt {
   template <class T>
@@ -145,10 +107,7 @@ struct Rsqrt {
   }
 };
 struct Square {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return Multiply{}(x, x);
-  }
+  constexpr auto operator()(auto x) const { return Multiply{}(x, x); }
 };
 struct Abs {
   template <class T>
@@ -179,52 +138,29 @@ struct Reciprocal {
   }
 };
 struct Floor {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::floor(x);
-  }
+  constexpr auto operator()(auto x) const { return std::floor(x); }
 };
 struct Ceil {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::ceil(x);
-  }
+  constexpr auto operator()(auto x) const { return std::ceil(x); }
 };
+/// In the default rounding mode: halves to even.
 struct Round {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::nearbyint(x);  // in the default rounding mode: halves to even
-  }
+  constexpr auto operator()(auto x) const { return std::nearbyint(x); }
 };
 struct Erf {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::erf(x);
-  }
+  constexpr auto operator()(auto x) const { return std::erf(x); }
 };
 struct Log1p {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::log1p(x);
-  }
+  constexpr auto operator()(auto x) const { return std::log1p(x); }
 };
 struct Expm1 {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::expm1(x);
-  }
+  constexpr auto operator()(auto x) const { return std::expm1(x); }
 };
 struct Sin {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::sin(x);
-  }
+  constexpr auto operator()(auto x) const { return std::sin(x); }
 };
 struct Cos {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::cos(x);
-  }
+  constexpr auto operator()(auto x) const { return std::cos(x); }
 };
 struct LogicalNot {
   constexpr bool operator()(bool x) const { return !x; }
@@ -237,10 +173,7 @@ struct Relu {
 };
 /// Two inputs. A sum of 16-bit numbers need not be rounded first: rounding keeps signs.
 struct AddRelu {
-  template <class T>
-  constexpr T operator()(T a, T b) const {
-    return Relu{}(Add{}(a, b));
-  }
+  constexpr auto operator()(auto a, auto b) const { return Relu{}(Add{}(a, b)); }
 };
 struct Sigmoid {
   template <class T>
@@ -249,10 +182,7 @@ struct Sigmoid {
   }
 };
 struct Tanh {
-  template <class T>
-  constexpr T operator()(T x) const {
-    return std::tanh(x);
-  }
+  constexpr auto operator()(auto x) const { return std::tanh(x); }
 };
 struct Softplus {
   template <class T>
@@ -307,6 +237,22 @@ struct GeluGrad {
     return dy * (cumulative + x * density);
   }
 };
+
+/// What matmul and conv2d apply to their result. NaN stays NaN.
+template <class T>
+constexpr T activated(FusedActivation activation, T x) {
+  switch (activation) {
+    case FusedActivation::kNone:
+      return x;
+    case FusedActivation::kRelu:
+      return Relu{}(x);
+    case FusedActivation::kSigmoid:
+      return Sigmoid{}(x);
+    case FusedActivation::kTanh:
+      return Tanh{}(x);
+  }
+  return x;
+}
 
 /// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest
 /// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 
-#include "tutti/tensor/cpu/activation.h"
 #include "tutti/tensor/cpu/elementwise_functions.h"
 #include "tutti/tensor/cpu/registration.h"
 #include "tutti/tensor/cpu/strided_loop.h"
@@ -126,6 +125,63 @@ void where(const KernelArgs& args) {
   visit_dtype(args.outputs[0].dtype(), [&]<class T>() { where_typed<T>(args); });
 }
 
+}  // namespace
+
+// Fused activations of whole results.
+
+void activate(FusedActivation activation, std::span<float> values) {
+  if (activation == FusedActivation::kNone) return;
+  if (activation == FusedActivation::kRelu) {
+    vectorized([&]() __attribute__((always_inline)) {
+      for (float& value : values) value = value <= 0.0f ? 0.0f : value;
+    });
+    return;
+  }
+  for (float& value : values) value = activated(activation, value);
+}
+
+// Casts between float32 and the 16-bit types; the others stay with the reference kernels.
+
+namespace {
+
+void cast(const KernelArgs& args) {
+  const Tensor& from = args.inputs[0];
+  const MutableTensor& to = args.outputs[0];
+  const auto count = static_cast<std::size_t>(from.num_elements());
+  if (from.dtype() == DType::kFloat32 && is_half(to.dtype())) {
+    narrow(args.in<float>(0).data(), to.dtype(), to.data(), count);
+  } else if (is_half(from.dtype()) && to.dtype() == DType::kFloat32) {
+    widen(from.dtype(), from.bytes().data(), args.out<float>(0).data(), count);
+  } else {
+    reference_kernels().find(OpId::kCast, from.dtype())(args);
+  }
+}
+
+// Dropout on floats without a branch per element.
+
+void dropout(const KernelArgs& args) {
+  const auto& attributes = args.attributes_as<DropoutAttributes>();
+  const RandomStream stream(attributes.key);
+  const float rate = static_cast<float>(attributes.rate);
+  const float scale = static_cast<float>(1.0 / (1.0 - attributes.rate));
+  const auto x = args.in<float>(0);
+  const auto y = args.out<float>(0);
+  std::array<float, 1024> draws;
+  for (std::size_t first = 0; first < x.size(); first += draws.size()) {
+    const std::size_t count = std::min(draws.size(), x.size() - first);
+    stream.fill_uniform(first, std::span(draws).first(count));
+    const float* __restrict from = x.data() + first;
+    float* __restrict to = y.data() + first;
+    vectorized([&]() __attribute__((always_inline)) {
+      for (std::size_t i = 0; i < count; ++i) {
+        // A mask, not a product: a dropped infinity is 0.
+        const std::int32_t kept = -static_cast<std::int32_t>(draws[i] >= rate);
+        to[i] = std::bit_cast<float>(kept & std::bit_cast<std::int32_t>(from[i] * scale));
+      }
+    });
+  }
+}
+
 template <class Function>
 void set_unary(KernelTable& table, OpId op) {
   table.set(op, DType::kFloat32, unary<Function, float>);
@@ -173,76 +229,9 @@ void register_fast_elementwise_kernels(KernelTable& table) {
   set_comparison<Greater>(table, OpId::kGreater);
   set_comparison<GreaterEqual>(table, OpId::kGreaterEqual);
   table.set(OpId::kWhere, DType::kBool, where);
-}
-
-// Fused activations of whole results.
-
-void activate(FusedActivation activation, std::span<float> values) {
-  if (activation == FusedActivation::kNone) return;
-  if (activation == FusedActivation::kRelu) {
-    vectorized([&]() __attribute__((always_inline)) {
-      for (float& value : values) value = value <= 0.0f ? 0.0f : value;
-    });
-    return;
-  }
-  for (float& value : values) value = activated(activation, value);
-}
-
-// Casts between float32 and the 16-bit types; the others stay with the reference kernels.
-
-namespace {
-
-void cast(const KernelArgs& args) {
-  const Tensor& from = args.inputs[0];
-  const MutableTensor& to = args.outputs[0];
-  const auto count = static_cast<std::size_t>(from.num_elements());
-  if (from.dtype() == DType::kFloat32 && is_half(to.dtype())) {
-    narrow(args.in<float>(0).data(), to.dtype(), to.data(), count);
-  } else if (is_half(from.dtype()) && to.dtype() == DType::kFloat32) {
-    widen(from.dtype(), from.bytes().data(), args.out<float>(0).data(), count);
-  } else {
-    reference_kernels().find(OpId::kCast, from.dtype())(args);
-  }
-}
-
-}  // namespace
-
-void register_fast_cast_kernels(KernelTable& table) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     table.set(OpId::kCast, dtype, cast);
   }
-}
-
-// Dropout on floats without a branch per element.
-
-namespace {
-
-void dropout(const KernelArgs& args) {
-  const auto& attributes = args.attributes_as<DropoutAttributes>();
-  const RandomStream stream(attributes.key);
-  const float rate = static_cast<float>(attributes.rate);
-  const float scale = static_cast<float>(1.0 / (1.0 - attributes.rate));
-  const auto x = args.in<float>(0);
-  const auto y = args.out<float>(0);
-  std::array<float, 1024> draws;
-  for (std::size_t first = 0; first < x.size(); first += draws.size()) {
-    const std::size_t count = std::min(draws.size(), x.size() - first);
-    stream.fill_uniform(first, std::span(draws).first(count));
-    const float* __restrict from = x.data() + first;
-    float* __restrict to = y.data() + first;
-    vectorized([&]() __attribute__((always_inline)) {
-      for (std::size_t i = 0; i < count; ++i) {
-        // A mask, not a product: a dropped infinity is 0.
-        const std::int32_t kept = -static_cast<std::int32_t>(draws[i] >= rate);
-        to[i] = std::bit_cast<float>(kept & std::bit_cast<std::int32_t>(from[i] * scale));
-      }
-    });
-  }
-}
-
-}  // namespace
-
-void register_fast_dropout_kernels(KernelTable& table) {
   table.set(OpId::kDropout, DType::kFloat32, dropout);
 }
 

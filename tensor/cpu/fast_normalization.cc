@@ -1,8 +1,5 @@
-// Batch normalisation on floats, vectorised over channels.
+// Batch normalisation and local response normalisation on floats, vectorised over channels.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Statistics are summed row after row in double, each channel by itself: an order that depends on
-// the shape alone.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -11,6 +8,12 @@
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
+
+// Batch normalisation.
+//
+// Statistics are summed row after row in double, each channel by itself: an order that depends on
+// the shape alone.
+
 namespace {
 
 using Sums = std::vector<double>;
@@ -137,12 +140,167 @@ void batch_norm_grad(const KernelArgs& args) {
   });
 }
 
+// Local response normalisation: oneDNN has a plain loop.
+//
+// Some pixels at a time: their channels lie in rows with `radius` zeros at either end, so that
+// window sums need no limits. They add the same elements in the same order as the reference kernel,
+// and zeros. Each pass goes over all pixels of the block before the next one: a sum that reads what
+// was written just before, at other offsets, would wait for it.
+
+// Work space of a block stays in the first-level cache.
+constexpr std::size_t kBlockFloats = 1536;
+
+/// powers[i] = bases[i]^-beta, without pow for the usual exponents.
+[[gnu::always_inline]] inline void negative_powers(const float* __restrict base, std::size_t count,
+                                                   double beta, float* __restrict power) {
+  if (beta == 0.5) {
+    for (std::size_t i = 0; i < count; ++i) power[i] = 1.0f / std::sqrt(base[i]);
+  } else if (beta == 0.75) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const float root = std::sqrt(base[i]);
+      power[i] = 1.0f / (root * std::sqrt(root));
+    }
+  } else if (beta == 1.0) {
+    for (std::size_t i = 0; i < count; ++i) power[i] = 1.0f / base[i];
+  } else {
+    for (std::size_t i = 0; i < count; ++i) power[i] = std::pow(base[i], static_cast<float>(-beta));
+  }
+}
+
+/// sums[c] = row[c] + ... + row[c + 2 kRadius].
+template <std::size_t kRadius>
+[[gnu::always_inline]] inline void sum_known_windows(const float* __restrict row,
+                                                     std::size_t channels, float* __restrict sums) {
+  for (std::size_t c = 0; c < channels; ++c) {
+    float sum = 0.0f;
+    for (std::size_t shift = 0; shift <= 2 * kRadius; ++shift) sum += row[c + shift];
+    sums[c] = sum;
+  }
+}
+
+[[gnu::always_inline]] inline void sum_windows(const float* __restrict row, std::size_t radius,
+                                               std::size_t channels, float* __restrict sums) {
+  if (radius == 2) return sum_known_windows<2>(row, channels, sums);
+  if (radius == 4) return sum_known_windows<4>(row, channels, sums);
+  if (radius == 5) return sum_known_windows<5>(row, channels, sums);
+  std::fill_n(sums, channels, 0.0f);
+  for (std::size_t shift = 0; shift <= 2 * radius; ++shift) {
+    for (std::size_t c = 0; c < channels; ++c) sums[c] += row[c + shift];
+  }
+}
+
+/// Work space of some pixels.
+struct Block {
+  Block(const LrnAttributes& attributes, std::size_t num_channels)
+      : a(attributes),
+        channels(num_channels),
+        radius(std::min(static_cast<std::size_t>(attributes.depth_radius), channels)),
+        stride(channels + 2 * radius),
+        num_pixels(std::max<std::size_t>(1, kBlockFloats / std::max<std::size_t>(1, stride))),
+        padded(num_pixels * stride),
+        sums(num_pixels * channels),
+        bases(sums.size()),
+        powers(sums.size()) {}
+
+  float* row(std::size_t pixel) { return padded.data() + pixel * stride; }
+
+  [[gnu::always_inline]] void sum_all(std::size_t pixels) {
+    for (std::size_t p = 0; p < pixels; ++p) {
+      sum_windows(row(p), radius, channels, sums.data() + p * channels);
+    }
+  }
+
+  [[gnu::always_inline]] void compute_powers(const float* x, std::size_t pixels) {
+    for (std::size_t p = 0; p < pixels; ++p) {
+      const float* __restrict from = x + p * channels;
+      float* __restrict square = row(p) + radius;
+      for (std::size_t c = 0; c < channels; ++c) square[c] = from[c] * from[c];
+    }
+    sum_all(pixels);
+    const float bias = static_cast<float>(a.bias), alpha = static_cast<float>(a.alpha);
+    const float* __restrict sum = sums.data();
+    float* __restrict base = bases.data();
+    for (std::size_t i = 0; i < pixels * channels; ++i) base[i] = bias + alpha * sum[i];
+    negative_powers(base, pixels * channels, a.beta, powers.data());
+  }
+
+  /// Calls body(first element, number of pixels) block by block.
+  template <class Body>
+  [[gnu::always_inline]] void for_each_block(std::size_t size, const Body& body) const {
+    for (std::size_t i = 0; i < size; i += num_pixels * channels) {
+      body(i, std::min(num_pixels, (size - i) / channels));
+    }
+  }
+
+  const LrnAttributes& a;
+  std::size_t channels, radius, stride, num_pixels;
+  std::vector<float> padded, sums, bases, powers;
+};
+
+std::size_t channels_of(const KernelArgs& args) {
+  return static_cast<std::size_t>(args.inputs[0].shape().dim(-1));
+}
+
+void lrn(const KernelArgs& args) {
+  const auto x = args.in<float>(0);
+  const auto y = args.out<float>(0);
+  Block block(args.attributes_as<LrnAttributes>(), channels_of(args));
+  vectorized([&]() __attribute__((always_inline)) {
+    block.for_each_block(
+        x.size(), [&](std::size_t first, std::size_t pixels) __attribute__((always_inline)) {
+          const float* __restrict from = x.data() + first;
+          float* __restrict to = y.data() + first;
+          block.compute_powers(from, pixels);
+          const float* __restrict power = block.powers.data();
+          for (std::size_t i = 0; i < pixels * block.channels; ++i) to[i] = from[i] * power[i];
+        });
+  });
+}
+
+/// One block of the gradient: x, dy and dx of its pixels.
+[[gnu::always_inline]] inline void lrn_grad_block(Block& block, const float* __restrict x,
+                                                  const float* __restrict dy, float* __restrict dx,
+                                                  std::size_t pixels, float factor) {
+  block.compute_powers(x, pixels);
+  const float* __restrict power = block.powers.data();
+  const float* __restrict base = block.bases.data();
+  for (std::size_t p = 0; p < pixels; ++p) {
+    float* __restrict value = block.row(p) + block.radius;
+    const std::size_t first = p * block.channels;
+    for (std::size_t c = 0; c < block.channels; ++c) {
+      const std::size_t i = first + c;
+      value[c] = dy[i] * x[i] * power[i] / base[i];
+    }
+  }
+  block.sum_all(pixels);
+  const float* __restrict sum = block.sums.data();
+  for (std::size_t i = 0; i < pixels * block.channels; ++i) {
+    dx[i] = dy[i] * power[i] - factor * x[i] * sum[i];
+  }
+}
+
+void lrn_grad(const KernelArgs& args) {
+  const auto x = args.in<float>(0), dy = args.in<float>(1);
+  const auto dx = args.out<float>(0);
+  Block block(args.attributes_as<LrnAttributes>(), channels_of(args));
+  const float factor = static_cast<float>(2.0 * block.a.alpha * block.a.beta);
+  vectorized([&]() __attribute__((always_inline)) {
+    block.for_each_block(
+        x.size(), [&](std::size_t first, std::size_t pixels) __attribute__((always_inline)) {
+          lrn_grad_block(block, x.data() + first, dy.data() + first, dx.data() + first, pixels,
+                         factor);
+        });
+  });
+}
+
 }  // namespace
 
 void register_fast_normalization_kernels(KernelTable& table) {
   table.set(OpId::kBatchNormTraining, DType::kFloat32, batch_norm_training);
   table.set(OpId::kBatchNormInference, DType::kFloat32, batch_norm_inference);
   table.set(OpId::kBatchNormGrad, DType::kFloat32, batch_norm_grad);
+  table.set(OpId::kLrn, DType::kFloat32, lrn);
+  table.set(OpId::kLrnGrad, DType::kFloat32, lrn_grad);
 }
 
 }  // namespace tutti::internal

@@ -182,19 +182,10 @@ void set_reductions(KernelTable& table) {
   table.set(OpId::kArgMin, kDType, arg_extreme<Less, T>);
 }
 
-}  // namespace
-
-void register_fast_reduction_kernels(KernelTable& table) {
-  set_reductions<float>(table);
-  set_reductions<double>(table);
-}
-
 // The gradient of a bias on floats: the sum of rows, vectorised over channels.
 //
 // Blocks of 64 rows are added in float, blocks in double: fast, accurate, and an order that depends
 // on the shape alone.
-
-namespace {
 
 constexpr std::size_t kRowsPerBlock = 64;
 
@@ -223,7 +214,9 @@ void bias_grad(const KernelArgs& args) {
 
 }  // namespace
 
-void register_fast_bias_kernels(KernelTable& table) {
+void register_fast_reduction_kernels(KernelTable& table) {
+  set_reductions<float>(table);
+  set_reductions<double>(table);
   table.set(OpId::kBiasGrad, DType::kFloat32, bias_grad);
 }
 

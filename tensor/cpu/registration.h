@@ -1,7 +1,9 @@
-// Where the CPU kernels announce themselves to builtin_kernels.cc: one function per topic.
+// What CPU kernels share: where they announce themselves to builtin_kernels.cc, one function per
+// file, and fused activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "tutti/tensor/kernel_table.h"
@@ -14,34 +16,24 @@ namespace tutti::internal {
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
 void register_shape_kernels(KernelTable& table);
-void register_matmul_reference_kernels(KernelTable& table);
-void register_convolution_reference_kernels(KernelTable& table);
-void register_pooling_reference_kernels(KernelTable& table);
+void register_product_reference_kernels(KernelTable& table);
+void register_image_reference_kernels(KernelTable& table);
 void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
-void register_group_normalization_kernels(KernelTable& table);
-void register_resizing_kernels(KernelTable& table);
-void register_scanning_kernels(KernelTable& table);
-void register_random_reference_kernels(KernelTable& table);
 
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
-void register_fast_cast_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
-void register_fast_bias_kernels(KernelTable& table);
-void register_fast_pooling_kernels(KernelTable& table);
+void register_fast_image_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
-void register_fast_lrn_kernels(KernelTable& table);
 void register_fast_group_normalization_kernels(KernelTable& table);
-void register_fast_dropout_kernels(KernelTable& table);
-void register_fast_resizing_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
 /// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 
-/// What cpu_kernels() computes matrix products and convolutions with.
-std::string cpu_math_description();
+/// Replaces every element by its activation: what matmul and conv2d apply to their result.
+void activate(FusedActivation activation, std::span<float> values);
 
 }  // namespace tutti::internal

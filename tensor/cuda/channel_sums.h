@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/elements.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/pack.h"
 
 namespace tutti::cuda {
 

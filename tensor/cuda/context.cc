@@ -4,13 +4,48 @@
 
 #include <atomic>
 
-#include "tutti/tensor/cuda/graph.h"
+#include "tutti/tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 namespace {
 
 /// Captures under way in this process: other contexts' streams may take part in each.
 std::atomic<int> num_captures{0};
+
+/// Captured work, made ready to be launched many times.
+class Graph final : public DeviceGraph {
+ public:
+  /// Takes `captured`. Launches go to `stream`, which outlives this. The GPU must be selected.
+  Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream);
+  /// What was launched still runs to its end.
+  ~Graph() override;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override;
+
+ private:
+  const Gpu gpu_;
+  const cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+Graph::Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream)
+    : gpu_(gpu), stream_(stream) {
+  const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
+  (void)cudaGraphDestroy(captured);
+  check(status, "cudaGraphInstantiate");
+  // Now, and not as part of the first launch.
+  check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
+}
+
+Graph::~Graph() {
+  gpu_.use_quietly([this] { (void)cudaGraphExecDestroy(executable_); });
+}
+
+void Graph::launch() {
+  gpu_.use([this] { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); });
+}
 
 }  // namespace
 
@@ -166,6 +201,96 @@ std::unique_ptr<DeviceGraph> Context::end_capture() {
     check(cudaStreamEndCapture(stream, &captured), "end_capture");
     return std::make_unique<Graph>(gpu_, captured, stream);
   });
+}
+
+// What kernels do: looked up and called.
+
+namespace {
+
+const KernelTable& table() {
+  static const KernelTable table = [] {
+    KernelTable filled;
+    register_kernels(filled);
+    return filled;
+  }();
+  return table;
+}
+
+/// The dtype that kernels are looked up by.
+DType dtype_of(const DeviceCall& call) {
+  return call.inputs.empty() ? call.outputs[0].dtype : call.inputs[0].dtype;
+}
+
+}  // namespace
+
+void register_kernels(KernelTable& table) {
+  register_elementwise_kernels(table);
+  register_reduction_kernels(table);
+  register_shape_kernels(table);
+  register_indexing_kernels(table);
+  register_scanning_kernels(table);
+  register_loss_kernels(table);
+  register_group_normalization_kernels(table);
+  register_local_response_kernels(table);
+  register_resizing_kernels(table);
+  register_dropout_kernels(table);
+  register_matmul_kernels(table);
+  register_convolution_kernels(table);
+  register_pooling_kernels(table);
+  register_batch_normalization_kernels(table);
+  register_softmax_kernels(table);
+}
+
+Math::Math(const Gpu& gpu, const Streams& streams)
+    : gpu_(gpu), streams_(streams), libraries_(std::make_unique<MathLibraries>()) {}
+
+Math::~Math() {
+  // The libraries give back memory of the GPU that is selected.
+  gpu_.use_quietly([] {});
+}
+
+bool Math::supports(OpId op, DType dtype) const { return table().find(op, dtype) != nullptr; }
+
+void Math::run(const DeviceCall& call, Workspace& workspace) {
+  gpu_.use([&] {
+    const DType dtype = dtype_of(call);
+    const Kernel kernel = table().find(call.op, dtype);
+    if (kernel == nullptr) {
+      fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", dtype,
+           " on GPUs; cast to float32, or run it on cpu:0");
+    }
+    kernel({call.inputs, call.outputs, call.attributes, call.step_values,
+            streams_[StreamId::kCompute], *libraries_, workspace});
+  });
+}
+
+void Math::fill(const DeviceTensor& tensor, double value) {
+  gpu_.use([&] { cuda::fill(tensor, value, streams_[StreamId::kCompute]); });
+}
+
+void Math::update(const DeviceUpdate& update) {
+  gpu_.use([&] { cuda::update(update, streams_[StreamId::kCompute]); });
+}
+
+void Math::combine(const DeviceCombine& combine, StreamId stream) {
+  gpu_.use([&] { cuda::combine(combine, streams_[stream]); });
+}
+
+void Math::copy_many(std::span<const DeviceCopy> copies, StreamId stream) {
+  gpu_.use([&] { cuda::copy_many(copies, streams_[stream]); });
+}
+
+void Math::scatter(const DeviceScatter& scatter) {
+  gpu_.use([&] { cuda::scatter(scatter, streams_[StreamId::kCompute]); });
+}
+
+void Math::count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) {
+  gpu_.use([&] { cuda::count_non_finite(tensors, counts, streams_[StreamId::kCompute]); });
+}
+
+void Math::sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                           Workspace& workspace) {
+  gpu_.use([&] { cuda::sums_of_squares(tensors, sums, workspace, streams_[StreamId::kCompute]); });
 }
 
 }  // namespace tutti::cuda

@@ -6,10 +6,11 @@
 
 #include <array>
 #include <memory>
+#include <span>
 
 #include "tutti/tensor/cuda/events.h"
 #include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/math.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/device_backend.h"
 
 namespace tutti::cuda {
@@ -28,6 +29,30 @@ class Streams {
  private:
   const Gpu gpu_;
   std::array<cudaStream_t, 3> streams_{};
+};
+
+/// Finds kernels in the table and calls them with the GPU selected.
+class Math final : public DeviceMath {
+ public:
+  /// Both outlive this.
+  Math(const Gpu& gpu, const Streams& streams);
+  ~Math() override;
+
+  bool supports(OpId op, DType dtype) const override;
+  void run(const DeviceCall& call, Workspace& workspace) override;
+  void fill(const DeviceTensor& tensor, double value) override;
+  void update(const DeviceUpdate& update) override;
+  void combine(const DeviceCombine& combine, StreamId stream) override;
+  void copy_many(std::span<const DeviceCopy> copies, StreamId stream) override;
+  void scatter(const DeviceScatter& scatter) override;
+  void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) override;
+  void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                       Workspace& workspace) override;
+
+ private:
+  const Gpu& gpu_;
+  const Streams& streams_;
+  const std::unique_ptr<MathLibraries> libraries_;
 };
 
 class Context final : public DeviceContext {

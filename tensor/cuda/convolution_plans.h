@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tutti/tensor/cuda/convolution_graph.h"
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {

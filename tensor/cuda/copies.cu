@@ -1,12 +1,17 @@
-// Copies between tensors with strides: plain ones in wide units, transpositions by tiles.
+// Copies: between tensors with strides, many small ones at once, and of a matrix transposed.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/cuda/copies.h"
 
 #include <algorithm>
 
+#include "tutti/tensor/cuda/batches.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
 
 namespace tutti::cuda {
+
+// Between tensors with strides: plain ones in wide units, transpositions by tiles.
+
 namespace {
 
 constexpr int kTile = 32;
@@ -149,6 +154,113 @@ void copy_strided(const Shape& shape, std::size_t element_size, const StridedEle
              axes, source, target);
     }
   });
+}
+
+// Many small copies in one launch: what packs gradients into buckets and unpacks them.
+
+namespace {
+
+constexpr int kItems = 128;  // of 24 bytes
+constexpr std::int64_t kBytesPerBlock = 32 * 1024;
+
+/// Bytes [first, end) in units of T, the last ones singly.
+template <class T>
+__device__ __forceinline__ void copy_bytes(const DeviceCopy& copy, std::int64_t first,
+                                           std::int64_t end) {
+  constexpr std::int64_t kUnit = sizeof(T);
+  const auto* const from = static_cast<const char*>(copy.from);
+  auto* const to = static_cast<char*>(copy.to);
+  const std::int64_t whole = first + (end - first) / kUnit * kUnit;
+#pragma unroll 4
+  for (std::int64_t i = first + threadIdx.x * kUnit; i < whole; i += kThreads * kUnit) {
+    *reinterpret_cast<T*>(to + i) = *reinterpret_cast<const T*>(from + i);
+  }
+  for (std::int64_t i = whole + threadIdx.x; i < end; i += kThreads) to[i] = from[i];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const __grid_constant__ Batch<DeviceCopy, kItems> batch) {
+  const auto share = batch.share(kBytesPerBlock);
+  const DeviceCopy& copy = batch.items[share.item];
+  const auto bytes = static_cast<std::int64_t>(copy.bytes);
+  const std::int64_t past = share.first + kBytesPerBlock, end = past < bytes ? past : bytes;
+  const auto bits =
+      reinterpret_cast<std::uintptr_t>(copy.from) | reinterpret_cast<std::uintptr_t>(copy.to);
+  if (bits % 16 == 0) {
+    copy_bytes<Bytes16>(copy, share.first, end);
+  } else if (bits % 4 == 0) {
+    copy_bytes<std::uint32_t>(copy, share.first, end);
+  } else if (bits % 2 == 0) {
+    copy_bytes<std::uint16_t>(copy, share.first, end);
+  } else {
+    copy_bytes<std::uint8_t>(copy, share.first, end);
+  }
+}
+
+}  // namespace
+
+void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream) {
+  for_each_batch<kItems>(
+      copies, kBytesPerBlock,
+      [](const DeviceCopy& copy) { return static_cast<std::int64_t>(copy.bytes); },
+      [stream](const Batch<DeviceCopy, kItems>& batch) {
+        launch(copy_kernel, batch.num_blocks, kThreads, stream, batch);
+      });
+}
+
+// A matrix transposed: filters between our layout (HWIO) and cuDNN's (OHWI).
+
+namespace {
+
+constexpr std::int64_t kMaxGridRows = 65'535;
+
+// One more column than needed, so that a column's elements lie in different banks.
+template <class Bits>
+__global__ void transpose_matrix_tiles(const Bits* from, Bits* to, std::int64_t rows,
+                                       std::int64_t columns) {
+  __shared__ Bits tile[kTile][kTile + 1];
+  const std::int64_t left = std::int64_t{blockIdx.x} * kTile;
+  for (std::int64_t top = std::int64_t{blockIdx.y} * kTile; top < rows;
+       top += std::int64_t{gridDim.y} * kTile) {
+    for (int i = static_cast<int>(threadIdx.y); i < kTile; i += kTileRows) {
+      const std::int64_t row = top + i, column = left + threadIdx.x;
+      if (row < rows && column < columns) tile[i][threadIdx.x] = from[row * columns + column];
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.y); i < kTile; i += kTileRows) {
+      const std::int64_t row = top + threadIdx.x, column = left + i;
+      if (row < rows && column < columns) to[column * rows + row] = tile[threadIdx.x][i];
+    }
+    __syncthreads();
+  }
+}
+
+template <class Bits>
+void transpose_as(const void* from, void* to, std::int64_t rows, std::int64_t columns,
+                  cudaStream_t stream) {
+  const auto tiles = [](std::int64_t extent) { return (extent + kTile - 1) / kTile; };
+  const dim3 grid(static_cast<unsigned>(tiles(columns)),
+                  static_cast<unsigned>(std::min(tiles(rows), kMaxGridRows)));
+  launch_cooperative(transpose_matrix_tiles<Bits>, grid, dim3(kTile, kTileRows), stream,
+                     static_cast<const Bits*>(from), static_cast<Bits*>(to), rows, columns);
+}
+
+}  // namespace
+
+void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows,
+                      std::int64_t columns, cudaStream_t stream) {
+  if (rows == 0 || columns == 0) return;
+  switch (size_of(dtype)) {
+    case 2:
+      return transpose_as<std::uint16_t>(from, to, rows, columns, stream);
+    case 4:
+      return transpose_as<std::uint32_t>(from, to, rows, columns, stream);
+    case 8:
+      return transpose_as<std::uint64_t>(from, to, rows, columns, stream);
+    default:
+      fail(ErrorCode::kUnimplemented, "transpose_matrix: expected 2, 4 or 8 bytes an element, got ",
+           to_string(dtype));
+  }
 }
 
 }  // namespace tutti::cuda

@@ -1,23 +1,56 @@
-// Where the kernels of each topic announce themselves, and those that are no operation.
+// Kernels: what one call of an operation gets, the table that finds it, and where each file's
+// kernels are announced to it (context.cc).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/cuda/kernel.h"
+#include <cuda_runtime_api.h>
+
+#include <span>
+#include <variant>
+
+#include "tutti/tensor/device_backend.h"
+#include "tutti/tensor/kernel_table.h"
 
 namespace tutti::cuda {
 
-/// Calls the registration function of every topic (kernel_list.cc).
+class MathLibraries;  // cuBLAS and cuDNN handles of one logical device (math_libraries.h)
+
+/// What a kernel works on. Pointers are of the device's memory: the host must not touch them.
+struct KernelCall {
+  std::span<const DeviceTensor> inputs, outputs;
+  const Attributes& attributes;
+  const void* step_values = nullptr;  // see DeviceCall
+  cudaStream_t stream = nullptr;
+  MathLibraries& libraries;
+  Workspace& workspace;
+
+  template <class T>
+  const T* in(std::size_t i) const {
+    return static_cast<const T*>(inputs[i].data);
+  }
+  template <class T>
+  T* out(std::size_t i) const {
+    return static_cast<T*>(outputs[i].data);
+  }
+  template <class T>
+  const T& attributes_as() const {
+    return std::get<T>(attributes);
+  }
+};
+
+/// Puts the work of one call into its stream.
+using Kernel = void (*)(const KernelCall& call);
+
+using KernelTable = KernelTableOf<Kernel>;
+
+/// Calls the registration function of every file.
 void register_kernels(KernelTable& table);
 
 // Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream follow
 // one another. None needs aligned memory beyond that of its elements; 16 bytes are fastest.
 
-void register_unary_kernels(KernelTable& table);
-void register_binary_kernels(KernelTable& table);
-void register_comparison_kernels(KernelTable& table);
-void register_cast_kernels(KernelTable& table);
-void register_sum_kernels(KernelTable& table);
-void register_extreme_kernels(KernelTable& table);
+void register_elementwise_kernels(KernelTable& table);
+void register_reduction_kernels(KernelTable& table);
 void register_shape_kernels(KernelTable& table);
 void register_indexing_kernels(KernelTable& table);
 void register_scanning_kernels(KernelTable& table);

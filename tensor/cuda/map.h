@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
 #include "tutti/tensor/cuda/strided_axes.h"
 

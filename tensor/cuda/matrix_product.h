@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/kernels.h"
 
 namespace tutti::cuda {
 

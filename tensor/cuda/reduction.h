@@ -8,7 +8,7 @@
 // b), result(value).
 #pragma once
 
-#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/strided_axes.h"
 #include "tutti/tensor/cuda/team.h"
 

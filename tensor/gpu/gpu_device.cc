@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <unordered_map>
 
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/graph_memory.h"
-#include "tutti/tensor/gpu/host_copies.h"
 #include "tutti/tensor/gpu/peer_work.h"
-#include "tutti/tensor/gpu/pending_updates.h"
 #include "tutti/tensor/gpu/pinned_memory.h"
 #include "tutti/tensor/ops/checks.h"
 
@@ -86,6 +86,64 @@ OpenedGpus& opened_gpus() {
 }
 
 }  // namespace
+
+/// Updates grouped into launches, which follow each other in the order in which they were begun.
+/// One thread at a time.
+struct GpuDevice::PendingUpdates {
+  /// What the updates of one launch have in common.
+  struct Launch {
+    DType dtype = DType::kFloat32;
+    DeviceRule rule;
+    const double* step_values = nullptr;
+  };
+
+  bool empty() const { return groups_.empty(); }
+  /// Whether the launches would still apply all updates of the item's weights in the order of the
+  /// calls.
+  bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
+  void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
+  void run(DeviceMath& math) const;
+
+ private:
+  struct Group {
+    Launch launch;
+    std::vector<DeviceUpdateItem> items;
+  };
+  std::size_t group_of(const Launch& launch) const;
+
+  std::vector<Group> groups_;
+  std::unordered_map<const void*, std::size_t> last_group_;  // of each variable's weights
+  std::vector<BufferRef> buffers_;
+};
+
+std::size_t GpuDevice::PendingUpdates::group_of(const Launch& launch) const {
+  const auto found = std::ranges::find_if(groups_, [&](const Group& group) {
+    return group.launch.dtype == launch.dtype && group.launch.rule.id == launch.rule.id &&
+           group.launch.rule.constants == launch.rule.constants &&
+           group.launch.step_values == launch.step_values;
+  });
+  return static_cast<std::size_t>(found - groups_.begin());
+}
+
+bool GpuDevice::PendingUpdates::fits(const Launch& launch, const DeviceUpdateItem& item) const {
+  const auto last = last_group_.find(item.weights);
+  return last == last_group_.end() || last->second < group_of(launch);
+}
+
+void GpuDevice::PendingUpdates::add(const Launch& launch, const DeviceUpdateItem& item,
+                                    std::vector<BufferRef> buffers) {
+  const std::size_t group = group_of(launch);
+  if (group == groups_.size()) groups_.push_back({launch, {}});
+  groups_[group].items.push_back(item);
+  last_group_[item.weights] = group;
+  std::ranges::move(buffers, std::back_inserter(buffers_));
+}
+
+void GpuDevice::PendingUpdates::run(DeviceMath& math) const {
+  for (const auto& [launch, items] : groups_) {
+    math.update({launch.dtype, launch.rule, items, launch.step_values});
+  }
+}
 
 class GpuDevice::Memory final : public MemorySource {
  public:

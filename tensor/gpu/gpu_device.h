@@ -119,6 +119,13 @@ class GpuDevice {
 };
 
 namespace internal {
+struct GpusForTest {
+  std::vector<LogicalGpu> gpus;
+  DeviceBackend* backend = nullptr;
+};
+/// While `gpus` is not nullptr, logical_gpus() and gpu_backend() answer from it. Only for tests, in
+/// one thread; call close_gpus_for_test() before and after.
+void set_gpus_for_test(const GpusForTest* gpus);
 /// Closes the opened devices, so that the next use opens them anew. Only where no tensor lives on
 /// one: for tests that replace the backend.
 void close_gpus_for_test();

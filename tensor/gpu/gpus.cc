@@ -9,7 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/gpu/gpus_for_test.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/inventory.h"
 #include "tutti/tensor/gpu/load_backend.h"
 

@@ -7,7 +7,6 @@
 
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/memory_of_allocator.h"
 
 namespace tutti {
 namespace {

@@ -72,10 +72,7 @@ Tensor softsign(const Operand& x) {
 
 namespace {
 
-using namespace internal;
-
 Tensor over_last_axis(OpId op, const Operand& x) {
-  defined(op, x);
   require_floating(op, x);
   if (x.shape().rank() < 1) fail_op(op, x.where, "expected [..., classes], got ", x.shape());
   return dispatch_unary(op, x);
@@ -144,7 +141,6 @@ Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& l
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
   constexpr OpId op = OpId::kSoftmaxCrossEntropy;
   defined(op, labels);
-  defined(op, logits);
   require_floating(op, logits);
   require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
   if (logits.shape().rank() != 2 || labels.shape() != logits.shape()) {
@@ -162,7 +158,6 @@ Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
 Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits) {
   constexpr OpId op = OpId::kSigmoidCrossEntropy;
   defined(op, labels);
-  defined(op, logits);
   require_floating(op, logits);
   require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
   if (labels.shape() != logits.shape()) {

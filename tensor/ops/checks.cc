@@ -82,12 +82,6 @@ int checked_axis(std::string_view operation, const Operand& x, int axis, int ran
   return axis < 0 ? axis + rank : axis;
 }
 
-void require_rank(OpId op, const Operand& x, int rank) {
-  if (defined(op, x).rank() != rank) [[unlikely]] {
-    fail_op(op, x.where, "expected rank ", rank, ", got shape ", x.shape(), "; try reshape()");
-  }
-}
-
 Tensor dispatch_unary(OpId op, const Operand& x, Attributes attributes) {
   const Tensor& tensor = defined(op, x);
   return dispatch_one(
@@ -112,7 +106,6 @@ WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
 
 void check_window(OpId op, const Operand& x, std::int64_t window_h, std::int64_t window_w,
                   std::int64_t stride_h, std::int64_t stride_w) {
-  defined(op, x);
   require_floating(op, x);
   if (x.shape().rank() != 4) {
     fail_op(op, x.where, "expected an input [batch, height, width, channels], got ", x.shape());

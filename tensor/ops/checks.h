@@ -38,7 +38,6 @@ void require_index(OpId op, const Operand& x);
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where);
 /// `axis` as 0 .. rank-1, for a tensor (or a result) of `rank` axes made from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
-void require_rank(OpId op, const Operand& x, int rank);
 
 /// One call with one input of x's dtype and shape.
 Tensor dispatch_unary(OpId op, const Operand& x, Attributes attributes = {});

@@ -3,7 +3,6 @@
 #include "tutti/tensor/ops/elementwise.h"
 
 #include "tutti/tensor/ops/checks.h"
-#include "tutti/tensor/ops/elementwise_grad.h"
 
 namespace tutti {
 
@@ -166,8 +165,6 @@ Tensor stop_gradient(const Operand& x) { return dispatch_unary(OpId::kStopGradie
 // Gradients of activations: checks and calls.
 
 namespace {
-
-using namespace internal;
 
 Tensor activation_grad(OpId op, const Operand& dy, const Operand& y) {
   require_floating(op, dy);

@@ -75,4 +75,13 @@ Tensor where(const Operand& condition, const Operand& a, const Operand& b);
 /// x, as a constant for every tape.
 Tensor stop_gradient(const Operand& x);
 
+/// dy times the activation's derivative. dy and y (the activation's result) have one shape and
+/// floating type.
+Tensor relu_grad(const Operand& dy, const Operand& y);
+Tensor sigmoid_grad(const Operand& dy, const Operand& y);
+Tensor tanh_grad(const Operand& dy, const Operand& y);
+Tensor elu_grad(const Operand& dy, const Operand& y);
+/// The same from the activation's input x.
+Tensor gelu_grad(const Operand& dy, const Operand& x);
+
 }  // namespace tutti

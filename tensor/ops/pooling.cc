@@ -77,8 +77,6 @@ Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
 
 // Images of another size: checks and calls.
 
-using namespace internal;
-
 Tensor upsample2d(const Operand& x, UpsampleOptions options) {
   constexpr OpId op = OpId::kUpsample;
   require_floating(op, x);

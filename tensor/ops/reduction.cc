@@ -47,10 +47,13 @@ Tensor reduce(OpId op, const Operand& x, const ReduceOptions& options) {
                        x.where});
 }
 
+void require_number(OpId op, const Operand& x) {
+  if (defined(op, x).dtype() != DType::kBool) return;
+  fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; try cast()");
+}
+
 Tensor reduce_numbers(OpId op, const Operand& x, const ReduceOptions& options) {
-  if (defined(op, x).dtype() == DType::kBool) {
-    fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; try cast()");
-  }
+  require_number(op, x);
   return reduce(op, x, options);
 }
 
@@ -60,16 +63,13 @@ Tensor reduce_bools(OpId op, const Operand& x, const ReduceOptions& options) {
 }
 
 Tensor arg_extreme(OpId op, const Operand& x, int axis) {
-  const Tensor& tensor = defined(op, x);
-  if (tensor.dtype() == DType::kBool) {
-    fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; try cast()");
-  }
+  require_number(op, x);
   axis = checked_axis(to_string(op), x, axis, x.shape().rank());
   const Shape shape = x.shape().without_axis(axis);
   if (x.shape().dim(axis) == 0 && shape.num_elements() > 0) {
     fail_op(op, x.where, "axis ", axis, " of shape ", x.shape(), " has no elements");
   }
-  return dispatch_one({op, {tensor}, {{shape, DType::kInt64}}, AxisAttributes{axis}, x.where});
+  return dispatch_one({op, {x.tensor}, {{shape, DType::kInt64}}, AxisAttributes{axis}, x.where});
 }
 
 }  // namespace
@@ -127,17 +127,6 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
 }
 
 // Running sums and the largest elements: checks and calls.
-
-namespace {
-
-using namespace internal;
-
-void require_number(OpId op, const Operand& x) {
-  if (defined(op, x).dtype() != DType::kBool) return;
-  fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; try cast()");
-}
-
-}  // namespace
 
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options) {
   constexpr OpId op = OpId::kCumulativeSum;

@@ -122,8 +122,6 @@ Tensor broadcast_to(const Operand& x, const Shape& shape) {
 
 namespace {
 
-using namespace internal;
-
 std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 /// The permutation that brings axis `from` to place `to` and keeps the others in order.

@@ -149,8 +149,6 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
 
 // Operations with indices: one_hot, gather, scatter_rows.
 
-using namespace internal;
-
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype, double on, double off) {
   constexpr OpId kOp = OpId::kOneHot;
   require_index(kOp, indices);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tests/autograd/gradient_case.h"
-#include "tutti/tensor/ops/elementwise_grad.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti::gradient_check {
 

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/model/learning_rates.h"
+#include "tutti/model/callbacks.h"
 #include "tutti/tutti.h"
 
 namespace tutti {

@@ -1,7 +1,6 @@
 // Layers as objects: names, weights, sub-layers, sharing, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/layers.h"
 
 namespace tutti {

@@ -10,7 +10,6 @@
 #include "tests/model/model_helpers.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
-#include "tutti/model/learning_rates.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {

@@ -16,7 +16,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/gpus_for_test.h"
 #include "tutti/tensor/kernel_table.h"
 
 namespace tutti::testing {

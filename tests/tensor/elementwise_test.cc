@@ -10,7 +10,6 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/ops/elementwise_grad.h"
 
 namespace tutti {
 namespace elementwise_test {

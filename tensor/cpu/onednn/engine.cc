@@ -4,32 +4,24 @@
 
 #include <dlfcn.h>
 
+#include <string_view>
+#include <utility>
+
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
+#include "tutti/tensor/cpu/registration.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {
 
-dnnl::cpu_isa onednn_isa(MaxIsa isa) {
-  switch (isa) {
-    case MaxIsa::kSse2:  // oneDNN has nothing below
-    case MaxIsa::kSse41:
-      return dnnl::cpu_isa::sse41;
-    case MaxIsa::kAvx:
-      return dnnl::cpu_isa::avx;
-    case MaxIsa::kAvx2:
-      return dnnl::cpu_isa::avx2;
-    case MaxIsa::kAvx512Core:
-      return dnnl::cpu_isa::avx512_core;
-    case MaxIsa::kAll:
-      break;
-  }
-  return dnnl::cpu_isa::all;
-}
+/// In the order of MaxIsa; oneDNN has nothing below SSE4.1.
+constexpr dnnl::cpu_isa kCaps[] = {dnnl::cpu_isa::sse41,       dnnl::cpu_isa::sse41,
+                                   dnnl::cpu_isa::avx,         dnnl::cpu_isa::avx2,
+                                   dnnl::cpu_isa::avx512_core, dnnl::cpu_isa::all};
 
 dnnl::engine make_engine() {
-  if (dnnl::set_max_cpu_isa(onednn_isa(max_isa())) != dnnl::status::success) {
+  if (dnnl::set_max_cpu_isa(kCaps[static_cast<std::size_t>(max_isa())]) != dnnl::status::success) {
     log_warning(
         concat("oneDNN ran before tutti in this process: its instruction set cannot be capped at ",
                to_string(max_isa()), " any more; results may differ between processors"));
@@ -70,6 +62,24 @@ ThreadState& thread_state() {
   return state;
 }
 
+// What oneDNN uses: the cap (ours or its own ONEDNN_MAX_CPU_ISA) applied to this processor.
+std::string_view effective_isa() {
+  constexpr std::pair<dnnl::cpu_isa, std::string_view> kNames[] = {
+      {dnnl::cpu_isa::sse41, "sse41"},
+      {dnnl::cpu_isa::avx, "avx"},
+      {dnnl::cpu_isa::avx2, "avx2"},
+      {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
+      {dnnl::cpu_isa::avx512_core, "avx512_core"},
+      {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
+      {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
+      {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"}};
+  const dnnl::cpu_isa used = dnnl::get_effective_cpu_isa();
+  for (const auto& [isa, name] : kNames) {
+    if (isa == used) return name;
+  }
+  return "baseline";
+}
+
 }  // namespace
 
 const dnnl::engine& onednn_engine() {
@@ -101,6 +111,13 @@ dnnl::primitive_attr onednn_attributes() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attributes;
+}
+
+std::string onednn_description() {
+  (void)onednn_engine();  // the cap counts from here on
+  const dnnl_version_t* version = dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, ", ",
+                effective_isa());
 }
 
 }  // namespace tutti::internal

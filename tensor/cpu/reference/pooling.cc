@@ -1,10 +1,14 @@
-// Pooling and its gradients as plain loops over windows.
+// Pooling, and enlarging images, as plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "tutti/tensor/cpu/registration.h"
+#include "tutti/tensor/cpu/upsampling.h"
 
 namespace tutti::internal {
+
+// Pooling and its gradients: loops over windows.
+
 namespace {
 
 /// The part of a window that lies on the image.
@@ -113,19 +117,53 @@ void average_pool_grad(const KernelArgs& args) {
                   });
 }
 
+// Enlarging: each pixel of the result is a weighted sum of at most four.
+
 template <class T>
-void register_pooling_for(KernelTable& table) {
+void upsample(const KernelArgs& args) {
+  const Shape& shape = args.inputs[0].shape();
+  const std::int64_t channels = shape[3];
+  const T* x = args.in<T>(0).data();
+  T* y = args.out<T>(0).data();
+  std::ranges::fill(args.out<T>(0), T{0});
+  for_each_part<T>(shape, args.attributes_as<UpsampleAttributes>(),
+                   [=](std::int64_t small, std::int64_t large, T weight) {
+                     for (std::int64_t c = 0; c < channels; ++c) {
+                       y[large + c] += weight * x[small + c];
+                     }
+                   });
+}
+
+template <class T>
+void upsample_gradient(const KernelArgs& args) {
+  const Shape& shape = args.outputs[0].shape();
+  const std::int64_t channels = shape[3];
+  const T* dy = args.in<T>(0).data();
+  T* dx = args.out<T>(0).data();
+  std::ranges::fill(args.out<T>(0), T{0});
+  for_each_part<T>(shape, args.attributes_as<UpsampleAttributes>(),
+                   [=](std::int64_t small, std::int64_t large, T weight) {
+                     for (std::int64_t c = 0; c < channels; ++c) {
+                       dx[small + c] += weight * dy[large + c];
+                     }
+                   });
+}
+
+template <class T>
+void register_image_kernels_for(KernelTable& table) {
   table.set(OpId::kMaxPool, dtype_of<T>(), max_pool<T>);
   table.set(OpId::kMaxPoolGrad, dtype_of<T>(), max_pool_grad<T>);
   table.set(OpId::kAveragePool, dtype_of<T>(), average_pool<T>);
   table.set(OpId::kAveragePoolGrad, dtype_of<T>(), average_pool_grad<T>);
+  table.set(OpId::kUpsample, dtype_of<T>(), upsample<T>);
+  table.set(OpId::kUpsampleGrad, dtype_of<T>(), upsample_gradient<T>);
 }
 
 }  // namespace
 
-void register_pooling_reference_kernels(KernelTable& table) {
-  register_pooling_for<float>(table);
-  register_pooling_for<double>(table);
+void register_image_reference_kernels(KernelTable& table) {
+  register_image_kernels_for<float>(table);
+  register_image_kernels_for<double>(table);
 }
 
 }  // namespace tutti::internal

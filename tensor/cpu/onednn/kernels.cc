@@ -1,16 +1,55 @@
-// Convolution and its gradients on oneDNN.
+// What oneDNN computes: matrix products, convolution and its gradients, all float32.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Images stay NHWC; the filter is reordered from HWIO into the layout the primitive wants.
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
-#include "tutti/tensor/cpu/activation.h"
+#include "tutti/core/error.h"
 #include "tutti/tensor/cpu/onednn/engine.h"
-#include "tutti/tensor/cpu/onednn/onednn_kernels.h"
+#include "tutti/tensor/cpu/registration.h"
 
 namespace tutti::internal {
+
+// Matrix products on sgemm (row-major), with bias and activation.
+
 namespace {
+
+// C starts as the bias in every row, to which sgemm adds the product.
+void fill_bias(std::span<const float> bias, std::span<float> c) {
+  for (std::size_t first = 0; first < c.size(); first += bias.size()) {
+    std::ranges::copy(bias, c.begin() + static_cast<std::ptrdiff_t>(first));
+  }
+}
+
+void onednn_matmul(const KernelArgs& args) {
+  const auto& attributes = args.attributes_as<MatMulAttributes>();
+  const Shape& sa = args.inputs[0].shape();
+  const Shape& sb = args.inputs[1].shape();
+  const Shape& sc = args.outputs[0].shape();
+  const std::int64_t m = sc.dim(-2), n = sc.dim(-1);
+  const std::int64_t k = sa.dim(attributes.transpose_a ? -2 : -1);
+  const auto c = args.out<float>(0);
+  const bool with_bias = args.inputs.size() > 2;
+  if (with_bias) fill_bias(args.in<float>(2), c);
+  if (k == 0) {
+    if (!with_bias) std::ranges::fill(c, 0.0f);
+    return activate(attributes.activation, c);
+  }
+  const std::int64_t batch = sc.num_elements() / (m * n);
+  for (std::int64_t i = 0; i < batch; ++i) {
+    const float* a = args.in<float>(0).data() + (sa.rank() > 2 ? i * m * k : 0);
+    const float* b = args.in<float>(1).data() + (sb.rank() > 2 ? i * k * n : 0);
+    const auto status = dnnl_sgemm(attributes.transpose_a ? 'T' : 'N',
+                                   attributes.transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, sa.dim(-1),
+                                   b, sb.dim(-1), with_bias ? 1.0f : 0.0f, c.data() + i * m * n, n);
+    TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
+  }
+  activate(attributes.activation, c);
+}
+
+// Convolution and its gradients.
+//
+// Images stay NHWC; the filter is reordered from HWIO into the layout the primitive wants.
 
 using dnnl::memory;
 using dims = memory::dims;
@@ -171,8 +210,6 @@ bool left_to_reference(OpId op, const KernelArgs& args) {
   return true;
 }
 
-}  // namespace
-
 void onednn_conv2d(const KernelArgs& args) {
   if (left_to_reference(OpId::kConv2d, args)) return;
   const auto& attributes = args.attributes_as<Conv2dAttributes>();
@@ -245,6 +282,29 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
               {DNNL_ARG_DIFF_WEIGHTS, gradient}},
              made.description.scratchpad_desc());
   if (made.reorder.primitive) made.reorder.run(gradient, plain);
+}
+
+/// `kernel` on one thread, with oneDNN's exceptions as ours.
+template <Kernel kernel>
+void guarded(const KernelArgs& args) {
+  const OneThread one_thread;
+  try {
+    kernel(args);
+  } catch (const dnnl::error& error) {
+    const bool memory = error.status == dnnl_out_of_memory;
+    fail(memory ? ErrorCode::kResourceExhausted : ErrorCode::kInternal, "oneDNN: ", error.what(),
+         " (status ", static_cast<int>(error.status), ")");
+  }
+}
+
+}  // namespace
+
+void register_onednn_kernels(KernelTable& table) {
+  (void)onednn_engine();  // caps the instruction set before anything else uses oneDNN
+  table.set(OpId::kConv2d, DType::kFloat32, guarded<onednn_conv2d>);
+  table.set(OpId::kConv2dBackwardInput, DType::kFloat32, guarded<onednn_conv2d_backward_input>);
+  table.set(OpId::kConv2dBackwardFilter, DType::kFloat32, guarded<onednn_conv2d_backward_filter>);
+  table.set(OpId::kMatMul, DType::kFloat32, guarded<onednn_matmul>);
 }
 
 }  // namespace tutti::internal
