@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "tutti/cross_device_ops/canonical_nodes.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/reduce_op.h"
 

@@ -3,7 +3,7 @@
 #include "tutti/cross_device_ops/mpi/mpi_elements.h"
 
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/combine.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 
 namespace tutti::internal {
