@@ -47,6 +47,13 @@ void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> node
 
 namespace internal {
 
+/// SUM, MIN, MAX and PRODUCT of every type; of bool MIN and MAX alone. What combines more than two
+/// values in several steps must refuse 16-bit types itself: it would round each.
+inline bool can_combine(ReduceOp op, DType dtype) {
+  if (op == ReduceOp::kMean) return false;
+  return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+}
+
 /// out[i] = left[i] op right[i]: the tree of two.
 inline void combine(ReduceOp op, DType dtype, const std::byte* left, const std::byte* right,
                     std::byte* out, std::size_t count) {

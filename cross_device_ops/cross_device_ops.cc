@@ -5,7 +5,6 @@
 #include "tutti/cross_device_ops/buffer_checks.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/cross_device_ops/sparse.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
 
 namespace tutti {

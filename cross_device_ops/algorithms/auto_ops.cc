@@ -4,13 +4,12 @@
 
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
-#include "tutti/cross_device_ops/local/canonical.h"
-#include "tutti/cross_device_ops/local/supports.h"
+#include "tutti/cross_device_ops/local/local_ops.h"
 
 namespace tutti {
 
-bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::can_combine(op, dtype, device);
+bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType) const {
+  return internal::can_combine(op, dtype);
 }
 
 void AutoOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

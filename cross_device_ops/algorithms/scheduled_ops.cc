@@ -4,7 +4,6 @@
 
 #include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/gpu/gpu_steps.h"
-#include "tutti/cross_device_ops/local/supports.h"
 
 namespace tutti {
 namespace {
@@ -22,9 +21,9 @@ const internal::Algorithm& named(std::string_view name) {
 
 ScheduledOps::ScheduledOps(std::string_view algorithm) : algorithm_(named(algorithm)) {}
 
-bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
+bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType) const {
   if (is_half(dtype) && !algorithm_.combines_once) return false;
-  return internal::can_combine(op, dtype, device);
+  return internal::can_combine(op, dtype);
 }
 
 void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

@@ -175,9 +175,7 @@ std::shared_ptr<BufferAllocator> Communicator::allocator() const {
 }
 
 bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {
-  const bool combines = collective == Collective::kAllReduce || collective == Collective::kReduce ||
-                        collective == Collective::kReduceScatter;
-  if (!combines) return state_->engine().supports(collective, ReduceOp::kSum, dtype);
+  if (!combines(collective)) return state_->engine().supports(collective, ReduceOp::kSum, dtype);
   if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) return false;
   if (op == ReduceOp::kMean && !is_floating(dtype)) return false;
   const DType combined = is_half(dtype) ? DType::kFloat32 : dtype;

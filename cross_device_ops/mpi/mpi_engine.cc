@@ -109,9 +109,7 @@ class MpiEngine final : public CollectiveEngine {
   std::string_view name() const override { return "mpi"; }
   /// Not 16-bit numbers, which MPI has not; the communicator brings them as float32.
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
-    if (!combines(collective)) return true;
-    if (op == ReduceOp::kMean || is_half(dtype)) return false;
-    return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+    return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
   /// MPI only recommends it; Open MPI and MPICH do the same steps for the same call and ranks.
   Determinism determinism() const override { return Determinism::kRunToRun; }

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/builtin_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
 #include "tutti/tensor/gpu/gpu_device.h"

@@ -28,10 +28,7 @@ class SharedEngine final : public CollectiveEngine, private GroupCalls {
   int size() const override { return group_->size(); }
   std::string_view name() const override { return "canonical"; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
-    const bool combines = collective == Collective::kAllReduce ||
-                          collective == Collective::kReduce ||
-                          collective == Collective::kReduceScatter;
-    return !combines || dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+    return !combines(collective) || can_combine(op, dtype);
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
 
