@@ -10,6 +10,4 @@
 #include "tutti/core/executor.h"                    // threads
 #include "tutti/cross_device_ops/communicator.h"    // collectives of ranks on plain memory
 #include "tutti/cross_device_ops/mpi/mpi.h"         // whether there is MPI
-#include "tutti/cross_device_ops/plugin.h"          // operations from shared libraries
 #include "tutti/cross_device_ops/registry.h"        // choosing and adding operations
-#include "tutti/cross_device_ops/tensor_communication.h"  // collectives on tensors

@@ -13,7 +13,6 @@
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
-#include "tutti/cross_device_ops/plugin.h"
 #if TUTTI_NCCL
 #include "tutti/cross_device_ops/nccl/nccl_ops.h"
 #endif

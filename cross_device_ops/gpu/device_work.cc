@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 namespace {
@@ -144,3 +146,27 @@ bool are_on_gpus(std::string_view who, std::span<const ReplicaBuffer> inputs,
 }
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+PendingReduction::PendingReduction() = default;
+PendingReduction::~PendingReduction() = default;  // the works join
+PendingReduction::PendingReduction(PendingReduction&&) noexcept = default;
+PendingReduction& PendingReduction::operator=(PendingReduction&&) noexcept = default;
+
+void PendingReduction::join() {
+  const auto works = std::exchange(works_, {});
+  const auto actions = std::exchange(actions_, {});
+  for (const auto& work : works) work->join();
+  for (const auto& action : actions) action();
+}
+
+void PendingReduction::add(std::unique_ptr<internal::DeviceWork> work) {
+  works_.push_back(std::move(work));
+}
+
+void PendingReduction::after_join(std::function<void()> action) {
+  actions_.push_back(std::move(action));
+}
+
+}  // namespace tutti

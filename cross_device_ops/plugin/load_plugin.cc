@@ -8,8 +8,8 @@
 #include <string>
 
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/plugin/abi_cross_device_ops.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 namespace {

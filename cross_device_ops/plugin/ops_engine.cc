@@ -15,7 +15,6 @@
 #include "tutti/cross_device_ops/cross_device_ops_access.h"
 #include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/plugin/abort_watch.h"
-#include "tutti/cross_device_ops/plugin/prefix_store.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
@@ -36,6 +35,24 @@ ReplicaBuffer buffer_of(const ConstElements& elements) {
 ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
+
+/// A part of a store: sees `prefix` + key where its user says key.
+class PrefixStore final : public KeyValueStore {
+ public:
+  PrefixStore(std::shared_ptr<KeyValueStore> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  void set(std::string_view key, std::string_view value) override { store_->set(full(key), value); }
+  std::optional<std::string> get(std::string_view key) override { return store_->get(full(key)); }
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return store_->wait(full(key), deadline);
+  }
+
+ private:
+  std::string full(std::string_view key) const { return prefix_ + std::string(key); }
+
+  std::shared_ptr<KeyValueStore> store_;
+  std::string prefix_;
+};
 
 /// What an engine and those of its subgroups are made of.
 struct Parts {

@@ -1,7 +1,7 @@
 // Groups of the operations that the registry knows.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/testing/cross_device_ops/subject.h"
 

@@ -14,7 +14,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti {

@@ -4,8 +4,8 @@
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/net/shm_transport.h"
 #include "tutti/cluster/net/tcp_transport.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::transport_suite {
 

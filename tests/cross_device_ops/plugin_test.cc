@@ -1,6 +1,6 @@
 // Plugins in shared libraries: a good one is an operation like any other, a bad one a clear error.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/cross_device_ops_access.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/plugin/plugin_table.h"
 
 namespace tutti {
