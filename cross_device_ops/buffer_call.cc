@@ -84,10 +84,6 @@ void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   std::memcpy(to.data, from.data, from.num_bytes());
 }
 
-void copy_elements(const std::byte* from, std::byte* to, std::size_t num_bytes) {
-  if (num_bytes > 0 && from != to) std::memcpy(to, from, num_bytes);
-}
-
 std::vector<Device> devices_of(const BufferCall& call) {
   std::vector<Device> devices;
   for (const ReplicaBuffer& buffer : call.inputs) devices.push_back(buffer.device);

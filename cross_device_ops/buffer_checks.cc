@@ -1,9 +1,8 @@
 // What buffers of several replicas must have in common before anything is done with them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/buffer_checks.h"
+#include "tutti/cross_device_ops/buffer_call.h"
 
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/gpu/device_work.h"
 
 namespace tutti::internal {
 namespace {
@@ -21,6 +20,19 @@ void require_one_dtype(std::string_view who, std::string_view kind,
       fail(ErrorCode::kInvalidArgument, who, ": buffers of replicas differ; expected ", expected,
            " as in the input of replica 0, got ", buffers[r].dtype, " in the ", kind,
            " of replica ", r);
+    }
+  }
+}
+
+void require_one_kind_of_device(std::string_view who, std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs) {
+  const ReplicaBuffer& first = outputs.front();
+  for (const auto& [kind, buffers] : {std::pair("input", inputs), std::pair("output", outputs)}) {
+    for (std::size_t r = 0; r < buffers.size(); ++r) {
+      if (buffers[r].device.type == first.device.type) continue;
+      fail(ErrorCode::kInvalidArgument, who, ": buffers on CPU and GPU; expected one kind, got ",
+           first.device, " and ", buffers[r].device, " (the ", kind, " of replica ", r,
+           "); try Tensor::to() first");
     }
   }
 }
@@ -81,7 +93,7 @@ void require_count(std::string_view who, std::string_view what, std::size_t expe
 void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
                    std::span<const ReplicaBuffer> outputs,
                    const std::function<bool(std::size_t input, std::size_t output)>& in_place) {
-  are_on_gpus(who, inputs, outputs);
+  require_one_kind_of_device(who, inputs, outputs);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     for (std::size_t other = 0; other < o; ++other) {
       if (!overlap(outputs[o], outputs[other])) continue;

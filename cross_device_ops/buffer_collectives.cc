@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/buffer_checks.h"
+#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
@@ -82,7 +82,7 @@ void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuf
   internal::require_apart(name(), {}, buffers, never_in_place);
   const bool alone = buffers.size() == 1 && !spans_processes();
   if (first.count == 0 || alone) return;  // the mean of one value is that value
-  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options);
+  carry_out({.op = op, .outputs = buffers}, options);
 }
 
 void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -196,7 +196,7 @@ PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
   internal::require_apart(name(), {}, buffers, never_in_place);
   PendingReduction pending;
   if (first.count == 0 || (buffers.size() == 1 && !spans_processes())) return pending;
-  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options, &pending);
+  carry_out({.op = op, .outputs = buffers}, options, &pending);
   return pending;
 }
 
@@ -243,31 +243,32 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
 }
 
 void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {
-  if (call.outputs.front().device.type == DeviceType::kCpu) return dispatch_to_own(call);
+  if (call.outputs.front().device.type == DeviceType::kCpu)
+    return internal::carry_out_unchecked(*this, call);
   auto work = std::make_unique<internal::DeviceWork>(internal::devices_of(call));
-  dispatch_to_own(internal::BoundCall(call, *work).call());
+  internal::carry_out_unchecked(*this, internal::BoundCall(call, *work).call());
   if (!pending) return work->join();
   pending->add(std::move(work));
 }
 
-void CrossDeviceOps::dispatch_to_own(const BufferCall& call) {
+void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) {
   switch (call.collective) {
     case Collective::kAllReduce:
-      return all_reduce_buffers(call.op, call.outputs);
+      return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      return reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
+      return ops.reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
     case Collective::kBroadcast:
-      return broadcast_buffers(call.outputs, call.root);
+      return ops.broadcast_buffers(call.outputs, call.root);
     case Collective::kAllGather:
-      return all_gather_buffers(call.inputs, call.outputs, call.counts);
+      return ops.all_gather_buffers(call.inputs, call.outputs, call.counts);
     case Collective::kReduceScatter:
-      return reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
+      return ops.reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
     case Collective::kAllToAll:
-      return all_to_all_buffers(call.inputs, call.outputs, call.counts);
+      return ops.all_to_all_buffers(call.inputs, call.outputs, call.counts);
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInternal, name(), ": no such collective on buffers");
+  fail(ErrorCode::kInternal, ops.name(), ": no such collective on buffers");
 }
 
 }  // namespace tutti

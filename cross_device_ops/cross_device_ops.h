@@ -20,9 +20,10 @@
 
 namespace tutti {
 
+class CrossDeviceOps;
 namespace internal {
 struct BufferCall;
-struct CrossDeviceOpsAccess;
+void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 }  // namespace internal
 
 /// A value to be reduced, and the devices (one or more) that want the result.
@@ -182,11 +183,10 @@ class CrossDeviceOps {
                                   std::span<const std::size_t> counts);
 
  private:
-  friend struct internal::CrossDeviceOpsAccess;
+  friend void internal::carry_out_unchecked(CrossDeviceOps& ops, const internal::BufferCall& call);
   void carry_out(const internal::BufferCall& call, const CommunicationOptions& options,
                  PendingReduction* pending = nullptr);
   void dispatch(const internal::BufferCall& call, PendingReduction* pending);
-  void dispatch_to_own(const internal::BufferCall& call);
 };
 
 }  // namespace tutti

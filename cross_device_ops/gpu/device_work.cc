@@ -131,20 +131,6 @@ bool reaches(Device reader, Device owner) {
   return from == to || gpu_backend()->can_access_peer(from, to);
 }
 
-bool are_on_gpus(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                 std::span<const ReplicaBuffer> outputs) {
-  const ReplicaBuffer& first = outputs.front();
-  for (const auto& [kind, buffers] : {std::pair("input", inputs), std::pair("output", outputs)}) {
-    for (std::size_t r = 0; r < buffers.size(); ++r) {
-      if (buffers[r].device.type == first.device.type) continue;
-      fail(ErrorCode::kInvalidArgument, who, ": buffers on CPU and GPU; expected one kind, got ",
-           first.device, " and ", buffers[r].device, " (the ", kind, " of replica ", r,
-           "); try Tensor::to() first");
-    }
-  }
-  return first.device.type == DeviceType::kGpu;
-}
-
 }  // namespace tutti::internal
 
 namespace tutti {

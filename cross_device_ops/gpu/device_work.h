@@ -67,9 +67,4 @@ class DeviceWork {
 /// Whether kernels of `reader` can read the memory of `owner`.
 bool reaches(Device reader, Device owner);
 
-/// Whether the buffers are a GPU's. Throws kInvalidArgument naming replicas and devices for a mix
-/// of kinds; `who` is the operation.
-bool are_on_gpus(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                 std::span<const ReplicaBuffer> outputs);
-
 }  // namespace tutti::internal

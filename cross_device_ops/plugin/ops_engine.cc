@@ -5,14 +5,13 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/plugin/abort_watch.h"
 #include "tutti/tensor/buffer.h"
@@ -31,7 +30,6 @@ ReplicaBuffer buffer_of(const ConstElements& elements) {
   return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
 }
 
-// What is copied is bytes: those may begin anywhere.
 ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
@@ -103,7 +101,6 @@ class OpsEngine final : public CollectiveEngine {
  private:
   bool is_native(Collective collective, ReduceOp op, DType dtype) const;
   void run_native(const CollectiveCall& call);
-  void all_reduce(const CollectiveCall& call);
   void close(const Error& reason) noexcept;
   void throw_if_closed();
 
@@ -141,47 +138,26 @@ void OpsEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
 }
 
 void OpsEngine::run_native(const CollectiveCall& call) {
-  using Access = CrossDeviceOpsAccess;
+  if (call.outputs.size() > 1) {  // an operation pays for each call
+    return run_packed(call, [this](const CollectiveCall& flat) { run_native(flat); });
+  }
   ReplicaBuffer input, output;
   if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
   if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
-  const std::span<const ReplicaBuffer> inputs(&input, 1), outputs(&output, 1);
-  switch (call.collective) {
-    case Collective::kAllReduce:
-      return all_reduce(call);
-    case Collective::kReduce:
-      return Access::reduce(*ops_, call.op, inputs, call.root == rank() ? &output : nullptr,
-                            call.root);
-    case Collective::kBroadcast:
-      output = as_bytes(output);
-      return Access::broadcast(*ops_, outputs, call.root);
-    case Collective::kAllGather: {
-      input = as_bytes(input);
-      output = as_bytes(output);
-      std::vector<std::size_t> lengths(call.counts.begin(), call.counts.end());
-      for (std::size_t& length : lengths) length *= size_of(call.dtype);
-      return Access::all_gather(*ops_, inputs, outputs, lengths);
-    }
-    case Collective::kReduceScatter:
-      return Access::reduce_scatter(*ops_, call.op, inputs, outputs, call.counts);
-    case Collective::kAllToAll:
-    case Collective::kBarrier:
-      break;
+  std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
+  BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
+  if (!combines(call.collective)) {  // what is copied is bytes: those may begin anywhere
+    input = as_bytes(input);
+    output = as_bytes(output);
+    for (std::size_t& count : counts) count *= size_of(call.dtype);
   }
-  TUTTI_CHECK(false, "run_native: ", to_string(call.collective), " is done with messages");
-}
-
-// In place.
-void OpsEngine::all_reduce(const CollectiveCall& call) {
-  if (call.outputs.size() > 1) {  // an operation pays for each call
-    return run_packed(call, [this](const CollectiveCall& flat) { all_reduce(flat); });
+  if (call.collective == Collective::kReduce && call.root != rank()) own.outputs = {};
+  if (call.collective == Collective::kAllReduce) {  // in place
+    copy_buffer(input, output);
+    own.inputs = {};
   }
-  const ConstElements& from = call.inputs[0];
-  const ReplicaBuffer buffer = buffer_of(call.outputs[0]);
-  if (from.count > 0 && from.data != buffer.data) {
-    std::memcpy(buffer.data, from.data, from.num_bytes());
-  }
-  CrossDeviceOpsAccess::all_reduce(*ops_, call.op, std::span(&buffer, 1));
+  if (call.collective == Collective::kBroadcast) own.inputs = {};
+  carry_out_unchecked(*ops_, own);
 }
 
 void OpsEngine::close(const Error& reason) noexcept {
