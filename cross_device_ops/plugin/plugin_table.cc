@@ -57,25 +57,12 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
            "tutti_cross_device_ops_v1): ", sizeof(Table), ", or that of another version, from ",
            kSmallest, " on");
   }
-  // Members beyond the plugin's size stay NULL; those beyond ours are not looked at.
-  Table known{};
-  std::memcpy(&known, table, std::min(size, sizeof(Table)));
   PluginTable checked;
   checked.path = path;
+  // Members beyond the plugin's size stay NULL; those beyond ours are not looked at.
+  Table& known = checked.calls;
+  std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);
-  checked.create = known.create;
-  checked.destroy = known.destroy;
-  checked.supports = known.supports;
-  checked.all_reduce = known.all_reduce;
-  checked.determinism = known.determinism;
-  checked.spans_processes = known.spans_processes;
-  checked.reduce = known.reduce;
-  checked.broadcast = known.broadcast;
-  checked.all_gather = known.all_gather;
-  checked.reduce_scatter = known.reduce_scatter;
-  checked.all_to_all = known.all_to_all;
-  checked.abort = known.abort;
-  checked.sliceable = known.sliceable;
   require(known.create != nullptr, "create", checked);
   require(known.destroy != nullptr, "destroy", checked);
   require(known.supports != nullptr, "supports", checked);
