@@ -10,7 +10,6 @@
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/plugin/ops_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
-#include "tutti/cross_device_ops/shared/window_engine.h"
 
 namespace tutti {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "tutti/core/spin_wait.h"
 #include "tutti/cross_device_ops/collective_header.h"
-#include "tutti/cross_device_ops/shared/part_lanes.h"
+#include "tutti/cross_device_ops/shared/group_parts.h"
 
 namespace tutti::internal {
 

@@ -11,13 +11,6 @@
 namespace tutti::internal {
 namespace {
 
-bool works_in_place(const CollectiveCall& call) {
-  return call.inputs.size() == call.outputs.size() &&
-         std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
-           return input.data == output.data;
-         });
-}
-
 // What a rank gives to others: of a broadcast the root's buffer.
 template <class Body>
 void for_each_given(const CollectiveCall& call, int rank, const Body& body) {
@@ -69,7 +62,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
   } else if (show_offsets(call)) {
     seat.flags = WindowSeat::kIsShared;
   }
-  if (works_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
+  if (is_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
 }
 
 bool WindowCalls::show_inline(const CollectiveCall& call) {

@@ -1,14 +1,10 @@
 // Collectives of processes of one host on memory that all of them map.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/window_engine.h"
+#include "tutti/cross_device_ops/shared/shared_engine.h"
 
-#include <algorithm>
-#include <cstring>
-#include <numeric>
 
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/shared/group_parts.h"
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/staged_reduction.h"
 #include "tutti/cross_device_ops/shared/window_calls.h"
 #include "tutti/cross_device_ops/shared/window_group.h"
