@@ -6,8 +6,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/cross_device_ops/communicator/prepared_call.h"
-
 namespace tutti::internal {
 namespace {
 

@@ -1,6 +1,6 @@
 // Widening, aligning and dividing around an engine's call.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/prepared_call.h"
+#include "tutti/cross_device_ops/communicator/call_request.h"
 
 #include <algorithm>
 #include <array>

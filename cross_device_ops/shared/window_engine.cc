@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
-
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/shared/group_parts.h"
 #include "tutti/cross_device_ops/shared/staged_reduction.h"

@@ -14,7 +14,7 @@
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
-#include "tutti/cross_device_ops/gpu/host_exchange.h"
+#include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
 #include "tutti/tensor/gpu/pinned_memory.h"
