@@ -14,7 +14,6 @@
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/cross_device_ops/per_replica.h"
-#include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 

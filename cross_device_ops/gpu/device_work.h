@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/reduce_op.h"

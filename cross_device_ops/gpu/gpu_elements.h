@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/tensor.h"

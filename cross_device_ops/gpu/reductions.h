@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/testing/cross_device_ops/values.h"
 
 namespace tutti::conformance {
