@@ -1,4 +1,4 @@
-// Works over an endpoint.
+// Which processes and rank a group is of.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/mpi/mpi_transport.h"
 
@@ -12,57 +12,6 @@ namespace {
 
 using internal::MpiEndpoint;
 using internal::MpiHub;
-
-constexpr std::size_t kLongestHead = 256;
-
-class MpiWork final : public Work {
- public:
-  MpiWork(std::shared_ptr<MpiEndpoint> endpoint, MpiEndpoint::Operation operation)
-      : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
-  ~MpiWork() override { endpoint_->cancel(operation_); }
-  bool test() override { return endpoint_->test(*operation_); }
-  void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
-
- private:
-  const std::shared_ptr<MpiEndpoint> endpoint_;
-  const MpiEndpoint::Operation operation_;
-};
-
-class MpiTransport final : public Transport {
- public:
-  explicit MpiTransport(std::shared_ptr<MpiEndpoint> endpoint) : endpoint_(std::move(endpoint)) {}
-  ~MpiTransport() override { endpoint_->close(); }
-
-  int rank() const override { return endpoint_->rank(); }
-  int size() const override { return endpoint_->size(); }
-  std::string_view name() const override { return "mpi"; }
-  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
-                             std::span<const std::byte> body) override {
-    check(peer, head.size());
-    return std::make_unique<MpiWork>(endpoint_, endpoint_->send(peer, tag, head, body));
-  }
-  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
-                             std::span<std::byte> body) override {
-    check(peer, head.size());
-    return std::make_unique<MpiWork>(endpoint_, endpoint_->recv(peer, tag, head, body));
-  }
-  void abort(const Error& reason) noexcept override { endpoint_->abort(reason); }
-  TransportStats stats() const override { return endpoint_->stats(); }
-
- private:
-  void check(int peer, std::size_t head_bytes) const {
-    if (peer < 0 || peer >= size() || peer == rank()) {
-      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank(), " names the peer ", peer,
-           "; expected another rank from 0 to ", size() - 1);
-    }
-    if (head_bytes > kLongestHead) {
-      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank(),
-           ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
-    }
-  }
-
-  const std::shared_ptr<MpiEndpoint> endpoint_;
-};
 
 std::vector<int> processes_of(const MpiOptions& options, int num_processes) {
   std::vector<int> processes = options.processes;
@@ -108,7 +57,9 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   const std::uint64_t group = hash_of(concat(options.name, ":", join(processes)));
   auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
   endpoint->connect(options.timeout);
-  return std::make_shared<MpiTransport>(std::move(endpoint));
+  // Works may outlive the transport, whose end says goodbye.
+  Transport* const transport = endpoint.get();
+  return {transport, [endpoint](Transport*) { endpoint->close(); }};
 }
 
 }  // namespace tutti
