@@ -24,6 +24,18 @@ struct CallRequest {
   std::span<const std::size_t> receive_counts = {};
   const CallOptions& options;
   const SourceLocation& where;
+
+  /// Of this rank's inputs, or of what it receives; whatever is wrong with the request.
+  std::size_t count() const {
+    if (collective == Collective::kBroadcast) return outputs.empty() ? 0 : outputs.front().count;
+    std::size_t sum = 0;
+    for (const ConstElements& input : inputs) sum += input.count;
+    return sum;
+  }
+  DType dtype() const {
+    if (!inputs.empty()) return inputs.front().dtype;
+    return outputs.empty() ? DType::kFloat32 : outputs.front().dtype;
+  }
 };
 
 /// A copy of a request that needs nothing of the caller but the elements.

@@ -43,8 +43,7 @@ class Checker {
   }
 
   void check_dtypes() const {
-    const DType dtype =
-        request_.inputs.empty() ? request_.outputs.front().dtype : request_.inputs.front().dtype;
+    const DType dtype = request_.dtype();
     const auto check = [&](const auto& elements) {
       if (elements.dtype != dtype) {
         wrong("buffers of one call have one type; expected ", dtype, ", got ", elements.dtype);

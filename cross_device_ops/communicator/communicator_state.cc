@@ -42,22 +42,6 @@ std::uint64_t count_of(const CallRequest& request, const CollectiveCall& call) {
   return std::accumulate(call.counts.begin(), call.counts.end(), std::uint64_t{0});
 }
 
-/// Elements of a call that is refused, whatever is wrong with it.
-std::uint64_t count_of(const CallRequest& request) {
-  std::uint64_t count = 0;
-  for (const ConstElements& input : request.inputs) count += input.count;
-  if (request.collective == Collective::kBroadcast && !request.outputs.empty()) {
-    count = request.outputs.front().count;
-  }
-  return count;
-}
-
-DType dtype_of(const CallRequest& request) {
-  if (request.collective == Collective::kBarrier) return DType::kFloat32;
-  if (!request.inputs.empty()) return request.inputs.front().dtype;
-  return request.outputs.empty() ? DType::kFloat32 : request.outputs.front().dtype;
-}
-
 void copy_alone(const ConstElements& from, const Elements& to) {
   if (from.count > 0 && from.data != to.data) std::memmove(to.data, from.data, from.num_bytes());
 }
@@ -124,7 +108,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
   fill_header(request, meeting);
-  header_.count = count_of(request);
+  header_.count = request.count();
   const std::string beginning = beginning_of_refusal(request, header_.rank);
   const std::string& text = reason.message();
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
@@ -201,7 +185,7 @@ void CommunicatorState::fill_text(const CallRequest& request) {
 void CommunicatorState::fill_header(const CallRequest& request, const CollectiveCall& call) {
   header_.collective = request.collective;
   header_.op = request.op;
-  header_.dtype = dtype_of(request);
+  header_.dtype = request.dtype();
   header_.root = request.root;
   header_.count = count_of(request, call);
   const bool uneven = request.collective != Collective::kAllToAll && !are_even(call.counts);
@@ -234,7 +218,7 @@ void CommunicatorState::meet_before_refusing(const CallRequest& request) {
   if (!refusal) return;
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
-  for (const ConstElements& input : request.inputs) meeting.count += input.count;
+  meeting.count = request.count();
   run_recorded(request, meeting);
   throw *refusal;
 }

@@ -74,7 +74,7 @@ Error WindowGroup::why_it_leaves() const {
                concat("rank ", rank(), " has left the group of ", size(), " ranks"));
 }
 
-std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
+void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
   if (!is_connected_) {
     {
       MutexLock lock(mutex_);
@@ -89,7 +89,7 @@ std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint
       throw reason;
     }
   }
-  return ++round_;
+  ++round_;
 }
 
 void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {

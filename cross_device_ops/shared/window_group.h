@@ -131,8 +131,8 @@ class WindowGroup {
   /// With more processes than cores any rank may do any part.
   bool shares_parts() const { return shares_parts_; }
 
-  /// The next round's number. The first time it makes this rank's window and finds the others'.
-  std::uint64_t begin_round(const CollectiveHeader& header, TimePoint deadline);
+  /// The first time it makes this rank's window and finds the others'.
+  void begin_round(const CollectiveHeader& header, TimePoint deadline);
   /// After the seat was filled: waits for all. Throws the reason for which the group is closed, or
   /// closes it with kDeadlineExceeded naming the ranks that did not come, kUnavailable or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
