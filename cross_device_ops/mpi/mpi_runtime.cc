@@ -9,8 +9,8 @@
 #include <memory>
 
 #include "tutti/core/spin_wait.h"
-#include "tutti/cross_device_ops/mpi/mpi.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {
 namespace internal {

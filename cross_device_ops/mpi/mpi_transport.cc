@@ -1,11 +1,13 @@
 // Which processes and rank a group is of.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/mpi/mpi_transport.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 
-#include "tutti/cluster/mpi/mpi_endpoint.h"
+#include "tutti/cross_device_ops/mpi/mpi_endpoint.h"
 
 namespace tutti {
 namespace {
@@ -40,13 +42,6 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
   return static_cast<int>(std::ranges::find(processes, process) - processes.begin());
 }
 
-/// FNV-1a.
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return hash;
-}
-
 }  // namespace
 
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
@@ -54,7 +49,8 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   hub->runtime().require_usable();
   const std::vector<int> processes = processes_of(options, hub->runtime().size());
   const int rank = rank_of(options, processes, hub->runtime().rank());
-  const std::uint64_t group = hash_of(concat(options.name, ":", join(processes)));
+  // Equal on all ranks: the processes of an MPI job are of one build.
+  const std::uint64_t group = std::hash<std::string>()(concat(options.name, ":", join(processes)));
   auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
   endpoint->connect(options.timeout);
   // Works may outlive the transport, whose end says goodbye.
