@@ -76,13 +76,7 @@ bool never_in_place(std::size_t, std::size_t) { return false; }
 
 void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                          const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), buffers);
-  const ReplicaBuffer& first = buffers.front();
-  internal::require_reduction(name(), op, first.dtype);
-  internal::require_apart(name(), {}, buffers, never_in_place);
-  const bool alone = buffers.size() == 1 && !spans_processes();
-  if (first.count == 0 || alone) return;  // the mean of one value is that value
-  carry_out({.op = op, .outputs = buffers}, options);
+  start_all_reduce_in_place(op, buffers, options).join();
 }
 
 void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -195,7 +189,8 @@ PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
   internal::require_reduction(name(), op, first.dtype);
   internal::require_apart(name(), {}, buffers, never_in_place);
   PendingReduction pending;
-  if (first.count == 0 || (buffers.size() == 1 && !spans_processes())) return pending;
+  const bool alone = buffers.size() == 1 && !spans_processes();
+  if (first.count == 0 || alone) return pending;  // the mean of one value is that value
   carry_out({.op = op, .outputs = buffers}, options, &pending);
   return pending;
 }

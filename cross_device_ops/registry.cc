@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/registry.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <utility>
 
@@ -125,22 +126,11 @@ std::string automatic_name(const Group& group) {
 // The name, or what options.implementation stands for when there is none.
 std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const CommunicationImplementation wanted = spec.options.implementation;
-  std::string implied = "canonical";
-  switch (wanted) {
-    case CommunicationImplementation::kAuto:
-      return spec.name.empty() ? automatic_name(group) : spec.name;
-    case CommunicationImplementation::kCanonical:
-      break;
-    case CommunicationImplementation::kRing:
-      implied = "ring";
-      break;
-    case CommunicationImplementation::kNccl:
-      implied = "nccl";
-      break;
-    case CommunicationImplementation::kMpi:
-      implied = "mpi";
-      break;
+  if (wanted == CommunicationImplementation::kAuto) {
+    return spec.name.empty() ? automatic_name(group) : spec.name;
   }
+  std::string implied;  // RING is "ring", and so on
+  for (const char c : to_string(wanted)) implied += static_cast<char>(std::tolower(c));
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
          " is the operation '", implied, "', but '", spec.name, "' is named; try one of the two");

@@ -201,8 +201,7 @@ CollectiveHandle Communicator::start_all_reduce(ReduceOp op, const Elements& dat
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
   const ConstElements input = data;
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data)));
+  return state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data));
 }
 
 void Communicator::all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
@@ -219,8 +218,8 @@ CollectiveHandle Communicator::start_reduce(ReduceOp op, const ConstElements& in
                                             const Elements& output, int root,
                                             const CallOptions& options,
                                             const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root)));
+  return state_->start(
+      Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));
 }
 
 void Communicator::broadcast(const Elements& data, int root, const CallOptions& options,
@@ -231,7 +230,7 @@ void Communicator::broadcast(const Elements& data, int root, const CallOptions& 
 CollectiveHandle Communicator::start_broadcast(const Elements& data, int root,
                                                const CallOptions& options,
                                                const SourceLocation& where) {
-  return CollectiveHandle(state_->start(Asked{options, where}.broadcast(data, root)));
+  return state_->start(Asked{options, where}.broadcast(data, root));
 }
 
 void Communicator::all_gather(const ConstElements& input, const Elements& output, Counts counts,
@@ -242,8 +241,7 @@ void Communicator::all_gather(const ConstElements& input, const Elements& output
 CollectiveHandle Communicator::start_all_gather(const ConstElements& input, const Elements& output,
                                                 Counts counts, const CallOptions& options,
                                                 const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.gather(*state_, input, output, counts)));
+  return state_->start(Asked{options, where}.gather(*state_, input, output, counts));
 }
 
 void Communicator::reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
@@ -256,8 +254,7 @@ CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, const ConstElem
                                                     const Elements& output, Counts counts,
                                                     const CallOptions& options,
                                                     const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts)));
+  return state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts));
 }
 
 void Communicator::all_to_all(const ConstElements& input, const Elements& output,
@@ -270,8 +267,8 @@ CollectiveHandle Communicator::start_all_to_all(const ConstElements& input, cons
                                                 Counts send_counts, Counts receive_counts,
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
-  return CollectiveHandle(state_->start(
-      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts)));
+  return state_->start(
+      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts));
 }
 
 void Communicator::barrier(const CallOptions& options, const SourceLocation& where) {

@@ -85,10 +85,7 @@ std::span<const ConstElements> CommunicatorState::as_inputs(std::span<const Elem
 
 void CommunicatorState::run(const CallRequest& request) {
   if (last_started_ && !last_started_->ended.is_set()) {
-    const std::shared_ptr<PendingCall> call = start(request);
-    call->ended.wait_until(TimePoint::max());
-    if (call->error) std::rethrow_exception(call->error);
-    return;
+    return start(request).wait();
   }
   check(request);
   execute(request);
@@ -123,7 +120,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   throw Error(reason);
 }
 
-std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request) {
+CollectiveHandle CommunicatorState::start(const CallRequest& request) {
   check(request);
   auto call = std::make_shared<PendingCall>(request);
   MutexLock lock(mutex_);
@@ -134,7 +131,7 @@ std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request
   started_.push_back(call);
   last_started_ = call;
   changed_.notify_all();
-  return call;
+  return CollectiveHandle(call);
 }
 
 void CommunicatorState::run_started_calls() {
