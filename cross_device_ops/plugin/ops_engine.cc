@@ -1,6 +1,7 @@
-// Headers by messages, data by an operation.
+// A CrossDeviceOps that spans processes, as the engine of one rank's communicator: headers by
+// messages, data by the operation.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/ops_engine.h"
+#include "tutti/cross_device_ops/plugin/meeting_engine.h"
 
 #include <sys/random.h>
 
@@ -9,7 +10,6 @@
 
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/plugin/meeting_engine.h"
 
 namespace tutti::internal {
 namespace {
