@@ -97,28 +97,11 @@ StagedCall::StagedCall(const BufferCall& call, DType dtype)
   call_.outputs = outputs_.buffers();
 }
 
-BoundCall::BoundCall(const BufferCall& call, DeviceWork& work)
-    : inputs_(call.inputs.begin(), call.inputs.end()),
-      outputs_(call.outputs.begin(), call.outputs.end()),
-      call_(call) {
-  for (ReplicaBuffer& input : inputs_) input.work = &work;
-  for (ReplicaBuffer& output : outputs_) output.work = &work;
-  call_.inputs = inputs_;
-  call_.outputs = outputs_;
-}
-
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   if (from.count == 0 || from.data == to.data) return;
   if (to.work) return to.work->copy(from, to);
   if (to.device.type == DeviceType::kGpu) return copy_on_gpu(from, to);
   std::memcpy(to.data, from.data, from.num_bytes());
-}
-
-std::vector<Device> devices_of(const BufferCall& call) {
-  std::vector<Device> devices;
-  for (const ReplicaBuffer& buffer : call.inputs) devices.push_back(buffer.device);
-  for (const ReplicaBuffer& buffer : call.outputs) devices.push_back(buffer.device);
-  return devices;
 }
 
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {

@@ -57,23 +57,9 @@ class StagedCall {
   BufferCall call_;
 };
 
-/// `call` with `work` in each of its buffers.
-class BoundCall {
- public:
-  BoundCall(const BufferCall& call, DeviceWork& work);
-  const BufferCall& call() const { return call_; }
-
- private:
-  std::vector<ReplicaBuffer> inputs_;
-  std::vector<ReplicaBuffer> outputs_;
-  BufferCall call_;
-};
-
 /// `from`'s elements to the start of `to`, which may be the same memory. On GPUs as part of `work`,
 /// or else (both on one device) by the compute stream.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// The devices of a call's buffers.
-std::vector<Device> devices_of(const BufferCall& call);
 
 /// The sums of counts before each: where the parts begin.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);

@@ -240,8 +240,16 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
 void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {
   if (call.outputs.front().device.type == DeviceType::kCpu)
     return internal::carry_out_unchecked(*this, call);
-  auto work = std::make_unique<internal::DeviceWork>(internal::devices_of(call));
-  internal::carry_out_unchecked(*this, internal::BoundCall(call, *work).call());
+  std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
+  std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  std::vector<Device> devices;
+  for (const ReplicaBuffer& buffer : inputs) devices.push_back(buffer.device);
+  for (const ReplicaBuffer& buffer : outputs) devices.push_back(buffer.device);
+  auto work = std::make_unique<internal::DeviceWork>(devices);
+  for (ReplicaBuffer& buffer : inputs) buffer.work = work.get();
+  for (ReplicaBuffer& buffer : outputs) buffer.work = work.get();
+  internal::carry_out_unchecked(
+      *this, {call.collective, call.op, call.root, inputs, outputs, call.counts});
   if (!pending) return work->join();
   pending->add(std::move(work));
 }

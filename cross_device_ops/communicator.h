@@ -29,7 +29,7 @@ struct CommunicatorOptions {
   /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
   std::string algorithm = "canonical";
   /// How long a call waits for the other ranks.
-  Duration timeout = std::chrono::seconds(120);
+  Duration timeout = kDefaultTimeout;
   /// After this time a waiting call says in the log who is missing, where it is and since when.
   Duration stall_after = std::chrono::seconds(10);
 };

@@ -14,7 +14,6 @@ constexpr std::size_t kLongestHead = 256;
 constexpr std::size_t kShortBytes = std::size_t{16} << 10;
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kChunksInFlight = 4;
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());

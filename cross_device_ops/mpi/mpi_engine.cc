@@ -101,7 +101,7 @@ class MpiEngine final : public MeetingEngine {
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(120));
+    const TimePoint deadline = deadline_after(Clock::system().now(), kDefaultTimeout);
     return std::make_unique<MpiEngine>(link_.subgroup(ranks, number),
                                        messages_->subgroup(ranks, number), deadline);
   }

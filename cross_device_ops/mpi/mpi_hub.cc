@@ -6,7 +6,6 @@ namespace tutti::internal {
 namespace {
 
 constexpr int kTag = 7;
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
 constexpr int kFramesAtOnce = 32;
 constexpr int kRoundsAtOnce = 8;
 

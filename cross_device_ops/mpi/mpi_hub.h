@@ -23,6 +23,9 @@
 
 namespace tutti::internal {
 
+/// For messages that are under way when nothing waits for them any more.
+inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
+
 /// What travels between two ranks in one MPI message: a header and bytes, in memory of its own. The
 /// processes of an MPI job are of one build.
 class MpiFrame {

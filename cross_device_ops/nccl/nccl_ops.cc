@@ -12,8 +12,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(120);
-
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

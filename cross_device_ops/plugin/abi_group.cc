@@ -16,8 +16,6 @@ namespace {
 
 static_assert(TUTTI_LOG_ERROR == static_cast<int>(LogLevel::kError));
 
-constexpr Duration kDefaultWait = std::chrono::minutes(2);
-
 void write_log(std::int32_t level, const char* text) {
   if (!text || level < TUTTI_LOG_DEBUG || level > TUTTI_LOG_ERROR) return;
   log(static_cast<LogLevel>(level), text);
@@ -63,7 +61,7 @@ std::string value_of(KeyValueStore& store, const char* key, std::int64_t timeout
   }
   constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in nanoseconds it still is a number
   const Duration wait = timeout_ms < 0
-                            ? kDefaultWait
+                            ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
   return store.wait(key, deadline_after(Clock::system().now(), wait));
 }
