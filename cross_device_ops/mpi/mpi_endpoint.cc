@@ -135,14 +135,14 @@ std::unique_ptr<Work> MpiEndpoint::send(int peer, std::uint64_t tag,
   operation->is_send = true;
   operation->peer = peer;
   operation->tag = tag;
-  operation->outgoing = body;
+  operation->body = {const_cast<std::byte*>(body.data()), body.size()};
   begin_send(operation, head);
   return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
 }
 
 void MpiEndpoint::begin_send(const Operation& operation, std::span<const std::byte> head) {
   MutexLock lock(hub_->mutex());
-  const std::span<const std::byte> body = operation->outgoing;
+  const std::span<const std::byte> body = operation->body;
   const std::optional<Error>& gone = closed_ ? closed_ : peer(operation->peer).gone;
   if (gone) return operation->end(gone);
   ++stats_.messages_sent;
@@ -197,7 +197,7 @@ void MpiEndpoint::wait(const MpiOperation& operation, TimePoint deadline) {
   fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", operation.peer, " (MPI process ",
        processes_[static_cast<std::size_t>(operation.peer)], ")",
        operation.is_send ? " has not taken" : " has not sent", " the message with tag ",
-       operation.tag, " (body of ", operation.body_bytes(), " bytes) before the deadline of rank ",
+       operation.tag, " (body of ", operation.body.size(), " bytes) before the deadline of rank ",
        rank_);
 }
 
@@ -348,7 +348,7 @@ void MpiEndpoint::take_answer(const MpiFrame::Header& header) {
 }
 
 void MpiEndpoint::send_chunks(const Operation& operation) {
-  const std::span<const std::byte> body = operation->outgoing;
+  const std::span<const std::byte> body = operation->body;
   while (operation->chunks_in_flight < kChunksInFlight && operation->bytes_moved < body.size()) {
     const auto chunk = body.subspan(operation->bytes_moved,
                                     std::min(kChunkBytes, body.size() - operation->bytes_moved));

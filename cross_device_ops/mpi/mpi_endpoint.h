@@ -23,16 +23,14 @@ struct MpiOperation {
   bool is_send = false;
   int peer = 0;
   std::uint64_t tag = 0;
-  std::span<std::byte> head;            // of a receive
-  std::span<std::byte> body;            // of a receive
-  std::span<const std::byte> outgoing;  // of a send
-  std::uint64_t id = 0;                 // of its offer; 0: none
-  std::size_t bytes_moved = 0;          // of the body, in chunks
+  std::span<std::byte> head;    // of a receive
+  std::span<std::byte> body;    // of a send: only read
+  std::uint64_t id = 0;         // of its offer; 0: none
+  std::size_t bytes_moved = 0;  // of the body, in chunks
   int chunks_in_flight = 0;
   std::atomic<bool> ended{false};
   std::optional<Error> error;
 
-  std::size_t body_bytes() const { return is_send ? outgoing.size() : body.size(); }
   void end(std::optional<Error> reason = std::nullopt) {
     if (ended) return;
     error = std::move(reason);
