@@ -14,6 +14,17 @@ namespace {
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
+/// Slice r of buffer r to all others.
+void spread_slices(std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
+  }
+  work.meet();
+}
+
 }  // namespace
 
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
@@ -38,12 +49,7 @@ void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
     const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
     work.combine(op, slices, slices[r]);
   }
-  work.meet();
-  for (std::size_t r = 0; r < buffers.size(); ++r) {
-    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
-    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
-  }
-  work.meet();
+  spread_slices(buffers);
 }
 
 void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
@@ -91,13 +97,7 @@ void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> bu
     const ReplicaBuffer slice = slice_of_all(buffers, r)[r];
     work.copy_from_host(values + (slice.data - buffers[r].data), slice);
   }
-  if (buffers.size() == 1) return;
-  work.meet();
-  for (std::size_t r = 0; r < buffers.size(); ++r) {
-    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
-    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
-  }
-  work.meet();
+  if (buffers.size() > 1) spread_slices(buffers);
 }
 
 }  // namespace tutti::internal
