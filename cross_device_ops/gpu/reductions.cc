@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/gpu/reductions.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
@@ -14,19 +15,8 @@ namespace {
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
-/// Slice r of buffer r to all others.
-void spread_slices(std::span<const ReplicaBuffer> buffers) {
-  DeviceWork& work = *buffers.front().work;
-  work.meet();
-  for (std::size_t r = 0; r < buffers.size(); ++r) {
-    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
-    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
-  }
-  work.meet();
-}
-
-}  // namespace
-
+/// Slice `r` of all buffers, one slice per buffer: cut where vectors of elements begin, so the last
+/// ones may be empty.
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
   const ReplicaBuffer& first = buffers.front();
   const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
@@ -41,6 +31,19 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
   }
   return slices;
 }
+
+/// Slice r of buffer r to all others.
+void spread_slices(std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
+  }
+  work.meet();
+}
+
+}  // namespace
 
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;

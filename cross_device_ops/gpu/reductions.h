@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
@@ -14,10 +13,6 @@
 namespace tutti::internal {
 
 // Buffers of one length and dtype, with a `work`.
-
-/// Slice `r` of all buffers, one slice per buffer: cut where vectors of elements begin, so the last
-/// ones may be empty.
-std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r);
 
 /// In place: each device forms its slice of the result from all buffers, then the slices are
 /// spread. A device reads (V-1)/V of a buffer from its peers, twice: as much as a ring.
