@@ -2,13 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/cluster/connect_ranks.h"            // the best way between processes
-#include "tutti/cluster/file_key_value_store.h"     // how processes find each other
-#include "tutti/cluster/message_key_value_store.h"  // the same over a transport
-#include "tutti/cluster/mpi/mpi_transport.h"        // messages between processes of an MPI job
-#include "tutti/core/executor.h"                    // threads
-#include "tutti/cross_device_ops/communicator.h"    // collectives of ranks on plain memory
-#include "tutti/cross_device_ops/mpi/mpi.h"         // whether there is MPI
-#include "tutti/cross_device_ops/plugin.h"          // operations from shared libraries
-#include "tutti/cross_device_ops/registry.h"        // choosing and adding operations
-#include "tutti/cross_device_ops/tensor_communication.h"  // collectives on tensors
+#include "tutti/cluster/connect_ranks.h"               // the best way between processes
+#include "tutti/cluster/file_key_value_store.h"        // how processes find each other
+#include "tutti/cluster/message_key_value_store.h"     // the same over a transport
+#include "tutti/core/executor.h"                       // threads
+#include "tutti/cross_device_ops/communicator.h"       // collectives of ranks on plain memory
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"  // messages between processes of an MPI job
+#include "tutti/cross_device_ops/registry.h"           // choosing and adding operations

@@ -9,12 +9,12 @@
 #include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/interruption.h"
-#include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {
 namespace {

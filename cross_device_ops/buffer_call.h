@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/replica_buffer.h"
-#include "tutti/tensor/tensor.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 
@@ -17,9 +16,9 @@ struct BufferCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::span<const ReplicaBuffer> inputs;   // all_reduce, broadcast: none
-  std::span<const ReplicaBuffer> outputs;  // reduce: one
-  std::span<const std::size_t> counts;     // as for the `*_buffers` functions
+  std::span<const ReplicaBuffer> inputs = {};   // all_reduce, broadcast: none
+  std::span<const ReplicaBuffer> outputs = {};  // reduce: one
+  std::span<const std::size_t> counts = {};     // as for the `*_buffers` functions
 
   bool reduces() const;
   std::size_t num_members() const { return inputs.empty() ? outputs.size() : inputs.size(); }
@@ -58,27 +57,36 @@ class StagedCall {
   BufferCall call_;
 };
 
-/// `call` with `work` in each of its buffers.
-class BoundCall {
- public:
-  BoundCall(const BufferCall& call, DeviceWork& work);
-  const BufferCall& call() const { return call_; }
-
- private:
-  std::vector<ReplicaBuffer> inputs_;
-  std::vector<ReplicaBuffer> outputs_;
-  BufferCall call_;
-};
-
 /// `from`'s elements to the start of `to`, which may be the same memory. On GPUs as part of `work`,
 /// or else (both on one device) by the compute stream.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// memcpy() that knows buffers without elements or memory.
-void copy_elements(const std::byte* from, std::byte* to, std::size_t num_bytes);
-/// The devices of a call's buffers.
-std::vector<Device> devices_of(const BufferCall& call);
 
 /// The sums of counts before each: where the parts begin.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
+
+/// What the operation implements, of all members in this process or of some: no checks, no MEAN, no
+/// fallback. reduce has no output where the root is in another process.
+void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
+
+// What buffers of several replicas must have in common before anything is done with them.
+// All throw kInvalidArgument; `who` is the operation's name.
+
+void require_mean_is_possible(ReduceOp op, DType dtype);
+/// MEAN of floating types, MIN and MAX alone of bool.
+void require_reduction(std::string_view who, ReduceOp op, DType dtype);
+void require_root(std::string_view who, int root, std::size_t num_members);
+/// One or more, of one count and dtype.
+void require_equal_buffers(std::string_view who, std::span<const ReplicaBuffer> buffers);
+/// One or more, as many outputs as inputs, all of one dtype.
+void require_pairs(std::string_view who, std::span<const ReplicaBuffer> inputs,
+                   std::span<const ReplicaBuffer> outputs);
+/// `what` ("the output of replica 2") has `expected` elements.
+void require_count(std::string_view who, std::string_view what, std::size_t expected,
+                   std::size_t got);
+/// All on CPUs or all on GPUs, and no output overlaps another output, or an input other than as
+/// in_place(input, output) says.
+void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
+                   std::span<const ReplicaBuffer> outputs,
+                   const std::function<bool(std::size_t input, std::size_t output)>& in_place);
 
 }  // namespace tutti::internal

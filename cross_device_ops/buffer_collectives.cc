@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/buffer_checks.h"
+#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
-#include "tutti/cross_device_ops/local/reduction_to_one_device.h"
+#include "tutti/cross_device_ops/local/local_ops.h"
 
 namespace tutti {
 namespace {
@@ -76,13 +76,7 @@ bool never_in_place(std::size_t, std::size_t) { return false; }
 
 void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                          const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), buffers);
-  const ReplicaBuffer& first = buffers.front();
-  internal::require_reduction(name(), op, first.dtype);
-  internal::require_apart(name(), {}, buffers, never_in_place);
-  const bool alone = buffers.size() == 1 && !spans_processes();
-  if (first.count == 0 || alone) return;  // the mean of one value is that value
-  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options);
+  start_all_reduce_in_place(op, buffers, options).join();
 }
 
 void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -195,8 +189,9 @@ PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
   internal::require_reduction(name(), op, first.dtype);
   internal::require_apart(name(), {}, buffers, never_in_place);
   PendingReduction pending;
-  if (first.count == 0 || (buffers.size() == 1 && !spans_processes())) return pending;
-  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options, &pending);
+  const bool alone = buffers.size() == 1 && !spans_processes();
+  if (first.count == 0 || alone) return pending;  // the mean of one value is that value
+  carry_out({.op = op, .outputs = buffers}, options, &pending);
   return pending;
 }
 
@@ -243,31 +238,40 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
 }
 
 void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {
-  if (call.outputs.front().device.type == DeviceType::kCpu) return dispatch_to_own(call);
-  auto work = std::make_unique<internal::DeviceWork>(internal::devices_of(call));
-  dispatch_to_own(internal::BoundCall(call, *work).call());
+  if (call.outputs.front().device.type == DeviceType::kCpu)
+    return internal::carry_out_unchecked(*this, call);
+  std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
+  std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  std::vector<Device> devices;
+  for (const ReplicaBuffer& buffer : inputs) devices.push_back(buffer.device);
+  for (const ReplicaBuffer& buffer : outputs) devices.push_back(buffer.device);
+  auto work = std::make_unique<internal::DeviceWork>(devices);
+  for (ReplicaBuffer& buffer : inputs) buffer.work = work.get();
+  for (ReplicaBuffer& buffer : outputs) buffer.work = work.get();
+  internal::carry_out_unchecked(
+      *this, {call.collective, call.op, call.root, inputs, outputs, call.counts});
   if (!pending) return work->join();
   pending->add(std::move(work));
 }
 
-void CrossDeviceOps::dispatch_to_own(const BufferCall& call) {
+void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) {
   switch (call.collective) {
     case Collective::kAllReduce:
-      return all_reduce_buffers(call.op, call.outputs);
+      return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      return reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
+      return ops.reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
     case Collective::kBroadcast:
-      return broadcast_buffers(call.outputs, call.root);
+      return ops.broadcast_buffers(call.outputs, call.root);
     case Collective::kAllGather:
-      return all_gather_buffers(call.inputs, call.outputs, call.counts);
+      return ops.all_gather_buffers(call.inputs, call.outputs, call.counts);
     case Collective::kReduceScatter:
-      return reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
+      return ops.reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
     case Collective::kAllToAll:
-      return all_to_all_buffers(call.inputs, call.outputs, call.counts);
+      return ops.all_to_all_buffers(call.inputs, call.outputs, call.counts);
     case Collective::kBarrier:
       break;
   }
-  fail(ErrorCode::kInternal, name(), ": no such collective on buffers");
+  fail(ErrorCode::kInternal, ops.name(), ": no such collective on buffers");
 }
 
 }  // namespace tutti

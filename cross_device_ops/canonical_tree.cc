@@ -3,8 +3,10 @@
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
 // combined into input 2i, and an odd last one passes up: left_half() says the same from the root. A
-// *block* is a run of elements that fits the cache; blocks do not change the order. Few floating
-// inputs are summed in registers.
+// *node* covers the replicas [first, first + count) where count is a power of two that divides
+// first, or less at the tree's right edge; its children are the left_half() and the rest. A *block*
+// is a run of elements that fits the cache; blocks do not change the order. Few floating inputs are
+// summed in registers.
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
@@ -14,7 +16,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "tutti/cross_device_ops/canonical_nodes.h"
 #include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/tensor/buffer.h"
@@ -26,10 +27,23 @@ namespace tutti {
 namespace {
 
 using internal::combine_into_left;
+using internal::combine_into_right;
 using internal::combine_to;
 using internal::is_aligned;
 
 constexpr std::size_t kBlockBytes = 16 * 1024;
+
+void add_whole_nodes(CanonicalNode node, int first, int last, std::vector<CanonicalNode>& nodes) {
+  const int end = node.first + node.count;
+  if (end <= first || node.first >= last) return;
+  if (node.first >= first && end <= last) {
+    nodes.push_back(node);
+    return;
+  }
+  const auto half = static_cast<int>(internal::left_half(static_cast<std::size_t>(node.count)));
+  add_whole_nodes({node.first, half}, first, last, nodes);
+  add_whole_nodes({node.first + half, node.count - half}, first, last, nodes);
+}
 
 /// How many of the inputs are in the left half of their part of the tree. No nodes: one per
 /// replica.
@@ -112,15 +126,33 @@ void sum_in_registers(Inputs inputs, T* __restrict output, std::size_t count) {
 }
 
 template <class T>
+bool are_aligned(Inputs inputs, const std::byte* output) {
+  return is_aligned<T>(output) && std::ranges::all_of(inputs, is_aligned<T>);
+}
+
+template <class T>
 bool fits_registers(Inputs inputs, const std::byte* output) {
   return inputs.size() >= 2 && inputs.size() <= internal::kMostInRegisters &&
-         is_aligned<T>(output) && std::ranges::all_of(inputs, [&](const std::byte* input) {
-           return is_aligned<T>(input) && input != output;
-         });
+         are_aligned<T>(inputs, output) && std::ranges::find(inputs, output) == inputs.end();
+}
+
+template <ReduceOp op, class T>
+void combine_two(const std::byte* left, const std::byte* right, std::byte* output,
+                 std::size_t count) {
+  const auto* const a = reinterpret_cast<const T*>(left);
+  const auto* const b = reinterpret_cast<const T*>(right);
+  auto* const out = reinterpret_cast<T*>(output);
+  if (out == a) return combine_into_left<op>(out, b, count);
+  if (out == b) return combine_into_right<op>(a, out, count);
+  combine_to<op>(out, a, b, count);
 }
 
 template <ReduceOp op, class T>
 void reduce_typed(Inputs inputs, Nodes nodes, std::byte* output, std::size_t count) {
+  // In place without a copy of the result: what a step of an algorithm does with what it received.
+  if (inputs.size() == 2 && are_aligned<T>(inputs, output)) {
+    return combine_two<op, T>(inputs[0], inputs[1], output, count);
+  }
   if constexpr (op == ReduceOp::kSum && std::is_floating_point_v<T>) {
     if (nodes.empty() && fits_registers<T>(inputs, output)) {
       return internal::with_size(inputs.size(), [&]<std::size_t n>() {
@@ -288,6 +320,16 @@ void reduce_along_tree(ReduceOp op, DType dtype, Inputs inputs, std::byte* outpu
                        std::size_t count) {
   TUTTI_CHECK(!inputs.empty(), "reduce_along_tree needs an input");
   reduce_inputs(op, dtype, inputs, {}, output, count);
+}
+
+std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas) {
+  if (first < 0 || count < 1 || first + count > num_replicas) {
+    fail(ErrorCode::kInvalidArgument, "canonical_nodes: replicas [", first, ", ", first + count,
+         "); expected some of [0, ", num_replicas, ")");
+  }
+  std::vector<CanonicalNode> nodes;
+  add_whole_nodes({0, num_replicas}, first, first + count, nodes);
+  return nodes;
 }
 
 void combine_nodes(ReduceOp op, DType dtype, Nodes nodes, Inputs inputs, std::byte* output,

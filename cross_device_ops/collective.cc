@@ -1,4 +1,4 @@
-// Names of collectives.
+// Names of collectives, and of what operations promise.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/collective.h"
 
@@ -22,6 +22,18 @@ std::string_view to_string(Collective collective) {
       return "barrier";
   }
   return "unknown";
+}
+
+std::string_view to_string(Determinism determinism) {
+  switch (determinism) {
+    case Determinism::kNone:
+      return "none";
+    case Determinism::kRunToRun:
+      return "run-to-run";
+    case Determinism::kCanonical:
+      return "canonical";
+  }
+  return "?";
 }
 
 bool combines(Collective collective) {

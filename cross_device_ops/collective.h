@@ -1,4 +1,5 @@
-// One collective call: what every rank of a group does at the same place of the program.
+// One collective call: what every rank of a group does at the same place of the program, and the
+// memory that it is done to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,11 +12,16 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/source_location.h"
+#include "tutti/tensor/device.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/shape.h"
 
 namespace tutti {
+
+namespace internal {
+class DeviceWork;
+}  // namespace internal
 
 /// MPI's words.
 enum class Collective : std::uint8_t {
@@ -68,6 +74,27 @@ struct Elements {
   operator ConstElements() const { return {data, count, dtype}; }
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
+
+/// One contiguous buffer of a replica. Does not own its memory. As an input it is not written to.
+struct ReplicaBuffer {
+  std::byte* data = nullptr;
+  std::size_t count = 0;  // elements
+  DType dtype = DType::kFloat32;
+  Device device;
+  /// Of a GPU's buffer, as an operation gets it: the streams that its work goes into.
+  internal::DeviceWork* work = nullptr;
+  template <class T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(data), count};
+  }
+  std::size_t num_bytes() const { return count * size_of(dtype); }
+};
+
+/// What an operation promises about the order of additions. kCanonical: along the tree of
+/// docs/determinism.md, the same bits as every other canonical operation. kRunToRun: the same bits
+/// each run. kNone: nothing.
+enum class Determinism { kNone, kRunToRun, kCanonical };
+std::string_view to_string(Determinism determinism);
 
 /// What a caller may say about a call. Name and shape are compared between the ranks.
 struct CallOptions {

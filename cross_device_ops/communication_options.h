@@ -33,6 +33,9 @@ enum class NonFinitePolicy { kIgnore, kError, kSkip, kZero };
 NonFinitePolicy parse_non_finite_policy(std::string_view text);
 std::string_view to_string(NonFinitePolicy policy);
 
+/// How long a collective waits for the other ranks, where nothing else is said.
+inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(120);
+
 /// A field that has its default is overridden by merge().
 struct CommunicationOptions {
   /// Tensors are packed into buffers of about this size before they are reduced; 0: automatic (4
@@ -41,7 +44,7 @@ struct CommunicationOptions {
   /// The first pack of a step's gradients, which is reduced while the backward pass is young; 0:
   /// automatic (bytes_per_pack, 1 MiB at most). Negative: kInvalidArgument.
   std::int64_t first_bytes_per_pack = 0;
-  /// How long a collective waits for a missing replica; nothing: the library's default (120 s).
+  /// How long a collective waits for a missing replica; nothing: kDefaultTimeout.
   /// Zero or less: kInvalidArgument.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;

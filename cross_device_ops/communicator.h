@@ -14,6 +14,7 @@
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/cross_device_ops/transport.h"
+#include "tutti/tensor/gradient.h"
 
 namespace tutti {
 
@@ -28,7 +29,7 @@ struct CommunicatorOptions {
   /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
   std::string algorithm = "canonical";
   /// How long a call waits for the other ranks.
-  Duration timeout = std::chrono::seconds(120);
+  Duration timeout = kDefaultTimeout;
   /// After this time a waiting call says in the log who is missing, where it is and since when.
   Duration stall_after = std::chrono::seconds(10);
 };
@@ -189,5 +190,25 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
 /// process alone.
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
+
+// The same on tensors. Errors as Communicator's.
+
+/// The combination of all ranks' tensors, of one shape and dtype. Shapes are compared.
+Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
+                  CallOptions options = {}, SourceLocation where = SourceLocation::current());
+
+/// The slices of all ranks one after the other, in rank order, without removing duplicates (tf's
+/// rule). SUM or MEAN, else kInvalidArgument; numbers of rows may differ.
+IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,
+                         CallOptions options = {},
+                         SourceLocation where = SourceLocation::current());
+
+/// Concatenates along the first dimension in rank order; its length may differ, the others not.
+Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options = {},
+                  SourceLocation where = SourceLocation::current());
+
+/// Rank `root`'s tensor; the others give one of the same shape and dtype.
+Tensor broadcast(Communicator& communicator, const Tensor& value, int root,
+                 CallOptions options = {}, SourceLocation where = SourceLocation::current());
 
 }  // namespace tutti

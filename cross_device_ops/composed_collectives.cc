@@ -40,18 +40,6 @@ void require_local(std::string_view who, std::string_view collective, bool all_a
 
 }  // namespace
 
-std::string_view to_string(Determinism determinism) {
-  switch (determinism) {
-    case Determinism::kNone:
-      return "none";
-    case Determinism::kRunToRun:
-      return "run-to-run";
-    case Determinism::kCanonical:
-      return "canonical";
-  }
-  return "?";
-}
-
 bool CrossDeviceOps::provides(Collective collective) const {
   return collective == Collective::kAllReduce;
 }

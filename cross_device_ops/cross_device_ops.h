@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,23 +13,46 @@
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
-#include "tutti/cross_device_ops/pending_reduction.h"
 #include "tutti/cross_device_ops/per_replica.h"
-#include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 
+class CrossDeviceOps;
 namespace internal {
 struct BufferCall;
-struct CrossDeviceOpsAccess;
+void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 }  // namespace internal
 
 /// A value to be reduced, and the devices (one or more) that want the result.
 struct ReduceTask {
   PerReplica<Gradient> value;
   std::vector<Device> destinations;
+};
+
+/// A reduction on GPUs that runs beside what their compute streams do: what
+/// CrossDeviceOps::start_all_reduce_in_place() has queued. Empty: nothing is pending. Threads:
+/// one at a time.
+class PendingReduction {
+ public:
+  PendingReduction();
+  /// Joins.
+  ~PendingReduction();
+  PendingReduction(PendingReduction&&) noexcept;
+  PendingReduction& operator=(PendingReduction&&) noexcept;
+
+  /// What the compute streams get from now on sees the result. Does not wait for a GPU. Once more
+  /// does nothing.
+  void join();
+
+  /// For operations: work to be joined, and what is to be queued when it is, in this order.
+  void add(std::unique_ptr<internal::DeviceWork> work);
+  void after_join(std::function<void()> action);
+
+ private:
+  std::vector<std::unique_ptr<internal::DeviceWork>> works_;
+  std::vector<std::function<void()>> actions_;
 };
 
 /// Combines the values of several devices. The public functions check arguments, pack small tensors
@@ -158,11 +182,10 @@ class CrossDeviceOps {
                                   std::span<const std::size_t> counts);
 
  private:
-  friend struct internal::CrossDeviceOpsAccess;
+  friend void internal::carry_out_unchecked(CrossDeviceOps& ops, const internal::BufferCall& call);
   void carry_out(const internal::BufferCall& call, const CommunicationOptions& options,
                  PendingReduction* pending = nullptr);
   void dispatch(const internal::BufferCall& call, PendingReduction* pending);
-  void dispatch_to_own(const internal::BufferCall& call);
 };
 
 }  // namespace tutti

@@ -2,15 +2,106 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/gradient_ops.h"
 
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
-#include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/sparse.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
+
+void check(std::span<const IndexedSlices> per_replica) {
+  if (per_replica.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "reduce: expected IndexedSlices of one replica or more, got none");
+  }
+  const IndexedSlices& first = per_replica.front();
+  if (first.dense_shape.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "reduce: IndexedSlices of a scalar; expected a dense shape of rank 1 or more, got []");
+  }
+  for (std::size_t r = 0; r < per_replica.size(); ++r) {
+    const IndexedSlices& slices = per_replica[r];
+    if (slices.dense_shape != first.dense_shape || slices.values.dtype() != first.values.dtype()) {
+      fail(ErrorCode::kInvalidArgument,
+           "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
+           first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
+           slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
+    }
+    const Shape expected = first.dense_shape.with_dim(0, slices.indices.num_elements());
+    if (slices.indices.rank() != 1 || slices.values.shape() != expected) {
+      fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices do not fit their dense shape ",
+           first.dense_shape, "; expected indices [n] and values of shape ", expected,
+           ", got indices ", slices.indices.shape(), " and values ", slices.values.shape(),
+           " from replica ", r);
+    }
+  }
+}
+
+std::size_t bytes_per_row(const IndexedSlices& slices) {
+  return static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements()) *
+         size_of(slices.values.dtype());
+}
+
+std::vector<std::int64_t> indices_of(const IndexedSlices& slices) {
+  std::vector<std::int64_t> indices;
+  visit_dtype(slices.indices.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      for (T index : slices.indices.host_span<T>())
+        indices.push_back(static_cast<std::int64_t>(index));
+    } else {
+      fail(ErrorCode::kInvalidArgument, "IndexedSlices: expected integer indices, got ",
+           slices.indices.dtype());
+    }
+  });
+  for (std::int64_t index : indices) {
+    if (index < 0 || index >= slices.dense_shape.dim(0)) {
+      fail(ErrorCode::kInvalidArgument, "IndexedSlices: expected indices of rows 0 .. ",
+           slices.dense_shape.dim(0) - 1, ", got ", index);
+    }
+  }
+  return indices;
+}
+
+IndexedSlices copy_slices(const IndexedSlices& slices, Device device) {
+  return {slices.values.to(device), slices.indices.to(device), slices.dense_shape};
+}
+
+/// Rows are sorted and joined by the host, which therefore waits for GPUs.
+bool any_is_on_gpu(std::span<const IndexedSlices> per_replica, Device destination) {
+  return destination.type == DeviceType::kGpu ||
+         std::ranges::any_of(per_replica, [](const IndexedSlices& slices) {
+           return slices.values.device().type == DeviceType::kGpu ||
+                  slices.indices.device().type == DeviceType::kGpu;
+         });
+}
+
+std::vector<IndexedSlices> host_copies(std::span<const IndexedSlices> per_replica) {
+  std::vector<IndexedSlices> copies;
+  for (const IndexedSlices& slices : per_replica) copies.push_back(copy_slices(slices, Device{}));
+  return copies;
+}
+
+// The rows of one replica at the places of the sorted union of rows; zeros where it has none.
+template <class T>
+MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
+  const auto width = static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements());
+  MutableTensor spread_rows(slices.dense_shape.with_dim(0, static_cast<std::int64_t>(rows.size())),
+                            slices.values.dtype(), slices.values.device());
+  const auto out = spread_rows.span<T>();
+  std::ranges::fill(out, T{});
+  const auto in = slices.values.host_span<T>();
+  const auto indices = indices_of(slices);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const auto place =
+        static_cast<std::size_t>(std::ranges::lower_bound(rows, indices[i]) - rows.begin());
+    for (std::size_t j = 0; j < width; ++j) out[place * width + j] += in[i * width + j];
+  }
+  return spread_rows;
+}
 
 Tensor divided(const Tensor& values, double divisor) {
   if (values.device().type == DeviceType::kGpu) {
@@ -27,6 +118,70 @@ Tensor divided(const Tensor& values, double divisor) {
 }
 
 }  // namespace
+
+IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
+                                 Device destination) {
+  check(per_replica);
+  if (any_is_on_gpu(per_replica, destination)) {
+    const std::vector<IndexedSlices> on_host = host_copies(per_replica);
+    return copy_slices(concatenate_slices(op, on_host, Device{}), destination);
+  }
+  const DType dtype = per_replica[0].values.dtype();
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+    fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices have SUM and MEAN only, got ", op);
+  }
+  if (op == ReduceOp::kMean && !is_floating(dtype)) {
+    fail(ErrorCode::kInvalidArgument, "reduce: MEAN of IndexedSlices needs a floating type, got ",
+         dtype, "; try cast() first");
+  }
+  std::vector<std::int64_t> indices;
+  for (const IndexedSlices& slices : per_replica) {
+    const auto own = indices_of(slices);
+    indices.insert(indices.end(), own.begin(), own.end());
+  }
+  const auto n = static_cast<std::int64_t>(indices.size());
+  MutableTensor values(per_replica[0].dense_shape.with_dim(0, n), dtype, destination);
+  std::byte* place = values.data();
+  for (const IndexedSlices& slices : per_replica) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(slices.indices.num_elements()) * bytes_per_row(slices);
+    if (bytes > 0) std::memcpy(place, slices.values.bytes().data(), bytes);
+    place += bytes;
+  }
+  if (op == ReduceOp::kMean) {
+    visit_floating(dtype, "reduce", [&]<class T>() {
+      for (T& value : values.span<T>())
+        value = value / static_cast<T>(static_cast<double>(per_replica.size()));
+    });
+  }
+  return {values.freeze(), Tensor::from({n}, indices, destination), per_replica[0].dense_shape};
+}
+
+IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
+                                     Device destination) {
+  check(per_replica);
+  if (any_is_on_gpu(per_replica, destination)) {
+    const std::vector<IndexedSlices> on_host = host_copies(per_replica);
+    return copy_slices(sum_slices_canonically(on_host, Device{}), destination);
+  }
+  std::vector<std::int64_t> rows;
+  for (const IndexedSlices& slices : per_replica) {
+    const auto own = indices_of(slices);
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  std::ranges::sort(rows);
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  const IndexedSlices& first = per_replica.front();
+  return visit_floating(first.values.dtype(), "sum of IndexedSlices", [&]<class T>() {
+    std::vector<Tensor> spread_rows;
+    for (const IndexedSlices& slices : per_replica) {
+      spread_rows.push_back(spread<T>(slices, rows).freeze());
+    }
+    return IndexedSlices{reduce_tensors_along_tree(ReduceOp::kSum, spread_rows, destination),
+                         Tensor::from({static_cast<std::int64_t>(rows.size())}, rows, destination),
+                         first.dense_shape};
+  });
+}
 
 Gradient aggregate(std::span<const Gradient> gradients) {
   std::vector<Tensor> dense;
@@ -58,8 +213,7 @@ Gradient divide_by(const Gradient& gradient, double divisor) {
 Gradient copy_to(const Gradient& gradient, Device device) {
   if (gradient.is_none()) return gradient;
   if (gradient.is_dense()) return gradient.dense().to(device);
-  const IndexedSlices& slices = gradient.slices();
-  return IndexedSlices{slices.values.to(device), slices.indices.to(device), slices.dense_shape};
+  return copy_slices(gradient.slices(), device);
 }
 
 Device device_of(const Gradient& gradient) {

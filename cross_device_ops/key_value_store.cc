@@ -1,4 +1,4 @@
-// Checks of keys and values that all stores share.
+// What all stores check, and a store in memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -7,9 +7,10 @@
 
 #include "tutti/core/error.h"
 
-namespace tutti::internal {
+namespace tutti {
 namespace {
 
+constexpr std::string_view kName = "in-process store";
 constexpr std::size_t kLongestKey = 200;
 constexpr std::size_t kLongestValue = std::size_t{1} << 20;
 
@@ -20,7 +21,7 @@ bool is_key_character(char c) {
 
 }  // namespace
 
-void check_store_key(std::string_view store, std::string_view key) {
+void internal::check_store_key(std::string_view store, std::string_view key) {
   if (!key.empty() && key.size() <= kLongestKey && std::ranges::all_of(key, is_key_character)) {
     return;
   }
@@ -29,10 +30,42 @@ void check_store_key(std::string_view store, std::string_view key) {
        " characters");
 }
 
-void check_store_value(std::string_view store, std::string_view key, std::string_view value) {
+void internal::check_store_value(std::string_view store, std::string_view key,
+                                 std::string_view value) {
   if (value.size() <= kLongestValue) return;
   fail(ErrorCode::kInvalidArgument, store, ": the value of '", key, "'; expected at most ",
        kLongestValue, " bytes, got ", value.size());
 }
 
-}  // namespace tutti::internal
+void InProcessStore::set(std::string_view key, std::string_view value) {
+  internal::check_store_key(kName, key);
+  internal::check_store_value(kName, key, value);
+  MutexLock lock(mutex_);
+  values_.insert_or_assign(std::string(key), std::string(value));
+  changed_.notify_all();
+}
+
+std::optional<std::string> InProcessStore::get(std::string_view key) {
+  internal::check_store_key(kName, key);
+  MutexLock lock(mutex_);
+  const auto found = values_.find(key);
+  if (found == values_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string InProcessStore::wait(std::string_view key, TimePoint deadline) {
+  internal::check_store_key(kName, key);
+  MutexLock lock(mutex_);
+  auto found = values_.end();
+  changed_.wait_until(mutex_, deadline, [&]() TUTTI_REQUIRES(mutex_) {
+    found = values_.find(key);
+    return found != values_.end();
+  });
+  if (found == values_.end()) {
+    fail(ErrorCode::kDeadlineExceeded, kName, ": nobody has set the key '", key,
+         "' before the deadline");
+  }
+  return found->second;
+}
+
+}  // namespace tutti

@@ -2,17 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
 
 namespace tutti {
 
 /// Shared by all ranks of a group: addresses, ids, states. Keys are 1 to 200 characters of letters,
 /// digits, '_', '-', '.' and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Threads:
-/// any. Implementations: in_process/ (threads of one process), cluster/file_key_value_store.
+/// any. Implementations: InProcessStore, cluster/file_key_value_store.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -21,6 +23,19 @@ class KeyValueStore {
   virtual std::optional<std::string> get(std::string_view key) = 0;
   /// Waits until the key is there. Throws kDeadlineExceeded naming store and key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
+};
+
+/// Of the threads of one process. Share it with a shared_ptr.
+class InProcessStore final : public KeyValueStore {
+ public:
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> get(std::string_view key) override;
+  std::string wait(std::string_view key, TimePoint deadline) override;
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::string, std::less<>> values_ TUTTI_GUARDED_BY(mutex_);
 };
 
 namespace internal {

@@ -3,22 +3,73 @@
 #include "tutti/cross_device_ops/registry.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <utility>
 
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/builtin_ops.h"
+#include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/local/local_ops.h"
+#include "tutti/cross_device_ops/mpi/mpi_engine.h"
+#if TUTTI_NCCL
+#include "tutti/cross_device_ops/nccl/nccl_ops.h"
+#endif
 
 namespace tutti {
 namespace {
 
+template <class Ops>
+std::unique_ptr<CrossDeviceOps> make(const Group&, const CommunicationOptions&) {
+  return std::make_unique<Ops>();
+}
+
+CrossDeviceOpsFactory scheduled(std::string_view algorithm) {
+  return [algorithm](const Group&, const CommunicationOptions&) {
+    return std::make_unique<ScheduledOps>(algorithm);
+  };
+}
+
+#if TUTTI_NCCL
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
+  return internal::make_nccl_ops(group, options);
+}
+#else
+constexpr const char* kNoNccl =
+    "nccl: this build has no NCCL; try configuring with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
+    "(-DNCCL_ROOT)";
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
+  fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
+}
+#endif
+
+// Between processes there is no object for all replicas: communicators have engines instead.
+std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
+  const std::string reason = internal::why_no_mpi();
+  if (!reason.empty()) throw Error(ErrorCode::kUnimplemented, reason);
+  fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
+       "communicator of such ranks (make_communicator()); try another operation such as canonical "
+       "for the replicas of one process");
+}
+
+/// The operations that this build brings.
+std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops() {
+  return {{"canonical", make<Canonical>},
+          {"hierarchical_copy", scheduled("hierarchical_copy")},
+          {"reduction_to_one_device", make<ReductionToOneDevice>},
+          {"ring", scheduled("ring")},
+          {"halving_doubling", scheduled("halving_doubling")},
+          {"tree", scheduled("tree")},
+          {"auto", make<AutoOps>},
+          {"nccl", make_nccl},
+          {"mpi", make_mpi}};
+}
+
 struct Registry {
   Mutex mutex;
   std::vector<std::pair<std::string, CrossDeviceOpsFactory>> entries TUTTI_GUARDED_BY(mutex) =
-      internal::builtin_cross_device_ops();
+      builtin_cross_device_ops();
 
   const CrossDeviceOpsFactory* find(const std::string& name) TUTTI_REQUIRES(mutex) {
     const auto entry = std::ranges::find(entries, name, [](const auto& e) { return e.first; });
@@ -74,22 +125,11 @@ std::string automatic_name(const Group& group) {
 // The name, or what options.implementation stands for when there is none.
 std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const CommunicationImplementation wanted = spec.options.implementation;
-  std::string implied = "canonical";
-  switch (wanted) {
-    case CommunicationImplementation::kAuto:
-      return spec.name.empty() ? automatic_name(group) : spec.name;
-    case CommunicationImplementation::kCanonical:
-      break;
-    case CommunicationImplementation::kRing:
-      implied = "ring";
-      break;
-    case CommunicationImplementation::kNccl:
-      implied = "nccl";
-      break;
-    case CommunicationImplementation::kMpi:
-      implied = "mpi";
-      break;
+  if (wanted == CommunicationImplementation::kAuto) {
+    return spec.name.empty() ? automatic_name(group) : spec.name;
   }
+  std::string implied;  // RING is "ring", and so on
+  for (const char c : to_string(wanted)) implied += static_cast<char>(std::tolower(c));
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
          " is the operation '", implied, "', but '", spec.name, "' is named; try one of the two");
@@ -98,6 +138,10 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
 }
 
 }  // namespace
+
+#if !TUTTI_NCCL
+std::string internal::why_no_nccl() { return kNoNccl; }
+#endif
 
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory) {
   if (name.empty() || !factory) {

@@ -32,10 +32,23 @@ using CrossDeviceOpsFactory =
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
 /// All names, built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
 /// halving_doubling, tree, auto, nccl, mpi) first, then those of the plugins that TUTTI_PLUGINS
-/// lists (plugin.h).
+/// lists.
 std::vector<std::string> registered_cross_device_ops();
 /// Those for replicas of one process on such devices: all but mpi; on CPUs without nccl, too.
 std::vector<std::string> registered_cross_device_ops(DeviceType device);
+
+/// Loads a shared library that exports the table of plugin_abi.h, registers its operation and
+/// returns the name: `make_cross_device_ops(load_cross_device_ops_plugin("./libtree_sum.so"))`. A
+/// path without "/" is looked for where the system looks for libraries. The library stays loaded.
+/// Loading a file again gives the name again. Any thread.
+///
+/// Throws, naming the path: kNotFound for a file that is not there, kInvalidArgument for one that
+/// is no shared library or no plugin, for another version of the interface and for a table with a
+/// missing or wrong member (naming it), kAlreadyExists for a name that is taken.
+///
+/// The environment variable TUTTI_PLUGINS, a list of paths with ":" between them, is loaded before
+/// the first operation is looked up.
+std::string load_cross_device_ops_plugin(const std::string& path);
 
 /// A name and options, to be built by the strategy when it knows its Group. A value.
 struct CrossDeviceOpsSpec {

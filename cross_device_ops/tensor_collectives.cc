@@ -51,13 +51,6 @@ bool any_is_on_gpu(const PerReplica<Tensor>& value) {
       value, [](const Tensor& own) { return own.device().type == DeviceType::kGpu; });
 }
 
-/// Elements of one index of the first dimension.
-std::size_t row_elements(const Tensor& tensor) {
-  std::size_t elements = 1;
-  for (int d = 1; d < tensor.rank(); ++d) elements *= static_cast<std::size_t>(tensor.shape()[d]);
-  return elements;
-}
-
 std::vector<ReplicaBuffer> input_buffers(const PerReplica<Tensor>& value) {
   std::vector<ReplicaBuffer> buffers;
   for (const Tensor& own : value) {
@@ -184,9 +177,10 @@ PerReplica<Tensor> CrossDeviceOps::all_to_all(const PerReplica<Tensor>& value,
   require_lengths("all_to_all", sent, v * v);
   std::vector<std::int64_t> received(v);
   std::vector<std::size_t> counts;
+  const std::int64_t row_elements = value[0].shape().without_axis(0).num_elements();
   for (std::size_t i = 0; i < sent.size(); ++i) {
     received[i % v] += sent[i];
-    counts.push_back(static_cast<std::size_t>(sent[i]) * row_elements(value[0]));
+    counts.push_back(static_cast<std::size_t>(sent[i] * row_elements));
   }
   Outputs outputs(value, received);
   all_to_all(input_buffers(value), outputs.buffers(), counts);

@@ -7,6 +7,24 @@
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
 
 namespace tutti {
+namespace {
+
+/// The tensors may be on other devices. One launch.
+void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
+                 const MutableTensor& buffer) {
+  std::vector<Tensor> near;  // lives until the copies are queued
+  std::vector<DeviceCopy> copies;
+  auto* place = static_cast<std::byte*>(buffer.address());
+  for (const std::size_t index : pack.tensors) {
+    near.push_back(tensors[index].to(buffer.device()));
+    const std::size_t bytes = near.back().num_bytes();
+    if (bytes > 0) copies.push_back({place, near.back().address(), bytes});
+    place += bytes;
+  }
+  internal::copy_many_on_gpu(buffer.device(), copies);
+}
+
+}  // namespace
 
 PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack) {
   const auto limit =
@@ -29,7 +47,7 @@ PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack
 MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device) {
   MutableTensor buffer({static_cast<std::int64_t>(pack.count)}, pack.dtype, device);
   if (device.type == DeviceType::kGpu) {
-    internal::pack_on_gpu(pack, tensors, buffer);
+    pack_on_gpu(pack, tensors, buffer);
     return buffer;
   }
   std::byte* place = buffer.data();

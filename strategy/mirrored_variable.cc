@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/cross_device_ops/sparse.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {

@@ -5,7 +5,6 @@
 
 #include "tools/commands.h"
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/testing/cross_device_ops/report.h"
 

@@ -15,7 +15,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
-#include "tutti/cross_device_ops/mpi/mpi.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/gpu/load_backend.h"
 #include "tutti/tensor/numerics.h"

@@ -7,7 +7,6 @@
 
 #include "benchmarks/tutti_bench/bench_memory.h"
 #include "tutti/core/list_text.h"
-#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::bench {

@@ -4,8 +4,7 @@
 
 #include "tutti/cross_device_ops/gpu/gpu_steps.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
-#include "tutti/cross_device_ops/local/canonical.h"
-#include "tutti/cross_device_ops/local/supports.h"
+#include "tutti/cross_device_ops/local/local_ops.h"
 
 namespace tutti {
 namespace {
@@ -23,9 +22,9 @@ const internal::Algorithm& named(std::string_view name) {
 
 ScheduledOps::ScheduledOps(std::string_view algorithm) : algorithm_(named(algorithm)) {}
 
-bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
+bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType) const {
   if (is_half(dtype) && !algorithm_.combines_once) return false;
-  return internal::can_combine(op, dtype, device);
+  return internal::can_combine(op, dtype);
 }
 
 void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
@@ -51,8 +50,8 @@ void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer
   buffers.front().work->meet();
 }
 
-bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::can_combine(op, dtype, device);
+bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType) const {
+  return internal::can_combine(op, dtype);
 }
 
 void AutoOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

@@ -1,4 +1,5 @@
-// The last calls of one rank, for the log after something went wrong.
+// The last calls of one rank, for the log after something went wrong, and the watch over stalled
+// ones.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/clock.h"
-#include "tutti/cross_device_ops/collective_header.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/collective_engine.h"
 
 namespace tutti::internal {
 
@@ -58,5 +60,30 @@ class CallRecorder {
 
 /// The end of a path that still tells files apart: its last two parts, 39 characters at most.
 std::string_view short_path(const char* file);
+
+/// Says who is missing when a collective has waited for long, and answers ranks that ask: a thread
+/// that looks at one rank's calls about ten times a second, for as long as it lives.
+class StallWatch {
+ public:
+  StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after);
+  ~StallWatch();
+
+  /// "waits in all_reduce(...) #3 at a.cc:7 since 10.2 s" or "is in no collective; its last one
+  /// was ...".
+  static std::string state_of(const CallRecorder& recorder);
+  /// "rank 1 waits in ...; rank 2 does not answer": of all ranks but `own`.
+  static std::string states_of_others(CollectiveEngine& engine);
+
+ private:
+  void watch();
+  void look();
+
+  CollectiveEngine& engine_;
+  const CallRecorder& recorder_;
+  const Duration stall_after_;
+  std::optional<std::uint64_t> reported_;  // sequence number of a call that stalled
+  Event stop_;
+  std::unique_ptr<Thread> thread_;
+};
 
 }  // namespace tutti::internal

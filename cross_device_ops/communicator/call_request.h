@@ -1,11 +1,14 @@
-// A call as the public functions of Communicator make it, before it is checked.
+// A call as the public functions of Communicator make it, and as engines get it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "tutti/cross_device_ops/collective.h"
+#include "tutti/cross_device_ops/collective_engine.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
 
@@ -21,6 +24,18 @@ struct CallRequest {
   std::span<const std::size_t> receive_counts = {};
   const CallOptions& options;
   const SourceLocation& where;
+
+  /// Of this rank's inputs, or of what it receives; whatever is wrong with the request.
+  std::size_t count() const {
+    if (collective == Collective::kBroadcast) return outputs.empty() ? 0 : outputs.front().count;
+    std::size_t sum = 0;
+    for (const ConstElements& input : inputs) sum += input.count;
+    return sum;
+  }
+  DType dtype() const {
+    if (!inputs.empty()) return inputs.front().dtype;
+    return outputs.empty() ? DType::kFloat32 : outputs.front().dtype;
+  }
 };
 
 /// A copy of a request that needs nothing of the caller but the elements.
@@ -67,5 +82,39 @@ struct OwnedRequest {
 void check_request(const CallRequest& request, int rank, int size);
 /// "rank 1: broadcast 'kernel': ": what such errors begin with.
 std::string beginning_of_refusal(const CallRequest& request, int rank);
+
+/// Why the engine cannot do what the call asks for: compression where it would round more than
+/// once. Nothing if it can.
+std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine);
+
+/// The call of a checked request. 16-bit numbers that the engine does not combine (and all, for
+/// MEAN) become floats for the time of the call; memory that is not aligned to its elements is
+/// copied. Costs nothing where neither is needed.
+class PreparedCall {
+ public:
+  PreparedCall(const CallRequest& request, const CollectiveEngine& engine);
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+  const CollectiveCall& call() const { return call_; }
+  /// After the engine has run: MEAN's division, and results into the caller's memory.
+  void finish() {
+    if (replaced_ || request_.op == ReduceOp::kMean) finish_results();
+  }
+
+ private:
+  void finish_results();
+  bool has_result() const;
+  void replace(DType dtype);
+  std::byte* scratch(std::size_t count, DType dtype);
+
+  const CallRequest& request_;
+  const CollectiveEngine& engine_;
+  CollectiveCall call_;
+  bool replaced_ = false;
+  std::vector<ConstElements> inputs_;
+  std::vector<Elements> outputs_;
+  std::vector<MutableTensor> scratch_;
+};
 
 }  // namespace tutti::internal

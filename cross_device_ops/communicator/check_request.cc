@@ -43,8 +43,7 @@ class Checker {
   }
 
   void check_dtypes() const {
-    const DType dtype =
-        request_.inputs.empty() ? request_.outputs.front().dtype : request_.inputs.front().dtype;
+    const DType dtype = request_.dtype();
     const auto check = [&](const auto& elements) {
       if (elements.dtype != dtype) {
         wrong("buffers of one call have one type; expected ", dtype, ", got ", elements.dtype);
@@ -80,11 +79,10 @@ class Checker {
     }
   }
 
-  // `own`: where the input may lie inside the output, or the output inside the input.
-  void require_disjoint(const ConstElements& a, const ConstElements& b,
-                        const std::byte* own = nullptr) const {
+  // `in_place`: the input lies inside the output, or the output inside the input, where it may.
+  void require_disjoint(const ConstElements& a, const ConstElements& b, bool in_place) const {
     const std::less<const std::byte*> before;
-    if (a.count == 0 || b.count == 0 || own != nullptr) return;
+    if (a.count == 0 || b.count == 0 || in_place) return;
     if (before(a.data, b.data + b.num_bytes()) && before(b.data, a.data + a.num_bytes())) {
       wrong("input and output overlap; expected the same memory where the call can work in place, ",
             "or separate memory");
@@ -104,7 +102,7 @@ class Checker {
     if (in.count != out.count) {
       wrong("expected an output of ", in.count, " elements, got ", out.count);
     }
-    if (in.data != out.data) require_disjoint(in, out);
+    require_disjoint(in, out, in.data == out.data);
   }
 
   void check_compression() const {
@@ -124,8 +122,7 @@ class Checker {
     if (rank_ != request_.root) return;
     const ConstElements& in = request_.inputs.front();
     check_output_count(in.count);
-    require_disjoint(in, request_.outputs.front(),
-                     in.data == request_.outputs.front().data ? in.data : nullptr);
+    require_disjoint(in, request_.outputs.front(), in.data == request_.outputs.front().data);
   }
 
   std::size_t sum_of(std::span<const std::size_t> counts, std::string_view what) const {
@@ -149,8 +146,7 @@ class Checker {
       wrong("expected an input of counts[", rank_,
             "] = ", request_.counts[static_cast<std::size_t>(rank_)], " elements, got ", in.count);
     }
-    const std::byte* own = out.data + part_begin() * size_of(out.dtype);
-    require_disjoint(in, out, in.data == own ? own : nullptr);
+    require_disjoint(in, out, in.data == out.data + part_begin() * size_of(out.dtype));
   }
 
   void check_reduce_scatter() const {
@@ -164,8 +160,7 @@ class Checker {
             in.count);
     }
     check_output_count(request_.counts[static_cast<std::size_t>(rank_)]);
-    const std::byte* own = in.data + part_begin() * size_of(in.dtype);
-    require_disjoint(in, out, out.data == own ? own : nullptr);
+    require_disjoint(in, out, out.data == in.data + part_begin() * size_of(in.dtype));
   }
 
   void check_all_to_all() const {
@@ -177,7 +172,7 @@ class Checker {
             in.count);
     }
     check_output_count(sum_of(request_.receive_counts, "receive counts"));
-    require_disjoint(in, request_.outputs.front());
+    require_disjoint(in, request_.outputs.front(), false);
   }
 
   const CallRequest& request_;

@@ -175,9 +175,7 @@ std::shared_ptr<BufferAllocator> Communicator::allocator() const {
 }
 
 bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {
-  const bool combines = collective == Collective::kAllReduce || collective == Collective::kReduce ||
-                        collective == Collective::kReduceScatter;
-  if (!combines) return state_->engine().supports(collective, ReduceOp::kSum, dtype);
+  if (!combines(collective)) return state_->engine().supports(collective, ReduceOp::kSum, dtype);
   if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) return false;
   if (op == ReduceOp::kMean && !is_floating(dtype)) return false;
   const DType combined = is_half(dtype) ? DType::kFloat32 : dtype;
@@ -203,8 +201,7 @@ CollectiveHandle Communicator::start_all_reduce(ReduceOp op, const Elements& dat
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
   const ConstElements input = data;
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data)));
+  return state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data));
 }
 
 void Communicator::all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
@@ -221,8 +218,8 @@ CollectiveHandle Communicator::start_reduce(ReduceOp op, const ConstElements& in
                                             const Elements& output, int root,
                                             const CallOptions& options,
                                             const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root)));
+  return state_->start(
+      Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));
 }
 
 void Communicator::broadcast(const Elements& data, int root, const CallOptions& options,
@@ -233,7 +230,7 @@ void Communicator::broadcast(const Elements& data, int root, const CallOptions& 
 CollectiveHandle Communicator::start_broadcast(const Elements& data, int root,
                                                const CallOptions& options,
                                                const SourceLocation& where) {
-  return CollectiveHandle(state_->start(Asked{options, where}.broadcast(data, root)));
+  return state_->start(Asked{options, where}.broadcast(data, root));
 }
 
 void Communicator::all_gather(const ConstElements& input, const Elements& output, Counts counts,
@@ -244,8 +241,7 @@ void Communicator::all_gather(const ConstElements& input, const Elements& output
 CollectiveHandle Communicator::start_all_gather(const ConstElements& input, const Elements& output,
                                                 Counts counts, const CallOptions& options,
                                                 const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.gather(*state_, input, output, counts)));
+  return state_->start(Asked{options, where}.gather(*state_, input, output, counts));
 }
 
 void Communicator::reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
@@ -258,8 +254,7 @@ CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, const ConstElem
                                                     const Elements& output, Counts counts,
                                                     const CallOptions& options,
                                                     const SourceLocation& where) {
-  return CollectiveHandle(
-      state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts)));
+  return state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts));
 }
 
 void Communicator::all_to_all(const ConstElements& input, const Elements& output,
@@ -272,8 +267,8 @@ CollectiveHandle Communicator::start_all_to_all(const ConstElements& input, cons
                                                 Counts send_counts, Counts receive_counts,
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
-  return CollectiveHandle(state_->start(
-      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts)));
+  return state_->start(
+      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts));
 }
 
 void Communicator::barrier(const CallOptions& options, const SourceLocation& where) {

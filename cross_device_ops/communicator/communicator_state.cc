@@ -6,8 +6,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/cross_device_ops/communicator/prepared_call.h"
-
 namespace tutti::internal {
 namespace {
 
@@ -42,22 +40,6 @@ std::uint64_t count_of(const CallRequest& request, const CollectiveCall& call) {
   if (request.collective == Collective::kAllToAll) return 0;  // differs from rank to rank
   if (request.collective != Collective::kAllGather) return call.count;
   return std::accumulate(call.counts.begin(), call.counts.end(), std::uint64_t{0});
-}
-
-/// Elements of a call that is refused, whatever is wrong with it.
-std::uint64_t count_of(const CallRequest& request) {
-  std::uint64_t count = 0;
-  for (const ConstElements& input : request.inputs) count += input.count;
-  if (request.collective == Collective::kBroadcast && !request.outputs.empty()) {
-    count = request.outputs.front().count;
-  }
-  return count;
-}
-
-DType dtype_of(const CallRequest& request) {
-  if (request.collective == Collective::kBarrier) return DType::kFloat32;
-  if (!request.inputs.empty()) return request.inputs.front().dtype;
-  return request.outputs.empty() ? DType::kFloat32 : request.outputs.front().dtype;
 }
 
 void copy_alone(const ConstElements& from, const Elements& to) {
@@ -103,10 +85,7 @@ std::span<const ConstElements> CommunicatorState::as_inputs(std::span<const Elem
 
 void CommunicatorState::run(const CallRequest& request) {
   if (last_started_ && !last_started_->ended.is_set()) {
-    const std::shared_ptr<PendingCall> call = start(request);
-    call->ended.wait_until(TimePoint::max());
-    if (call->error) std::rethrow_exception(call->error);
-    return;
+    return start(request).wait();
   }
   check(request);
   execute(request);
@@ -126,7 +105,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
   fill_header(request, meeting);
-  header_.count = count_of(request);
+  header_.count = request.count();
   const std::string beginning = beginning_of_refusal(request, header_.rank);
   const std::string& text = reason.message();
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
@@ -141,7 +120,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   throw Error(reason);
 }
 
-std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request) {
+CollectiveHandle CommunicatorState::start(const CallRequest& request) {
   check(request);
   auto call = std::make_shared<PendingCall>(request);
   MutexLock lock(mutex_);
@@ -152,7 +131,7 @@ std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request
   started_.push_back(call);
   last_started_ = call;
   changed_.notify_all();
-  return call;
+  return CollectiveHandle(call);
 }
 
 void CommunicatorState::run_started_calls() {
@@ -203,7 +182,7 @@ void CommunicatorState::fill_text(const CallRequest& request) {
 void CommunicatorState::fill_header(const CallRequest& request, const CollectiveCall& call) {
   header_.collective = request.collective;
   header_.op = request.op;
-  header_.dtype = dtype_of(request);
+  header_.dtype = request.dtype();
   header_.root = request.root;
   header_.count = count_of(request, call);
   const bool uneven = request.collective != Collective::kAllToAll && !are_even(call.counts);
@@ -236,7 +215,7 @@ void CommunicatorState::meet_before_refusing(const CallRequest& request) {
   if (!refusal) return;
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
-  for (const ConstElements& input : request.inputs) meeting.count += input.count;
+  meeting.count = request.count();
   run_recorded(request, meeting);
   throw *refusal;
 }

@@ -12,7 +12,6 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/communicator/call_recorder.h"
 #include "tutti/cross_device_ops/communicator/call_request.h"
-#include "tutti/cross_device_ops/communicator/stall_watch.h"
 
 namespace tutti::internal {
 
@@ -35,7 +34,7 @@ class CommunicatorState {
 
   /// Checks, runs and records a call; after the started ones.
   void run(const CallRequest& request);
-  std::shared_ptr<PendingCall> start(const CallRequest& request);
+  CollectiveHandle start(const CallRequest& request);
   /// Tells the others, who may wait in theirs, that this rank cannot make its next call; after the
   /// started ones. Throws `reason`.
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);

@@ -5,12 +5,11 @@
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
-#include "tutti/cross_device_ops/plugin/ops_engine.h"
+#include "tutti/cross_device_ops/plugin/meeting_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
-#include "tutti/cross_device_ops/shared/window_engine.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Widening, aligning and dividing around an engine's call.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/prepared_call.h"
+#include "tutti/cross_device_ops/communicator/call_request.h"
 
 #include <algorithm>
 #include <array>
@@ -77,10 +77,8 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   call_.counts = request.counts;
   call_.receive_counts = request.receive_counts;
   if (request.collective == Collective::kBarrier) return;
-  call_.dtype =
-      request.inputs.empty() ? request.outputs.front().dtype : request.inputs.front().dtype;
-  for (const ConstElements& input : request.inputs) call_.count += input.count;
-  if (request.collective == Collective::kBroadcast) call_.count = request.outputs.front().count;
+  call_.dtype = request.dtype();
+  call_.count = request.count();
   if (!combines(request.collective)) return;
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
   if (const std::optional<DType>& wire = request.options.compression) {

@@ -1,6 +1,6 @@
 // Tensors to memory and back around a rank's collectives.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/tensor_communication.h"
+#include "tutti/cross_device_ops/communicator.h"
 
 #include <cstring>
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 namespace {
@@ -129,18 +131,28 @@ bool reaches(Device reader, Device owner) {
   return from == to || gpu_backend()->can_access_peer(from, to);
 }
 
-bool are_on_gpus(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                 std::span<const ReplicaBuffer> outputs) {
-  const ReplicaBuffer& first = outputs.front();
-  for (const auto& [kind, buffers] : {std::pair("input", inputs), std::pair("output", outputs)}) {
-    for (std::size_t r = 0; r < buffers.size(); ++r) {
-      if (buffers[r].device.type == first.device.type) continue;
-      fail(ErrorCode::kInvalidArgument, who, ": buffers on CPU and GPU; expected one kind, got ",
-           first.device, " and ", buffers[r].device, " (the ", kind, " of replica ", r,
-           "); try Tensor::to() first");
-    }
-  }
-  return first.device.type == DeviceType::kGpu;
+}  // namespace tutti::internal
+
+namespace tutti {
+
+PendingReduction::PendingReduction() = default;
+PendingReduction::~PendingReduction() = default;  // the works join
+PendingReduction::PendingReduction(PendingReduction&&) noexcept = default;
+PendingReduction& PendingReduction::operator=(PendingReduction&&) noexcept = default;
+
+void PendingReduction::join() {
+  const auto works = std::exchange(works_, {});
+  const auto actions = std::exchange(actions_, {});
+  for (const auto& work : works) work->join();
+  for (const auto& action : actions) action();
 }
 
-}  // namespace tutti::internal
+void PendingReduction::add(std::unique_ptr<internal::DeviceWork> work) {
+  works_.push_back(std::move(work));
+}
+
+void PendingReduction::after_join(std::function<void()> action) {
+  actions_.push_back(std::move(action));
+}
+
+}  // namespace tutti

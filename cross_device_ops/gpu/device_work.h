@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/reduce_op.h"
@@ -66,10 +66,5 @@ class DeviceWork {
 
 /// Whether kernels of `reader` can read the memory of `owner`.
 bool reaches(Device reader, Device owner);
-
-/// Whether the buffers are a GPU's. Throws kInvalidArgument naming replicas and devices for a mix
-/// of kinds; `who` is the operation.
-bool are_on_gpus(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                 std::span<const ReplicaBuffer> outputs);
 
 }  // namespace tutti::internal

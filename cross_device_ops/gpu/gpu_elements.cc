@@ -57,20 +57,6 @@ void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor) {
   run(buffer.device, OpId::kDivide, inputs, inputs[0], {});
 }
 
-void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
-                 const MutableTensor& buffer) {
-  std::vector<Tensor> near;  // lives until the copies are queued
-  std::vector<DeviceCopy> copies;
-  auto* place = static_cast<std::byte*>(buffer.address());
-  for (const std::size_t index : pack.tensors) {
-    near.push_back(tensors[index].to(buffer.device()));
-    const std::size_t bytes = near.back().num_bytes();
-    if (bytes > 0) copies.push_back({place, near.back().address(), bytes});
-    place += bytes;
-  }
-  copy_many_on_gpu(buffer.device(), copies);
-}
-
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies) {
   if (copies.empty()) return;
   GpuDevice::of(device).with_context(

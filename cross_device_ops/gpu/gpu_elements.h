@@ -4,8 +4,7 @@
 
 #include <span>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
-#include "tutti/cross_device_ops/tensor_packer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/tensor.h"
 
@@ -20,9 +19,6 @@ void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides each element. Floating types.
 void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// The pack's tensors, which may be on other devices, one after the other: one launch.
-void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
-                 const MutableTensor& buffer);
 /// Many copies within a device: one launch.
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/gpu/placement.h"
 
-#include "tutti/cross_device_ops/builtin_ops.h"
 #include "tutti/cross_device_ops/gpu/device_work.h"
 
 namespace tutti::internal {

@@ -29,4 +29,7 @@ struct GpuChoice {
 /// own GPU and NCCL is there; else one that reads peers' memory.
 GpuChoice choose_for_gpus(std::span<const Device> devices);
 
+/// Why "nccl" cannot be used here, in one line; empty when it can.
+std::string why_no_nccl();
+
 }  // namespace tutti::internal

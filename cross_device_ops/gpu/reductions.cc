@@ -1,8 +1,9 @@
-// Sums along the canonical tree on GPUs that read each other's memory.
+// Sums along the canonical tree on GPUs that read each other's memory, or by their hosts.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/gpu/reductions.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
-}  // namespace
-
+/// Slice `r` of all buffers, one slice per buffer: cut where vectors of elements begin, so the last
+/// ones may be empty.
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
   const ReplicaBuffer& first = buffers.front();
   const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
@@ -31,6 +32,19 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
   return slices;
 }
 
+/// Slice r of buffer r to all others.
+void spread_slices(std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
+  }
+  work.meet();
+}
+
+}  // namespace
+
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
   work.meet();
@@ -38,12 +52,7 @@ void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
     const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
     work.combine(op, slices, slices[r]);
   }
-  work.meet();
-  for (std::size_t r = 0; r < buffers.size(); ++r) {
-    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
-    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
-  }
-  work.meet();
+  spread_slices(buffers);
 }
 
 void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
@@ -67,6 +76,31 @@ Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
   reduce_on_one_gpu(op, buffers, buffer_of(result));
   work.join();
   return result.freeze();
+}
+
+void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                  std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto members = buffers.subspan(static_cast<std::size_t>(nodes[i].first),
+                                         static_cast<std::size_t>(nodes[i].count));
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      // Slice r of all members is touched by member r alone.
+      const std::vector<ReplicaBuffer> slices = slice_of_all(members, r);
+      if (members.size() > 1) work.combine(op, slices, slices[r]);
+      work.copy_to_host(slices[r], outputs[i] + (slices[r].data - members[r].data));
+    }
+  }
+}
+
+void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const ReplicaBuffer slice = slice_of_all(buffers, r)[r];
+    work.copy_from_host(values + (slice.data - buffers[r].data), slice);
+  }
+  if (buffers.size() > 1) spread_slices(buffers);
 }
 
 }  // namespace tutti::internal

@@ -21,10 +21,7 @@ struct Transfer {
   enum class State { kQueued, kCopying, kEnded };
 
   std::uint64_t tag = 0;
-  std::span<const std::byte> head, body;  // of a send
-  std::span<std::byte> into_head, into_body;
-  std::size_t num_head_bytes = 0;
-  std::size_t num_body_bytes = 0;
+  std::span<std::byte> head, body;  // of a send: only read
   // Guarded by the lane's mutex.
   State state = State::kQueued;
   std::optional<Error> error;
@@ -81,16 +78,16 @@ void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
 }
 
 std::optional<Error> copy(const Transfer& send, const Transfer& recv, int from, int to) {
-  copy_bytes(send.head, recv.into_head);
-  if (send.num_head_bytes == recv.num_head_bytes && send.num_body_bytes == recv.num_body_bytes) {
-    copy_bytes(send.body, recv.into_body);
+  copy_bytes(send.head, recv.head);
+  if (send.head.size() == recv.head.size() && send.body.size() == recv.body.size()) {
+    copy_bytes(send.body, recv.body);
     return std::nullopt;
   }
-  return Error(ErrorCode::kInvalidArgument,
-               concat("in_process: the message of rank ", from, " to rank ", to, " with tag ",
-                      send.tag, " has another length; expected head and body of ",
-                      recv.num_head_bytes, " and ", recv.num_body_bytes, " bytes, got ",
-                      send.num_head_bytes, " and ", send.num_body_bytes));
+  return Error(
+      ErrorCode::kInvalidArgument,
+      concat("in_process: the message of rank ", from, " to rank ", to, " with tag ", send.tag,
+             " has another length; expected head and body of ", recv.head.size(), " and ",
+             recv.body.size(), " bytes, got ", send.head.size(), " and ", send.body.size()));
 }
 
 class InProcessWork final : public Work {
@@ -124,7 +121,7 @@ class InProcessWork final : public Work {
     if (has_ended()) return;
     fail(ErrorCode::kDeadlineExceeded, "in_process: rank ", is_send_ ? to_ : from_,
          is_send_ ? " has not received" : " has not sent", " the message with tag ", transfer_->tag,
-         " (body of ", transfer_->num_body_bytes, " bytes) before the deadline of rank ",
+         " (body of ", transfer_->body.size(), " bytes) before the deadline of rank ",
          is_send_ ? from_ : to_);
   }
 
@@ -167,20 +164,12 @@ class InProcessTransport final : public Transport {
 
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
-    auto transfer = std::make_shared<Transfer>();
-    transfer->tag = tag;
-    transfer->head = head;
-    transfer->body = body;
-    return post(rank_, peer, true, head.size(), body.size(), std::move(transfer));
+    return post(rank_, peer, true, tag, only_read(head), only_read(body));
   }
 
   std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                              std::span<std::byte> body) override {
-    auto transfer = std::make_shared<Transfer>();
-    transfer->tag = tag;
-    transfer->into_head = head;
-    transfer->into_body = body;
-    return post(peer, rank_, false, head.size(), body.size(), std::move(transfer));
+    return post(peer, rank_, false, tag, head, body);
   }
 
   void abort(const Error& reason) noexcept override {
@@ -210,11 +199,17 @@ class InProcessTransport final : public Transport {
     }
   }
 
-  std::unique_ptr<Work> post(int from, int to, bool is_send, std::size_t num_head_bytes,
-                             std::size_t num_body_bytes, std::shared_ptr<Transfer> transfer) {
-    check(is_send ? to : from, num_head_bytes);
-    transfer->num_head_bytes = num_head_bytes;
-    transfer->num_body_bytes = num_body_bytes;
+  static std::span<std::byte> only_read(std::span<const std::byte> bytes) {
+    return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  }
+
+  std::unique_ptr<Work> post(int from, int to, bool is_send, std::uint64_t tag,
+                             std::span<std::byte> head, std::span<std::byte> body) {
+    check(is_send ? to : from, head.size());
+    auto transfer = std::make_shared<Transfer>();
+    transfer->tag = tag;
+    transfer->head = head;
+    transfer->body = body;
     auto work = std::make_unique<InProcessWork>(hub_, from, to, is_send, transfer);
     if (const auto other = match(hub_->lane(from, to), is_send, transfer)) {
       is_send ? deliver(from, to, *transfer, *other) : deliver(from, to, *other, *transfer);
@@ -243,7 +238,7 @@ class InProcessTransport final : public Transport {
     const std::optional<Error> mismatch = copy(send, recv, from, to);
     Counters& sender = hub_->counters[static_cast<std::size_t>(from)];
     sender.messages.fetch_add(1);
-    sender.bytes.fetch_add(send.num_head_bytes + send.num_body_bytes);
+    sender.bytes.fetch_add(send.head.size() + send.body.size());
     MutexLock lock(hub_->lane(from, to).mutex);
     recv.end(mismatch);
     send.end();

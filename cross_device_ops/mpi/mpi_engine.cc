@@ -2,24 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <climits>
-#include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
-#include "tutti/cross_device_ops/packed_call.h"
-#include "tutti/cross_device_ops/plugin/abort_watch.h"
-#include "tutti/cross_device_ops/told_reason.h"
-#include "tutti/tensor/buffer.h"
+#include "tutti/cross_device_ops/plugin/meeting_engine.h"
 
 namespace tutti::internal {
 namespace {
@@ -84,13 +75,10 @@ MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) 
   return comm;
 }
 
-class MpiEngine final : public CollectiveEngine {
+class MpiEngine final : public MeetingEngine {
  public:
   MpiEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages, TimePoint deadline)
-      : link_(std::move(link)),
-        messages_(std::move(messages)),
-        runtime_(MpiRuntime::get()),
-        watch_(*link_.transport, link_.ranks) {
+      : MeetingEngine(std::move(link), std::move(messages)), runtime_(MpiRuntime::get()) {
     runtime_.require_usable();
     if (size() == 1) return;
     const std::vector<Introduction> ranks = introduce(link_, runtime_.rank(), deadline);
@@ -99,103 +87,45 @@ class MpiEngine final : public CollectiveEngine {
   }
   ~MpiEngine() override {
     // Where a call was given up MPI may still need it.
-    if (comm_ == MPI_COMM_NULL || is_closed_ || !runtime_.is_usable()) return;
+    if (comm_ == MPI_COMM_NULL || is_closed() || !runtime_.is_usable()) return;
     const MpiRuntime::Calls guard(runtime_);
     MPI_Comm_free(&comm_);
   }
 
-  int rank() const override { return link_.rank; }
-  int size() const override { return link_.size(); }
   std::string_view name() const override { return "mpi"; }
   /// Not 16-bit numbers, which MPI has not; the communicator brings them as float32.
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
-    if (!combines(collective)) return true;
-    if (op == ReduceOp::kMean || is_half(dtype)) return false;
-    return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+    return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
   /// MPI only recommends it; Open MPI and MPICH do the same steps for the same call and ranks.
   Determinism determinism() const override { return Determinism::kRunToRun; }
-
-  void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
-  void abort(const Error& reason) noexcept override {
-    close(Error(ErrorCode::kAborted, reason.message()));
-  }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(120));
+    const TimePoint deadline = deadline_after(Clock::system().now(), kDefaultTimeout);
     return std::make_unique<MpiEngine>(link_.subgroup(ranks, number),
                                        messages_->subgroup(ranks, number), deadline);
   }
-  void tend(const std::function<std::string()>& own_state) override {
-    messages_->tend(own_state);
-    const auto reason = watch_.look();
-    if (!reason) return;
-    MutexLock lock(mutex_);
-    told_ = reason;
-    is_closed_ = true;
-  }
-  std::vector<std::string> whereabouts(TimePoint deadline) override {
-    return messages_->whereabouts(deadline);
-  }
 
  private:
-  bool is_native(const CollectiveCall& call, const CollectiveHeader& header) const;
-  void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
-  void stand_in(const CollectiveCall& call);
-  void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  bool is_native(const CollectiveCall& call, const CollectiveHeader& header) override;
+  void run_native(const CollectiveCall& call, const CollectiveHeader& header,
+                  TimePoint deadline) override;
+  void missed(const CollectiveCall& call) override;
   void give_up(MpiCall& call, const CollectiveHeader& header);
-  void close(const Error& reason) noexcept;
-  void throw_if_closed();
 
-  const RankLink link_;
-  const std::unique_ptr<CollectiveEngine> messages_;
   MpiRuntime& runtime_;
-  AbortWatch watch_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::atomic<bool> is_closed_{false};
-  Mutex mutex_;
-  std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // by a peer; a call says more of it
 };
 
-// The same on all ranks: header.count is, call.count is not.
-bool MpiEngine::is_native(const CollectiveCall& call, const CollectiveHeader& header) const {
+bool MpiEngine::is_native(const CollectiveCall& call, const CollectiveHeader& header) {
+  runtime_.require_usable();
   if (size() == 1 || call.collective == Collective::kBarrier) return false;
   if (call.collective == Collective::kAllToAll) return true;
   return header.count > 0 && header.count <= INT_MAX;
 }
 
-void MpiEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
-                    TimePoint deadline) {
-  throw_if_closed();
-  try {
-    runtime_.require_usable();
-    if (!is_native(call, header)) return messages_->run(call, header, deadline);
-    meet(call, header, deadline);
-    if (call.outputs.size() <= 1) return run_native(call, header, deadline);
-    // MPI would pay for each buffer.
-    run_packed(call, [&](const CollectiveCall& flat) { run_native(flat, header, deadline); });
-  } catch (const Error& error) {
-    close(error);
-    throw;
-  }
-}
-
-void MpiEngine::meet(const CollectiveCall& call, const CollectiveHeader& header,
-                     TimePoint deadline) {
-  CollectiveCall meeting;
-  meeting.collective = Collective::kBarrier;
-  try {
-    messages_->run(meeting, header, deadline);
-  } catch (const Error& error) {
-    // Of two calls that differ nobody begins either.
-    if (error.code() != ErrorCode::kInvalidArgument) stand_in(call);
-    throw;
-  }
-}
-
-/// Others may have left the meeting as if this rank were to follow.
-void MpiEngine::stand_in(const CollectiveCall& call) {
+/// Helps those who have begun theirs.
+void MpiEngine::missed(const CollectiveCall& call) {
   if (!runtime_.is_usable()) return;
   const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
   runtime_.keep(stand_in);
@@ -210,7 +140,7 @@ void MpiEngine::run_native(const CollectiveCall& call, const CollectiveHeader& h
   MpiCall running(call, runtime_, comm_, rank());
   running.start();
   bool ended = false;
-  const auto ended_or_closed = [&] { return (ended = running.test()) || is_closed_; };
+  const auto ended_or_closed = [&] { return (ended = running.test()) || is_closed(); };
   const bool in_time = poll_until(deadline, ended_or_closed);
   if (ended) return;
   if (!in_time) {
@@ -230,31 +160,10 @@ void MpiEngine::give_up(MpiCall& call, const CollectiveHeader& header) {
   throw_if_closed();
 }
 
-void MpiEngine::close(const Error& reason) noexcept {
-  {
-    MutexLock lock(mutex_);
-    if (!closed_) closed_ = reason;
-    is_closed_ = true;
-  }
-  messages_->abort(reason);
-}
-
-void MpiEngine::throw_if_closed() {
-  MutexLock lock(mutex_);
-  if (closed_) throw *closed_;
-  if (told_) throw as_it_was(*told_);
-}
-
 }  // namespace
 
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline) {
-  if (!group.transport || group.local_devices.size() != 1 ||
-      group.world_size != group.transport->size() || group.first_rank != group.transport->rank()) {
-    fail(ErrorCode::kInvalidArgument, "mpi: expected a group of one local replica per rank with a ",
-         "transport of its size, got ", group.world_size, " ranks, rank ", group.first_rank,
-         " with ", group.local_devices.size(), " local replicas",
-         group.transport ? "" : " and no transport");
-  }
+  require_one_replica("mpi", group);
   MpiRuntime::get();
   return std::make_unique<MpiEngine>(link_all(group.transport),
                                      message_engine(group.transport, "canonical"), deadline);

@@ -9,15 +9,16 @@
 #include <memory>
 
 #include "tutti/core/spin_wait.h"
-#include "tutti/cross_device_ops/mpi/mpi.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {
 namespace internal {
 namespace {
 
-constexpr Duration kPolite = std::chrono::milliseconds(1);
-constexpr Duration kFirstSleep = std::chrono::microseconds(50);
+// Between two looks at the clock, and the first sleep; sleeps grow up to the longest, which is also
+// how long other threads are given way to first.
+constexpr Duration kSlice = std::chrono::microseconds(100);
 constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
 
 bool is_initialized() {
@@ -144,14 +145,13 @@ bool poll_until(TimePoint deadline, const std::function<bool()>& ready) {
   Clock& clock = Clock::system();
   SpinWait politely(SpinPolicy::kYield);
   const TimePoint begin = clock.now();
-  Duration sleep = kFirstSleep;
+  Duration sleep = kSlice;
   for (;;) {
     if (ready()) return true;
     const TimePoint now = clock.now();
     if (now >= deadline) return false;
-    if (now - begin < kPolite) {
-      const Duration slice = std::chrono::microseconds(100);
-      if (politely.wait_until(std::min(deadline, now + slice), ready)) return true;
+    if (now - begin < kLongestSleep) {
+      if (politely.wait_until(std::min(deadline, now + kSlice), ready)) return true;
     } else {
       clock.sleep_until(std::min(deadline, now + sleep));
       sleep = std::min(kLongestSleep, sleep + sleep / 4);

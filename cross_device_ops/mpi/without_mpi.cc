@@ -1,12 +1,16 @@
 // What a build without MPI says.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {
 
 bool is_started_by_mpi() { return false; }
 std::string mpi_library() { return {}; }
+
+std::shared_ptr<Transport> mpi_transport(const MpiOptions&) {
+  fail(ErrorCode::kUnimplemented, internal::why_no_mpi(), ", or another transport such as tcp");
+}
 
 namespace internal {
 

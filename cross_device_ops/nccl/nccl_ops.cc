@@ -5,15 +5,12 @@
 #include <algorithm>
 
 #include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/builtin_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(120);
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {

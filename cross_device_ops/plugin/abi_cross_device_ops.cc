@@ -69,18 +69,18 @@ AbiCrossDeviceOps::AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, c
       timeout_ms_(options.timeout ? options.timeout->count() : -1) {
   check_group(group);
   tutti_error_v1 error{};
-  self_ = table_->create(&group_.get(), options_text(options, timeout_ms_).c_str(), &error);
+  self_ = table_->calls.create(&group_.get(), options_text(options, timeout_ms_).c_str(), &error);
   if (!self_) fail_with("create", error.code, error);
   try {
     determinism_ = read_determinism();
-    sliceable_ = table_->sliceable && table_->sliceable(self_) != 0;
+    sliceable_ = table_->calls.sliceable && table_->calls.sliceable(self_) != 0;
   } catch (...) {
-    table_->destroy(self_);
+    table_->calls.destroy(self_);
     throw;
   }
 }
 
-AbiCrossDeviceOps::~AbiCrossDeviceOps() { table_->destroy(self_); }
+AbiCrossDeviceOps::~AbiCrossDeviceOps() { table_->calls.destroy(self_); }
 
 void AbiCrossDeviceOps::check_group(const Group& group) const {
   const auto local = static_cast<int>(group.local_devices.size());
@@ -98,8 +98,8 @@ void AbiCrossDeviceOps::check_group(const Group& group) const {
 }
 
 Determinism AbiCrossDeviceOps::read_determinism() const {
-  if (!table_->determinism) return Determinism::kNone;
-  const std::int32_t grade = table_->determinism(self_);
+  if (!table_->calls.determinism) return Determinism::kNone;
+  const std::int32_t grade = table_->calls.determinism(self_);
   if (grade >= TUTTI_GRADE_NONE && grade <= TUTTI_GRADE_CANONICAL) {
     return static_cast<Determinism>(grade);
   }
@@ -118,12 +118,13 @@ void AbiCrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
 
 bool AbiCrossDeviceOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
   if (device != DeviceType::kCpu) return false;
-  return table_->supports(self_, static_cast<std::int32_t>(op), static_cast<std::int32_t>(dtype),
-                          static_cast<std::int32_t>(device)) != 0;
+  return table_->calls.supports(self_, static_cast<std::int32_t>(op),
+                                static_cast<std::int32_t>(dtype),
+                                static_cast<std::int32_t>(device)) != 0;
 }
 
 bool AbiCrossDeviceOps::spans_processes() const {
-  return table_->spans_processes && table_->spans_processes() != 0;
+  return table_->calls.spans_processes && table_->calls.spans_processes() != 0;
 }
 
 bool AbiCrossDeviceOps::provides(Collective collective) const {
@@ -131,15 +132,15 @@ bool AbiCrossDeviceOps::provides(Collective collective) const {
     case Collective::kAllReduce:
       return true;
     case Collective::kReduce:
-      return table_->reduce != nullptr;
+      return table_->calls.reduce != nullptr;
     case Collective::kBroadcast:
-      return table_->broadcast != nullptr;
+      return table_->calls.broadcast != nullptr;
     case Collective::kAllGather:
-      return table_->all_gather != nullptr;
+      return table_->calls.all_gather != nullptr;
     case Collective::kReduceScatter:
-      return table_->reduce_scatter != nullptr;
+      return table_->calls.reduce_scatter != nullptr;
     case Collective::kAllToAll:
-      return table_->all_to_all != nullptr;
+      return table_->calls.all_to_all != nullptr;
     case Collective::kBarrier:
       return false;
   }
@@ -152,8 +153,8 @@ void AbiCrossDeviceOps::abort(const Error& reason) noexcept {
     if (aborted_) return;
     aborted_ = Error(ErrorCode::kAborted, reason.message());
   }
-  if (!table_->abort) return;
-  table_->abort(self_, static_cast<std::int32_t>(reason.code()), reason.message().c_str());
+  if (!table_->calls.abort) return;
+  table_->calls.abort(self_, static_cast<std::int32_t>(reason.code()), reason.message().c_str());
 }
 
 std::optional<Error> AbiCrossDeviceOps::abort_reason() const {
@@ -173,39 +174,40 @@ void AbiCrossDeviceOps::call(const char* name, Function function, const Argument
 }
 
 void AbiCrossDeviceOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  call("all_reduce", table_->all_reduce, static_cast<std::int32_t>(op), abi_buffers(buffers).data(),
-       size_of_list(buffers));
+  call("all_reduce", table_->calls.all_reduce, static_cast<std::int32_t>(op),
+       abi_buffers(buffers).data(), size_of_list(buffers));
 }
 
 void AbiCrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                                        const ReplicaBuffer* output, int root) {
-  if (!table_->reduce) return CrossDeviceOps::reduce_buffers(op, inputs, output, root);
+  if (!table_->calls.reduce) return CrossDeviceOps::reduce_buffers(op, inputs, output, root);
   std::vector<tutti_buffer_v1> result;
   if (output) result = abi_buffers(std::span(output, 1));
-  call("reduce", table_->reduce, static_cast<std::int32_t>(op), abi_buffers(inputs).data(),
+  call("reduce", table_->calls.reduce, static_cast<std::int32_t>(op), abi_buffers(inputs).data(),
        size_of_list(inputs), output ? result.data() : nullptr, root);
 }
 
 void AbiCrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
-  if (!table_->broadcast) return CrossDeviceOps::broadcast_buffers(buffers, root);
-  call("broadcast", table_->broadcast, abi_buffers(buffers).data(), size_of_list(buffers), root);
+  if (!table_->calls.broadcast) return CrossDeviceOps::broadcast_buffers(buffers, root);
+  call("broadcast", table_->calls.broadcast, abi_buffers(buffers).data(), size_of_list(buffers),
+       root);
 }
 
 void AbiCrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                                            std::span<const ReplicaBuffer> outputs,
                                            std::span<const std::size_t> counts) {
-  if (!table_->all_gather) return CrossDeviceOps::all_gather_buffers(inputs, outputs, counts);
-  call("all_gather", table_->all_gather, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
-       size_of_list(inputs), abi_counts(counts).data());
+  if (!table_->calls.all_gather) return CrossDeviceOps::all_gather_buffers(inputs, outputs, counts);
+  call("all_gather", table_->calls.all_gather, abi_buffers(inputs).data(),
+       abi_buffers(outputs).data(), size_of_list(inputs), abi_counts(counts).data());
 }
 
 void AbiCrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                                                std::span<const ReplicaBuffer> outputs,
                                                std::span<const std::size_t> counts) {
-  if (!table_->reduce_scatter) {
+  if (!table_->calls.reduce_scatter) {
     return CrossDeviceOps::reduce_scatter_buffers(op, inputs, outputs, counts);
   }
-  call("reduce_scatter", table_->reduce_scatter, static_cast<std::int32_t>(op),
+  call("reduce_scatter", table_->calls.reduce_scatter, static_cast<std::int32_t>(op),
        abi_buffers(inputs).data(), abi_buffers(outputs).data(), size_of_list(inputs),
        abi_counts(counts).data());
 }
@@ -213,9 +215,9 @@ void AbiCrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Repl
 void AbiCrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                                            std::span<const ReplicaBuffer> outputs,
                                            std::span<const std::size_t> counts) {
-  if (!table_->all_to_all) return CrossDeviceOps::all_to_all_buffers(inputs, outputs, counts);
-  call("all_to_all", table_->all_to_all, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
-       size_of_list(inputs), abi_counts(counts).data());
+  if (!table_->calls.all_to_all) return CrossDeviceOps::all_to_all_buffers(inputs, outputs, counts);
+  call("all_to_all", table_->calls.all_to_all, abi_buffers(inputs).data(),
+       abi_buffers(outputs).data(), size_of_list(inputs), abi_counts(counts).data());
 }
 
 void AbiCrossDeviceOps::fail_with(const char* function, std::int32_t code,

@@ -4,13 +4,30 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/plugin/abi_group.h"
 #include "tutti/cross_device_ops/plugin/plugin_table.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {
+
+tutti_device_v1 abi_device(const Device& device);
+
+/// What a plugin is told about its group, and the functions that it may call. Owns what the struct
+/// points to; lives as long as the plugin's object, which may keep `store`.
+class AbiGroup {
+ public:
+  explicit AbiGroup(const Group& group);
+  AbiGroup(const AbiGroup&) = delete;
+  AbiGroup& operator=(const AbiGroup&) = delete;
+  const tutti_group_v1& get() const { return group_; }
+
+ private:
+  std::shared_ptr<KeyValueStore> store_;
+  std::vector<tutti_device_v1> devices_;
+  tutti_group_v1 group_{};
+};
 
 /// An object of the plugin, behind the interface that the rest of the library sees. Codes that the
 /// plugin returns become Errors "plugin '<name>': <message>".

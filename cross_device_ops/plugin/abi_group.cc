@@ -1,6 +1,6 @@
 // The functions that a plugin may call: none of them lets an exception through.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/abi_group.h"
+#include "tutti/cross_device_ops/plugin/abi_cross_device_ops.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +15,6 @@ namespace tutti::internal {
 namespace {
 
 static_assert(TUTTI_LOG_ERROR == static_cast<int>(LogLevel::kError));
-
-constexpr Duration kDefaultWait = std::chrono::minutes(2);
 
 void write_log(std::int32_t level, const char* text) {
   if (!text || level < TUTTI_LOG_DEBUG || level > TUTTI_LOG_ERROR) return;
@@ -63,7 +61,7 @@ std::string value_of(KeyValueStore& store, const char* key, std::int64_t timeout
   }
   constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in nanoseconds it still is a number
   const Duration wait = timeout_ms < 0
-                            ? kDefaultWait
+                            ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
   return store.wait(key, deadline_after(Clock::system().now(), wait));
 }

@@ -8,24 +8,11 @@
 
 namespace tutti::internal {
 
-/// A plugin's functions, with defaults where the table has none.
 struct PluginTable {
   std::string name;
   std::string path;  // for messages
-  decltype(tutti_cross_device_ops_v1::create) create = nullptr;
-  decltype(tutti_cross_device_ops_v1::destroy) destroy = nullptr;
-  decltype(tutti_cross_device_ops_v1::supports) supports = nullptr;
-  decltype(tutti_cross_device_ops_v1::all_reduce) all_reduce = nullptr;
-  decltype(tutti_cross_device_ops_v1::determinism) determinism =
-      nullptr;  // this and those below may stay so
-  decltype(tutti_cross_device_ops_v1::spans_processes) spans_processes = nullptr;
-  decltype(tutti_cross_device_ops_v1::reduce) reduce = nullptr;
-  decltype(tutti_cross_device_ops_v1::broadcast) broadcast = nullptr;
-  decltype(tutti_cross_device_ops_v1::all_gather) all_gather = nullptr;
-  decltype(tutti_cross_device_ops_v1::reduce_scatter) reduce_scatter = nullptr;
-  decltype(tutti_cross_device_ops_v1::all_to_all) all_to_all = nullptr;
-  decltype(tutti_cross_device_ops_v1::abort) abort = nullptr;
-  decltype(tutti_cross_device_ops_v1::sliceable) sliceable = nullptr;
+  /// The plugin's, with NULL for what its version does not have.
+  tutti_cross_device_ops_v1 calls{};
 };
 
 /// Reads no more of `table` than its struct_size says. Throws kInvalidArgument naming path and

@@ -22,6 +22,12 @@ std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 }  // namespace
 
+bool is_in_place(const CollectiveCall& call) {
+  return std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
+    return input.data == output.data;
+  });
+}
+
 GroupParts::GroupParts(const GroupCalls& calls, int size)
     : calls_(calls), size_(size), inputs_(index(size)), outputs_(index(size)) {}
 

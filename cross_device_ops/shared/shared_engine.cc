@@ -28,10 +28,7 @@ class SharedEngine final : public CollectiveEngine, private GroupCalls {
   int size() const override { return group_->size(); }
   std::string_view name() const override { return "canonical"; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
-    const bool combines = collective == Collective::kAllReduce ||
-                          collective == Collective::kReduce ||
-                          collective == Collective::kReduceScatter;
-    return !combines || dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+    return !combines(collective) || can_combine(op, dtype);
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
 
@@ -60,12 +57,13 @@ class SharedEngine final : public CollectiveEngine, private GroupCalls {
   void do_parts(const CollectiveCall& call);
 
   // What the others have brought, for the parts.
-  const CollectiveCall& call(int rank) const override { return group_->call(rank_, rank); }
-  const CollectiveHeader& header(int rank) const override { return group_->header(rank_, rank); }
+  const SharedGroup::Seat& seat(int rank) const { return group_->seat(rank_, rank); }
+  const CollectiveCall& call(int rank) const override { return seat(rank).call; }
+  const CollectiveHeader& header(int rank) const override { return *seat(rank).header; }
   std::byte* output(int rank, std::size_t buffer) const override {
-    return group_->output(rank_, rank, buffer);
+    return buffer == 0 ? seat(rank).first_output : seat(rank).outputs[buffer].data;
   }
-  bool in_place(int rank) const override { return group_->in_place(rank_, rank); }
+  bool in_place(int rank) const override { return seat(rank).in_place; }
 
   const std::shared_ptr<SharedGroup> group_;
   const int rank_;
@@ -90,11 +88,10 @@ void SharedEngine::run(const CollectiveCall& call, const CollectiveHeader& heade
 }
 
 void SharedEngine::require_same_call(const CollectiveCall& call) const {
-  const std::uint64_t expected = group_->fingerprint(rank_, 0);
+  const std::uint64_t expected = seat(0).fingerprint;
   for (int r = 1; r < size(); ++r) {
-    if (group_->fingerprint(rank_, r) == expected) continue;
-    fail(ErrorCode::kInvalidArgument,
-         mismatch_message(group_->header(rank_, 0), group_->header(rank_, r)));
+    if (seat(r).fingerprint == expected) continue;
+    fail(ErrorCode::kInvalidArgument, mismatch_message(header(0), header(r)));
   }
   if (call.collective == Collective::kAllToAll) parts_.require_counts_fit();
 }

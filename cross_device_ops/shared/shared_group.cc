@@ -8,18 +8,6 @@
 
 namespace tutti::internal {
 
-namespace {
-
-bool is_in_place(const CollectiveCall& call) {
-  if (call.inputs.size() != call.outputs.size()) return false;
-  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-    if (call.inputs[i].data != call.outputs[i].data) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 SharedGroup::SharedGroup(int size)
     : seats_{std::vector<Seat>(static_cast<std::size_t>(size)),
              std::vector<Seat>(static_cast<std::size_t>(size))},

@@ -12,7 +12,7 @@
 
 #include "tutti/core/spin_wait.h"
 #include "tutti/cross_device_ops/collective_header.h"
-#include "tutti/cross_device_ops/shared/part_lanes.h"
+#include "tutti/cross_device_ops/shared/group_parts.h"
 
 namespace tutti::internal {
 
@@ -25,17 +25,22 @@ class SharedGroup {
   explicit SharedGroup(int size);
 
   int size() const { return static_cast<int>(seats_[0].size()); }
+  struct alignas(64) Seat {
+    // What others wait for and read in every call lies in one cache line.
+    std::atomic<std::uint64_t> arrived{0};  // the round; written last
+    std::uint64_t fingerprint = 0;
+    std::span<const Elements> outputs;
+    std::byte* first_output = nullptr;  // of a single buffer all that others read
+    bool in_place = false;
+    /// Read only by ranks none of which leaves before all have called finish_part(), own part or
+    /// not.
+    const CollectiveHeader* header = nullptr;
+    CollectiveCall call;
+  };
   /// What rank `other` brought to the round that rank `own` is in; while a part is not done.
-  const CollectiveCall& call(int own, int other) const { return seat(own, other).call; }
-  /// The start of one of its outputs, and whether they are its inputs.
-  std::byte* output(int own, int other, std::size_t buffer) const {
-    const Seat& place = seat(own, other);
-    return buffer == 0 ? place.first_output : place.outputs[buffer].data;
+  const Seat& seat(int own, int other) const {
+    return seats_[round_of(own) % 2][static_cast<std::size_t>(other)];
   }
-  bool in_place(int own, int other) const { return seat(own, other).in_place; }
-  std::uint64_t fingerprint(int own, int other) const { return seat(own, other).fingerprint; }
-  /// Read only by ranks none of which leaves before all have called finish_part(), own part or not.
-  const CollectiveHeader& header(int own, int other) const { return *seat(own, other).header; }
 
   /// Sits down and waits for all. Throws the reason for which the group is closed, or closes it
   /// with kDeadlineExceeded naming the ranks that did not come.
@@ -61,25 +66,12 @@ class SharedGroup {
   std::vector<std::string> states() const;
 
  private:
-  struct alignas(64) Seat {
-    // What others wait for and read in every call lies in one cache line.
-    std::atomic<std::uint64_t> arrived{0};  // the round; written last
-    std::uint64_t fingerprint = 0;
-    std::span<const Elements> outputs;
-    std::byte* first_output = nullptr;  // of a single buffer all that others read
-    bool in_place = false;
-    const CollectiveHeader* header = nullptr;
-    CollectiveCall call;
-  };
   struct alignas(64) Progress {
     std::uint64_t round = 0;                 // that the rank is in or was in last, from 1; its own
     std::atomic<std::uint64_t> finished{0};  // the round whose part the rank has done
   };
 
   std::uint64_t round_of(int rank) const { return progress_[static_cast<std::size_t>(rank)].round; }
-  const Seat& seat(int own, int other) const {
-    return seats_[round_of(own) % 2][static_cast<std::size_t>(other)];
-  }
   bool all_arrived(std::uint64_t round) const;
   bool all_finished(std::uint64_t round) const;
   std::string missing(std::uint64_t round) const;

@@ -4,19 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 namespace {
-
-bool works_in_place(const CollectiveCall& call) {
-  return call.inputs.size() == call.outputs.size() &&
-         std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
-           return input.data == output.data;
-         });
-}
 
 // What a rank gives to others: of a broadcast the root's buffer.
 template <class Body>
@@ -30,11 +22,6 @@ void for_each_given(const CollectiveCall& call, int rank, const Body& body) {
 
 bool has_outputs(const CollectiveCall& call, int rank) {
   return call.collective != Collective::kReduce || rank == call.root;
-}
-
-std::size_t sum_before(std::span<const std::size_t> counts, std::size_t end) {
-  return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
-                         std::size_t{0});
 }
 
 }  // namespace
@@ -69,7 +56,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
   } else if (show_offsets(call)) {
     seat.flags = WindowSeat::kIsShared;
   }
-  if (works_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
+  if (is_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
 }
 
 bool WindowCalls::show_inline(const CollectiveCall& call) {
@@ -121,14 +108,13 @@ WindowCalls::Way WindowCalls::way() const {
   return (common & WindowSeat::kIsShared) != 0 ? Way::kShared : Way::kNeither;
 }
 
-void WindowCalls::read(const CollectiveCall& own) {
-  const bool counts_differ = own.collective == Collective::kAllToAll;
-  if (way() == Way::kInline && !counts_differ) return;
-  for (int r = 0; r < group_.size(); ++r) read_call(r, own);
+void WindowCalls::read(const CollectiveCall& own, Way way) {
+  for (int r = 0; r < group_.size(); ++r) read_call(r, own, way);
 }
 
-/// The headers are equal, so all but addresses, and the counts of an all_to_all, is as here.
-void WindowCalls::read_call(int rank, const CollectiveCall& own) {
+/// The headers are equal, so all but addresses, and the counts of an all_to_all, is as here. Of
+/// inputs that are shown inline there is one.
+void WindowCalls::read_call(int rank, const CollectiveCall& own, Way way) {
   ReadCall& read = calls_[index(rank)];
   const Window& window = group_.window(rank);
   const std::uint64_t round = group_.round();
@@ -141,10 +127,9 @@ void WindowCalls::read_call(int rank, const CollectiveCall& own) {
     read.call.counts = read.counts;
     read.call.receive_counts = read.receive_counts;
   }
-  const bool is_shared = (window.seat(round).flags & WindowSeat::kIsShared) != 0;
   const std::uint64_t* const offsets = window.offsets(round);
   const auto place_of = [&](std::size_t i) {
-    return is_shared ? window.in_place_of_rank(offsets[i]) : nullptr;
+    return way == Way::kInline ? window.inline_data(round) : window.in_place_of_rank(offsets[i]);
   };
   read.inputs.assign(own.inputs.begin(), own.inputs.end());
   for (std::size_t i = 0; i < read.inputs.size(); ++i) read.inputs[i].data = place_of(i);
@@ -164,56 +149,18 @@ void WindowCalls::read_call(int rank, const CollectiveCall& own) {
   }
   read.call.inputs = read.inputs;
   read.call.outputs = read.outputs;
+  if (rank == group_.rank()) read.call.outputs = own.outputs;
 }
 
-/// Elements from `begin` on of what all have shown, combined into `outputs`.
-void WindowCalls::combine_inline(const CollectiveCall& call, std::size_t begin,
-                                 std::span<const Elements> outputs) {
-  const std::size_t element = size_of(call.dtype);
-  for (const Elements& output : outputs) {
-    if (output.count == 0) continue;
+void WindowCalls::combine_inline(const CollectiveCall& call) {
+  if (!has_outputs(call, group_.rank())) return;
+  std::size_t begin = 0;  // bytes
+  for (const Elements& output : call.outputs) {
     for (int r = 0; r < group_.size(); ++r) {
-      inputs_[index(r)] = group_.window(r).inline_data(group_.round()) + begin * element;
+      inputs_[index(r)] = group_.window(r).inline_data(group_.round()) + begin;
     }
     reduce_along_tree(call.op, call.dtype, inputs_, output.data, output.count);
-    begin += output.count;
-  }
-}
-
-void WindowCalls::finish_inline(const CollectiveCall& call) {
-  const std::size_t element = size_of(call.dtype);
-  const std::uint64_t round = group_.round();
-  const int own = group_.rank();
-  switch (call.collective) {
-    case Collective::kAllReduce:
-      return combine_inline(call, 0, call.outputs);
-    case Collective::kReduce:
-      if (own == call.root) combine_inline(call, 0, call.outputs);
-      return;
-    case Collective::kReduceScatter:
-      return combine_inline(call, sum_before(call.counts, index(own)), call.outputs);
-    case Collective::kBroadcast: {
-      const Elements& output = call.outputs[0];
-      if (own == call.root || output.count == 0) return;
-      std::memcpy(output.data, group_.window(call.root).inline_data(round), output.num_bytes());
-      return;
-    }
-    case Collective::kAllGather:
-    case Collective::kAllToAll: {
-      std::byte* place = call.outputs[0].data;
-      for (int r = 0; r < group_.size(); ++r) {
-        const bool is_gather = call.collective == Collective::kAllGather;
-        const std::size_t count = is_gather ? call.counts[index(r)] : call.receive_counts[index(r)];
-        const std::size_t before =
-            is_gather ? 0 : sum_before(calls_[index(r)].counts, index(own)) * element;
-        const std::byte* const from = group_.window(r).inline_data(round) + before;
-        if (count > 0) std::memcpy(place, from, count * element);
-        place += count * element;
-      }
-      return;
-    }
-    case Collective::kBarrier:
-      return;
+    begin += output.num_bytes();
   }
 }
 

@@ -20,10 +20,11 @@ class WindowCalls final : public GroupCalls {
   /// After arriving: what can be done with what all have shown.
   enum class Way { kInline, kShared, kNeither };
   Way way() const;
-  /// Makes everybody's call readable, `own` being this rank's.
-  void read(const CollectiveCall& own);
-  /// Of kInline: this rank's result out of what all have shown.
-  void finish_inline(const CollectiveCall& call);
+  /// Makes all ranks' calls readable where they are shown, `own` being this rank's. Not of
+  /// kNeither, nor of an inline call that combine_inline() does.
+  void read(const CollectiveCall& own, Way way);
+  /// Of an all_reduce or reduce that is shown inline: this rank's result.
+  void combine_inline(const CollectiveCall& call);
 
   const CollectiveCall& call(int rank) const override { return calls_[index(rank)].call; }
   const CollectiveHeader& header(int rank) const override {
@@ -48,10 +49,8 @@ class WindowCalls final : public GroupCalls {
   bool show_inline(const CollectiveCall& call);
   bool show_offsets(const CollectiveCall& call);
   void show_counts(const CollectiveCall& call);
-  void read_call(int rank, const CollectiveCall& own);
+  void read_call(int rank, const CollectiveCall& own, Way way);
   std::size_t inline_limit(const CollectiveCall& call) const;
-  void combine_inline(const CollectiveCall& call, std::size_t begin,
-                      std::span<const Elements> outputs);
 
   const WindowGroup& group_;
   std::vector<ReadCall> calls_;  // by rank

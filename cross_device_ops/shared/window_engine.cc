@@ -1,14 +1,9 @@
 // Collectives of processes of one host on memory that all of them map.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/window_engine.h"
-
-#include <algorithm>
-#include <cstring>
-#include <numeric>
+#include "tutti/cross_device_ops/shared/shared_engine.h"
 
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/shared/group_parts.h"
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/staged_reduction.h"
 #include "tutti/cross_device_ops/shared/window_calls.h"
 #include "tutti/cross_device_ops/shared/window_group.h"
@@ -55,6 +50,7 @@ class WindowEngine final : public CollectiveEngine {
  private:
   void require_same_call();
   void require_counts_fit();
+  void run_inline(const CollectiveCall& call);
   void run_in_place(const CollectiveCall& call, TimePoint deadline);
 
   const std::string_view name_;  // a literal
@@ -73,13 +69,12 @@ void WindowEngine::run(const CollectiveCall& call, const CollectiveHeader& heade
   calls_.show(call, header);
   group_.arrive(header, deadline);
   require_same_call();
-  switch (calls_.way()) {
+  const WindowCalls::Way way = calls_.way();
+  switch (way) {
     case WindowCalls::Way::kInline:
-      calls_.read(call);
-      if (call.collective == Collective::kAllToAll) require_counts_fit();
-      return calls_.finish_inline(call);
+      return run_inline(call);
     case WindowCalls::Way::kShared:
-      calls_.read(call);
+      calls_.read(call, way);
       return run_in_place(call, deadline);
     case WindowCalls::Way::kNeither:
       if (call.collective == Collective::kAllReduce) return staged_.run(call, deadline);
@@ -107,6 +102,17 @@ void WindowEngine::require_counts_fit() {
     group_.close(error);
     throw;
   }
+}
+
+/// This rank's result out of what all have shown: a copy, so none waits for it.
+void WindowEngine::run_inline(const CollectiveCall& call) {
+  if (call.collective == Collective::kBarrier) return;
+  if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
+    return calls_.combine_inline(call);
+  }
+  calls_.read(call, WindowCalls::Way::kInline);
+  if (call.collective == Collective::kAllToAll) require_counts_fit();
+  parts_.do_part(call, rank());
 }
 
 void WindowEngine::run_in_place(const CollectiveCall& call, TimePoint deadline) {

@@ -74,7 +74,7 @@ Error WindowGroup::why_it_leaves() const {
                concat("rank ", rank(), " has left the group of ", size(), " ranks"));
 }
 
-std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
+void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
   if (!is_connected_) {
     {
       MutexLock lock(mutex_);
@@ -89,7 +89,7 @@ std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint
       throw reason;
     }
   }
-  return ++round_;
+  ++round_;
 }
 
 void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
@@ -276,8 +276,8 @@ void WindowGroup::close_from(const Error& reason,
 /// Why the group is closed, once who closes has written it down.
 Error WindowGroup::reason() {
   const auto written = [this] { return board_->state.load() == WindowBoard::kClosed; };
-  constexpr Duration kLong = std::chrono::seconds(1);
-  const TimePoint end = deadline_after(Clock::system().now(), kLong);
+  constexpr Duration kGrace = std::chrono::seconds(1);
+  const TimePoint end = deadline_after(Clock::system().now(), kGrace);
   while (!written() && Clock::system().now() < end) {
     Clock::system().sleep_for(std::chrono::microseconds(50));
   }

@@ -8,7 +8,6 @@
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
-#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/strategy/central_storage_strategy.h"

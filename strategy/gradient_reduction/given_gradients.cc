@@ -9,7 +9,6 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/cross_device_ops/sparse.h"
 
 namespace tutti::internal {
 namespace {

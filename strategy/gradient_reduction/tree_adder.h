@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/cross_device_ops/canonical_nodes.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {

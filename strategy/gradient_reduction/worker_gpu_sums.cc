@@ -12,9 +12,9 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
-#include "tutti/cross_device_ops/gpu/host_exchange.h"
+#include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
 #include "tutti/tensor/gpu/pinned_memory.h"
@@ -259,7 +259,7 @@ void NcclGpuSums::sum_on_gpus(std::size_t bucket) {
   gpus_[bucket].work =
       std::make_unique<DeviceWork>(given_.services.replica_devices, events_[bucket]);
   MutexLock lock(given_.services.ops_mutex);
-  CrossDeviceOpsAccess::all_reduce(*team_.gpu_sums(), ReduceOp::kSum, gpus_.summed_buffers(bucket));
+  carry_out_unchecked(*team_.gpu_sums(), {.outputs = gpus_.summed_buffers(bucket)});
 }
 
 /// What the compute streams get from now on sees the sums.

@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/builtin_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/cluster/worker_group.h"
-#include "tutti/cross_device_ops/canonical_nodes.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/multi_worker/straggler_watch.h"
 #include "tutti/strategy/multi_worker/worker_gpus.h"

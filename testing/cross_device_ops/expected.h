@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/testing/cross_device_ops/case.h"
 
 namespace tutti::conformance {

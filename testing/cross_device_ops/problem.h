@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/tensor.h"
 #include "tutti/testing/cross_device_ops/case.h"
 #include "tutti/testing/cross_device_ops/expected.h"

@@ -6,8 +6,8 @@
 #include <exception>
 
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::conformance {

@@ -14,7 +14,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace acceptor_test {

@@ -13,7 +13,7 @@
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace interruption_test {

@@ -6,7 +6,7 @@
 #include "tests/support/transports.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace message_engine_tcp_test {

@@ -10,8 +10,8 @@
 #include "tests/support/transports.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace message_store_test {

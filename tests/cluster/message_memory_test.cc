@@ -11,7 +11,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace message_memory_test {

@@ -15,7 +15,7 @@
 #include "tests/support/transports.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::proxied_ranks {
 

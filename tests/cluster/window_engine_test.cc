@@ -12,7 +12,7 @@
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti {

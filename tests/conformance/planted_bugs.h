@@ -57,6 +57,11 @@ enum class Bug {
   kExchangeForgetsSelf,
 };
 
+/// memcpy() that knows buffers without elements or memory.
+inline void copy_bytes(const std::byte* from, std::byte* to, std::size_t num_bytes) {
+  if (num_bytes > 0 && from != to) std::memcpy(to, from, num_bytes);
+}
+
 /// Adds along the tree, element by element.
 class Reference final : public CrossDeviceOps {
  public:
@@ -90,7 +95,7 @@ class Reference final : public CrossDeviceOps {
     }
     for (const ReplicaBuffer& buffer : buffers) {
       if (bug_ == Bug::kLastReplicaKeepsItsOwn && &buffer == &buffers.back()) continue;
-      internal::copy_elements(used.data(), aligned(buffer), written(buffer));
+      copy_bytes(used.data(), aligned(buffer), written(buffer));
       if (bug_ == Bug::kWritesBefore) buffer.data[-1] = std::byte{0};
     }
   }
@@ -115,7 +120,7 @@ class Reference final : public CrossDeviceOps {
   void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) override {
     const ReplicaBuffer& source = buffers[bug_ == Bug::kWrongRoot ? 0 : std::size_t(root)];
     for (const ReplicaBuffer& buffer : buffers) {
-      internal::copy_elements(source.data, buffer.data, source.num_bytes());
+      copy_bytes(source.data, buffer.data, source.num_bytes());
     }
   }
 
@@ -150,7 +155,7 @@ class Reference final : public CrossDeviceOps {
       combine(op, inputs, std::min(start, total - counts[r]), counts[r], results.back().data());
     }
     for (std::size_t r = 0; r < outputs.size(); ++r) {
-      internal::copy_elements(results[r].data(), outputs[r].data, results[r].size());
+      copy_bytes(results[r].data(), outputs[r].data, results[r].size());
     }
   }
 
@@ -178,8 +183,7 @@ class Reference final : public CrossDeviceOps {
   static void copy(const ReplicaBuffer& from, std::size_t from_first, const ReplicaBuffer& to,
                    std::size_t to_first, std::size_t count) {
     const std::size_t element = size_of(from.dtype);
-    internal::copy_elements(from.data + from_first * element, to.data + to_first * element,
-                            count * element);
+    copy_bytes(from.data + from_first * element, to.data + to_first * element, count * element);
   }
 
   std::vector<std::byte>& place_of(std::vector<std::byte>& own) {

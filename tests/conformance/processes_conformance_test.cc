@@ -5,7 +5,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {

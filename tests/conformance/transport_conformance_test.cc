@@ -3,8 +3,8 @@
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/transports.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::transport_suite {
 

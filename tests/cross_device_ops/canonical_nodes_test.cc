@@ -1,6 +1,6 @@
 // Tests of parts of the canonical tree.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/canonical_nodes.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/canonical_tree.h"
 
 namespace tutti {
 namespace {

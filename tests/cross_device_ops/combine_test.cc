@@ -1,6 +1,6 @@
 // Combining two runs of elements.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/combine.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <cmath>
 #include <cstring>

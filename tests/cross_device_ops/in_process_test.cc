@@ -5,8 +5,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace in_process_test {

@@ -10,9 +10,9 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 namespace ops_engine_test {

@@ -1,6 +1,6 @@
 // Plugins in shared libraries: a good one is an operation like any other, a bad one a clear error.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
 
 #include <gmock/gmock.h>
 
@@ -12,8 +12,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/cross_device_ops_access.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/buffer_call.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/plugin/plugin_table.h"
 
 namespace tutti {
@@ -151,7 +151,7 @@ TEST(Plugin, ItsErrorsKeepCodeAndText) {
                [&] { make_op(grade, 2); });
 }
 
-using internal::CrossDeviceOpsAccess;
+using internal::carry_out_unchecked;
 
 constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
 
@@ -204,19 +204,22 @@ TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
       EXPECT_TRUE(op.provides(c)) << to_string(c);
     }
     Lists all(first, 2);
-    CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers());
+    carry_out_unchecked(op, {.outputs = all.buffers()});
     for (const List& list : all.lists) EXPECT_EQ(list, (List{60, 64}));
 
     Lists inputs(first, 2);
     List result(2);
     const ReplicaBuffer output = buffer_of(result);
     const bool has_root = first == 2;
-    CrossDeviceOpsAccess::reduce(op, ReduceOp::kSum, inputs.buffers(), has_root ? &output : nullptr,
-                                 3);
+    carry_out_unchecked(op, {.collective = Collective::kReduce,
+                             .root = 3,
+                             .inputs = inputs.buffers(),
+                             .outputs = std::span(&output, has_root ? 1 : 0)});
     EXPECT_EQ(result, has_root ? (List{60, 64}) : (List{0, 0}));
 
     Lists copies(first, 3);
-    CrossDeviceOpsAccess::broadcast(op, copies.buffers(), 2);
+    carry_out_unchecked(
+        op, {.collective = Collective::kBroadcast, .root = 2, .outputs = copies.buffers()});
     for (const List& list : copies.lists) EXPECT_EQ(list, (List{20, 21, 22}));
 
     const std::size_t counts[] = {0, 2, 1, 1};  // member r's input, or its part
@@ -224,12 +227,17 @@ TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
     for (int i = 0; i < kReplicas; ++i) {
       parts.lists[static_cast<std::size_t>(i)] = List(counts[first + i], first + i);
     }
-    CrossDeviceOpsAccess::all_gather(op, parts.buffers(), gathered.buffers(), counts);
+    carry_out_unchecked(op, {.collective = Collective::kAllGather,
+                             .inputs = parts.buffers(),
+                             .outputs = gathered.buffers(),
+                             .counts = counts});
     for (const List& list : gathered.lists) EXPECT_EQ(list, (List{1, 1, 2, 3}));
 
     Lists whole(first, 4);
-    CrossDeviceOpsAccess::reduce_scatter(op, ReduceOp::kSum, whole.buffers(), parts.buffers(),
-                                         counts);
+    carry_out_unchecked(op, {.collective = Collective::kReduceScatter,
+                             .inputs = whole.buffers(),
+                             .outputs = parts.buffers(),
+                             .counts = counts});
     const List sums[] = {{}, {60, 64}, {68}, {72}};
     for (int i = 0; i < kReplicas; ++i) {
       EXPECT_EQ(parts.lists[static_cast<std::size_t>(i)], sums[first + i]);
@@ -237,7 +245,10 @@ TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
 
     const std::vector<std::size_t> ones(kMembers * kMembers, 1);
     Lists sent(first, 4), received(first, 4);
-    CrossDeviceOpsAccess::all_to_all(op, sent.buffers(), received.buffers(), ones);
+    carry_out_unchecked(op, {.collective = Collective::kAllToAll,
+                             .inputs = sent.buffers(),
+                             .outputs = received.buffers(),
+                             .counts = ones});
     for (int i = 0; i < kReplicas; ++i) {
       const int m = first + i;
       EXPECT_EQ(received.lists[static_cast<std::size_t>(i)], (List{m, 10 + m, 20 + m, 30 + m}));
@@ -253,9 +264,12 @@ TEST(PluginBetweenProcesses, WhatItDoesNotBringCannotBeComposed) {
     const std::size_t counts[] = {1, 1, 1, 1};
     expect_error(ErrorCode::kUnimplemented, {"all_gather between processes", "of its own"}, [&] {
       Lists gathered(first, 4);
-      CrossDeviceOpsAccess::all_gather(op, all.buffers(), gathered.buffers(), counts);
+      carry_out_unchecked(op, {.collective = Collective::kAllGather,
+                               .inputs = all.buffers(),
+                               .outputs = gathered.buffers(),
+                               .counts = counts});
     });
-    CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers());
+    carry_out_unchecked(op, {.outputs = all.buffers()});
     for (const List& list : all.lists) EXPECT_EQ(list, (List{60, 64}));
   });
 }
@@ -267,7 +281,7 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
     if (first != 0) return;
     Lists all(first, 2);
     expect_error(ErrorCode::kDeadlineExceeded, {"plugin_store", "all_reduce failed: member 2 is"},
-                 [&] { CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers()); });
+                 [&] { carry_out_unchecked(op, {.outputs = all.buffers()}); });
   });
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
     if (first != 0) return;
@@ -279,7 +293,7 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
     Lists all(first, 2);
     for (int i = 0; i < 2; ++i) {
       expect_error(ErrorCode::kAborted, {"the disk is full"},
-                   [&] { CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers()); });
+                   [&] { carry_out_unchecked(op, {.outputs = all.buffers()}); });
     }
   });
 }

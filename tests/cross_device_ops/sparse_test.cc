@@ -1,6 +1,6 @@
 // Sparse sums of the optimizer's path: the bits of the dense sum, each row once.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/sparse.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Collectives of ranks on tensors and IndexedSlices.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/tensor_communication.h"
+#include "tutti/cross_device_ops/communicator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

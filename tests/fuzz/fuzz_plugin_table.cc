@@ -47,9 +47,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   memory.front() = table;
   try {
     const auto checked = tutti::internal::checked_plugin_table(memory.data(), "fuzz");
-    const bool whole = checked.create && checked.destroy && checked.supports && checked.all_reduce;
+    const Table& calls = checked.calls;
+    const bool whole = calls.create && calls.destroy && calls.supports && calls.all_reduce;
     // A member beyond the size is not there.
-    if (checked.abort && table.struct_size < sizeof(Table)) std::abort();
+    if (calls.abort && table.struct_size < sizeof(Table)) std::abort();
     if (!whole || checked.name.empty() || checked.name.size() > 63) std::abort();
   } catch (const tutti::Error&) {
   }

@@ -15,7 +15,6 @@
 
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/flags.h"
@@ -23,6 +22,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace {
 

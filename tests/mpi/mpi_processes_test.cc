@@ -11,7 +11,7 @@
 #include "tests/support/transports.h"
 #include "tutti/cluster/message_key_value_store.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/mpi/mpi.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {
 namespace mpi_processes_test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/mpi/mpi_transport.h"
+#include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti::mpi_tests {
 

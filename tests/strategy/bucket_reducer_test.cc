@@ -10,7 +10,6 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
 

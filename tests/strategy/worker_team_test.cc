@@ -6,7 +6,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti {

@@ -18,7 +18,7 @@
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
 
 using Eigen::MatrixXf;
 using Eigen::VectorXf;

@@ -8,7 +8,6 @@
 
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/cross_device_ops/sparse.h"
 
 namespace tutti::internal {
 namespace {

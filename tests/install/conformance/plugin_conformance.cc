@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
 #include "tutti/testing/cross_device_ops/gtest.h"
 
 int main(int argc, char** argv) {

@@ -8,7 +8,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
-#include "tutti/cross_device_ops/sparse.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"

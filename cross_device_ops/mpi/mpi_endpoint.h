@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/mpi/mpi_hub.h"
 #include "tutti/core/error.h"
+#include "tutti/cross_device_ops/mpi/mpi_hub.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti::internal {
@@ -23,16 +23,14 @@ struct MpiOperation {
   bool is_send = false;
   int peer = 0;
   std::uint64_t tag = 0;
-  std::span<std::byte> head;            // of a receive
-  std::span<std::byte> body;            // of a receive
-  std::span<const std::byte> outgoing;  // of a send
-  std::uint64_t id = 0;                 // of its offer; 0: none
-  std::size_t bytes_moved = 0;          // of the body, in chunks
+  std::span<std::byte> head;    // of a receive
+  std::span<std::byte> body;    // of a send: only read
+  std::uint64_t id = 0;         // of its offer; 0: none
+  std::size_t bytes_moved = 0;  // of the body, in chunks
   int chunks_in_flight = 0;
   std::atomic<bool> ended{false};
   std::optional<Error> error;
 
-  std::size_t body_bytes() const { return is_send ? outgoing.size() : body.size(); }
   void end(std::optional<Error> reason = std::nullopt) {
     if (ended) return;
     error = std::move(reason);
@@ -40,8 +38,8 @@ struct MpiOperation {
   }
 };
 
-/// Threads: any.
-class MpiEndpoint : public std::enable_shared_from_this<MpiEndpoint> {
+/// Works keep it alive; close() ends it as a transport.
+class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   using Operation = std::shared_ptr<MpiOperation>;
 
@@ -52,17 +50,21 @@ class MpiEndpoint : public std::enable_shared_from_this<MpiEndpoint> {
   /// Says goodbye.
   void close() noexcept;
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(processes_.size()); }
-  Operation send(int peer, std::uint64_t tag, std::span<const std::byte> head,
-                 std::span<const std::byte> body);
-  Operation recv(int peer, std::uint64_t tag, std::span<std::byte> head, std::span<std::byte> body);
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(processes_.size()); }
+  std::string_view name() const override { return "mpi"; }
+  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                             std::span<const std::byte> body) override;
+  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                             std::span<std::byte> body) override;
+  void abort(const Error& reason) noexcept override;
+  TransportStats stats() const override;
+
+  // Of a Work.
   /// Whether it ended well; throws its error.
   bool test(const MpiOperation& operation);
   void wait(const MpiOperation& operation, TimePoint deadline);
   void cancel(const Operation& operation) noexcept;
-  void abort(const Error& reason) noexcept;
-  TransportStats stats();
 
  private:
   /// What has to do with one other rank.
@@ -73,6 +75,10 @@ class MpiEndpoint : public std::enable_shared_from_this<MpiEndpoint> {
     std::map<std::uint64_t, std::deque<Operation>> waiting;  // by tag: receives
     std::map<std::uint64_t, Operation> receiving;            // by id: accepted offers
   };
+
+  void check(int peer, std::size_t head_bytes) const;
+  void begin_send(const Operation& operation, std::span<const std::byte> head);
+  void begin_recv(const Operation& operation);
 
   // All with the hub's mutex held.
   void take(MpiFrame frame);

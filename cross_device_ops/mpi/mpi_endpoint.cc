@@ -1,6 +1,6 @@
 // Offers, answers and chunks; cancelling, aborting, saying goodbye.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/mpi/mpi_endpoint.h"
+#include "tutti/cross_device_ops/mpi/mpi_endpoint.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,10 +10,10 @@ namespace {
 
 using Kind = MpiFrame::Kind;
 
+constexpr std::size_t kLongestHead = 256;
 constexpr std::size_t kShortBytes = std::size_t{16} << 10;
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kChunksInFlight = 4;
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
@@ -22,6 +22,19 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
+
+class MpiWork final : public Work {
+ public:
+  MpiWork(std::shared_ptr<MpiEndpoint> endpoint, MpiEndpoint::Operation operation)
+      : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
+  ~MpiWork() override { endpoint_->cancel(operation_); }
+  bool test() override { return endpoint_->test(*operation_); }
+  void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
+
+ private:
+  const std::shared_ptr<MpiEndpoint> endpoint_;
+  const MpiEndpoint::Operation operation_;
+};
 
 }  // namespace
 
@@ -103,57 +116,74 @@ void MpiEndpoint::post(int peer, MpiFrame::Header header, std::span<const std::b
              });
 }
 
-MpiEndpoint::Operation MpiEndpoint::send(int peer, std::uint64_t tag,
-                                         std::span<const std::byte> head,
-                                         std::span<const std::byte> body) {
+void MpiEndpoint::check(int peer, std::size_t head_bytes) const {
+  if (peer < 0 || peer >= size() || peer == rank_) {
+    fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_, " names the peer ", peer,
+         "; expected another rank from 0 to ", size() - 1);
+  }
+  if (head_bytes > kLongestHead) {
+    fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_,
+         ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
+  }
+}
+
+std::unique_ptr<Work> MpiEndpoint::send(int peer, std::uint64_t tag,
+                                        std::span<const std::byte> head,
+                                        std::span<const std::byte> body) {
+  check(peer, head.size());
   auto operation = std::make_shared<MpiOperation>();
   operation->is_send = true;
   operation->peer = peer;
   operation->tag = tag;
-  operation->outgoing = body;
+  operation->body = {const_cast<std::byte*>(body.data()), body.size()};
+  begin_send(operation, head);
+  return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+}
+
+void MpiEndpoint::begin_send(const Operation& operation, std::span<const std::byte> head) {
   MutexLock lock(hub_->mutex());
-  if (closed_ || this->peer(peer).gone) {
-    operation->end(closed_ ? closed_ : this->peer(peer).gone);
-    return operation;
-  }
+  const std::span<const std::byte> body = operation->body;
+  const std::optional<Error>& gone = closed_ ? closed_ : peer(operation->peer).gone;
+  if (gone) return operation->end(gone);
   ++stats_.messages_sent;
   stats_.bytes_sent += head.size() + body.size();
-  MpiFrame::Header header{.kind = Kind::kMessage, .tag = tag, .body_bytes = body.size()};
+  MpiFrame::Header header{.kind = Kind::kMessage, .tag = operation->tag, .body_bytes = body.size()};
   if (body.size() <= kShortBytes) {
     short_sends_.emplace(operation.get(), operation);
-    post(peer, header, head, body, [self = shared_from_this(), operation] {
+    return post(operation->peer, header, head, body, [self = shared_from_this(), operation] {
       self->short_sends_.erase(operation.get());
       operation->end();
     });
-    return operation;
   }
   header.kind = Kind::kOffer;
   header.id = operation->id = ++last_id_;
   offered_.emplace(operation->id, operation);
-  post(peer, header, head);
-  return operation;
+  post(operation->peer, header, head);
 }
 
-MpiEndpoint::Operation MpiEndpoint::recv(int peer, std::uint64_t tag, std::span<std::byte> head,
-                                         std::span<std::byte> body) {
+std::unique_ptr<Work> MpiEndpoint::recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                                        std::span<std::byte> body) {
+  check(peer, head.size());
   auto operation = std::make_shared<MpiOperation>();
   operation->peer = peer;
   operation->tag = tag;
   operation->head = head;
   operation->body = body;
+  begin_recv(operation);
+  return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+}
+
+void MpiEndpoint::begin_recv(const Operation& operation) {
   MutexLock lock(hub_->mutex());
-  if (closed_) {
-    operation->end(closed_);
-    return operation;
-  }
-  Peer& from = this->peer(peer);
+  if (closed_) return operation->end(closed_);
+  Peer& from = peer(operation->peer);
+  const std::uint64_t tag = operation->tag;
   from.waiting[tag].push_back(operation);
   match(from, tag);
   if (!operation->ended && from.gone && from.waiting[tag].back() == operation) {
     from.waiting[tag].pop_back();
     operation->end(from.gone);
   }
-  return operation;
 }
 
 bool MpiEndpoint::test(const MpiOperation& operation) {
@@ -167,7 +197,7 @@ void MpiEndpoint::wait(const MpiOperation& operation, TimePoint deadline) {
   fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", operation.peer, " (MPI process ",
        processes_[static_cast<std::size_t>(operation.peer)], ")",
        operation.is_send ? " has not taken" : " has not sent", " the message with tag ",
-       operation.tag, " (body of ", operation.body_bytes(), " bytes) before the deadline of rank ",
+       operation.tag, " (body of ", operation.body.size(), " bytes) before the deadline of rank ",
        rank_);
 }
 
@@ -318,7 +348,7 @@ void MpiEndpoint::take_answer(const MpiFrame::Header& header) {
 }
 
 void MpiEndpoint::send_chunks(const Operation& operation) {
-  const std::span<const std::byte> body = operation->outgoing;
+  const std::span<const std::byte> body = operation->body;
   while (operation->chunks_in_flight < kChunksInFlight && operation->bytes_moved < body.size()) {
     const auto chunk = body.subspan(operation->bytes_moved,
                                     std::min(kChunkBytes, body.size() - operation->bytes_moved));
@@ -385,7 +415,7 @@ void MpiEndpoint::take_goodbye(int rank, Peer& from) {
   });
 }
 
-TransportStats MpiEndpoint::stats() {
+TransportStats MpiEndpoint::stats() const {
   MutexLock lock(hub_->mutex());
   return stats_;
 }

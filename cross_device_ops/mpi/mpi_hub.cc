@@ -1,12 +1,11 @@
 // Frames: sending, probing, receiving, handing on.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/mpi/mpi_hub.h"
+#include "tutti/cross_device_ops/mpi/mpi_hub.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr int kTag = 7;
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
 constexpr int kFramesAtOnce = 32;
 constexpr int kRoundsAtOnce = 8;
 

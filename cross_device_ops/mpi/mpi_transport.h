@@ -1,4 +1,4 @@
-// Messages between the processes of an MPI job, by MPI point to point.
+// MPI for programs: whether it is there, and messages between the processes of a job.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,6 +10,14 @@
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
+
+/// Whether a launcher that knows MPI (mpirun, srun with its MPI plugin) has started this process,
+/// by the variables that it sets. Any thread.
+bool is_started_by_mpi();
+
+/// The library that this program runs with ("Open MPI v4.1.4"); empty in a build without MPI. Does
+/// not initialise it. Any thread.
+std::string mpi_library();
 
 struct MpiOptions {
   /// The process of MPI_COMM_WORLD that each rank is; empty: all of them, in their order. A process

@@ -1,17 +1,22 @@
-// Copies everything to one device, adds there, copies the result back.
+// Adds along the canonical tree: straight into every buffer, or on one device.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/local/reduction_to_one_device.h"
+#include "tutti/cross_device_ops/local/local_ops.h"
 
 #include <cstring>
 
 #include "tutti/cross_device_ops/gpu/reductions.h"
-#include "tutti/cross_device_ops/local/supports.h"
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti {
 
-bool ReductionToOneDevice::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::can_combine(op, dtype, device);
+void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) return internal::canonical_on_gpus(op, buffers);
+  std::vector<std::byte*> all;
+  for (const ReplicaBuffer& buffer : buffers) all.push_back(buffer.data);
+  const std::vector<const std::byte*> inputs(all.begin(), all.end());
+  const ReplicaBuffer& first = buffers.front();
+  internal::reduce_to_all(op, first.dtype, inputs, all, first.count);
 }
 
 void ReductionToOneDevice::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

@@ -1,0 +1,98 @@
+// Headers by messages, data another way.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/plugin/meeting_engine.h"
+
+#include "tutti/cross_device_ops/packed_call.h"
+#include "tutti/cross_device_ops/told_reason.h"
+
+namespace tutti::internal {
+
+MeetingEngine::MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
+    : link_(std::move(link)), messages_(std::move(messages)) {
+  for (const int rank : link_.ranks) {
+    if (rank == link_.transport->rank()) continue;
+    never_.push_back(link_.transport->recv(rank, kWatchTag, {}, {}));
+  }
+}
+
+void MeetingEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
+                        TimePoint deadline) {
+  throw_if_closed();
+  try {
+    if (!is_native(call, header)) return messages_->run(call, header, deadline);
+    meet(call, header, deadline);
+    if (call.outputs.size() <= 1) return run_native(call, header, deadline);
+    // What carries it out would pay for each buffer.
+    run_packed(call, [&](const CollectiveCall& flat) { run_native(flat, header, deadline); });
+  } catch (const Error& error) {
+    close(error);
+    throw;
+  }
+}
+
+void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& header,
+                         TimePoint deadline) {
+  CollectiveCall meeting;
+  meeting.collective = Collective::kBarrier;
+  try {
+    messages_->run(meeting, header, deadline);
+  } catch (const Error& error) {
+    // Of two calls that differ neither is begun by any rank.
+    if (error.code() != ErrorCode::kInvalidArgument) missed(call);
+    throw;
+  }
+}
+
+void MeetingEngine::tend(const std::function<std::string()>& own_state) {
+  messages_->tend(own_state);
+  const std::optional<Error> reason = abort_of_peer();
+  if (!reason) return;
+  {
+    MutexLock lock(mutex_);
+    told_ = reason;
+    is_closed_ = true;
+  }
+  stop(*reason);
+}
+
+/// A peer that is gone may just have finished: that is no abort.
+std::optional<Error> MeetingEngine::abort_of_peer() {
+  for (const auto& work : never_) {
+    try {
+      work->test();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kAborted) return error;
+    }
+  }
+  return std::nullopt;
+}
+
+void MeetingEngine::close(const Error& reason) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) closed_ = reason;
+    is_closed_ = true;
+  }
+  messages_->abort(reason);
+  stop(reason);
+}
+
+void MeetingEngine::throw_if_closed() {
+  MutexLock lock(mutex_);
+  if (closed_) throw *closed_;
+  if (told_) throw as_it_was(*told_);
+}
+
+void require_one_replica(std::string_view who, const Group& group) {
+  if (group.transport && group.local_devices.size() == 1 &&
+      group.world_size == group.transport->size() && group.first_rank == group.transport->rank()) {
+    return;
+  }
+  fail(ErrorCode::kInvalidArgument, who,
+       ": the group of a communicator; expected one local device ",
+       "and a transport of its size and rank, got ", group.local_devices.size(),
+       " devices and rank ", group.first_rank, " of ", group.world_size,
+       group.transport ? "" : " without transport");
+}
+
+}  // namespace tutti::internal
