@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/autograd/gradient_functions.h"
+#include "tutti/autograd/gradients.h"
 #include "tutti/autograd/tape_stack.h"
 #include "tutti/tensor/dispatch.h"
 
