@@ -44,6 +44,14 @@ template <class T, bool amsgrad>
   }
 }
 
+void check_constants(const char* rule, double beta_1, double beta_2, double epsilon) {
+  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+  if (in_unit(beta_1) && in_unit(beta_2) && epsilon >= 0.0) return;
+  fail(ErrorCode::kInvalidArgument, rule,
+       ": expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", beta_1, ", ",
+       beta_2, " and ", epsilon);
+}
+
 /// The learning rate of a step with the corrections for averages that began at 0.
 double corrected_rate(const AdamHyperparameters& hyper, const UpdateScalars& scalars) {
   const double t = static_cast<double>(scalars.iteration + 1);
@@ -54,12 +62,7 @@ double corrected_rate(const AdamHyperparameters& hyper, const UpdateScalars& sca
 }  // namespace
 
 AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters) {
-  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
-  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
-    fail(ErrorCode::kInvalidArgument,
-         "adam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", hyper_.beta_1,
-         ", ", hyper_.beta_2, " and ", hyper_.epsilon);
-  }
+  check_constants("adam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
 Json AdamRule::describe() const {
@@ -175,12 +178,7 @@ struct Factors {
 }  // namespace
 
 NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparameters) {
-  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
-  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
-    fail(ErrorCode::kInvalidArgument,
-         "nadam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ",
-         hyper_.beta_1, ", ", hyper_.beta_2, " and ", hyper_.epsilon);
-  }
+  check_constants("nadam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
 Json NadamRule::describe() const {

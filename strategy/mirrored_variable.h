@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/placement.h"
+#include "tutti/strategy/local_strategy.h"
 
 namespace tutti::internal {
 

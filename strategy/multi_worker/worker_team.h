@@ -44,8 +44,6 @@ class WorkerTeam {
   /// V, over all workers, and the number of this worker's first one.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_of_[static_cast<std::size_t>(worker())]; }
-  int num_local_replicas() const { return num_local_replicas_; }
-  int worker_of(int replica) const;
   /// Of the sums of gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
@@ -113,7 +111,6 @@ class WorkerTeam {
   void begin(std::unique_ptr<Communicator> communicator);
   void set_replicas(const std::vector<std::int32_t>& counts);
   Communicator& values();
-  std::vector<std::string> exchange(std::string_view own, std::string_view name);
   void sum_by_parts(std::span<const Elements> partials, std::string_view name,
                     std::optional<DType> wire);
   bool any_single_replica() const;

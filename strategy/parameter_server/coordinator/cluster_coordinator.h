@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tutti/core/clock.h"
-#include "tutti/strategy/input_context.h"
+#include "tutti/strategy/input_plan.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_value.h"
 #include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
