@@ -24,8 +24,16 @@ namespace {
 
 using Table = std::array<OpGradient, static_cast<std::size_t>(OpId::kCount)>;
 
+/// Their results are piecewise constant or not floating: they pass no gradient.
+constexpr OpId kConstantOps[] = {
+    OpId::kSign,         OpId::kFloor,      OpId::kCeil,      OpId::kRound,       OpId::kLogicalNot,
+    OpId::kEqual,        OpId::kNotEqual,   OpId::kLess,      OpId::kLessEqual,   OpId::kGreater,
+    OpId::kGreaterEqual, OpId::kLogicalAnd, OpId::kLogicalOr, OpId::kReduceAny,   OpId::kReduceAll,
+    OpId::kArgMax,       OpId::kArgMin,     OpId::kOneHot,    OpId::kStopGradient};
+
 Table all_gradients() {
   Table table;
+  for (const OpId op : kConstantOps) table[static_cast<std::size_t>(op)].is_constant = true;
   for (const auto topic : {elementwise_gradients(), linear_gradients(), normalization_gradients(),
                            reduction_gradients(), shape_gradients()}) {
     for (const OpGradient& each : topic) table[static_cast<std::size_t>(each.op)] = each;
@@ -51,32 +59,7 @@ bool is_without_activation(const OpCall& call) {
 
 GradientFunction find_gradient(OpId op) { return entry_of(op).function; }
 
-bool is_constant_for_gradients(OpId op) {
-  switch (op) {
-    case OpId::kSign:
-    case OpId::kFloor:
-    case OpId::kCeil:
-    case OpId::kRound:
-    case OpId::kLogicalNot:
-    case OpId::kEqual:
-    case OpId::kNotEqual:
-    case OpId::kLess:
-    case OpId::kLessEqual:
-    case OpId::kGreater:
-    case OpId::kGreaterEqual:
-    case OpId::kLogicalAnd:
-    case OpId::kLogicalOr:
-    case OpId::kReduceAny:
-    case OpId::kReduceAll:
-    case OpId::kArgMax:
-    case OpId::kArgMin:
-    case OpId::kOneHot:
-    case OpId::kStopGradient:
-      return true;
-    default:
-      return false;
-  }
-}
+bool is_constant_for_gradients(OpId op) { return entry_of(op).is_constant; }
 
 std::uint32_t used_inputs(const OpCall& call) { return entry_of(call.op).inputs; }
 

@@ -46,12 +46,13 @@ using GradientFunction = std::vector<Gradient> (*)(const GradientContext& contex
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 
-/// An operation that has a gradient, and which of its values a tape must keep.
+/// What a tape knows of an operation: its gradient, and which of its values must be kept for it.
 struct OpGradient {
   OpId op = OpId::kCount;
   GradientFunction function = nullptr;
   std::uint32_t inputs = kNoTensor;
   std::uint32_t outputs = kNoTensor;
+  bool is_constant = false;
 };
 
 // All of them, by topic: <topic>_gradients.cc.

@@ -25,8 +25,6 @@ class AdagradRule final : public UpdateRule {
   bool skips_zero_gradient() const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   AdagradHyperparameters hyper_;
 };
 
@@ -71,8 +69,6 @@ class AdadeltaRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   AdadeltaHyperparameters hyper_;
 };
 
@@ -119,8 +115,6 @@ class RmspropRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   RmspropHyperparameters hyper_;
 };
 
@@ -172,8 +166,6 @@ class FtrlRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   double l2_at(double rate) const;
   FtrlHyperparameters hyper_;
 };

@@ -191,31 +191,28 @@ Json NadamRule::describe() const {
 std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
 void NadamRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void NadamRule::apply_typed(const UpdateArgs& args) const {
-  const Factors factors(hyper_, args.scalars.iteration);
-  const T of_mean = static_cast<T>(factors.of_mean);
-  const T of_gradient = static_cast<T>(factors.of_gradient);
-  const T of_square = static_cast<T>(factors.of_square);
-  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  T* __restrict const v = args.slot<T>(1).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    m[i] += (g - m[i]) * rest_1;
-    v[i] += (g * g - v[i]) * rest_2;
-    const T mean = m[i] * of_mean + g * of_gradient;
-    w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
-  }
+  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() {
+    const Factors factors(hyper_, args.scalars.iteration);
+    const T of_mean = static_cast<T>(factors.of_mean);
+    const T of_gradient = static_cast<T>(factors.of_gradient);
+    const T of_square = static_cast<T>(factors.of_square);
+    const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+    const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+    const T epsilon = static_cast<T>(hyper_.epsilon);
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    T* __restrict const v = args.slot<T>(1).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      m[i] += (g - m[i]) * rest_1;
+      v[i] += (g * g - v[i]) * rest_2;
+      const T mean = m[i] * of_mean + g * of_gradient;
+      w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
+    }
+  });
 }
 
 std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) const {

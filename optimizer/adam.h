@@ -104,8 +104,6 @@ class NadamRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   NadamHyperparameters hyper_;
 };
 

@@ -101,23 +101,20 @@ Json LionRule::describe() const {
 std::vector<SlotSpec> LionRule::slots() const { return {{"momentum", 0.0}}; }
 
 void LionRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "lion", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void LionRule::apply_typed(const UpdateArgs& args) const {
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T beta_1 = static_cast<T>(hyper_.beta_1), rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T beta_2 = static_cast<T>(hyper_.beta_2), rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    w[i] -= lr * sign(m[i] * beta_1 + g * rest_1);
-    m[i] = m[i] * beta_2 + g * rest_2;
-  }
+  visit_arithmetic_floating(args.dtype, "lion", [&]<class T>() {
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    const T beta_1 = static_cast<T>(hyper_.beta_1), rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+    const T beta_2 = static_cast<T>(hyper_.beta_2), rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      w[i] -= lr * sign(m[i] * beta_1 + g * rest_1);
+      m[i] = m[i] * beta_2 + g * rest_2;
+    }
+  });
 }
 
 std::optional<DeviceRule> LionRule::device_rule(const UpdateScalars& scalars) const {

@@ -70,8 +70,6 @@ class LionRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   LionHyperparameters hyper_;
 };
 

@@ -30,10 +30,6 @@ class LambRule final : public UpdateRule {
   void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
-  template <class T>
-  void direct_typed(const UpdateArgs& args, T* direction) const;
   LambHyperparameters hyper_;
 };
 
@@ -83,10 +79,6 @@ class LarsRule final : public UpdateRule {
   void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
-  template <class T>
-  void direct_typed(const UpdateArgs& args, T* direction) const;
   LarsHyperparameters hyper_;
 };
 

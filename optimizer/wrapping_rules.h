@@ -43,8 +43,6 @@ class MovingAverageRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   double momentum_at(std::int64_t iteration) const;
   bool overwrites_at(std::int64_t iteration) const;
   EmaOptions options_;

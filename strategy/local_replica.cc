@@ -105,18 +105,16 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
                                                               const ErasedMerge& merge,
                                                               SourceLocation where) {
   MeetingHeader header{.kind = MeetingKind::kMergeCall, .type = &type, .where = where};
+  Merge own{local, nullptr};
   const CallSite site(where);
-  require_own_thread(header);
-  const Rendezvous::Action action = [this, &merge](std::span<void* const> arguments) {
+  const auto merge_all = [&](const std::vector<Merge*>& replicas) {
     std::vector<const void*> locals;
-    for (void* argument : arguments) locals.push_back(static_cast<Merge*>(argument)->local);
+    for (const Merge* replica : replicas) locals.push_back(replica->local);
     const MergeScope scope(services_.strategy);
     const std::shared_ptr<const void> result = merge(services_.strategy, locals);
-    for (void* argument : arguments) static_cast<Merge*>(argument)->result = result;
+    for (Merge* replica : replicas) replica->result = result;
   };
-  Merge own{local, nullptr};
-  const CommunicationTimer timer(*this);
-  rendezvous_.meet(replica_, std::move(header), &own, action, &nested_);
+  meet<Merge>(std::move(header), own, merge_all, &nested_);
   return own.result;
 }
 
