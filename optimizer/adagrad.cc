@@ -55,11 +55,9 @@ std::optional<DeviceRule> AdagradRule::device_rule(const UpdateScalars& scalars)
                     {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.epsilon}};
 }
 
-Adagrad::Adagrad(std::span<const Variable> variables, const AdagradOptions& options)
-    : Optimizer(variables,
-                std::make_unique<AdagradRule>(
-                    AdagradHyperparameters{options.initial_accumulator_value, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdagradOptions::make_rule() const {
+  return std::make_unique<AdagradRule>(AdagradHyperparameters{initial_accumulator_value, epsilon});
+}
 
 // Adadelta (Zeiler, "Adadelta: an adaptive learning rate method", 2012).
 
@@ -105,11 +103,9 @@ std::optional<DeviceRule> AdadeltaRule::device_rule(const UpdateScalars& scalars
                      1.0 - hyper_.rho, hyper_.epsilon}};
 }
 
-Adadelta::Adadelta(std::span<const Variable> variables, const AdadeltaOptions& options)
-    : Optimizer(
-          variables,
-          std::make_unique<AdadeltaRule>(AdadeltaHyperparameters{options.rho, options.epsilon}),
-          shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdadeltaOptions::make_rule() const {
+  return std::make_unique<AdadeltaRule>(AdadeltaHyperparameters{rho, epsilon});
+}
 
 // RMSprop (Hinton, "Neural networks for machine learning", lecture 6, 2012).
 
@@ -190,11 +186,9 @@ std::optional<DeviceRule> RmspropRule::device_rule(const UpdateScalars& scalars)
        hyper_.epsilon, hyper_.momentum, hyper_.centered ? 1.0 : 0.0}};
 }
 
-Rmsprop::Rmsprop(std::span<const Variable> variables, const RmspropOptions& options)
-    : Optimizer(variables,
-                std::make_unique<RmspropRule>(RmspropHyperparameters{
-                    options.rho, options.momentum, options.epsilon, options.centered}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> RmspropOptions::make_rule() const {
+  return std::make_unique<RmspropRule>(RmspropHyperparameters{rho, momentum, epsilon, centered});
+}
 
 // Ftrl (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
 
@@ -271,12 +265,10 @@ std::optional<DeviceRule> FtrlRule::device_rule(const UpdateScalars& scalars) co
        -hyper_.learning_rate_power}};
 }
 
-Ftrl::Ftrl(std::span<const Variable> variables, const FtrlOptions& options)
-    : Optimizer(variables,
-                std::make_unique<FtrlRule>(FtrlHyperparameters{
-                    options.learning_rate_power, options.initial_accumulator_value,
-                    options.l1_regularization_strength, options.l2_regularization_strength,
-                    options.l2_shrinkage_regularization_strength, options.beta}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> FtrlOptions::make_rule() const {
+  return std::make_unique<FtrlRule>(FtrlHyperparameters{
+      learning_rate_power, initial_accumulator_value, l1_regularization_strength,
+      l2_regularization_strength, l2_shrinkage_regularization_strength, beta});
+}
 
 }  // namespace tutti

@@ -115,11 +115,9 @@ std::optional<DeviceRule> AdamRule::device_rule(const UpdateScalars& scalars) co
        1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)
-    : Optimizer(variables,
-                std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
-                                                               options.epsilon, options.amsgrad}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdamOptions::make_rule() const {
+  return std::make_unique<AdamRule>(AdamHyperparameters{beta_1, beta_2, epsilon, amsgrad});
+}
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
 
@@ -223,10 +221,8 @@ std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) c
        factors.of_square, 1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Nadam::Nadam(std::span<const Variable> variables, const NadamOptions& options)
-    : Optimizer(variables,
-                std::make_unique<NadamRule>(
-                    NadamHyperparameters{options.beta_1, options.beta_2, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> NadamOptions::make_rule() const {
+  return std::make_unique<NadamRule>(NadamHyperparameters{beta_1, beta_2, epsilon});
+}
 
 }  // namespace tutti

@@ -66,11 +66,9 @@ std::optional<DeviceRule> SgdRule::device_rule(const UpdateScalars& scalars) con
       {scalars.learning_rate, scalars.gradient_scale, 0.0, momentum_, nesterov_ ? 1.0 : 0.0}};
 }
 
-Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)
-    : Optimizer(variables,
-                std::make_unique<SgdRule>(options.nesterov ? SgdRule::nesterov(options.momentum)
-                                                           : SgdRule(options.momentum)),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> SgdOptions::make_rule() const {
+  return std::make_unique<SgdRule>(nesterov ? SgdRule::nesterov(momentum) : SgdRule(momentum));
+}
 
 // Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023).
 
@@ -123,9 +121,8 @@ std::optional<DeviceRule> LionRule::device_rule(const UpdateScalars& scalars) co
                      1.0 - hyper_.beta_1, hyper_.beta_2, 1.0 - hyper_.beta_2}};
 }
 
-Lion::Lion(std::span<const Variable> variables, const LionOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LionRule>(LionHyperparameters{options.beta_1, options.beta_2}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LionOptions::make_rule() const {
+  return std::make_unique<LionRule>(LionHyperparameters{beta_1, beta_2});
+}
 
 }  // namespace tutti

@@ -73,11 +73,9 @@ std::optional<DeviceRule> LambRule::device_rule(const UpdateScalars& scalars) co
        1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Lamb::Lamb(std::span<const Variable> variables, const LambOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LambRule>(
-                    LambHyperparameters{options.beta_1, options.beta_2, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LambOptions::make_rule() const {
+  return std::make_unique<LambRule>(LambHyperparameters{beta_1, beta_2, epsilon});
+}
 
 // LARS (You et al., "Large batch training of convolutional networks", 2017).
 
@@ -137,10 +135,8 @@ std::optional<DeviceRule> LarsRule::device_rule(const UpdateScalars& scalars) co
                      hyper_.momentum, hyper_.trust_coefficient, hyper_.epsilon}};
 }
 
-Lars::Lars(std::span<const Variable> variables, const LarsOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LarsRule>(LarsHyperparameters{
-                    options.momentum, options.trust_coefficient, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LarsOptions::make_rule() const {
+  return std::make_unique<LarsRule>(LarsHyperparameters{momentum, trust_coefficient, epsilon});
+}
 
 }  // namespace tutti
