@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "tutti/autograd/backward_pass.h"
 #include "tutti/autograd/recording.h"
 #include "tutti/tensor/device_scope.h"
 

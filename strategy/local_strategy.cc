@@ -11,13 +11,12 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_options.h"
-#include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/replica_reducer.h"
 #include "tutti/strategy/replicas/replica_threads.h"
 #include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/strategy/sync_on_read_variable.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/multi_worker/state_digest.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

@@ -1,6 +1,6 @@
 // Reading and writing ON_READ variables.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/sync_on_read_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy_mode.h"
