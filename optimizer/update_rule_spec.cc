@@ -10,9 +10,9 @@
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
-#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

@@ -11,7 +11,6 @@
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/strategy/gradient_reduction/bucket_plan.h"
 #include "tutti/strategy/gradient_reduction/error_feedback.h"
-#include "tutti/strategy/gradient_reduction/given_gradients.h"
 #include "tutti/strategy/gradient_reduction/non_finite.h"
 #include "tutti/strategy/replicas/replica_services.h"
 #include "tutti/tensor/gradient.h"

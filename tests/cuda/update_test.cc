@@ -11,7 +11,7 @@
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
-#include "tutti/optimizer/wrapping_rules.h"
+#include "tutti/optimizer/optimizer_state.h"
 
 namespace tutti {
 namespace cuda_update_test {

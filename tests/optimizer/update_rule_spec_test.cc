@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/optimizer/wrapping_rules.h"
+#include "tutti/optimizer/optimizer_state.h"
 
 namespace tutti {
 namespace {
