@@ -12,4 +12,4 @@
 #include "tutti/cluster/resolvers/static_resolver.h"      // a cluster written in the program
 #include "tutti/cluster/resolvers/tf_config_resolver.h"   // a cluster as TF_CONFIG describes it
 #include "tutti/cluster/resolvers/union_resolver.h"       // several as one
-#include "tutti/strategy/checkpoint_options.h"            // several workers save and restore
+#include "tutti/strategy/recovery.h"                      // several workers save and restore

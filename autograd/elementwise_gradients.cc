@@ -1,11 +1,32 @@
-// Gradients of arithmetic, element by element.
+// Gradients of arithmetic and of activations, element by element.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <numbers>
 
 #include "tutti/autograd/gradients.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
+
+Tensor unbroadcast(const GradientContext& c, std::size_t i, const Tensor& gradient) {
+  return gradient.shape() == c.shape(i) ? gradient : sum_to_shape(gradient, c.shape(i));
+}
+
+Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y) {
+  switch (activation) {
+    case FusedActivation::kNone:
+      return dy;
+    case FusedActivation::kRelu:
+      return relu_grad(dy, *y);
+    case FusedActivation::kSigmoid:
+      return sigmoid_grad(dy, *y);
+    case FusedActivation::kTanh:
+      return tanh_grad(dy, *y);
+  }
+  fail(ErrorCode::kInternal, "FusedActivation: no such value: ", static_cast<int>(activation));
+}
+
 namespace {
 
 /// dy goes to the first input where `first_wins`, else to the second.
@@ -14,12 +35,6 @@ Gradients choice_gradient(const GradientContext& c, const Tensor& first_wins) {
   if (c.needs(0)) result[0] = unbroadcast(c, 0, where(first_wins, c.dy(), 0.0));
   if (c.needs(1)) result[1] = unbroadcast(c, 1, where(first_wins, 0.0, c.dy()));
   return result;
-}
-
-}  // namespace
-
-Tensor unbroadcast(const GradientContext& c, std::size_t i, const Tensor& gradient) {
-  return gradient.shape() == c.shape(i) ? gradient : sum_to_shape(gradient, c.shape(i));
 }
 
 Gradients negate_gradient(const GradientContext& c) { return single(-c.dy()); }
@@ -115,5 +130,114 @@ Gradients where_gradient(const GradientContext& c) {
   if (c.needs(2)) result[2] = unbroadcast(c, 2, where(condition, 0.0, c.dy()));
   return result;
 }
+
+Gradients relu_gradient(const GradientContext& c) { return single(relu_grad(c.dy(), c.out())); }
+Gradients add_relu_gradient(const GradientContext& c) {
+  const Tensor both = relu_grad(c.dy(), c.out());
+  Gradients result(2);
+  if (c.needs(0)) result[0] = unbroadcast(c, 0, both);
+  if (c.needs(1)) result[1] = unbroadcast(c, 1, both);
+  return result;
+}
+Gradients sigmoid_gradient(const GradientContext& c) {
+  return single(sigmoid_grad(c.dy(), c.out()));
+}
+Gradients tanh_gradient(const GradientContext& c) { return single(tanh_grad(c.dy(), c.out())); }
+Gradients softplus_gradient(const GradientContext& c) { return single(c.dy() * sigmoid(c.in(0))); }
+Gradients elu_gradient(const GradientContext& c) { return single(elu_grad(c.dy(), c.out())); }
+Gradients gelu_gradient(const GradientContext& c) { return single(gelu_grad(c.dy(), c.in(0))); }
+
+// Below, g is the gradient with respect to the result of xxx_grad(dy, y).
+
+Gradients relu_grad_gradient(const GradientContext& c) {
+  Gradients result(2);
+  if (c.needs(0)) result[0] = relu_grad(c.dy(), c.in(1));
+  return result;  // piecewise constant in y
+}
+
+Gradients sigmoid_grad_gradient(const GradientContext& c) {
+  const Tensor& g = c.dy();
+  const Tensor& y = c.in(1);
+  Gradients result(2);
+  if (c.needs(0)) result[0] = sigmoid_grad(g, y);
+  if (c.needs(1)) result[1] = g * c.in(0) * (1.0 - 2.0 * y);
+  return result;
+}
+
+Gradients tanh_grad_gradient(const GradientContext& c) {
+  const Tensor& g = c.dy();
+  const Tensor& y = c.in(1);
+  Gradients result(2);
+  if (c.needs(0)) result[0] = tanh_grad(g, y);
+  if (c.needs(1)) result[1] = g * c.in(0) * y * -2.0;
+  return result;
+}
+
+Gradients elu_grad_gradient(const GradientContext& c) {
+  const Tensor& g = c.dy();
+  const Tensor& y = c.in(1);
+  Gradients result(2);
+  if (c.needs(0)) result[0] = elu_grad(g, y);
+  if (c.needs(1)) result[1] = where(greater(y, 0.0), 0.0, g * c.in(0));
+  return result;
+}
+
+Gradients gelu_grad_gradient(const GradientContext& c) {
+  const Tensor& g = c.dy();
+  const Tensor& x = c.in(1);
+  Gradients result(2);
+  if (c.needs(0)) result[0] = gelu_grad(g, x);
+  if (c.needs(1)) {
+    // gelu'' = phi(x) (2 - x^2), phi the density of the normal distribution
+    const double scale = 1.0 / std::sqrt(2.0 * std::numbers::pi);
+    const Tensor square_x = square(x);
+    const Tensor density = exp(square_x * -0.5) * scale;
+    result[1] = g * c.in(0) * (density * (2.0 - square_x));
+  }
+  return result;
+}
+
+constexpr OpGradient kElementwiseGradients[] = {
+    {OpId::kNegate, negate_gradient, kNoTensor},
+    {OpId::kExp, exp_gradient, kNoTensor, kFirstTensor},
+    {OpId::kLog, log_gradient, kEveryTensor},
+    {OpId::kSqrt, sqrt_gradient, kNoTensor, kFirstTensor},
+    {OpId::kRsqrt, rsqrt_gradient, kNoTensor, kFirstTensor},
+    {OpId::kSquare, square_gradient, kEveryTensor},
+    {OpId::kAbs, abs_gradient, kEveryTensor},
+    {OpId::kReciprocal, reciprocal_gradient, kNoTensor, kFirstTensor},
+    {OpId::kErf, erf_gradient, kEveryTensor},
+    {OpId::kLog1p, log1p_gradient, kEveryTensor},
+    {OpId::kExpm1, expm1_gradient, kNoTensor, kFirstTensor},
+    {OpId::kSin, sin_gradient, kEveryTensor},
+    {OpId::kCos, cos_gradient, kEveryTensor},
+    {OpId::kCast, cast_gradient, kNoTensor},
+    {OpId::kClip, clip_gradient, kEveryTensor},
+    {OpId::kAdd, add_gradient, kNoTensor},
+    {OpId::kSubtract, subtract_gradient, kNoTensor},
+    {OpId::kMultiply, multiply_gradient, kEveryTensor},
+    {OpId::kDivide, divide_gradient, kEveryTensor},
+    {OpId::kMaximum, maximum_gradient, kEveryTensor},
+    {OpId::kMinimum, minimum_gradient, kEveryTensor},
+    {OpId::kPower, power_gradient, kEveryTensor, kFirstTensor},
+    {OpId::kWhere, where_gradient, kFirstTensor},
+    {OpId::kDropout, dropout_gradient, kNoTensor},
+    {OpId::kRelu, relu_gradient, kNoTensor, kFirstTensor},
+    {OpId::kAddRelu, add_relu_gradient, kNoTensor, kFirstTensor},
+    {OpId::kSigmoid, sigmoid_gradient, kNoTensor, kFirstTensor},
+    {OpId::kTanh, tanh_gradient, kNoTensor, kFirstTensor},
+    {OpId::kSoftplus, softplus_gradient, kEveryTensor},
+    {OpId::kElu, elu_gradient, kNoTensor, kFirstTensor},
+    {OpId::kGelu, gelu_gradient, kEveryTensor},
+    {OpId::kReluGrad, relu_grad_gradient, kSecondTensor},
+    {OpId::kSigmoidGrad, sigmoid_grad_gradient, kEveryTensor},
+    {OpId::kTanhGrad, tanh_grad_gradient, kEveryTensor},
+    {OpId::kEluGrad, elu_grad_gradient, kEveryTensor},
+    {OpId::kGeluGrad, gelu_grad_gradient, kEveryTensor},
+};
+
+}  // namespace
+
+std::span<const OpGradient> elementwise_gradients() { return kElementwiseGradients; }
 
 }  // namespace tutti::internal

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/autograd/autocast.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/autograd/tape_stack.h"
+#include "tutti/autograd/recording.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/checks.h"
 #include "tutti/tensor/ops/elementwise.h"

@@ -4,9 +4,7 @@
 
 #include <utility>
 
-#include "tutti/autograd/backward_pass.h"
 #include "tutti/autograd/recording.h"
-#include "tutti/autograd/tape_stack.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

@@ -1,110 +1,90 @@
-// All gradient functions, by topic: see gradient_functions.cc for the table.
+// The gradient of each operation, and what a tape keeps for it: OpId -> function.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/autograd/gradient_functions.h"
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "tutti/autograd/gradient_sum.h"
+#include "tutti/tensor/gradient.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 
+/// What a gradient function is told of a recorded call. A tape keeps only those values that
+/// used_inputs() and used_outputs() name (the other tensors are undefined); shapes and types are
+/// always there.
+struct GradientContext {
+  const OpCall& call;
+  std::span<const TensorSpec> input_specs;
+  std::span<const Tensor> outputs;
+  /// Undefined where no gradient flows into an output; at least one is defined.
+  std::span<const Tensor> output_gradients;
+  /// Whether a source depends on input i: other gradients need not be computed.
+  std::span<const std::uint8_t> needed_inputs;
+
+  const Tensor& in(std::size_t i) const;
+  const Tensor& out(std::size_t i = 0) const;
+  /// The gradient of the only output.
+  const Tensor& dy() const { return output_gradients[0]; }
+  const Shape& shape(std::size_t i) const { return input_specs[i].shape; }
+  DType dtype(std::size_t i) const { return input_specs[i].dtype; }
+  bool needs(std::size_t i) const { return needed_inputs[i] != 0; }
+  std::size_t num_inputs() const { return input_specs.size(); }
+  template <class T>
+  const T& attributes_as() const {
+    return call.attributes_as<T>();
+  }
+};
+
+/// Returns one Gradient per input (none where there is no path or none is needed). Computes with
+/// operations, so that an outer tape can differentiate again.
+using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
+
+/// Values whose elements a gradient function reads: bit i stands for input (output) i.
+inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
+inline constexpr std::uint32_t kEveryTensor = ~0u;
+
+/// What a tape knows of an operation: its gradient, and which of its values must be kept for it.
+struct OpGradient {
+  OpId op = OpId::kCount;
+  GradientFunction function = nullptr;
+  std::uint32_t inputs = kNoTensor;
+  std::uint32_t outputs = kNoTensor;
+  bool is_constant = false;
+};
+
+// All of them, by topic: <topic>_gradients.cc.
+std::span<const OpGradient> elementwise_gradients();
+std::span<const OpGradient> linear_gradients();
+std::span<const OpGradient> normalization_gradients();
+std::span<const OpGradient> reduction_gradients();
+std::span<const OpGradient> shape_gradients();
+
+/// nullptr for an operation without gradient: is_constant_for_gradients() then tells a constant
+/// (comparisons, argmax, one-hot, ...) from an operation whose gradient is not written.
+GradientFunction find_gradient(OpId op);
+
+/// Operations whose result is piecewise constant or not floating: they pass no gradient.
+bool is_constant_for_gradients(OpId op);
+
+/// What a tape must keep of this call, bit by bit.
+std::uint32_t used_inputs(const OpCall& call);
+std::uint32_t used_outputs(const OpCall& call);
+
 using Gradients = std::vector<Gradient>;
 
-/// `gradient` of a value that was broadcast, summed to the shape of input i.
-Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& gradient);
-/// dy of the value before `activation`, whose result is `y` (unused for kNone).
-Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y);
 /// The one gradient of an operation with one input.
 inline Gradients single(Tensor gradient) { return Gradients{Gradient(std::move(gradient))}; }
 
-// elementwise_gradients.cc
-Gradients negate_gradient(const GradientContext& context);
-Gradients exp_gradient(const GradientContext& context);
-Gradients log_gradient(const GradientContext& context);
-Gradients sqrt_gradient(const GradientContext& context);
-Gradients rsqrt_gradient(const GradientContext& context);
-Gradients square_gradient(const GradientContext& context);
-Gradients abs_gradient(const GradientContext& context);
-Gradients reciprocal_gradient(const GradientContext& context);
-Gradients cast_gradient(const GradientContext& context);
-Gradients erf_gradient(const GradientContext& context);
-Gradients log1p_gradient(const GradientContext& context);
-Gradients expm1_gradient(const GradientContext& context);
-Gradients sin_gradient(const GradientContext& context);
-Gradients cos_gradient(const GradientContext& context);
-Gradients clip_gradient(const GradientContext& context);
-Gradients add_gradient(const GradientContext& context);
-Gradients subtract_gradient(const GradientContext& context);
-Gradients multiply_gradient(const GradientContext& context);
-Gradients divide_gradient(const GradientContext& context);
-Gradients maximum_gradient(const GradientContext& context);
-Gradients minimum_gradient(const GradientContext& context);
-Gradients power_gradient(const GradientContext& context);
-Gradients where_gradient(const GradientContext& context);
-Gradients dropout_gradient(const GradientContext& context);
+/// `gradient` of a value that was broadcast, summed to the shape of input i.
+Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& gradient);
 
-// activation_gradients.cc
-Gradients relu_gradient(const GradientContext& context);
-Gradients add_relu_gradient(const GradientContext& context);
-Gradients sigmoid_gradient(const GradientContext& context);
-Gradients tanh_gradient(const GradientContext& context);
-Gradients softplus_gradient(const GradientContext& context);
-Gradients elu_gradient(const GradientContext& context);
-Gradients gelu_gradient(const GradientContext& context);
-Gradients relu_grad_gradient(const GradientContext& context);
-Gradients sigmoid_grad_gradient(const GradientContext& context);
-Gradients tanh_grad_gradient(const GradientContext& context);
-Gradients elu_grad_gradient(const GradientContext& context);
-Gradients gelu_grad_gradient(const GradientContext& context);
+/// dy of the value before `activation`, whose result is `y` (unused for kNone).
+Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y);
 
-// reduction_gradients.cc
-Gradients reduce_sum_gradient(const GradientContext& context);
-Gradients reduce_mean_gradient(const GradientContext& context);
-Gradients reduce_extreme_gradient(const GradientContext& context);
-Gradients reduce_product_gradient(const GradientContext& context);
-
-// matmul_gradients.cc
-Gradients matmul_gradient(const GradientContext& context);
-
-// convolution_gradients.cc
-Gradients conv2d_gradient(const GradientContext& context);
-Gradients conv2d_backward_input_gradient(const GradientContext& context);
-Gradients conv2d_backward_filter_gradient(const GradientContext& context);
-Gradients bias_grad_gradient(const GradientContext& context);
-Gradients max_pool_gradient(const GradientContext& context);
-Gradients average_pool_gradient(const GradientContext& context);
-Gradients average_pool_grad_gradient(const GradientContext& context);
-
-// normalization_gradients.cc
-Gradients batch_norm_training_gradient(const GradientContext& context);
-Gradients batch_norm_inference_gradient(const GradientContext& context);
-Gradients lrn_gradient(const GradientContext& context);
-Gradients group_norm_gradient(const GradientContext& context);
-
-// softmax_gradients.cc
-Gradients softmax_gradient(const GradientContext& context);
-Gradients log_softmax_gradient(const GradientContext& context);
-Gradients softmax_grad_gradient(const GradientContext& context);
-Gradients log_softmax_grad_gradient(const GradientContext& context);
-Gradients softmax_cross_entropy_gradient(const GradientContext& context);
-Gradients sparse_softmax_cross_entropy_gradient(const GradientContext& context);
-Gradients sparse_softmax_cross_entropy_grad_gradient(const GradientContext& context);
-Gradients sigmoid_cross_entropy_gradient(const GradientContext& context);
-
-// shape_gradients.cc
-Gradients reshape_gradient(const GradientContext& context);
-Gradients transpose_gradient(const GradientContext& context);
-Gradients slice_gradient(const GradientContext& context);
-/// The same, not yet padded: many slices of one value are put together at once.
+/// The gradient of a slice, not yet padded: many slices of one value are put together at once.
 GradientBlock slice_block(const GradientContext& context);
-Gradients pad_gradient(const GradientContext& context);
-Gradients concat_gradient(const GradientContext& context);
-Gradients broadcast_to_gradient(const GradientContext& context);
-Gradients gather_gradient(const GradientContext& context);
-Gradients scatter_rows_gradient(const GradientContext& context);
-Gradients reverse_gradient(const GradientContext& context);
-Gradients cumulative_sum_gradient(const GradientContext& context);
-Gradients top_k_gradient(const GradientContext& context);
-Gradients upsample_gradient(const GradientContext& context);
-Gradients upsample_grad_gradient(const GradientContext& context);
 
 }  // namespace tutti::internal

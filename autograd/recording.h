@@ -1,13 +1,16 @@
-// What one tape has seen: the graph of recorded operations.
+// What one tape has seen: the graph of recorded operations, the tapes of a thread, a walk back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/autograd/gradient_sum.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/dispatch.h"
 
@@ -78,6 +81,83 @@ class Recording final : public OpObserver {
   std::unordered_map<std::uint64_t, int> tensor_slots_;    // by Tensor::id()
   std::unordered_map<std::uint64_t, int> variable_slots_;  // by VariableStorage::id()
   std::vector<Variable> variables_;
+};
+
+/// Whether some tape of this thread would see a read or an operation now.
+bool any_tape_records();
+/// Tells the tapes that `value` (an identity of its own) was read from `variable`.
+void tapes_see_read(const Variable& variable, const Tensor& value);
+
+/// Tells them that `rows` are some of the variable's; `backward` makes the gradient of the whole
+/// variable of that of `rows`.
+void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
+
+/// Set while a GradientTape::StopRecording lives.
+bool& recording_stopped();
+
+/// While it lives this thread has the tapes of a new one: none. What is attached meanwhile must be
+/// detached before.
+class SeparateTapes {
+ public:
+  SeparateTapes();
+  ~SeparateTapes();
+  SeparateTapes(const SeparateTapes&) = delete;
+  SeparateTapes& operator=(const SeparateTapes&) = delete;
+
+ private:
+  SeparateObservers no_observers_;
+  Recording* innermost_;
+  bool stopped_;
+};
+
+/// Puts a recording among those of this thread, and takes it out again (in any order).
+void attach(Recording& recording);
+void detach(Recording& recording);
+/// Calls `visit` for each attached recording.
+void for_each_recording(const std::function<void(Recording&)>& visit);
+
+/// Whether nodes give up their tensors as soon as they were walked over.
+enum class NodeLifetime { kKeep, kRelease };
+
+/// Computes the gradients of one target. A node is *active* when a source leads to it and it leads
+/// to the target: only active nodes run their gradient functions. Used once.
+class BackwardPass {
+ public:
+  /// `source_slots` may hold kNoSlot (a source that the recording never saw) and repetitions.
+  BackwardPass(Recording& recording, std::vector<int> source_slots, NodeLifetime lifetime);
+
+  /// `initial` is the gradient with respect to the target itself.
+  std::vector<Gradient> run(int target_slot, const Tensor& initial,
+                            const GradientTape::OnReady& on_ready);
+
+ private:
+  void mark_dependents();
+  void mark_active(int target_slot);
+  void order_sources();
+  void process(Node& node);
+  std::vector<Gradient> input_gradients(const Node& node, std::span<const Tensor> gradients);
+  /// Adds a Gradient or a GradientBlock.
+  template <class Part>
+  void accumulate(int slot, const Part& part);
+  /// Reports the sources whose first active use is node `index`.
+  void report_ready(std::size_t index, const GradientTape::OnReady& on_ready);
+  void report_missing(const GradientTape::OnReady& on_ready);
+  bool depends(int slot) const { return slot != kNoSlot && depends_[index_of(slot)]; }
+  static std::size_t index_of(int slot) { return static_cast<std::size_t>(slot); }
+
+  Recording& recording_;
+  std::vector<int> source_slots_;
+  NodeLifetime lifetime_;
+  std::size_t num_nodes_;      // what a persistent tape records during the walk is not walked
+  std::vector<char> wanted_;   // by slot: is a source
+  std::vector<char> depends_;  // by slot: a source leads to it
+  std::vector<char> active_;   // by node
+  std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
+  std::vector<std::size_t> report_order_;  // of sources
+  std::size_t num_reported_ = 0;
+  std::vector<GradientSum> sums_;     // by slot
+  std::vector<Gradient> results_;     // by source
+  std::vector<std::size_t> missing_;  // sources without gradient
 };
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
+
 namespace {
 
 /// The axes that a reduction took away, and the shape of its result with those axes kept as 1.
@@ -51,8 +52,6 @@ Tensor exclusive_product(const Tensor& x, Side side) {
   return product;
 }
 
-}  // namespace
-
 Gradients reduce_sum_gradient(const GradientContext& c) {
   return single(broadcast_to(reshape(c.dy(), Reduction(c).kept), c.shape(0)));
 }
@@ -96,5 +95,17 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   const Tensor gradient = reshape(others * reshape(c.dy(), Shape{rows, 1}), moved.shape());
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
+
+constexpr OpGradient kReductionGradients[] = {
+    {OpId::kReduceSum, reduce_sum_gradient, kNoTensor},
+    {OpId::kReduceMean, reduce_mean_gradient, kNoTensor},
+    {OpId::kReduceMax, reduce_extreme_gradient, kEveryTensor, kFirstTensor},
+    {OpId::kReduceMin, reduce_extreme_gradient, kEveryTensor, kFirstTensor},
+    {OpId::kReduceProduct, reduce_product_gradient, kEveryTensor},
+};
+
+}  // namespace
+
+std::span<const OpGradient> reduction_gradients() { return kReductionGradients; }
 
 }  // namespace tutti::internal

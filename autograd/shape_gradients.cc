@@ -4,9 +4,8 @@
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
-namespace {
 
-std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+namespace {
 
 /// The first `rank` entries.
 template <class Array>
@@ -15,6 +14,15 @@ auto prefix(const Array& values, int rank) {
 }
 
 }  // namespace
+
+GradientBlock slice_block(const GradientContext& c) {
+  const auto begin = prefix(c.attributes_as<SliceAttributes>().begin, c.shape(0).rank());
+  return {c.dy(), begin, c.shape(0)};
+}
+
+namespace {
+
+std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 Gradients reshape_gradient(const GradientContext& c) { return single(reshape(c.dy(), c.shape(0))); }
 
@@ -26,11 +34,6 @@ Gradients transpose_gradient(const GradientContext& c) {
     inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
   }
   return single(transpose(c.dy(), inverse));
-}
-
-GradientBlock slice_block(const GradientContext& c) {
-  const auto begin = prefix(c.attributes_as<SliceAttributes>().begin, c.shape(0).rank());
-  return {c.dy(), begin, c.shape(0)};
 }
 
 Gradients slice_gradient(const GradientContext& c) { return single(padded(slice_block(c))); }
@@ -112,5 +115,25 @@ Gradients scatter_rows_gradient(const GradientContext& c) {
   if (c.needs(0)) result[0] = gather(c.dy(), c.in(1));
   return result;
 }
+
+constexpr OpGradient kShapeGradients[] = {
+    {OpId::kReshape, reshape_gradient, kNoTensor},
+    {OpId::kTranspose, transpose_gradient, kNoTensor},
+    {OpId::kSlice, slice_gradient, kNoTensor},
+    {OpId::kPad, pad_gradient, kNoTensor},
+    {OpId::kConcat, concat_gradient, kNoTensor},
+    {OpId::kBroadcastTo, broadcast_to_gradient, kNoTensor},
+    {OpId::kGather, gather_gradient, kSecondTensor},
+    {OpId::kScatterRows, scatter_rows_gradient, kSecondTensor},
+    {OpId::kReverse, reverse_gradient, kNoTensor},
+    {OpId::kCumulativeSum, cumulative_sum_gradient, kNoTensor},
+    {OpId::kTopK, top_k_gradient, kNoTensor, kSecondTensor},
+    {OpId::kUpsample, upsample_gradient, kNoTensor},
+    {OpId::kUpsampleGrad, upsample_grad_gradient, kNoTensor},
+};
+
+}  // namespace
+
+std::span<const OpGradient> shape_gradients() { return kShapeGradients; }
 
 }  // namespace tutti::internal

@@ -3,9 +3,9 @@
 #include "tutti/autograd/variable.h"
 
 #include <bit>
+#include <utility>
 
-#include "tutti/autograd/autocast.h"
-#include "tutti/autograd/tape_stack.h"
+#include "tutti/autograd/recording.h"
 #include "tutti/core/hash.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -150,5 +150,19 @@ std::string hash_variables(std::span<const Variable> variables) {
   }
   return hasher.hex_digest();
 }
+
+namespace {
+
+std::optional<DType>& current_type() {
+  thread_local std::optional<DType> dtype;
+  return dtype;
+}
+
+}  // namespace
+
+AutocastScope::AutocastScope(std::optional<DType> dtype)
+    : previous_(std::exchange(current_type(), dtype)) {}
+AutocastScope::~AutocastScope() { current_type() = previous_; }
+std::optional<DType> AutocastScope::current() { return current_type(); }
 
 }  // namespace tutti

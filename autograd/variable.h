@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tutti/autograd/variable_storage.h"
@@ -115,6 +116,23 @@ class AggregateOnReadScope {
 
  private:
   bool previous_;
+};
+
+/// While it lives, floating variables that are read on this thread are cast to `dtype`, unless
+/// their VariableOptions::autocast is false; nothing: they are read as they are. Gradients are
+/// those of the variable, of its own type. Scopes nest, the innermost counts. Layers open one
+/// around call(). keras.src.backend.AutocastScope.
+class AutocastScope {
+ public:
+  explicit AutocastScope(std::optional<DType> dtype);
+  ~AutocastScope();
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+  /// That of this thread's innermost scope.
+  static std::optional<DType> current();
+
+ private:
+  std::optional<DType> previous_;
 };
 
 }  // namespace tutti

@@ -129,6 +129,8 @@ class VariableStorage {
   /// `value` as this variable's dtype; throws kInvalidArgument naming variable, method and both
   /// shapes when the shape differs.
   Tensor checked_value(const Tensor& value, const char* method) const;
+  /// The same; also refuses arithmetic on bool.
+  Tensor checked_operand(AssignOp op, const Tensor& value) const;
   /// `value` of a checkpoint, checked for shape and dtype.
   Tensor checked_restore(const TensorLookup& lookup, const std::string& key) const;
 

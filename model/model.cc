@@ -8,7 +8,7 @@
 #include "tutti/core/call_site.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
-#include "tutti/strategy/checkpoint_options.h"
+#include "tutti/strategy/recovery.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

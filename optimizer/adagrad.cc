@@ -35,22 +35,19 @@ bool AdagradRule::skips_zero_gradient() const {
 }
 
 void AdagradRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "adagrad", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void AdagradRule::apply_typed(const UpdateArgs& args) const {
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const accumulator = args.slot<T>(0).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    accumulator[i] += g * g;
-    w[i] -= lr * g / std::sqrt(accumulator[i] + epsilon);
-  }
+  visit_arithmetic_floating(args.dtype, "adagrad", [&]<class T>() {
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const accumulator = args.slot<T>(0).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    const T epsilon = static_cast<T>(hyper_.epsilon);
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      accumulator[i] += g * g;
+      w[i] -= lr * g / std::sqrt(accumulator[i] + epsilon);
+    }
+  });
 }
 
 std::optional<DeviceRule> AdagradRule::device_rule(const UpdateScalars& scalars) const {
@@ -58,11 +55,9 @@ std::optional<DeviceRule> AdagradRule::device_rule(const UpdateScalars& scalars)
                     {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.epsilon}};
 }
 
-Adagrad::Adagrad(std::span<const Variable> variables, const AdagradOptions& options)
-    : Optimizer(variables,
-                std::make_unique<AdagradRule>(
-                    AdagradHyperparameters{options.initial_accumulator_value, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdagradOptions::make_rule() const {
+  return std::make_unique<AdagradRule>(AdagradHyperparameters{initial_accumulator_value, epsilon});
+}
 
 // Adadelta (Zeiler, "Adadelta: an adaptive learning rate method", 2012).
 
@@ -83,26 +78,23 @@ std::vector<SlotSpec> AdadeltaRule::slots() const {
 }
 
 void AdadeltaRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "adadelta", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void AdadeltaRule::apply_typed(const UpdateArgs& args) const {
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const squares = args.slot<T>(0).data();
-  T* __restrict const deltas = args.slot<T>(1).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T rho = static_cast<T>(hyper_.rho), rest = static_cast<T>(1.0 - hyper_.rho);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    squares[i] = rho * squares[i] + rest * (g * g);
-    const T delta = -(std::sqrt(deltas[i] + epsilon) * g / std::sqrt(squares[i] + epsilon));
-    deltas[i] = rho * deltas[i] + rest * (delta * delta);
-    w[i] += lr * delta;
-  }
+  visit_arithmetic_floating(args.dtype, "adadelta", [&]<class T>() {
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const squares = args.slot<T>(0).data();
+    T* __restrict const deltas = args.slot<T>(1).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    const T rho = static_cast<T>(hyper_.rho), rest = static_cast<T>(1.0 - hyper_.rho);
+    const T epsilon = static_cast<T>(hyper_.epsilon);
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      squares[i] = rho * squares[i] + rest * (g * g);
+      const T delta = -(std::sqrt(deltas[i] + epsilon) * g / std::sqrt(squares[i] + epsilon));
+      deltas[i] = rho * deltas[i] + rest * (delta * delta);
+      w[i] += lr * delta;
+    }
+  });
 }
 
 std::optional<DeviceRule> AdadeltaRule::device_rule(const UpdateScalars& scalars) const {
@@ -111,11 +103,9 @@ std::optional<DeviceRule> AdadeltaRule::device_rule(const UpdateScalars& scalars
                      1.0 - hyper_.rho, hyper_.epsilon}};
 }
 
-Adadelta::Adadelta(std::span<const Variable> variables, const AdadeltaOptions& options)
-    : Optimizer(
-          variables,
-          std::make_unique<AdadeltaRule>(AdadeltaHyperparameters{options.rho, options.epsilon}),
-          shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdadeltaOptions::make_rule() const {
+  return std::make_unique<AdadeltaRule>(AdadeltaHyperparameters{rho, epsilon});
+}
 
 // RMSprop (Hinton, "Neural networks for machine learning", lecture 6, 2012).
 
@@ -141,10 +131,6 @@ std::vector<SlotSpec> RmspropRule::slots() const {
   if (hyper_.momentum > 0.0) specs.push_back({"momentum", 0.0});
   if (hyper_.centered) specs.push_back({"average_gradient", 0.0});
   return specs;
-}
-
-void RmspropRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "rmsprop", [&]<class T>() { apply_typed<T>(args); });
 }
 
 namespace {
@@ -176,20 +162,21 @@ void update(const UpdateArgs& args, const RmspropHyperparameters& hyper, T* __re
 
 }  // namespace
 
-template <class T>
-void RmspropRule::apply_typed(const UpdateArgs& args) const {
-  T* const none = nullptr;
-  T* const v = args.slot<T>(0).data();
-  T* const second = args.slots_data.size() > 1 ? args.slot<T>(1).data() : none;
-  if (hyper_.momentum > 0.0 && hyper_.centered) {
-    update<T, true, true>(args, hyper_, v, second, args.slot<T>(2).data());
-  } else if (hyper_.momentum > 0.0) {
-    update<T, true, false>(args, hyper_, v, second, none);
-  } else if (hyper_.centered) {
-    update<T, false, true>(args, hyper_, v, none, second);
-  } else {
-    update<T, false, false>(args, hyper_, v, none, none);
-  }
+void RmspropRule::apply(const UpdateArgs& args) const {
+  visit_arithmetic_floating(args.dtype, "rmsprop", [&]<class T>() {
+    T* const none = nullptr;
+    T* const v = args.slot<T>(0).data();
+    T* const second = args.slots_data.size() > 1 ? args.slot<T>(1).data() : none;
+    if (hyper_.momentum > 0.0 && hyper_.centered) {
+      update<T, true, true>(args, hyper_, v, second, args.slot<T>(2).data());
+    } else if (hyper_.momentum > 0.0) {
+      update<T, true, false>(args, hyper_, v, second, none);
+    } else if (hyper_.centered) {
+      update<T, false, true>(args, hyper_, v, none, second);
+    } else {
+      update<T, false, false>(args, hyper_, v, none, none);
+    }
+  });
 }
 
 std::optional<DeviceRule> RmspropRule::device_rule(const UpdateScalars& scalars) const {
@@ -199,11 +186,9 @@ std::optional<DeviceRule> RmspropRule::device_rule(const UpdateScalars& scalars)
        hyper_.epsilon, hyper_.momentum, hyper_.centered ? 1.0 : 0.0}};
 }
 
-Rmsprop::Rmsprop(std::span<const Variable> variables, const RmspropOptions& options)
-    : Optimizer(variables,
-                std::make_unique<RmspropRule>(RmspropHyperparameters{
-                    options.rho, options.momentum, options.epsilon, options.centered}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> RmspropOptions::make_rule() const {
+  return std::make_unique<RmspropRule>(RmspropHyperparameters{rho, momentum, epsilon, centered});
+}
 
 // Ftrl (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
 
@@ -238,41 +223,38 @@ std::vector<SlotSpec> FtrlRule::slots() const {
 }
 
 void FtrlRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "ftrl", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "ftrl", [&]<class T>() {
+    const double rate = args.scalars.learning_rate;
+    const T lr = static_cast<T>(rate), scale = static_cast<T>(args.scalars.gradient_scale);
+    const T l1 = static_cast<T>(hyper_.l1_regularization_strength);
+    const T l2 = static_cast<T>(l2_at(rate));
+    const T shrinkage = static_cast<T>(2.0 * hyper_.l2_shrinkage_regularization_strength);
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const accumulator = args.slot<T>(0).data();
+    T* __restrict const linear = args.slot<T>(1).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const auto update = [&](const auto& power) {
+      for (std::size_t i = 0; i < args.count; ++i) {
+        const T g = gradient[i] * scale;
+        const T sum = accumulator[i] + g * g;
+        const T raised = power(sum);
+        linear[i] += g + shrinkage * w[i] - (raised - power(accumulator[i])) / lr * w[i];
+        const T clipped = std::min(std::max(linear[i], -l1), l1);
+        w[i] = (clipped - linear[i]) / (raised / lr + l2);
+        accumulator[i] = sum;
+      }
+    };
+    const T exponent = static_cast<T>(-hyper_.learning_rate_power);
+    if (hyper_.learning_rate_power == -0.5) {
+      update([](T value) { return std::sqrt(value); });
+    } else {
+      update([exponent](T value) { return std::pow(value, exponent); });
+    }
+  });
 }
 
 double FtrlRule::l2_at(double rate) const {
   return 2.0 * hyper_.l2_regularization_strength + hyper_.beta / rate;
-}
-
-template <class T>
-void FtrlRule::apply_typed(const UpdateArgs& args) const {
-  const double rate = args.scalars.learning_rate;
-  const T lr = static_cast<T>(rate), scale = static_cast<T>(args.scalars.gradient_scale);
-  const T l1 = static_cast<T>(hyper_.l1_regularization_strength);
-  const T l2 = static_cast<T>(l2_at(rate));
-  const T shrinkage = static_cast<T>(2.0 * hyper_.l2_shrinkage_regularization_strength);
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const accumulator = args.slot<T>(0).data();
-  T* __restrict const linear = args.slot<T>(1).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const auto update = [&](const auto& power) {
-    for (std::size_t i = 0; i < args.count; ++i) {
-      const T g = gradient[i] * scale;
-      const T sum = accumulator[i] + g * g;
-      const T raised = power(sum);
-      linear[i] += g + shrinkage * w[i] - (raised - power(accumulator[i])) / lr * w[i];
-      const T clipped = std::min(std::max(linear[i], -l1), l1);
-      w[i] = (clipped - linear[i]) / (raised / lr + l2);
-      accumulator[i] = sum;
-    }
-  };
-  const T exponent = static_cast<T>(-hyper_.learning_rate_power);
-  if (hyper_.learning_rate_power == -0.5) {
-    update([](T value) { return std::sqrt(value); });
-  } else {
-    update([exponent](T value) { return std::pow(value, exponent); });
-  }
 }
 
 std::optional<DeviceRule> FtrlRule::device_rule(const UpdateScalars& scalars) const {
@@ -283,12 +265,10 @@ std::optional<DeviceRule> FtrlRule::device_rule(const UpdateScalars& scalars) co
        -hyper_.learning_rate_power}};
 }
 
-Ftrl::Ftrl(std::span<const Variable> variables, const FtrlOptions& options)
-    : Optimizer(variables,
-                std::make_unique<FtrlRule>(FtrlHyperparameters{
-                    options.learning_rate_power, options.initial_accumulator_value,
-                    options.l1_regularization_strength, options.l2_regularization_strength,
-                    options.l2_shrinkage_regularization_strength, options.beta}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> FtrlOptions::make_rule() const {
+  return std::make_unique<FtrlRule>(FtrlHyperparameters{
+      learning_rate_power, initial_accumulator_value, l1_regularization_strength,
+      l2_regularization_strength, l2_shrinkage_regularization_strength, beta});
+}
 
 }  // namespace tutti

@@ -25,14 +25,11 @@ class AdagradRule final : public UpdateRule {
   bool skips_zero_gradient() const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   AdagradHyperparameters hyper_;
 };
 
-class Adagrad;
 struct AdagradOptions {
-  using MadeOptimizer = Adagrad;
+  using MadeOptimizer = OptimizerWith<AdagradOptions>;
   LearningRate learning_rate = 0.001;
   double initial_accumulator_value = 0.1;
   double epsilon = 1e-7;
@@ -43,13 +40,12 @@ struct AdagradOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adagrad.
-class Adagrad final : public Optimizer {
- public:
-  explicit Adagrad(std::span<const Variable> variables, const AdagradOptions& options = {});
-};
+using Adagrad = AdagradOptions::MadeOptimizer;
 
 // Adadelta (Zeiler, "Adadelta: an adaptive learning rate method", 2012).
 
@@ -71,14 +67,11 @@ class AdadeltaRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   AdadeltaHyperparameters hyper_;
 };
 
-class Adadelta;
 struct AdadeltaOptions {
-  using MadeOptimizer = Adadelta;
+  using MadeOptimizer = OptimizerWith<AdadeltaOptions>;
   LearningRate learning_rate = 0.001;
   double rho = 0.95;
   double epsilon = 1e-7;
@@ -89,13 +82,12 @@ struct AdadeltaOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adadelta. The paper has learning_rate 1.
-class Adadelta final : public Optimizer {
- public:
-  explicit Adadelta(std::span<const Variable> variables, const AdadeltaOptions& options = {});
-};
+using Adadelta = AdadeltaOptions::MadeOptimizer;
 
 // RMSprop (Hinton, "Neural networks for machine learning", lecture 6, 2012).
 
@@ -119,14 +111,11 @@ class RmspropRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   RmspropHyperparameters hyper_;
 };
 
-class Rmsprop;
 struct RmspropOptions {
-  using MadeOptimizer = Rmsprop;
+  using MadeOptimizer = OptimizerWith<RmspropOptions>;
   LearningRate learning_rate = 0.001;
   double rho = 0.9;
   double momentum = 0.0;
@@ -139,13 +128,12 @@ struct RmspropOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.RMSprop.
-class Rmsprop final : public Optimizer {
- public:
-  explicit Rmsprop(std::span<const Variable> variables, const RmspropOptions& options = {});
-};
+using Rmsprop = RmspropOptions::MadeOptimizer;
 
 // Ftrl (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
 
@@ -172,15 +160,12 @@ class FtrlRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   double l2_at(double rate) const;
   FtrlHyperparameters hyper_;
 };
 
-class Ftrl;
 struct FtrlOptions {
-  using MadeOptimizer = Ftrl;
+  using MadeOptimizer = OptimizerWith<FtrlOptions>;
   LearningRate learning_rate = 0.001;
   double learning_rate_power = -0.5;
   double initial_accumulator_value = 0.1;
@@ -195,12 +180,11 @@ struct FtrlOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Ftrl.
-class Ftrl final : public Optimizer {
- public:
-  explicit Ftrl(std::span<const Variable> variables, const FtrlOptions& options = {});
-};
+using Ftrl = FtrlOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -44,6 +44,14 @@ template <class T, bool amsgrad>
   }
 }
 
+void check_constants(const char* rule, double beta_1, double beta_2, double epsilon) {
+  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+  if (in_unit(beta_1) && in_unit(beta_2) && epsilon >= 0.0) return;
+  fail(ErrorCode::kInvalidArgument, rule,
+       ": expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", beta_1, ", ",
+       beta_2, " and ", epsilon);
+}
+
 /// The learning rate of a step with the corrections for averages that began at 0.
 double corrected_rate(const AdamHyperparameters& hyper, const UpdateScalars& scalars) {
   const double t = static_cast<double>(scalars.iteration + 1);
@@ -54,12 +62,7 @@ double corrected_rate(const AdamHyperparameters& hyper, const UpdateScalars& sca
 }  // namespace
 
 AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters) {
-  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
-  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
-    fail(ErrorCode::kInvalidArgument,
-         "adam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", hyper_.beta_1,
-         ", ", hyper_.beta_2, " and ", hyper_.epsilon);
-  }
+  check_constants("adam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
 Json AdamRule::describe() const {
@@ -112,11 +115,9 @@ std::optional<DeviceRule> AdamRule::device_rule(const UpdateScalars& scalars) co
        1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)
-    : Optimizer(variables,
-                std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
-                                                               options.epsilon, options.amsgrad}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> AdamOptions::make_rule() const {
+  return std::make_unique<AdamRule>(AdamHyperparameters{beta_1, beta_2, epsilon, amsgrad});
+}
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
 
@@ -175,12 +176,7 @@ struct Factors {
 }  // namespace
 
 NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparameters) {
-  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
-  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
-    fail(ErrorCode::kInvalidArgument,
-         "nadam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ",
-         hyper_.beta_1, ", ", hyper_.beta_2, " and ", hyper_.epsilon);
-  }
+  check_constants("nadam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
 Json NadamRule::describe() const {
@@ -193,31 +189,28 @@ Json NadamRule::describe() const {
 std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
 void NadamRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void NadamRule::apply_typed(const UpdateArgs& args) const {
-  const Factors factors(hyper_, args.scalars.iteration);
-  const T of_mean = static_cast<T>(factors.of_mean);
-  const T of_gradient = static_cast<T>(factors.of_gradient);
-  const T of_square = static_cast<T>(factors.of_square);
-  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  T* __restrict const v = args.slot<T>(1).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    m[i] += (g - m[i]) * rest_1;
-    v[i] += (g * g - v[i]) * rest_2;
-    const T mean = m[i] * of_mean + g * of_gradient;
-    w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
-  }
+  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() {
+    const Factors factors(hyper_, args.scalars.iteration);
+    const T of_mean = static_cast<T>(factors.of_mean);
+    const T of_gradient = static_cast<T>(factors.of_gradient);
+    const T of_square = static_cast<T>(factors.of_square);
+    const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+    const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+    const T epsilon = static_cast<T>(hyper_.epsilon);
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    T* __restrict const v = args.slot<T>(1).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      m[i] += (g - m[i]) * rest_1;
+      v[i] += (g * g - v[i]) * rest_2;
+      const T mean = m[i] * of_mean + g * of_gradient;
+      w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
+    }
+  });
 }
 
 std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) const {
@@ -228,10 +221,8 @@ std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) c
        factors.of_square, 1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Nadam::Nadam(std::span<const Variable> variables, const NadamOptions& options)
-    : Optimizer(variables,
-                std::make_unique<NadamRule>(
-                    NadamHyperparameters{options.beta_1, options.beta_2, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> NadamOptions::make_rule() const {
+  return std::make_unique<NadamRule>(NadamHyperparameters{beta_1, beta_2, epsilon});
+}
 
 }  // namespace tutti

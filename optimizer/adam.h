@@ -34,9 +34,8 @@ class AdamRule final : public UpdateRule {
   AdamHyperparameters hyper_;
 };
 
-class Adam;
 struct AdamOptions {
-  using MadeOptimizer = Adam;
+  using MadeOptimizer = OptimizerWith<AdamOptions>;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -49,13 +48,12 @@ struct AdamOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adam.
-class Adam final : public Optimizer {
- public:
-  explicit Adam(std::span<const Variable> variables, const AdamOptions& options = {});
-};
+using Adam = AdamOptions::MadeOptimizer;
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
 
@@ -104,14 +102,11 @@ class NadamRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   NadamHyperparameters hyper_;
 };
 
-class Nadam;
 struct NadamOptions {
-  using MadeOptimizer = Nadam;
+  using MadeOptimizer = OptimizerWith<NadamOptions>;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -123,12 +118,11 @@ struct NadamOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Nadam.
-class Nadam final : public Optimizer {
- public:
-  explicit Nadam(std::span<const Variable> variables, const NadamOptions& options = {});
-};
+using Nadam = NadamOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -10,6 +10,16 @@
 #include "tutti/core/error.h"
 
 namespace tutti {
+namespace {
+
+double share_of(std::int64_t iteration, std::int64_t steps) {
+  return static_cast<double>(iteration) / static_cast<double>(steps);
+}
+
+/// From 1 to 0 while `share` goes from 0 to 1.
+double half_cosine(double share) { return 0.5 * (1.0 + std::cos(std::numbers::pi * share)); }
+
+}  // namespace
 
 // Learning rates that depend on the number of updates.
 
@@ -22,7 +32,7 @@ ExponentialDecay::ExponentialDecay(ExponentialDecayOptions options) : options_(o
 }
 
 double ExponentialDecay::operator()(std::int64_t iteration) const {
-  double exponent = static_cast<double>(iteration) / static_cast<double>(options_.decay_steps);
+  double exponent = share_of(iteration, options_.decay_steps);
   if (options_.staircase) exponent = std::floor(exponent);
   return options_.initial_learning_rate * std::pow(options_.decay_rate, exponent);
 }
@@ -76,19 +86,12 @@ InverseTimeDecay::InverseTimeDecay(InverseTimeDecayOptions options) : options_(o
 }
 
 double InverseTimeDecay::operator()(std::int64_t iteration) const {
-  double periods = static_cast<double>(iteration) / static_cast<double>(options_.decay_steps);
+  double periods = share_of(iteration, options_.decay_steps);
   if (options_.staircase) periods = std::floor(periods);
   return options_.initial_learning_rate / (1.0 + options_.decay_rate * periods);
 }
 
 // Cosine learning rates, with warm-up and with restarts.
-
-namespace {
-
-/// From 1 to 0 while `share` goes from 0 to 1.
-double half_cosine(double share) { return 0.5 * (1.0 + std::cos(std::numbers::pi * share)); }
-
-}  // namespace
 
 CosineDecay::CosineDecay(CosineDecayOptions options) : options_(options) {
   if (options_.decay_steps < 1 || options_.warmup_steps < 0) {
@@ -107,11 +110,10 @@ double CosineDecay::operator()(std::int64_t iteration) const {
   const double first = options_.initial_learning_rate;
   const double top = options_.warmup_target.value_or(first);
   if (iteration < warmup_steps) {
-    return (top - first) * (static_cast<double>(iteration) / static_cast<double>(warmup_steps)) +
-           first;
+    return (top - first) * share_of(iteration, warmup_steps) + first;
   }
   const std::int64_t step = std::min(iteration - warmup_steps, options_.decay_steps);
-  const double share = static_cast<double>(step) / static_cast<double>(options_.decay_steps);
+  const double share = share_of(step, options_.decay_steps);
   return top * ((1.0 - options_.alpha) * half_cosine(share) + options_.alpha);
 }
 
@@ -146,17 +148,13 @@ double CosineDecayRestarts::operator()(std::int64_t iteration) const {
 
 namespace {
 
-double share_of(std::int64_t iteration, std::int64_t steps) {
-  return static_cast<double>(iteration) / static_cast<double>(steps);
-}
-
 /// From 1 to 0 while x goes from 0 to 1.
 double fall(DecayShape shape, double x) {
   switch (shape) {
     case DecayShape::kLinear:
       return 1.0 - x;
     case DecayShape::kCosine:
-      return 0.5 * (1.0 + std::cos(std::numbers::pi * x));
+      return half_cosine(x);
     case DecayShape::kOneMinusSquareRoot:
       return 1.0 - std::sqrt(x);
   }
@@ -198,6 +196,156 @@ double WarmUpStableDecay::operator()(std::int64_t iteration) const {
   const double last = options_.final_learning_rate;
   if (step >= options_.decay_steps) return last;
   return last + (top - last) * fall(options_.shape, share_of(step, options_.decay_steps));
+}
+
+namespace {
+
+/// The options that were given; remembers which ones there are.
+class Given {
+ public:
+  Given(std::string who, const std::map<std::string, double>& values)
+      : who_(std::move(who)), values_(values) {}
+
+  void take(const std::string& option, double& into) {
+    known_.push_back(option);
+    if (const double* value = find(option)) into = *value;
+  }
+  void take(const std::string& option, std::optional<double>& into) {
+    known_.push_back(option);
+    if (const double* value = find(option)) into = *value;
+  }
+  void take(const std::string& option, std::int64_t& into) {
+    known_.push_back(option);
+    const double* value = find(option);
+    if (!value) return;
+    if (*value != std::floor(*value) || std::abs(*value) > 1e15) {
+      fail(ErrorCode::kInvalidArgument, who_, ": ", option, ": expected a whole number, got ",
+           *value);
+    }
+    into = static_cast<std::int64_t>(*value);
+  }
+  void take(const std::string& option, bool& into) {
+    std::int64_t flag = into;
+    take(option, flag);
+    into = flag != 0;
+  }
+  void require_known() const {
+    for (const auto& [option, value] : values_) {
+      if (std::ranges::find(known_, option) != known_.end()) continue;
+      fail(ErrorCode::kInvalidArgument, who_, " has no option '", option, "'; expected one of ",
+           join(known_));
+    }
+  }
+
+ private:
+  const double* find(const std::string& option) const {
+    const auto found = values_.find(option);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  std::string who_;
+  const std::map<std::string, double>& values_;
+  std::vector<std::string> known_;
+};
+
+void take_all(Given& given, CosineDecayOptions& options) {
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("decay_steps", options.decay_steps);
+  given.take("alpha", options.alpha);
+  given.take("warmup_target", options.warmup_target);
+  given.take("warmup_steps", options.warmup_steps);
+}
+
+void take_all(Given& given, CosineDecayRestartsOptions& options) {
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("first_decay_steps", options.first_decay_steps);
+  given.take("t_mul", options.t_mul);
+  given.take("m_mul", options.m_mul);
+  given.take("alpha", options.alpha);
+}
+
+/// ExponentialDecayOptions and InverseTimeDecayOptions.
+template <class DecayOptions>
+requires requires(DecayOptions options) { options.staircase; }
+void take_all(Given& given, DecayOptions& options) {
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("decay_steps", options.decay_steps);
+  given.take("decay_rate", options.decay_rate);
+  given.take("staircase", options.staircase);
+}
+
+void take_all(Given& given, PolynomialDecayOptions& options) {
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("decay_steps", options.decay_steps);
+  given.take("end_learning_rate", options.end_learning_rate);
+  given.take("power", options.power);
+  given.take("cycle", options.cycle);
+}
+
+void take_all(Given& given, WarmUpStableDecayOptions& options) {
+  given.take("learning_rate", options.learning_rate);
+  given.take("warm_up_steps", options.warm_up_steps);
+  given.take("stable_steps", options.stable_steps);
+  given.take("decay_steps", options.decay_steps);
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("final_learning_rate", options.final_learning_rate);
+}
+
+void take_all(Given& given, LinearWarmUpOptions& options) {
+  given.take("learning_rate", options.then.constant);
+  given.take("initial_learning_rate", options.initial_learning_rate);
+  given.take("warm_up_steps", options.warm_up_steps);
+}
+
+template <class Schedule, class Options>
+LearningRate make(const std::string& name, const std::map<std::string, double>& values) {
+  Given given("learning-rate schedule '" + name + "'", values);
+  Options options;
+  take_all(given, options);
+  given.require_known();
+  return Schedule(options);
+}
+
+LearningRate make_constant(const std::string& name, const std::map<std::string, double>& values) {
+  Given given("learning-rate schedule '" + name + "'", values);
+  double rate = 0.01;
+  given.take("learning_rate", rate);
+  given.require_known();
+  return rate;
+}
+
+struct NamedSchedule {
+  const char* name;
+  LearningRate (*make)(const std::string&, const std::map<std::string, double>&);
+};
+
+constexpr NamedSchedule kNamedSchedules[] = {
+    {"constant", make_constant},
+    {"cosine_decay", make<CosineDecay, CosineDecayOptions>},
+    {"cosine_decay_restarts", make<CosineDecayRestarts, CosineDecayRestartsOptions>},
+    {"exponential_decay", make<ExponentialDecay, ExponentialDecayOptions>},
+    {"inverse_time_decay", make<InverseTimeDecay, InverseTimeDecayOptions>},
+    {"linear_warm_up", make<LinearWarmUp, LinearWarmUpOptions>},
+    {"polynomial_decay", make<PolynomialDecay, PolynomialDecayOptions>},
+    {"warm_up_stable_decay", make<WarmUpStableDecay, WarmUpStableDecayOptions>}};
+
+}  // namespace
+
+LearningRate make_learning_rate(const std::string& name,
+                                const std::map<std::string, double>& options) {
+  const auto found = std::ranges::find(kNamedSchedules, name, &NamedSchedule::name);
+  if (found == std::end(kNamedSchedules)) {
+    fail(ErrorCode::kInvalidArgument, "learning-rate schedule '", name,
+         "' is unknown; expected one of ", join(learning_rate_schedule_names()),
+         "; or pass an object of a class derived from LearningRateSchedule");
+  }
+  return found->make(name, options);
+}
+
+std::vector<std::string> learning_rate_schedule_names() {
+  std::vector<std::string> names;
+  for (const NamedSchedule& each : kNamedSchedules) names.emplace_back(each.name);
+  return names;
 }
 
 }  // namespace tutti

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "tutti/optimizer/optimizer_state.h"
-#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

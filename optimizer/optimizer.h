@@ -196,4 +196,12 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
+/// The optimizer that its options describe: Sgd, Adam, ...
+template <class Options>
+class OptimizerWith final : public Optimizer {
+ public:
+  explicit OptimizerWith(std::span<const Variable> variables, const Options& options = {})
+      : Optimizer(variables, options.make_rule(), shared_options(options)) {}
+};
+
 }  // namespace tutti

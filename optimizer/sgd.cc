@@ -66,11 +66,9 @@ std::optional<DeviceRule> SgdRule::device_rule(const UpdateScalars& scalars) con
       {scalars.learning_rate, scalars.gradient_scale, 0.0, momentum_, nesterov_ ? 1.0 : 0.0}};
 }
 
-Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)
-    : Optimizer(variables,
-                std::make_unique<SgdRule>(options.nesterov ? SgdRule::nesterov(options.momentum)
-                                                           : SgdRule(options.momentum)),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> SgdOptions::make_rule() const {
+  return std::make_unique<SgdRule>(nesterov ? SgdRule::nesterov(momentum) : SgdRule(momentum));
+}
 
 // Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023).
 
@@ -101,23 +99,20 @@ Json LionRule::describe() const {
 std::vector<SlotSpec> LionRule::slots() const { return {{"momentum", 0.0}}; }
 
 void LionRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "lion", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void LionRule::apply_typed(const UpdateArgs& args) const {
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T beta_1 = static_cast<T>(hyper_.beta_1), rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T beta_2 = static_cast<T>(hyper_.beta_2), rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    w[i] -= lr * sign(m[i] * beta_1 + g * rest_1);
-    m[i] = m[i] * beta_2 + g * rest_2;
-  }
+  visit_arithmetic_floating(args.dtype, "lion", [&]<class T>() {
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    const T beta_1 = static_cast<T>(hyper_.beta_1), rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+    const T beta_2 = static_cast<T>(hyper_.beta_2), rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      w[i] -= lr * sign(m[i] * beta_1 + g * rest_1);
+      m[i] = m[i] * beta_2 + g * rest_2;
+    }
+  });
 }
 
 std::optional<DeviceRule> LionRule::device_rule(const UpdateScalars& scalars) const {
@@ -126,9 +121,8 @@ std::optional<DeviceRule> LionRule::device_rule(const UpdateScalars& scalars) co
                      1.0 - hyper_.beta_1, hyper_.beta_2, 1.0 - hyper_.beta_2}};
 }
 
-Lion::Lion(std::span<const Variable> variables, const LionOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LionRule>(LionHyperparameters{options.beta_1, options.beta_2}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LionOptions::make_rule() const {
+  return std::make_unique<LionRule>(LionHyperparameters{beta_1, beta_2});
+}
 
 }  // namespace tutti

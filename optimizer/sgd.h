@@ -30,9 +30,8 @@ class SgdRule final : public UpdateRule {
   bool nesterov_ = false;
 };
 
-class Sgd;
 struct SgdOptions {
-  using MadeOptimizer = Sgd;
+  using MadeOptimizer = OptimizerWith<SgdOptions>;
   LearningRate learning_rate = 0.01;
   double momentum = 0.0;
   bool nesterov = false;
@@ -43,13 +42,12 @@ struct SgdOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.SGD. `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`
-class Sgd final : public Optimizer {
- public:
-  explicit Sgd(std::span<const Variable> variables, const SgdOptions& options = {});
-};
+using Sgd = SgdOptions::MadeOptimizer;
 
 // Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023).
 
@@ -70,14 +68,11 @@ class LionRule final : public UpdateRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   LionHyperparameters hyper_;
 };
 
-class Lion;
 struct LionOptions {
-  using MadeOptimizer = Lion;
+  using MadeOptimizer = OptimizerWith<LionOptions>;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.99;
@@ -88,12 +83,11 @@ struct LionOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Lion. Wants a rate 3 to 10 times smaller than Adam's.
-class Lion final : public Optimizer {
- public:
-  explicit Lion(std::span<const Variable> variables, const LionOptions& options = {});
-};
+using Lion = LionOptions::MadeOptimizer;
 
 }  // namespace tutti

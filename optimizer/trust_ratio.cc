@@ -30,44 +30,38 @@ Json LambRule::describe() const {
 std::vector<SlotSpec> LambRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
 void LambRule::direct(const UpdateArgs& args, void* direction) const {
-  visit_arithmetic_floating(args.dtype, "lamb",
-                            [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
+  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() {
+    T* __restrict const out = static_cast<T*>(direction);
+    const double t = static_cast<double>(args.scalars.iteration + 1);
+    const T of_mean = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_1, t)));
+    const T of_square = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_2, t)));
+    const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+    const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+    const T epsilon = static_cast<T>(hyper_.epsilon);
+    const T decay = static_cast<T>(args.scalars.weight_decay);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    const T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    T* __restrict const v = args.slot<T>(1).data();
+    const T* __restrict const gradient = args.gradient<T>().data();
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      m[i] += (g - m[i]) * rest_1;
+      v[i] += (g * g - v[i]) * rest_2;
+      out[i] = m[i] * of_mean / (std::sqrt(v[i] * of_square) + epsilon) + decay * w[i];
+    }
+  });
 }
 
 void LambRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void LambRule::direct_typed(const UpdateArgs& args, T* __restrict direction) const {
-  const double t = static_cast<double>(args.scalars.iteration + 1);
-  const T of_mean = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_1, t)));
-  const T of_square = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_2, t)));
-  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
-  const T decay = static_cast<T>(args.scalars.weight_decay);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  T* __restrict const v = args.slot<T>(1).data();
-  const T* __restrict const gradient = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    m[i] += (g - m[i]) * rest_1;
-    v[i] += (g * g - v[i]) * rest_2;
-    direction[i] = m[i] * of_mean / (std::sqrt(v[i] * of_square) + epsilon) + decay * w[i];
-  }
-}
-
-template <class T>
-void LambRule::apply_typed(const UpdateArgs& args) const {
-  const double of_weights = args.scalars.weight_norm, of_step = args.scalars.direction_norm;
-  const double trust = of_weights > 0.0 && of_step > 0.0 ? of_weights / of_step : 1.0;
-  const T rate = static_cast<T>(args.scalars.learning_rate * trust);
-  T* __restrict const w = args.weights<T>().data();
-  const T* __restrict const direction = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) w[i] -= rate * direction[i];
+  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() {
+    const double of_weights = args.scalars.weight_norm, of_step = args.scalars.direction_norm;
+    const double trust = of_weights > 0.0 && of_step > 0.0 ? of_weights / of_step : 1.0;
+    const T rate = static_cast<T>(args.scalars.learning_rate * trust);
+    T* __restrict const w = args.weights<T>().data();
+    const T* __restrict const direction = args.gradient<T>().data();
+    for (std::size_t i = 0; i < args.count; ++i) w[i] -= rate * direction[i];
+  });
 }
 
 std::optional<DeviceRule> LambRule::device_rule(const UpdateScalars& scalars) const {
@@ -79,11 +73,9 @@ std::optional<DeviceRule> LambRule::device_rule(const UpdateScalars& scalars) co
        1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
-Lamb::Lamb(std::span<const Variable> variables, const LambOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LambRule>(
-                    LambHyperparameters{options.beta_1, options.beta_2, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LambOptions::make_rule() const {
+  return std::make_unique<LambRule>(LambHyperparameters{beta_1, beta_2, epsilon});
+}
 
 // LARS (You et al., "Large batch training of convolutional networks", 2017).
 
@@ -107,39 +99,34 @@ Json LarsRule::describe() const {
 std::vector<SlotSpec> LarsRule::slots() const { return {{"momentum", 0.0}}; }
 
 void LarsRule::direct(const UpdateArgs& args, void* direction) const {
-  visit_arithmetic_floating(args.dtype, "lars",
-                            [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
+  visit_arithmetic_floating(args.dtype, "lars", [&]<class T>() {
+    T* __restrict const out = static_cast<T*>(direction);
+    const T* __restrict const gradient = args.gradient<T>().data();
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    for (std::size_t i = 0; i < args.count; ++i) out[i] = gradient[i] * scale;
+  });
 }
 
 void LarsRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "lars", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void LarsRule::direct_typed(const UpdateArgs& args, T* __restrict direction) const {
-  const T* __restrict const gradient = args.gradient<T>().data();
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  for (std::size_t i = 0; i < args.count; ++i) direction[i] = gradient[i] * scale;
-}
-
-template <class T>
-void LarsRule::apply_typed(const UpdateArgs& args) const {
-  const UpdateScalars& scalars = args.scalars;
-  const bool has_norms = scalars.weight_norm > 0.0 && scalars.direction_norm > 0.0;
-  const double trust = has_norms ? hyper_.trust_coefficient * scalars.weight_norm /
-                                       (scalars.direction_norm +
-                                        scalars.weight_decay * scalars.weight_norm + hyper_.epsilon)
-                                 : 1.0;
-  const T rate = static_cast<T>(scalars.learning_rate * trust);
-  const T decay = static_cast<T>(scalars.weight_decay);
-  const T momentum = static_cast<T>(hyper_.momentum);
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const m = args.slot<T>(0).data();
-  const T* __restrict const g = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    m[i] = momentum * m[i] + rate * (g[i] + decay * w[i]);
-    w[i] -= m[i];
-  }
+  visit_arithmetic_floating(args.dtype, "lars", [&]<class T>() {
+    const UpdateScalars& scalars = args.scalars;
+    const bool has_norms = scalars.weight_norm > 0.0 && scalars.direction_norm > 0.0;
+    const double trust = has_norms
+                             ? hyper_.trust_coefficient * scalars.weight_norm /
+                                   (scalars.direction_norm +
+                                    scalars.weight_decay * scalars.weight_norm + hyper_.epsilon)
+                             : 1.0;
+    const T rate = static_cast<T>(scalars.learning_rate * trust);
+    const T decay = static_cast<T>(scalars.weight_decay);
+    const T momentum = static_cast<T>(hyper_.momentum);
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const m = args.slot<T>(0).data();
+    const T* __restrict const g = args.gradient<T>().data();
+    for (std::size_t i = 0; i < args.count; ++i) {
+      m[i] = momentum * m[i] + rate * (g[i] + decay * w[i]);
+      w[i] -= m[i];
+    }
+  });
 }
 
 std::optional<DeviceRule> LarsRule::device_rule(const UpdateScalars& scalars) const {
@@ -148,10 +135,8 @@ std::optional<DeviceRule> LarsRule::device_rule(const UpdateScalars& scalars) co
                      hyper_.momentum, hyper_.trust_coefficient, hyper_.epsilon}};
 }
 
-Lars::Lars(std::span<const Variable> variables, const LarsOptions& options)
-    : Optimizer(variables,
-                std::make_unique<LarsRule>(LarsHyperparameters{
-                    options.momentum, options.trust_coefficient, options.epsilon}),
-                shared_options(options)) {}
+std::unique_ptr<UpdateRule> LarsOptions::make_rule() const {
+  return std::make_unique<LarsRule>(LarsHyperparameters{momentum, trust_coefficient, epsilon});
+}
 
 }  // namespace tutti

@@ -30,16 +30,11 @@ class LambRule final : public UpdateRule {
   void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
-  template <class T>
-  void direct_typed(const UpdateArgs& args, T* direction) const;
   LambHyperparameters hyper_;
 };
 
-class Lamb;
 struct LambOptions {
-  using MadeOptimizer = Lamb;
+  using MadeOptimizer = OptimizerWith<LambOptions>;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -51,14 +46,13 @@ struct LambOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// The paper's, with weight decay inside the trust ratio. keras.optimizers.Lamb is this with
 /// .epsilon = 1e-7 and .weight_decay = 0.
-class Lamb final : public Optimizer {
- public:
-  explicit Lamb(std::span<const Variable> variables, const LambOptions& options = {});
-};
+using Lamb = LambOptions::MadeOptimizer;
 
 // LARS (You et al., "Large batch training of convolutional networks", 2017).
 
@@ -83,16 +77,11 @@ class LarsRule final : public UpdateRule {
   void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
-  template <class T>
-  void direct_typed(const UpdateArgs& args, T* direction) const;
   LarsHyperparameters hyper_;
 };
 
-class Lars;
 struct LarsOptions {
-  using MadeOptimizer = Lars;
+  using MadeOptimizer = OptimizerWith<LarsOptions>;
   LearningRate learning_rate = 0.1;
   double momentum = 0.9;
   double trust_coefficient = 0.001;
@@ -104,12 +93,11 @@ struct LarsOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// The paper's, for convolutional networks with large batches.
-class Lars final : public Optimizer {
- public:
-  explicit Lars(std::span<const Variable> variables, const LarsOptions& options = {});
-};
+using Lars = LarsOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -10,9 +10,9 @@
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
-#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {
@@ -52,59 +52,37 @@ Rule make_decoupled_weight_decay(const Json& d) {
   return {both, &both->rule};
 }
 
+/// A number or a flag of a description, as what it initializes.
+struct Field {
+  operator double() const { return value.as_double(); }
+  operator bool() const { return value.as_bool(); }
+
+  const Json& value;
+};
+
+/// Makes a rule whose hyperparameters have these names, in their order.
+template <class MadeRule, class Hyperparameters, class... Names>
+UpdateRuleFactory rule_of(Names... names) {
+  return [=](const Json& d) {
+    return std::make_shared<MadeRule>(Hyperparameters{Field{d.at(names)}...});
+  };
+}
+
 std::vector<Entry> builtin_rules() {
   return {
-      {"adadelta",
-       [](const Json& d) {
-         return std::make_shared<AdadeltaRule>(
-             AdadeltaHyperparameters{d.at("rho").as_double(), d.at("epsilon").as_double()});
-       }},
+      {"adadelta", rule_of<AdadeltaRule, AdadeltaHyperparameters>("rho", "epsilon")},
       {"adagrad",
-       [](const Json& d) {
-         return std::make_shared<AdagradRule>(AdagradHyperparameters{
-             d.at("initial_accumulator_value").as_double(), d.at("epsilon").as_double()});
-       }},
-      {"adam",
-       [](const Json& d) {
-         return std::make_shared<AdamRule>(
-             AdamHyperparameters{d.at("beta_1").as_double(), d.at("beta_2").as_double(),
-                                 d.at("epsilon").as_double(), d.at("amsgrad").as_bool()});
-       }},
-      {"ftrl",
-       [](const Json& d) {
-         return std::make_shared<FtrlRule>(FtrlHyperparameters{
-             d.at("learning_rate_power").as_double(), d.at("initial_accumulator_value").as_double(),
-             d.at("l1_regularization_strength").as_double(),
-             d.at("l2_regularization_strength").as_double(),
-             d.at("l2_shrinkage_regularization_strength").as_double(), d.at("beta").as_double()});
-       }},
-      {"lamb",
-       [](const Json& d) {
-         return std::make_shared<LambRule>(LambHyperparameters{
-             d.at("beta_1").as_double(), d.at("beta_2").as_double(), d.at("epsilon").as_double()});
-       }},
-      {"lars",
-       [](const Json& d) {
-         return std::make_shared<LarsRule>(LarsHyperparameters{
-             d.at("momentum").as_double(), d.at("trust_coefficient").as_double(),
-             d.at("epsilon").as_double()});
-       }},
-      {"lion",
-       [](const Json& d) {
-         return std::make_shared<LionRule>(
-             LionHyperparameters{d.at("beta_1").as_double(), d.at("beta_2").as_double()});
-       }},
-      {"nadam",
-       [](const Json& d) {
-         return std::make_shared<NadamRule>(NadamHyperparameters{
-             d.at("beta_1").as_double(), d.at("beta_2").as_double(), d.at("epsilon").as_double()});
-       }},
+       rule_of<AdagradRule, AdagradHyperparameters>("initial_accumulator_value", "epsilon")},
+      {"adam", rule_of<AdamRule, AdamHyperparameters>("beta_1", "beta_2", "epsilon", "amsgrad")},
+      {"ftrl", rule_of<FtrlRule, FtrlHyperparameters>(
+                   "learning_rate_power", "initial_accumulator_value", "l1_regularization_strength",
+                   "l2_regularization_strength", "l2_shrinkage_regularization_strength", "beta")},
+      {"lamb", rule_of<LambRule, LambHyperparameters>("beta_1", "beta_2", "epsilon")},
+      {"lars", rule_of<LarsRule, LarsHyperparameters>("momentum", "trust_coefficient", "epsilon")},
+      {"lion", rule_of<LionRule, LionHyperparameters>("beta_1", "beta_2")},
+      {"nadam", rule_of<NadamRule, NadamHyperparameters>("beta_1", "beta_2", "epsilon")},
       {"rmsprop",
-       [](const Json& d) {
-         return std::make_shared<RmspropRule>(
-             RmspropHyperparameters{d.at("rho").as_double(), d.at("momentum").as_double(),
-                                    d.at("epsilon").as_double(), d.at("centered").as_bool()});
-       }},
+       rule_of<RmspropRule, RmspropHyperparameters>("rho", "momentum", "epsilon", "centered")},
       {"sgd", make_sgd},
       {"ema", make_moving_average},
       {"decoupled_weight_decay", make_decoupled_weight_decay}};

@@ -1,6 +1,6 @@
 // Rules around a rule: weight decay before it, a moving average after it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/wrapping_rules.h"
+#include "tutti/optimizer/optimizer_state.h"
 
 #include <algorithm>
 
@@ -77,7 +77,17 @@ Json MovingAverageRule::describe() const {
 }
 
 void MovingAverageRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "ema", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "ema", [&]<class T>() {
+    const double momentum = momentum_at(args.scalars.iteration);
+    const T old_share = static_cast<T>(momentum), new_share = static_cast<T>(1.0 - momentum);
+    T* __restrict const w = args.weights<T>().data();
+    T* __restrict const average = args.slot<T>(0).data();
+    for (std::size_t i = 0; i < args.count; ++i) {
+      average[i] = old_share * average[i] + new_share * w[i];
+    }
+    if (!overwrites_at(args.scalars.iteration)) return;
+    for (std::size_t i = 0; i < args.count; ++i) w[i] = average[i];
+  });
 }
 
 double MovingAverageRule::momentum_at(std::int64_t iteration) const {
@@ -93,19 +103,6 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
   return DeviceRule{
       DeviceRuleId::kMovingAverage,
       {0.0, 1.0, 0.0, momentum, 1.0 - momentum, overwrites_at(scalars.iteration) ? 1.0 : 0.0}};
-}
-
-template <class T>
-void MovingAverageRule::apply_typed(const UpdateArgs& args) const {
-  const double momentum = momentum_at(args.scalars.iteration);
-  const T old_share = static_cast<T>(momentum), new_share = static_cast<T>(1.0 - momentum);
-  T* __restrict const w = args.weights<T>().data();
-  T* __restrict const average = args.slot<T>(0).data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    average[i] = old_share * average[i] + new_share * w[i];
-  }
-  if (!overwrites_at(args.scalars.iteration)) return;
-  for (std::size_t i = 0; i < args.count; ++i) w[i] = average[i];
 }
 
 }  // namespace tutti::internal

@@ -3,6 +3,7 @@
 #include "tutti/strategy/distributed_variable.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace tutti::internal {
 namespace {
@@ -59,15 +60,6 @@ void DistributedStorage::require_outside_replicas(std::string_view method) const
   if (!replica(method)) return;
   fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method,
        ": called inside a replica; expected a call outside run");
-}
-
-Tensor DistributedStorage::checked_operand(AssignOp op, const Tensor& value) const {
-  const std::string method = concat(op);
-  if (op != AssignOp::kAssign && dtype() == DType::kBool) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
-         ": expected a number type, got bool; try assign()");
-  }
-  return checked_value(value, method.c_str());
 }
 
 void DistributedStorage::update_component(int index, const UpdateRule& rule,
@@ -159,6 +151,17 @@ Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values
        "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
        "MEAN "
        "or ONLY_FIRST_REPLICA; try VariableOptions::aggregation");
+}
+
+void LocalComponent::update(std::span<Component* const> slots, const UpdateRule& rule,
+                            const Gradient& gradient, const UpdateScalars& scalars) {
+  std::vector<VariableComponent*> memory;
+  for (Component* slot : slots) {
+    auto* local = dynamic_cast<LocalComponent*>(slot);
+    TUTTI_CHECK(local, "LocalComponent::update: a slot elsewhere than its variable");
+    memory.push_back(&local->component_);
+  }
+  VariableComponent::update(component_, memory, rule, gradient, scalars);
 }
 
 }  // namespace tutti::internal

@@ -1,16 +1,53 @@
-// What variables with several components have in common.
+// Variables with several components: what they have in common, the ON_WRITE and the ON_READ one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
-#include "tutti/strategy/component.h"
 #include "tutti/strategy/local_replica.h"
+#include "tutti/strategy/local_strategy.h"
 
 namespace tutti::internal {
+
+/// What a DistributedStorage is made of: memory of a device of this process, or shards on parameter
+/// servers. Not synchronised: whoever owns it keeps writes apart.
+class Component {
+ public:
+  virtual ~Component() = default;
+  /// A tensor that was read never changes.
+  virtual Tensor read() const = 0;
+  /// Where read() puts it.
+  virtual Device device() const = 0;
+  virtual void assign(AssignOp op, const Tensor& value) = 0;
+  /// `name` of the variable, for messages.
+  virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
+  /// `slots` are components of the same kind, of variables that create_slot() made.
+  virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
+                      const Gradient& gradient, const UpdateScalars& scalars) = 0;
+};
+
+/// In memory of a device of this process.
+class LocalComponent final : public Component {
+ public:
+  LocalComponent(const Tensor& initial_value, Device device)
+      : component_(initial_value.to(device), device) {}
+  Tensor read() const override { return component_.read(); }
+  Device device() const override { return component_.device(); }
+  void assign(AssignOp op, const Tensor& value) override { component_.assign(op, value); }
+  void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override {
+    component_.scatter(op, slices, name);
+  }
+  void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+
+ private:
+  VariableComponent component_;
+};
 
 /// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
 class DistributedStorage : public VariableStorage {
@@ -41,8 +78,6 @@ class DistributedStorage : public VariableStorage {
   }
   /// Throws kFailedPrecondition inside a replica.
   void require_outside_replicas(std::string_view method) const;
-  /// `value` as this variable's dtype; also refuses arithmetic on bool.
-  Tensor checked_operand(AssignOp op, const Tensor& value) const;
   /// Applies `rule` to component `index`, with the same component of each slot.
   void update_component(int index, const UpdateRule& rule, std::span<const Variable> slots,
                         const Gradient& gradient, const UpdateScalars& scalars);
@@ -81,5 +116,93 @@ class ComponentStorage final : public VariableStorage {
 /// Integers under MEAN must be equal: throws kInvalidArgument naming variable and remedy.
 Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
                  Device destination);
+
+/// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
+/// storage).
+class MirroredStorage : public DistributedStorage {
+ public:
+  /// `work_number`: which of the replicas that share a component applies updates, modulo their
+  /// number; spreads the work.
+  MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number);
+  /// Of components that there are, as many as the placement has devices.
+  MirroredStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number,
+                  std::vector<std::unique_ptr<Component>> components);
+
+  Tensor read() const override;
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+  int component_of_replica(int replica) const override {
+    return placement_->component_of_replica[static_cast<std::size_t>(replica)];
+  }
+
+ protected:
+  const std::shared_ptr<const Placement>& placement() const { return placement_; }
+  int work_number() const { return work_number_; }
+  /// Calls write(component index) for each component that the caller has to write: all outside run;
+  /// in a replica that of its device when this variable's work falls to it.
+  void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
+
+ private:
+  /// aggregation NONE in a replica: an error unless divergence is permitted; writes this device's
+  /// component.
+  void write_divergent(int replica, std::string_view method, const std::function<void(int)>& write);
+  bool is_alone(const LocalReplicaContext& context) const { return context.num_exchanging() == 1; }
+
+  std::shared_ptr<const Placement> placement_;
+  const int work_number_;
+};
+
+/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica; those of other
+/// workers' replicas are with them, so with several workers reading from outside, saving and
+/// AggregateOnReadScope are calls that all workers make.
+class SyncOnReadStorage final : public DistributedStorage {
+ public:
+  /// `team`: the other workers; nullptr: there are none.
+  SyncOnReadStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                    const std::vector<Device>& replica_devices,
+                    std::shared_ptr<WorkerTeam> team = nullptr);
+
+  /// In a replica its component (the aggregate inside an AggregateOnReadScope: a meeting). Outside
+  /// the aggregate; kInvalidArgument with aggregation NONE and several replicas.
+  Tensor read() const override;
+  /// In a replica: local. Outside: to every component; with SUM assign() divides by the number of
+  /// replicas (integers: the remainder goes to the first ones, so that the sum is exact) and
+  /// assign_add(), assign_sub() throw kInvalidArgument.
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  /// kUnimplemented in a replica.
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+  int component_of_replica(int replica) const override { return replica; }
+
+ private:
+  Tensor aggregated() const;
+  Tensor aggregated_by_all(LocalReplicaContext& context) const;
+  /// The components of all replicas, in replica order.
+  std::vector<Tensor> all_components() const;
+  int first_replica() const { return team_ ? team_->first_replica() : 0; }
+  int num_replicas() const { return team_ ? team_->num_replicas() : num_components(); }
+  /// What replica `replica` holds of `value` so that the components aggregate to it.
+  Tensor share(const Tensor& value, int replica) const;
+  Tensor share_of_component(const Tensor& value, int index) const {
+    return share(value, first_replica() + index);
+  }
+  std::string key_of_replica(int replica) const { return concat(name(), "/replica_", replica); }
+
+  std::vector<Device> replica_devices_;
+  std::shared_ptr<WorkerTeam> team_;
+};
 
 }  // namespace tutti::internal

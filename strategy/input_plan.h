@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tutti/data/auto_shard.h"
@@ -61,6 +62,25 @@ struct InputPlan {
   /// parts of their own: by tf's rule, and datasets made by function. A worker whose part has ended
   /// gets empty batches until no worker has rows. Needed there with several workers.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
+};
+
+/// tf.distribute.InputContext.
+struct InputContext {
+  int num_input_pipelines = 1;
+  int input_pipeline_id = 0;
+  int num_replicas_in_sync = 1;
+
+  /// global_batch_size / num_replicas_in_sync; throws kInvalidArgument naming both when it does not
+  /// divide.
+  std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
+  /// "input pipeline id 1, total: 3".
+  std::string to_string() const;
+};
+
+/// tf.distribute.experimental.ValueContext.
+struct ValueContext {
+  int replica_id_in_sync_group = 0;
+  int num_replicas_in_sync = 1;
 };
 
 }  // namespace tutti

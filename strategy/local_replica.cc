@@ -10,13 +10,6 @@
 namespace tutti::internal {
 namespace {
 
-MeetingHeader header_of(MeetingKind kind, SourceLocation where) {
-  MeetingHeader header;
-  header.kind = kind;
-  header.where = where;
-  return header;
-}
-
 struct Merge {
   const void* local = nullptr;
   std::shared_ptr<const void> result;
@@ -111,28 +104,24 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
                                                               const std::type_info& type,
                                                               const ErasedMerge& merge,
                                                               SourceLocation where) {
-  MeetingHeader header = header_of(MeetingKind::kMergeCall, where);
-  header.type = &type;
+  MeetingHeader header{.kind = MeetingKind::kMergeCall, .type = &type, .where = where};
+  Merge own{local, nullptr};
   const CallSite site(where);
-  require_own_thread(header);
-  const Rendezvous::Action action = [this, &merge](std::span<void* const> arguments) {
+  const auto merge_all = [&](const std::vector<Merge*>& replicas) {
     std::vector<const void*> locals;
-    for (void* argument : arguments) locals.push_back(static_cast<Merge*>(argument)->local);
+    for (const Merge* replica : replicas) locals.push_back(replica->local);
     const MergeScope scope(services_.strategy);
     const std::shared_ptr<const void> result = merge(services_.strategy, locals);
-    for (void* argument : arguments) static_cast<Merge*>(argument)->result = result;
+    for (Merge* replica : replicas) replica->result = result;
   };
-  Merge own{local, nullptr};
-  const CommunicationTimer timer(*this);
-  rendezvous_.meet(replica_, std::move(header), &own, action, &nested_);
+  meet<Merge>(std::move(header), own, merge_all, &nested_);
   return own.result;
 }
 
 std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
                                                              std::span<const Gradient> values,
                                                              SourceLocation where) {
-  MeetingHeader header = header_of(MeetingKind::kAllReduce, where);
-  header.op = op;
+  MeetingHeader header{.kind = MeetingKind::kAllReduce, .op = op, .where = where};
   for (const Gradient& value : values) header.values.push_back(spec_of(value));
   Reduction own{values, {}};
   const std::string call = header.signature();
@@ -145,8 +134,7 @@ std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
 
 LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor& value, int axis,
                                                                     SourceLocation where) {
-  MeetingHeader header = header_of(MeetingKind::kAllGather, where);
-  header.axis = axis;
+  MeetingHeader header{.kind = MeetingKind::kAllGather, .axis = axis, .where = where};
   header.values.push_back({value.dtype(), value.shape().with_dim(axis, 0),
                            false});  // lengths along the axis may differ
   Gathering own{&value, {}, 0};

@@ -75,7 +75,8 @@ class LocalReplicaContext final : public ReplicaContext {
   /// A meeting of all replicas in which `action` runs once, with the arguments of all.
   template <class Argument>
   void meet(MeetingHeader header, Argument& argument,
-            const std::function<void(const std::vector<Argument*>&)>& action) {
+            const std::function<void(const std::vector<Argument*>&)>& action,
+            IdleWork* idle = nullptr) {
     const Rendezvous::Action erased = [&action](std::span<void* const> arguments) {
       std::vector<Argument*> typed;
       for (void* each : arguments) typed.push_back(static_cast<Argument*>(each));
@@ -83,7 +84,7 @@ class LocalReplicaContext final : public ReplicaContext {
     };
     require_own_thread(header);
     const CommunicationTimer timer(*this);
-    rendezvous_.meet(replica_, std::move(header), &argument, erased);
+    rendezvous_.meet(replica_, std::move(header), &argument, erased, idle);
   }
 
  protected:

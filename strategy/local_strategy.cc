@@ -11,13 +11,12 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_options.h"
-#include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/replica_reducer.h"
 #include "tutti/strategy/replicas/replica_threads.h"
 #include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/strategy/sync_on_read_variable.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {
@@ -40,6 +39,7 @@ struct LocalStrategy::Impl {
                  ops_mutex,
                  options.cross_device_ops.options,
                  std::move(team)},
+        mirrored(std::make_shared<const Placement>(Placement::mirrored(services.replica_devices))),
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
@@ -81,7 +81,8 @@ struct LocalStrategy::Impl {
   const LocalStrategyOptions options;
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
-  std::vector<std::size_t> work_bytes;  // per replica: of the variables that it updates
+  const std::shared_ptr<const Placement> mirrored;  // on all devices
+  std::vector<std::size_t> work_bytes;              // per replica: of the variables that it updates
   struct ReplicaNotes {
     double communication_seconds = 0.0;
     std::optional<std::int64_t> assumed_rows;  // in the last run, as the next two
@@ -412,6 +413,12 @@ int LocalStrategy::next_work_number(std::size_t num_bytes) {
   const auto least = std::ranges::min_element(impl_->work_bytes);
   *least += num_bytes;
   return static_cast<int>(least - impl_->work_bytes.begin());
+}
+
+std::shared_ptr<VariableStorage> LocalStrategy::create_storage(const Tensor& initial_value,
+                                                               VariableOptions options) {
+  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  return create_mirrored_storage(initial_value, std::move(options), impl_->mirrored);
 }
 
 std::shared_ptr<VariableStorage> LocalStrategy::create_mirrored_storage(

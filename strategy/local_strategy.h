@@ -11,12 +11,50 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/strategy/auto_balance.h"
-#include "tutti/strategy/placement.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/tensor/device.h"
 
 namespace tutti {
+
+/// How LocalStrategyOptions::auto_balance measures replicas and moves their shares. A replica's
+/// time is what its part of a step takes without what it waits for the others. Shares move between
+/// steps, so which replica adds which rows follows measured time: **the same bits are not
+/// promised** (docs/determinism.md). With a Clock that gives the same times, shares are the same.
+struct AutoBalance {
+  /// Steps between two looks at the shares. The median of a replica's times counts, so that a step
+  /// which something else has disturbed moves nothing.
+  int window = 8;
+  /// Steps that do not count: at the beginning, they make what is made at first use.
+  int warm_up = 2;
+  /// Shares move when that is expected to shorten a step by more than this part of it, and so come
+  /// to rest.
+  double tolerance = 0.05;
+  /// By how much of the global batch a replica's share changes in one move at most.
+  double max_change = 0.1;
+  /// No share gets smaller, nor smaller than a row of the batch: who has no row is not measured.
+  double min_share = 0.01;
+  /// Measures. Must outlive the strategy.
+  Clock* clock = &Clock::system();
+};
+
+/// Where the components of ON_WRITE variables are and which replicas share the work of writing
+/// each.
+struct Placement {
+  std::vector<Device> devices;  // of the components
+  std::vector<Device> replica_devices;
+  std::vector<int> component_of_replica;
+  std::vector<int> place_among_sharers;  // per replica: its number among those of its component
+  std::vector<int> num_sharers;          // per component
+
+  /// A component on each of the replicas' devices.
+  static Placement mirrored(const std::vector<Device>& replica_devices);
+  /// One component, on `device`. With other workers: of `num_replicas` replicas of all workers
+  /// these are number `first_replica` and following, and each write falls to one of all.
+  static Placement central(const std::vector<Device>& replica_devices, Device device,
+                           int first_replica = 0, int num_replicas = 0);
+};
 
 class LocalStrategy;
 namespace internal {
@@ -61,7 +99,7 @@ struct LocalStrategyOptions {
   /// what is beyond. Of datasets that the strategy cuts.
   std::vector<std::int64_t> replica_max_rows = {};
   /// Shares that follow what replicas are measured to need, from replica_weights on: see
-  /// auto_balance.h. Refused with deterministic = true (kInvalidArgument); on GPUs, whose time the
+  /// AutoBalance. Refused with deterministic = true (kInvalidArgument); on GPUs, whose time the
   /// host does not see, and with several workers (kUnimplemented).
   std::optional<AutoBalance> auto_balance = std::nullopt;
   /// How long a replica waits for the others in a collective before kDeadlineExceeded names those
@@ -106,6 +144,9 @@ class LocalStrategy : public Strategy {
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
+  /// ON_READ variables, and others mirrored on the replicas' devices.
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
   /// The storage of an ON_READ variable: one component per replica.
   std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,
                                                           VariableOptions options);

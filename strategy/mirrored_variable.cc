@@ -3,7 +3,7 @@
 //
 // In a replica a write is a meeting: the leader combines the replicas' values and writes every
 // component while the others sleep, so that nobody reads a half-written variable.
-#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 
 #include <algorithm>
 
@@ -22,14 +22,6 @@ struct Assignment {
 struct Scatter {
   const IndexedSlices* slices;
 };
-
-MeetingHeader header_of(MeetingKind kind, int method, const VariableStorage& variable) {
-  MeetingHeader header;
-  header.kind = kind;
-  header.method = method;
-  header.variable = &variable;
-  return header;
-}
 
 /// The rows of all replicas one after the other, in replica order; MEAN divides them by the number
 /// of replicas.
@@ -143,7 +135,8 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
          "expected a computed tensor; try aggregation MEAN or ONLY_FIRST_REPLICA");
   }
   Assignment own{operand, origin};
-  MeetingHeader header = header_of(MeetingKind::kAssign, static_cast<int>(op), *this);
+  MeetingHeader header{
+      .kind = MeetingKind::kAssign, .method = static_cast<int>(op), .variable = this};
   const std::string call = header.signature();
   context->meet<Assignment>(std::move(header), own, [&](const std::vector<Assignment*>& replicas) {
     const Tensor combined =
@@ -189,7 +182,8 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
          "; expected ONLY_FIRST_REPLICA; try it outside run");
   }
   Scatter own{&slices};
-  MeetingHeader header = header_of(MeetingKind::kScatter, static_cast<int>(op), *this);
+  MeetingHeader header{
+      .kind = MeetingKind::kScatter, .method = static_cast<int>(op), .variable = this};
   const std::string call = header.signature();
   context->meet<Scatter>(std::move(header), own, [&](const std::vector<Scatter*>& replicas) {
     const IndexedSlices all =
@@ -199,9 +193,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
 }
 
 Variable MirroredStorage::create_slot(const std::string& slot_name, double initial_value) {
-  VariableOptions slot_options;
-  slot_options.name = slot_name;
-  slot_options.trainable = false;
+  VariableOptions slot_options{.name = slot_name, .trainable = false};
   const Tensor initial = Tensor::full(shape(), initial_value, dtype(), placement_->devices.front());
   return Variable(std::make_shared<MirroredStorage>(initial, std::move(slot_options), owner(),
                                                     placement_, work_number_));

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include "tutti/strategy/mirrored_variable.h"
-#include "tutti/strategy/multi_worker/same_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/multi_worker/state_digest.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
@@ -31,9 +30,6 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup set
                                                          int digest_steps)
     : LocalStrategy(kWho, std::move(setup.options), std::move(setup.team)),
       digest_(std::make_unique<internal::StateDigest>(kWho, digest_steps)) {
-  const auto devices = replica_devices();
-  placement_ =
-      std::make_shared<const Placement>(Placement::mirrored({devices.begin(), devices.end()}));
   team()->may_begin_anew();
 }
 
@@ -51,8 +47,9 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
     internal::require_same_variable(kWho, *team(),
                                     internal::describe_variable(options.name, initial_value));
   }
-  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  const auto storage = create_mirrored_storage(initial_value, std::move(options), placement_);
+  const bool on_read = is_on_read(options);
+  auto storage = LocalStrategy::create_storage(initial_value, std::move(options));
+  if (on_read) return storage;
   digest_->add(std::static_pointer_cast<const internal::DistributedStorage>(storage));
   return storage;
 }

@@ -77,7 +77,6 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
  private:
   MultiWorkerMirroredStrategy(internal::TeamSetup setup, int digest_steps);
 
-  std::shared_ptr<const Placement> placement_;
   std::unique_ptr<internal::StateDigest> digest_;
 };
 

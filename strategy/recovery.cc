@@ -165,4 +165,14 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
 }
 
+CheckpointOptions checkpoint_options(Strategy& strategy) {
+  CheckpointOptions options{.writes = strategy.is_chief()};
+  if (internal::WorkerTeam* const team = team_of(strategy)) {
+    options.from_writer = [team](const std::string& own) {
+      return team->broadcast_text(own, 0, "restore a checkpoint");
+    };
+  }
+  return options;
+}
+
 }  // namespace tutti

@@ -17,6 +17,11 @@
 
 namespace tutti {
 
+/// Of several workers the chief alone writes, and reads: it chooses the version, and all restore
+/// what it has read, also those that do not see its disk. All workers call save and restore. The
+/// strategy must outlive the checkpoint.
+CheckpointOptions checkpoint_options(Strategy& strategy);
+
 namespace internal {
 class WorkerTeam;
 }  // namespace internal

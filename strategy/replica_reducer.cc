@@ -114,7 +114,8 @@ std::vector<Gradient> ReplicaReducer::finish() {
   const TraceSpan span("finish", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) { finish_buckets(); };
   const int replica = context_.local_replica();
-  context_.rendezvous().meet(replica, header(MeetingKind::kFinishGradients), nullptr, action, this);
+  context_.rendezvous().meet(replica, {.kind = MeetingKind::kFinishGradients}, nullptr, action,
+                             this);
   const std::shared_ptr<BucketReducer> buckets = std::exchange(buckets_, nullptr);
   skips_update_ = buckets->non_finite() &&
                   context_.services().communication.non_finite == NonFinitePolicy::kSkip;
@@ -147,14 +148,8 @@ void ReplicaReducer::updates_done() {
   const Rendezvous::Action action = [this](std::span<void* const>) {
     if (const auto& after_updates = context_.services().after_updates) after_updates();
   };
-  context_.rendezvous().meet(context_.local_replica(), header(MeetingKind::kUpdatesDone), nullptr,
+  context_.rendezvous().meet(context_.local_replica(), {.kind = MeetingKind::kUpdatesDone}, nullptr,
                              action);
-}
-
-MeetingHeader ReplicaReducer::header(MeetingKind kind) const {
-  MeetingHeader header;
-  header.kind = kind;
-  return header;
 }
 
 }  // namespace tutti::internal

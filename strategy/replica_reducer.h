@@ -54,7 +54,6 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   }
   void work() override { buckets_->work(); }
   void finish_buckets();
-  MeetingHeader header(MeetingKind kind) const;
 
   LocalReplicaContext& context_;
   GradientExchange& exchange_;

@@ -9,7 +9,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/auto_balance.h"
+#include "tutti/strategy/local_strategy.h"
 
 namespace tutti::internal {
 

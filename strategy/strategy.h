@@ -17,9 +17,8 @@
 #include "tutti/cross_device_ops/per_replica.h"
 #include "tutti/data/dataset.h"
 #include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/input_context.h"
+#include "tutti/strategy/input_plan.h"
 #include "tutti/strategy/replica_context.h"
-#include "tutti/strategy/scope.h"
 
 namespace tutti {
 

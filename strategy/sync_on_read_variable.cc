@@ -1,6 +1,6 @@
 // Reading and writing ON_READ variables.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/sync_on_read_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy_mode.h"
@@ -33,9 +33,7 @@ std::vector<Tensor> SyncOnReadStorage::all_components() const {
 }
 
 Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const {
-  MeetingHeader header;
-  header.kind = MeetingKind::kAggregateRead;
-  header.variable = this;
+  MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
   Tensor own;
   context.meet<Tensor>(std::move(header), own, [this](const std::vector<Tensor*>& replicas) {
     const Tensor value = aggregated();
@@ -108,11 +106,10 @@ void SyncOnReadStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
 }
 
 Variable SyncOnReadStorage::create_slot(const std::string& slot_name, double initial_value) {
-  VariableOptions slot_options;
-  slot_options.name = slot_name;
-  slot_options.trainable = false;
-  slot_options.synchronization = VariableSynchronization::kOnRead;
-  slot_options.aggregation = options().aggregation;
+  VariableOptions slot_options{.name = slot_name,
+                               .trainable = false,
+                               .synchronization = VariableSynchronization::kOnRead,
+                               .aggregation = options().aggregation};
   const Tensor initial = Tensor::full(shape(), initial_value, dtype(), replica_devices_.front());
   return Variable(std::make_shared<SyncOnReadStorage>(initial, std::move(slot_options), owner(),
                                                       replica_devices_, team_));

@@ -6,7 +6,7 @@
 #include "benchmarks/tutti_bench/bench_memory.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_ops.h"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/gpu_bench_timing.h"
 #include "tutti/strategy/captured_step.h"
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::benchmarks {

@@ -3,7 +3,7 @@
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::device_check {

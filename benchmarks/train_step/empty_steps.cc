@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "tutti/core/clock.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 

@@ -3,7 +3,7 @@
 #include "examples/cifar10/cifar10_network.h"
 
 #include "examples/cifar10/cifar10_input.h"
-#include "tutti/autograd/autocast.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/tensor/tensor_ops.h"
 

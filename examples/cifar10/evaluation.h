@@ -11,7 +11,7 @@
 #include "examples/cifar10/cifar10_network.h"
 #include "tutti/data/readers.h"
 #include "tutti/optimizer/exponential_moving_average.h"
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti::examples::cifar10 {
 

@@ -7,7 +7,7 @@
 #include "examples/cifar10/placement_log.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/strategy/checkpoint_options.h"
+#include "tutti/strategy/recovery.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::examples::cifar10 {

@@ -10,11 +10,9 @@
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/model/layers/dtype_policy.h"
-#include "tutti/strategy/central_storage_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::examples {

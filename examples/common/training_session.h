@@ -13,7 +13,6 @@
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/checkpoint_options.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/recovery.h"

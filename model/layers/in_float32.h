@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/autograd/autocast.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti::internal {

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/autograd/autocast.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/ops/elementwise.h"

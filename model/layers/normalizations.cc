@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/recording.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/autograd/tape_stack.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/layers/in_float32.h"
 #include "tutti/model/layers/size2d.h"

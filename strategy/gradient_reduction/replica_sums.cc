@@ -4,7 +4,7 @@
 
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/gradient_reduction/bucket_sums.h"
-#include "tutti/strategy/gradient_reduction/tree_adder.h"
+#include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/gradient_reduction/tree_adder.h"
+#include "tutti/strategy/gradient_reduction/given_gradients.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {

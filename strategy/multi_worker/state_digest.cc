@@ -1,4 +1,4 @@
-// Digests of variables, and whose differs.
+// Comparing variables over workers: what is made, digests later, and whose differs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker/state_digest.h"
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
@@ -90,6 +91,25 @@ void StateDigest::report(std::uint64_t num_steps, const std::vector<std::string>
          each.name, "' differ: ", parties_of(digests),
          "; expected the same bits on all; memory has lost a bit, or a step depends on the worker; "
          "try the last checkpoint on another machine");
+  }
+}
+
+std::string describe_variable(const std::string& name, const Tensor& initial_value) {
+  const Tensor on_host = initial_value.to(Device{});
+  Hasher hasher;
+  hasher.update(on_host.bytes());
+  return concat("'", name, "' ", initial_value.dtype(), " ", initial_value.shape(), ", values ",
+                hasher.hex_digest());
+}
+
+void require_same_variable(std::string_view who, WorkerTeam& team, const std::string& description) {
+  const std::vector<std::string> all = team.gather_texts(description, "create a variable");
+  for (std::size_t w = 1; w < all.size(); ++w) {
+    if (all[w] == all[0]) continue;
+    fail(ErrorCode::kInvalidArgument, who, ": the workers make different variables: worker 0 ",
+         all[0], "; worker ", w, " ", all[w],
+         "; expected the same variables in the same order with the same initial values; try the "
+         "same program and seed on all workers");
   }
 }
 

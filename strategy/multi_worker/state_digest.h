@@ -1,10 +1,11 @@
-// Whether the variables of all workers still have the same bits.
+// Whether the variables of all workers are the same: when they are made, and later.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/strategy/distributed_variable.h"
@@ -39,5 +40,12 @@ class StateDigest {
   const int every_;
   std::vector<Watched> variables_;  // also those that are gone: the others may still have them
 };
+
+/// "'w' float32 [3, 4], values <hash>".
+std::string describe_variable(const std::string& name, const Tensor& initial_value);
+
+/// Called by all workers with what each makes. Throws kInvalidArgument on all of them naming the
+/// first worker whose description differs from worker 0's, and both.
+void require_same_variable(std::string_view who, WorkerTeam& team, const std::string& description);
 
 }  // namespace tutti::internal

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Everything is decided by what all workers have told all, so that they decide alike.
-#include "tutti/strategy/multi_worker/worker_gpus.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
 #include <fstream>
@@ -12,7 +12,6 @@
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {

@@ -170,12 +170,7 @@ std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
   return nodes;
 }
 
-int WorkerTeam::worker_of(int replica) const {
-  const auto next = std::ranges::upper_bound(first_of_, replica);
-  return static_cast<int>(next - first_of_.begin()) - 1;
-}
-
-std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_view name) {
+std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
   const StragglerWatch::Waiting waiting(stragglers_);
   Announcement announcement{own.size()};
   std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
@@ -203,10 +198,6 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
   return texts;
 }
 
-std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
-  return exchange(own, name);
-}
-
 std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::string_view name) {
   const StragglerWatch::Waiting waiting(stragglers_);
   std::uint64_t size = own.size();
@@ -225,7 +216,7 @@ std::unique_ptr<Communicator> WorkerTeam::make_group(const std::vector<int>& mem
 
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
   ReplicaValues all;
-  const std::vector<std::string> encoded = exchange(encode_values(local), name);
+  const std::vector<std::string> encoded = gather_texts(encode_values(local), name);
   for (std::size_t w = 0; w < encoded.size(); ++w) {
     ReplicaValues values = decode_values(encoded[w]);
     const auto expected = to_size(first_of_[w + 1] - first_of_[w]);

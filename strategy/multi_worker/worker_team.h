@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,11 +13,38 @@
 #include "tutti/cluster/worker_group.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/multi_worker/straggler_watch.h"
-#include "tutti/strategy/multi_worker/worker_gpus.h"
-#include "tutti/strategy/multi_worker/worker_values.h"
+#include "tutti/tensor/gradient.h"
 
 namespace tutti::internal {
+
+class WorkerTeam;
+
+/// Whether sums of gradients go from GPU to GPU by NCCL: kNever: by the hosts, as those of CPUs.
+/// kIfAllCan: by NCCL where every worker can. kAlways: where one cannot it is an error.
+enum class NcclUse { kNever, kIfAllCan, kAlways };
+
+/// What a worker brings.
+struct WorkerGpus {
+  std::vector<Device> devices;  // of its replicas; CPUs, too
+  NcclUse use = NcclUse::kNever;
+  std::chrono::milliseconds timeout = std::chrono::seconds(120);
+};
+
+/// Called by all workers, once they know their numbers of replicas. The operation "nccl" over all
+/// replicas of all workers, or nullptr. Worker 0 says in one line why, where there was a choice.
+/// Throws on all workers alike, naming those that cannot: kInvalidArgument for replicas on CPUs, or
+/// that share a GPU, and for workers that name different uses; kUnavailable for a missing library.
+std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
+
+/// What each replica of a worker gives: as many values each, dense, slices, or none.
+using ReplicaValues = std::vector<std::vector<Gradient>>;
+
+/// Copies values on GPUs to the host. Numbers are little-endian, as in memory.
+std::string encode_values(const ReplicaValues& values);
+/// On the host. Throws kDataLoss for bytes that no encode_values() made.
+ReplicaValues decode_values(std::string_view bytes);
 
 /// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
 /// numbered over all workers in worker order. All workers make the same calls in the same order;
@@ -44,8 +72,6 @@ class WorkerTeam {
   /// V, over all workers, and the number of this worker's first one.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_of_[static_cast<std::size_t>(worker())]; }
-  int num_local_replicas() const { return num_local_replicas_; }
-  int worker_of(int replica) const;
   /// Of the sums of gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
@@ -113,7 +139,6 @@ class WorkerTeam {
   void begin(std::unique_ptr<Communicator> communicator);
   void set_replicas(const std::vector<std::int32_t>& counts);
   Communicator& values();
-  std::vector<std::string> exchange(std::string_view own, std::string_view name);
   void sum_by_parts(std::span<const Elements> partials, std::string_view name,
                     std::optional<DType> wire);
   bool any_single_replica() const;

@@ -7,8 +7,8 @@
 
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/mirrored_variable.h"
-#include "tutti/strategy/multi_worker/same_variable.h"
+#include "tutti/strategy/distributed_variable.h"
+#include "tutti/strategy/multi_worker/state_digest.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/client/first_values.h"

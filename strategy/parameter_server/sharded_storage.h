@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/parameter_server/client/sharded_component.h"
 
 namespace tutti::internal {

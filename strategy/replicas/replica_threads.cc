@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "tutti/autograd/tape_stack.h"
+#include "tutti/autograd/recording.h"
 
 namespace tutti::internal {
 

@@ -5,7 +5,7 @@
 
 #include "tutti/core/random.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 #include "tutti/testing/strategy/expect.h"
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/testing/strategy/expect.h"
 
 namespace tutti::conformance {

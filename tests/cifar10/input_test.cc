@@ -14,7 +14,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/file.h"
 #include "tutti/data/image_sets.h"
-#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

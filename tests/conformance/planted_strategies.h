@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
 

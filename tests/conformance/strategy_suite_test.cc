@@ -9,9 +9,7 @@
 #include "tests/conformance/planted_strategies.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
-#include "tutti/strategy/central_storage_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti::conformance {
 

@@ -9,9 +9,9 @@
 #include "tests/cuda/device_call.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
-#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace cuda_update_test {

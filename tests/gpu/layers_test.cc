@@ -8,7 +8,7 @@
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti {
 namespace {

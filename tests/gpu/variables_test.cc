@@ -6,7 +6,7 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "tests/gpu_ops/gpu_ops_helpers.h"
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti {
 namespace {

@@ -5,9 +5,7 @@
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/central_storage_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti {
 namespace {

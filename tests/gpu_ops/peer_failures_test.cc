@@ -5,8 +5,8 @@
 #include "tutti/core/executor.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/captured_step.h"
-#include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/replica_context.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 int main() {
   tutti::MirroredStrategy strategy({.devices = "cpu:0-1"});

@@ -4,8 +4,8 @@
 
 #include "tests/layers/layer_helpers.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/autograd/autocast.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/tensor/tensor_ops.h"

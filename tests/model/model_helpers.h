@@ -15,9 +15,7 @@
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
-#include "tutti/strategy/central_storage_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::model_tests {

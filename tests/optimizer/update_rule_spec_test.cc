@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "tests/optimizer/optimizer_helpers.h"
+#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

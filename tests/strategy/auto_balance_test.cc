@@ -1,6 +1,6 @@
 // Unequal devices: shares by weight, limits of memory, and shares that follow measured time.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/auto_balance.h"
+#include "tutti/strategy/local_strategy.h"
 
 #include <algorithm>
 #include <numeric>

@@ -8,8 +8,7 @@
 #include "tests/support/thrown.h"
 #include "tutti/data/records.h"
 #include "tutti/data/tar.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

@@ -19,7 +19,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/data/records.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti::input_sharding_test {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/strategy/input_context.h"
+#include "tutti/strategy/input_plan.h"
 
 namespace tutti {
 namespace rebatch_test {

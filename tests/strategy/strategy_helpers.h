@@ -10,10 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/strategy/central_storage_strategy.h"
-#include "tutti/strategy/mirrored_strategy.h"
-#include "tutti/strategy/one_device_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::strategy_tests {

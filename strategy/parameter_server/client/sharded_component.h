@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/component.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti::internal {

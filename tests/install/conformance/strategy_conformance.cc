@@ -1,7 +1,7 @@
 // A strategy's own test: the strategy suite as GoogleTest tests.
 // SPDX-License-Identifier: Apache-2.0
 #include "gtest/gtest.h"
-#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/testing/strategy/gtest.h"
 
 int main(int argc, char** argv) {

@@ -1,12 +1,36 @@
-// Synchronous training with every variable on one device, computed on all.
+// Synchronous training within one process: variables mirrored on its devices, or on one device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "tutti/strategy/local_strategy.h"
 
 namespace tutti {
+
+/// Every device holds a copy of every variable; gradients are summed over replicas by
+/// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
+/// bit-identical. tf.distribute.MirroredStrategy.
+class MirroredStrategy final : public LocalStrategy {
+ public:
+  /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
+  explicit MirroredStrategy(LocalStrategyOptions options = {});
+  ~MirroredStrategy() override;
+  std::string_view name() const override { return "mirrored"; }
+};
+
+/// One replica on `device`, variables there too. Nothing travels; of the communication options its
+/// policy for values that are not finite counts. tf.distribute.OneDeviceStrategy.
+class OneDeviceStrategy final : public LocalStrategy {
+ public:
+  explicit OneDeviceStrategy(Device device, const CommunicationOptions& communication = {});
+  explicit OneDeviceStrategy(std::string_view device,
+                             const CommunicationOptions& communication = {})
+      : OneDeviceStrategy(Device::parse(device), communication) {}
+  ~OneDeviceStrategy() override;
+  std::string_view name() const override { return "one_device"; }
+};
 
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};

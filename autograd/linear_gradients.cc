@@ -1,18 +1,62 @@
-// Gradients of convolutions and of pooling.
+// Gradients of matrix products, of convolutions and of pooling.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products: y = activation(A B + bias), where A and B are a and b, transposed or not; dz is
+// the gradient before the activation.
 #include "tutti/autograd/gradients.h"
-
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
 
+namespace {
+
+/// [..., m, n] as one matrix [all rows, n].
+Tensor as_rows(const Tensor& x) {
+  const std::int64_t columns = x.shape().dim(-1);
+  std::int64_t rows = 1;
+  for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.shape().dim(axis);
+  return reshape(x, Shape{rows, columns});
+}
+
+Tensor gradient_of_a(const Tensor& dz, const Tensor& b, const MatMulAttributes& attributes) {
+  if (!attributes.transpose_a) {
+    return matmul(dz, b, {.transpose_b = !attributes.transpose_b});
+  }
+  return matmul(b, dz, {.transpose_a = attributes.transpose_b, .transpose_b = true});
+}
+
+Tensor gradient_of_b(const Tensor& dz, const Tensor& a, const MatMulAttributes& attributes,
+                     int rank_of_b) {
+  const bool batch_only_in_a = a.rank() > 2 && rank_of_b == 2;
+  // Summing over the batch inside one product is faster than adding up one product per batch
+  // element.
+  const bool join = batch_only_in_a && !attributes.transpose_a;
+  const Tensor left = join ? as_rows(a) : a;
+  const Tensor right = join ? as_rows(dz) : dz;
+  if (!attributes.transpose_b) {
+    return matmul(left, right, {.transpose_a = !attributes.transpose_a});
+  }
+  return matmul(right, left, {.transpose_a = true, .transpose_b = attributes.transpose_a});
+}
+
+Gradients matmul_gradient(const GradientContext& c) {
+  const auto& attributes = c.attributes_as<MatMulAttributes>();
+  const bool fused = attributes.activation != FusedActivation::kNone;
+  const Tensor dz = activation_gradient(attributes.activation, c.dy(), fused ? &c.out() : nullptr);
+  Gradients result(c.num_inputs());
+  if (c.needs(0)) result[0] = unbroadcast(c, 0, gradient_of_a(dz, c.in(1), attributes));
+  if (c.needs(1)) {
+    result[1] = unbroadcast(c, 1, gradient_of_b(dz, c.in(0), attributes, c.shape(1).rank()));
+  }
+  if (c.num_inputs() > 2 && c.needs(2)) result[2] = bias_grad(dz);
+  return result;
+}
+
 // Gradients of convolutions.
 //
 // A convolution is linear in the image and in the filter, so all orders lead back to the same three
 // operations.
-
-namespace {
 
 Conv2dAttributes without_activation(Conv2dAttributes attributes) {
   attributes.activation = FusedActivation::kNone;
@@ -29,8 +73,6 @@ Tensor convolve(const Tensor& x, const Tensor& filter, const Shape& output_shape
   call.attributes = without_activation(attributes);
   return dispatch_one(std::move(call));
 }
-
-}  // namespace
 
 Gradients conv2d_gradient(const GradientContext& c) {
   const auto& recorded = c.attributes_as<Conv2dAttributes>();
@@ -85,5 +127,20 @@ Gradients average_pool_grad_gradient(const GradientContext& c) {
   call.attributes = c.attributes_as<Pool2dAttributes>();
   return single(dispatch_one(std::move(call)));
 }
+
+constexpr OpGradient kLinearGradients[] = {
+    {OpId::kMatMul, matmul_gradient, kFirstTensor | kSecondTensor, kFirstTensor},
+    {OpId::kConv2d, conv2d_gradient, kFirstTensor | kSecondTensor, kFirstTensor},
+    {OpId::kConv2dBackwardInput, conv2d_backward_input_gradient, kEveryTensor},
+    {OpId::kConv2dBackwardFilter, conv2d_backward_filter_gradient, kEveryTensor},
+    {OpId::kBiasGrad, bias_grad_gradient, kNoTensor},
+    {OpId::kMaxPool, max_pool_gradient, kEveryTensor},
+    {OpId::kAveragePool, average_pool_gradient, kNoTensor},
+    {OpId::kAveragePoolGrad, average_pool_grad_gradient, kNoTensor},
+};
+
+}  // namespace
+
+std::span<const OpGradient> linear_gradients() { return kLinearGradients; }
 
 }  // namespace tutti::internal

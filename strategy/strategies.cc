@@ -1,10 +1,16 @@
-// CentralStorageStrategy: variables on one device, gradients summed to it, updates shared among the
-// replicas.
+// Strategies of one process: their devices, and where their variables are.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/strategies.h"
 
 namespace tutti {
 namespace {
+
+LocalStrategyOptions options_for(Device device, const CommunicationOptions& communication) {
+  LocalStrategyOptions options;
+  options.cross_device_ops.options = communication;
+  options.devices = DeviceList(std::vector<Device>{device});
+  return options;
+}
 
 Device parameter_device_for(const CentralStorageStrategy& strategy,
                             const std::optional<Device>& named) {
@@ -18,6 +24,16 @@ Device parameter_device_for(const CentralStorageStrategy& strategy,
 }
 
 }  // namespace
+
+MirroredStrategy::MirroredStrategy(LocalStrategyOptions options)
+    : LocalStrategy("mirrored", std::move(options)) {}
+
+MirroredStrategy::~MirroredStrategy() = default;
+
+OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
+    : LocalStrategy("one_device", options_for(device, communication)) {}
+
+OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
     : LocalStrategy("central_storage", std::move(options.local)),
