@@ -44,7 +44,7 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
 
 ControlSession::ControlSession(const std::string& target, const MemberTask& self,
                                const ControlOptions& options)
-    : endpoint_(parse_control_target(target)), options_(options) {
+    : endpoint_(parse_grpc_target("control", target)), options_(options) {
   const ProcessIdentity& process = this_process();
   self_ = {self, options.incarnation, process.host, process.pid, true};
   *request_.mutable_member() = to_proto(self_);
@@ -73,7 +73,7 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
   const grpc::Status status = stream.wait_for_end(deadline);
   attempt.is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   attempt.is_final = !attempt.is_cut_short && stream.is_refused();
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   const ConnectFailure failure = connect_failure(status, channel, deadline);
   attempt.is_nobody_there = failure.is_nobody_there;
   attempt.is_hopeless = failure.is_hopeless;
@@ -86,7 +86,7 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
 
 ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
   }

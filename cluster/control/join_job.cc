@@ -30,13 +30,15 @@ std::uint64_t restarts() {
 
 }  // namespace
 
-internal::Endpoint internal::parse_control_target(const std::string& text) {
+internal::Endpoint internal::parse_grpc_target(std::string_view who, const std::string& text) {
   if (text.starts_with(kScheme)) {
     if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
   }
-  fail(ErrorCode::kInvalidArgument, "control: the target '", text,
+  fail(ErrorCode::kInvalidArgument, who, ": the target '", text,
        "'; expected grpc://host:port, for example grpc://127.0.0.1:4711");
 }
+
+std::string internal::asked_control_target() { return variable("TUTTI_CONTROL"); }
 
 void internal::check_task(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) return;
@@ -74,7 +76,7 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
   internal::check_task(tasks, self);
   ControlOptions client = internal::control_options(options);
   ControlPlane plane;
-  std::string target = variable("TUTTI_CONTROL");
+  std::string target = internal::asked_control_target();
   if (target.empty()) {
     target = concat(kScheme, tasks.front().address);
     client.hosted_by = tasks.front().to_string();

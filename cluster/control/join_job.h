@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/cluster/control/control_client.h"
@@ -22,8 +23,10 @@ struct ControlPlane {
 };
 
 namespace internal {
-/// "grpc://127.0.0.1:4711". Throws kInvalidArgument for other texts.
-Endpoint parse_control_target(const std::string& text);
+/// "grpc://127.0.0.1:4711". Throws kInvalidArgument for other texts; `who` begins the message.
+Endpoint parse_grpc_target(std::string_view who, const std::string& text);
+/// What TUTTI_CONTROL says; "": nothing.
+std::string asked_control_target();
 /// kInvalidArgument where there is no tasks[self].
 void check_task(const std::vector<MemberTask>& tasks, std::size_t self);
 /// `options.client` with what the environment adds to it.

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 
-#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
@@ -49,7 +48,7 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
                 ControlOptions client, std::size_t machines,
                 std::unique_ptr<ControlServer>& server) {
   Invitation invitation;
-  const std::string asked = control_address();
+  const std::string asked = internal::asked_control_target();
   if (asked.empty() && !control_has_grpc()) {
     log_warning(
         "workers: this build has no gRPC, so nothing watches them: one that is stopped or "
@@ -67,7 +66,7 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
   try {
     if (!client.secret.is_set()) client.secret = JobSecret::generate();
     const std::string address =
-        asked.empty() ? "127.0.0.1:0" : internal::parse_control_target(asked).to_string();
+        asked.empty() ? "127.0.0.1:0" : internal::parse_grpc_target("control", asked).to_string();
     server = internal::host_control_server(tasks, address, options, client);
     invitation.set_text(Invitation::Kind::kAt, server->target());
     invitation.set_secret(client.secret);

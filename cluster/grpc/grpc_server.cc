@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <optional>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/net/address_limit.h"
@@ -43,7 +42,7 @@ class HealthServiceOn {
   const bool before_ = grpc::DefaultHealthCheckServiceEnabled();
 };
 
-std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcServerOptions& options) {
+std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcOptions& options) {
   if (!options.tls.is_set() && !options.secret.is_set()) return grpc::InsecureServerCredentials();
   const TlsIdentity identity =
       options.tls.is_set() ? read_identity(options.tls) : derive_identity(options.secret);
@@ -61,7 +60,7 @@ bool is_any_address(const std::string& host) {
 
 class GrpcServer::Impl {
  public:
-  Impl(const GrpcServerOptions& options, const std::vector<grpc::Service*>& services)
+  Impl(const GrpcOptions& options, const std::vector<grpc::Service*>& services)
       : endpoint_(options.endpoint), wake_(make_wake_event()) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(options.most_bytes);
@@ -72,7 +71,7 @@ class GrpcServer::Impl {
       builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
       for (const auto& [name, value] : kKeepAliveArguments) builder.AddChannelArgument(name, value);
     }
-    const bool is_local = is_loopback(options.endpoint.host) && !options.tls.is_set();
+    const bool is_local = options.is_local();
     if (!is_local) {
       listener_ = listen_at(options.endpoint);
       endpoint_ = listener_->endpoint;
@@ -157,7 +156,7 @@ class GrpcServer::Impl {
   std::unique_ptr<Thread> thread_;
 };
 
-GrpcServer::GrpcServer(const GrpcServerOptions& options,
+GrpcServer::GrpcServer(const GrpcOptions& options,
                        const std::vector<grpc::Service*>& services)
     : impl_(std::make_unique<Impl>(options, services)) {}
 GrpcServer::~GrpcServer() = default;

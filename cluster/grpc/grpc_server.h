@@ -7,21 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/cluster/net/job_secret.h"
-#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/grpc/grpc_channel.h"
 
 namespace tutti::internal {
-
-struct GrpcServerOptions {
-  /// Of this machine; port 0: a free one.
-  Endpoint endpoint = {};
-  JobSecret secret = {};
-  TlsFiles tls = {};
-  /// Of one message.
-  int most_bytes = 4 << 20;
-  /// As GrpcChannelOptions has it.
-  bool keeps_alive = false;
-};
 
 /// Serves until shutdown(), with health checking and reflection. At a loopback address it listens
 /// at local_socket_path() and on no port, unless there are TLS files; elsewhere it asks for a
@@ -31,7 +19,7 @@ class GrpcServer {
  public:
   /// `services` live longer. Throws kUnavailable for an address that cannot be used, naming the
   /// process that has it (when the system tells).
-  GrpcServer(const GrpcServerOptions& options, const std::vector<grpc::Service*>& services);
+  GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services);
   /// shutdown() at once.
   ~GrpcServer();
 

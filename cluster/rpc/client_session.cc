@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/rpc/call_identity.h"
@@ -31,38 +32,83 @@ constexpr int kTlsFailures = 10;
 
 TimePoint now() { return Clock::system().now(); }
 
-Endpoint parse_target(const std::string& text) {
-  constexpr std::string_view kScheme = "grpc://";
-  if (text.starts_with(kScheme)) {
-    if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
-  }
-  fail(ErrorCode::kInvalidArgument, "rpc: the target '", text,
-       "'; expected grpc://host:port, as RpcServer::target() gives it");
+}  // namespace
+
+PendingReply::PendingReply(std::shared_ptr<const std::string> what)
+    : what_(std::move(what)), begin_(Clock::system().now()) {}
+
+bool PendingReply::is_ready() const {
+  MutexLock lock(mutex_);
+  return is_ready_;
 }
 
-}  // namespace
+bool PendingReply::wait_until_ready(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  return changed_.wait_until(mutex_, deadline,
+                             [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
+}
+
+void PendingReply::when_ready(std::function<void()> told) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_ready_) {
+      told_ = std::move(told);
+      return;
+    }
+  }
+  told();
+}
+
+Packet PendingReply::wait(TimePoint deadline) {
+  (void)wait_until_ready(deadline);
+  MutexLock lock(mutex_);
+  if (!is_ready_) {
+    fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
+         seconds_text(Clock::system().now() - begin_), " s");
+  }
+  if (error_) throw *error_;
+  if (std::exchange(is_taken_, true)) {
+    fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
+         ": the answer was taken before; expected one successful wait() per reply");
+  }
+  return std::move(answer_);
+}
+
+void PendingReply::settle(Packet answer, std::optional<Error> error) {
+  std::function<void()> told;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_ready_, true)) return;
+    answer_ = std::move(answer);
+    error_ = std::move(error);
+    changed_.notify_all();
+    told.swap(told_);
+  }
+  if (told) told();
+}
 
 ClientSession::ClientSession(const std::string& target, RpcMethod method,
                              const RpcClientOptions& options)
-    : endpoint_(parse_target(target)),
+    : endpoint_(parse_grpc_target("rpc", target)),
       method_(method),
       options_(options),
       server_name_(options.server.job.empty()
                        ? concat("the server at ", endpoint_.to_string())
                        : concat(options.server, " (", endpoint_.to_string(), ")")),
       what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
-      caller_(make_caller(options, new_run_nonce())) {}
+      caller_(make_caller(options, new_run_nonce())) {
+  connect_at_start();
+}
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED)};
   }
   auto stream = std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
-                                               [weak = weak_from_this()](CallMessage message) {
-                                                 if (const auto self = weak.lock())
-                                                   self->take(std::move(message));
+                                               [this](CallMessage message) {
+                                                 take(std::move(message));
                                                });
   auto server = stream->wait_for_server(end);
   if (!server) return failed_attempt(*stream, end);
@@ -78,7 +124,7 @@ ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimeP
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return {.reason = "it does not answer"};
   }
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   const ConnectFailure failure = connect_failure(status, channel, deadline);
   return {.reason = status.ok() ? "it is no server of calls" : failure.reason,
           .is_other_job = failure.is_other_job};
@@ -286,7 +332,8 @@ void ClientSession::give_up(const Error& error, bool lasts) {
 
 void ClientSession::fail_all(const Error& error) { give_up(error, true); }
 
-void ClientSession::leave() {
+/// The thread ends when its last stream has, so none takes answers afterwards.
+ClientSession::~ClientSession() {
   std::shared_ptr<ClientStream> stream;
   Calls calls;
   const Error cancelled(ErrorCode::kCancelled,
@@ -327,3 +374,9 @@ std::uint64_t ClientSession::server_incarnation() const {
 }
 
 }  // namespace tutti::internal
+
+std::unique_ptr<tutti::RpcClient> tutti::RpcClient::connect(const std::string& target,
+                                                            RpcMethod method,
+                                                            const RpcClientOptions& options) {
+  return std::make_unique<internal::ClientSession>(target, method, options);
+}

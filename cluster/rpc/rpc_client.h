@@ -12,7 +12,6 @@
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/interruption.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 

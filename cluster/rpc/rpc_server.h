@@ -12,7 +12,6 @@
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
