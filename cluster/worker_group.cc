@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "tutti/cluster/control/communicator_progress.h"
 #include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/interruption.h"
@@ -56,6 +55,11 @@ constexpr const char* kGoesBack = "goes back";
 /// connect() tries again after this.
 Error while_connecting(const std::string& what) {
   return Error(ErrorCode::kUnavailable, concat("connecting the workers: ", what));
+}
+
+/// What heartbeats tell of a communicator.
+GroupProgress group_progress(const CallProgress& calls) {
+  return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
 /// "10.0.0.2" of "10.0.0.2:2222".

@@ -238,12 +238,11 @@ void ControlCore::check_caller_or_observer(std::uint64_t member, TimePoint now) 
   if (member != 0) (void)caller(member, now);
 }
 
-grpc::Status ControlCore::change(std::uint64_t member, TimePoint now, const std::string& key,
-                                 const std::function<void()>& body) {
+grpc::Status ControlCore::answer_to(std::uint64_t member, TimePoint now,
+                                    const std::function<void(MemberRecord&)>& body) {
+  MutexLock lock(mutex_);
   try {
-    (void)caller(member, now);
-    body();
-    answer_waiters(key);
+    body(caller(member, now));
     return grpc::Status::OK;
   } catch (const Error& error) {
     return status_of(error);
@@ -251,28 +250,27 @@ grpc::Status ControlCore::change(std::uint64_t member, TimePoint now, const std:
 }
 
 grpc::Status ControlCore::put(const v1::PutRequest& request, TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     store_.put({request.member(), request.request()}, request.key(), request.value());
+    answer_waiters(request.key());
   });
 }
 
 grpc::Status ControlCore::remove(const v1::DeleteRequest& request, v1::DeleteReply& reply,
                                  TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     reply.set_was_there(store_.remove({request.member(), request.request()}, request.key()));
   });
 }
 
 grpc::Status ControlCore::compare_and_set(const v1::CompareAndSetRequest& request,
                                           v1::CompareAndSetReply& reply, TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     std::optional<std::string> expected;
     if (request.has_expected()) expected = request.expected();
     reply.set_is_set(store_.compare_and_set({request.member(), request.request()}, request.key(),
                                             expected, request.value()));
+    answer_waiters(request.key());
   });
 }
 

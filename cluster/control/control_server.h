@@ -10,7 +10,6 @@
 
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/control/member.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/net/job_secret.h"
 
 namespace tutti {

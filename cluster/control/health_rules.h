@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/core/process_probe.h"
 
 namespace tutti::internal {

@@ -12,7 +12,6 @@
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/net/job_secret.h"
 

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-class ProgressSource;
+class ProgressBoard;
 struct Verdict;
 
 struct ControlOptions {
@@ -28,7 +28,7 @@ struct ControlOptions {
   Duration timeout = std::chrono::seconds(300);
   Duration say_every = std::chrono::milliseconds(4500);
   /// Asked before each heartbeat; may be null.
-  std::shared_ptr<ProgressSource> progress = {};
+  std::shared_ptr<ProgressBoard> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
   /// of the client but verdicts().
   std::function<void(const Verdict&)> on_verdict = {};

@@ -106,10 +106,9 @@ ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED)};
   }
-  auto stream = std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
-                                               [this](CallMessage message) {
-                                                 take(std::move(message));
-                                               });
+  auto stream =
+      std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
+                                     [this](CallMessage message) { take(std::move(message)); });
   auto server = stream->wait_for_server(end);
   if (!server) return failed_attempt(*stream, end);
   return {.stream = std::move(stream), .server = *std::move(server)};

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/control/member.h"
 
 namespace tutti::internal {
 
