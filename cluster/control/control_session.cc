@@ -60,6 +60,15 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
 }
 
 ControlSession::~ControlSession() {
+  if (std::uncaught_exceptions() > exceptions_at_begin_) {
+    std::string why;
+    {
+      MutexLock lock(mutex_);
+      why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
+    }
+    report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
+  }
+  leave();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
