@@ -45,9 +45,9 @@ v1::JobEvent event_of(const Verdict& verdict) {
   return event;
 }
 
-v1::JobEvent event_of(const StopProposal& proposal) {
+v1::JobEvent event_of(const v1::StopProposal& proposal) {
   v1::JobEvent event;
-  *event.mutable_stop_proposal() = to_proto(proposal);
+  *event.mutable_stop_proposal() = proposal;
   return event;
 }
 
@@ -213,9 +213,7 @@ bool ControlCore::report(const MemberLink* link, const v1::MemberReport& report,
     return true;
   }
   if (!report.has_stop_answer()) return false;
-  const v1::StopAnswer& answer = report.stop_answer();
-  broadcast(
-      stop_.answer(record.number, {answer.round(), answer.current_step(), answer.accepts()}, now));
+  broadcast(stop_.answer(record.number, report.stop_answer(), now));
   return true;
 }
 
@@ -424,7 +422,7 @@ void ControlCore::broadcast(const v1::JobEvent& event) {
   for (const Link& link : links_) link.link->send(event);
 }
 
-void ControlCore::broadcast(const std::optional<StopProposal>& proposal) {
+void ControlCore::broadcast(const std::optional<v1::StopProposal>& proposal) {
   if (proposal) broadcast(event_of(*proposal));
 }
 

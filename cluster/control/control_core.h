@@ -110,7 +110,7 @@ class ControlCore {
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
-  void broadcast(const std::optional<StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
+  void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
   void answer_waiters(const std::string& key) TUTTI_REQUIRES(mutex_);
   void answer_if_all_are_here() TUTTI_REQUIRES(mutex_);
   std::vector<Member> list_members() const TUTTI_REQUIRES(mutex_);

@@ -57,7 +57,7 @@ grpc::Status ControlCore::request_stop(const v1::RequestStopRequest& request, Ti
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request.reason());
-    broadcast(stop_.request(reason, steps, now));
+    broadcast(stop_.request(proto_text(reason), steps, now));
   });
 }
 

@@ -335,13 +335,10 @@ void ControlSession::take(const v1::JobEvent& event) {
     case v1::JobEvent::kVerdict:
       return take_verdict(from_proto(event.verdict()));
     case v1::JobEvent::kStopProposal: {
-      const auto answer = gate_.take(from_proto(event.stop_proposal()));
+      const auto answer = gate_.take(event.stop_proposal());
       if (!answer) return;
       v1::MemberReport report;
-      v1::StopAnswer& proto = *report.mutable_stop_answer();
-      proto.set_round(answer->round);
-      proto.set_current_step(answer->current_step);
-      proto.set_accepts(answer->accepts);
+      *report.mutable_stop_answer() = *answer;
       return send(std::move(report));
     }
     case v1::JobEvent::kServerEnds:
