@@ -16,14 +16,8 @@ namespace {
 
 using Job = class v1::Job::Stub::async;
 
-/// The server answers at once, or it is lost long before this.
-constexpr Duration kLongestAnswer = std::chrono::seconds(60);
-constexpr Duration kLongestAgreement = std::chrono::seconds(4);
-/// Of what the others learn in other ways, too, only later.
-constexpr Duration kLongestReport = std::chrono::seconds(1);
-
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-TimePoint soon() { return after(kLongestAnswer); }
+TimePoint soon() { return after(internal::kLongestAnswer); }
 
 void check(std::string_view key, std::string_view value = "") {
   internal::check_store_key("control store", key);
@@ -173,7 +167,7 @@ void ControlSession::request_stop(std::string_view reason) {
 }
 
 bool ControlSession::stops_after(std::uint64_t step) {
-  return gate_.stops_after(step, after(kLongestAgreement));
+  return gate_.stops_after(step, after(2 * kAcknowledgeWithin));
 }
 
 }  // namespace internal

@@ -15,9 +15,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kTick = std::chrono::milliseconds(50);
-constexpr Duration kTickWhileOneIsAway = std::chrono::milliseconds(10);
-
 bool may_come(const ControlServerOptions& options, const MemberTask& task) {
   const auto is_it = [&](const MemberTask& other) { return task.same_task(other); };
   return options.expected.empty() || std::ranges::any_of(options.expected, is_it) ||

@@ -21,7 +21,6 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
-constexpr Duration kJoinWithin = std::chrono::seconds(5);
 
 TimePoint time_now() { return Clock::system().now(); }
 
@@ -136,7 +135,7 @@ class JobService final : public v1::Job::CallbackService {
     Stream(JobService& service, grpc::CallbackServerContext* context)
         : service_(service),
           context_(context),
-          deadline_(deadline_after(time_now(), kJoinWithin)),
+          deadline_(deadline_after(time_now(), kOpensWithin)),
           link_(std::make_shared<Link>(this)) {
       StartRead(&incoming_);
     }
@@ -266,8 +265,6 @@ bool control_has_grpc() { return true; }
 
 namespace {
 
-constexpr Duration kEndOfStreams = std::chrono::seconds(2);
-
 void check_durations(const HealthOptions& health) {
   const bool in_order = health.heartbeat_every > Duration::zero() &&
                         health.silent_after >= 2 * health.heartbeat_every &&
@@ -303,7 +300,7 @@ class GrpcControlServer final : public ControlServer {
     stop_.set();
     ticker_->join();
     service_.finish_all();
-    server_.shutdown(kEndOfStreams);
+    server_.shutdown(internal::kLinger);
   }
 
   std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }

@@ -17,17 +17,10 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
 /// So many TLS handshakes that failed one after the other were not damaged on their way.
 constexpr int kTlsFailures = 10;
-constexpr Duration kLongestAttempt = std::chrono::seconds(2);
-/// Interfaces, routes and name servers of a machine that has just started may come a little later.
-constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
-constexpr Duration kShortestAttempt = std::chrono::milliseconds(50);
-/// A server on another machine whose port refuses connections for this long is gone.
-constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -251,7 +244,7 @@ bool ControlSession::reconnect() {
                               ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process is gone");
-    } else if (!is_near && attempt.is_nobody_there && away >= kRefusedLongEnough) {
+    } else if (!is_near && attempt.is_nobody_there && away >= kReconnectWithin) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and nobody listens there any more");
     } else if (away >= limit) {
@@ -449,7 +442,7 @@ void ControlSession::leave() noexcept {
     v1::LeaveRequest request;
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
-               deadline_after(now(), std::chrono::seconds(1)), "no answer to leaving");
+               deadline_after(now(), kLongestReport), "no answer to leaving");
   } catch (const Error&) {  // nobody there to say it to
   }
   end(ErrorCode::kFailedPrecondition,

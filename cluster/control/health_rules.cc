@@ -15,7 +15,7 @@ namespace {
 using Kind = ProcessState::Kind;
 
 /// A rank that has left is missed at once, but what it did before may still be under way.
-constexpr Duration kLeaversGrace = std::chrono::milliseconds(250);
+constexpr Duration kLeaversGrace = kHeartbeatEvery;
 
 Finding dead(const MemberRecord& record, const std::string& how) {
   return {record.number, VerdictKind::kDead, true, ErrorCode::kUnavailable,

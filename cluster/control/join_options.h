@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/clock.h"
 
@@ -25,8 +26,8 @@ struct ControlOptions {
   /// Whose process hosts the server, for messages: "chief 0".
   std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
-  Duration timeout = std::chrono::seconds(300);
-  Duration say_every = std::chrono::milliseconds(4500);
+  Duration timeout = internal::kJoinTimeout;
+  Duration say_every = internal::kSayAgainEvery;
   /// Asked before each heartbeat; may be null.
   std::shared_ptr<ProgressBoard> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
@@ -37,26 +38,26 @@ struct ControlOptions {
 /// When a member counts as what. Members learn the first three when they join, and judge the
 /// server by them.
 struct HealthOptions {
-  Duration heartbeat_every = std::chrono::milliseconds(250);
+  Duration heartbeat_every = internal::kHeartbeatEvery;
   /// Without a heartbeat for this long, and the system says that the process is stopped (on the
   /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
-  Duration silent_after = std::chrono::seconds(2);
+  Duration silent_after = internal::kSilentAfter;
   /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
   /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
   /// that is full, packets lost several times in a row pass in less.
-  Duration unreachable_after = std::chrono::seconds(5);
+  Duration unreachable_after = internal::kUnreachableAfter;
   /// On another machine a connection that closed, and none opened anew, for this long: dead. The
   /// system closes the connections of a process that ends; silence closes none.
-  Duration reconnect_within = std::chrono::milliseconds(150);
+  Duration reconnect_within = internal::kReconnectWithin;
   /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
   /// needs to begin a call that the program has started.
-  Duration abort_deadlock_after = std::chrono::seconds(1);
+  Duration abort_deadlock_after = internal::kAbortDeadlockAfter;
   /// Others wait in a collective for this long, and it does not come: a warning.
-  Duration warn_stuck_after = std::chrono::milliseconds(4500);
+  Duration warn_stuck_after = internal::kSayAgainEvery;
   /// The same, and fatal.
-  Duration abort_stuck_after = std::chrono::seconds(60);
+  Duration abort_stuck_after = internal::kAbortStuckAfter;
   /// Members that do not acknowledge the step to stop at: not waited for any longer.
-  Duration acknowledge_within = std::chrono::seconds(2);
+  Duration acknowledge_within = internal::kAcknowledgeWithin;
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect() {
@@ -73,7 +74,7 @@ struct JoinOptions {
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;
-  Duration linger = std::chrono::seconds(2);
+  Duration linger = internal::kLinger;
 };
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/net/address_limit.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/refusal_log.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
@@ -23,10 +24,8 @@
 namespace tutti::internal {
 namespace {
 
-constexpr int kHandshakeMilliseconds = 5000;
 // gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
 constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
-constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
@@ -65,7 +64,8 @@ class GrpcServer::Impl {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(options.most_bytes);
     builder.SetMaxSendMessageSize(options.most_bytes);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               static_cast<int>(kOpensWithin / std::chrono::milliseconds(1)));
     for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
     if (options.keeps_alive) {
       builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
@@ -156,8 +156,7 @@ class GrpcServer::Impl {
   std::unique_ptr<Thread> thread_;
 };
 
-GrpcServer::GrpcServer(const GrpcOptions& options,
-                       const std::vector<grpc::Service*>& services)
+GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services)
     : impl_(std::make_unique<Impl>(options, services)) {}
 GrpcServer::~GrpcServer() = default;
 

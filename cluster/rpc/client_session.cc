@@ -19,12 +19,6 @@ namespace {
 
 /// Calls of a client without an answer.
 constexpr std::size_t kMostCalls = 65536;
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// As long as it takes to start a process on a busy machine.
-constexpr Duration kTryOftenFor = std::chrono::seconds(3);
-constexpr Duration kTryMuchLater = std::chrono::milliseconds(250);
-constexpr Duration kLongestAttempt = std::chrono::seconds(2);
-constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
 /// Once or twice a server that is just ending may refuse.
 constexpr int kRefusals = 3;
 /// So many TLS handshakes that failed one after the other were not damaged on their way.

@@ -84,7 +84,7 @@ class GrpcRpcServer final : public RpcServer {
                 {&parameter_server_, &worker_, &session_}) {}
   ~GrpcRpcServer() override {
     core_.cancel_all();
-    server_.shutdown(std::chrono::seconds(1));
+    server_.shutdown(internal::kLongestReport);
   }
   std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }
 
