@@ -54,7 +54,7 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
     : options_(std::move(options)),
       probe_(std::move(probe)),
       build_(build_of_server(options_)),
-      stop_(options_.health.acknowledge_within) {}
+      stop_(kAcknowledgeWithin) {}
 
 std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
@@ -368,7 +368,7 @@ void ControlCore::tick(TimePoint now) {
     const auto finding = judge_silence(*record, now, options_.health, probe_);
     if (finding) declare(*record, *finding);
   }
-  if (const auto finding = find_deadlock(all, now, options_.health)) {
+  if (const auto finding = find_deadlock(all, now)) {
     declare(*records_.at(finding->number), *finding);
   }
   for (const Finding& finding : find_stuck(all, now, options_.health)) {

@@ -329,18 +329,14 @@ class GrpcControlServer final : public ControlServer {
 }  // namespace
 
 std::unique_ptr<ControlServer> ControlServer::start(const ControlServerOptions& options) {
-  const auto endpoint = internal::parse_listen_address(options.address);
-  if (!endpoint) {
-    fail(ErrorCode::kInvalidArgument, "ControlServer: the address '", options.address,
-         "'; expected host:port, for example 127.0.0.1:4711 (port 0 takes a free one)");
-  }
   check_durations(options.health);
-  check_exposure("ControlServer", endpoint->host,
-                 {.has_secret = options.secret.is_set(),
-                  .has_tls = options.tls.is_set(),
-                  .allow_insecure_network = options.allow_insecure_network,
-                  .allow_any_address = options.allow_any_address});
-  return std::make_unique<GrpcControlServer>(options, *endpoint);
+  const internal::Endpoint endpoint =
+      internal::checked_listen_address("ControlServer", options.address,
+                                       {.has_secret = options.secret.is_set(),
+                                        .has_tls = options.tls.is_set(),
+                                        .allow_insecure_network = options.allow_insecure_network,
+                                        .allow_any_address = options.allow_any_address});
+  return std::make_unique<GrpcControlServer>(options, endpoint);
 }
 
 }  // namespace tutti

@@ -29,7 +29,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
     return dead(record, "its connection closed and the process is gone");
   }
   // A process of this machine that still is there lost its connection alone: it may come back.
-  const Duration limit = state.kind == Kind::kUnknown ? options.reconnect_within
+  const Duration limit = state.kind == Kind::kUnknown ? kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);
   if (away < limit) return std::nullopt;

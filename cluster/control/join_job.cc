@@ -67,7 +67,6 @@ std::unique_ptr<ControlServer> internal::host_control_server(const std::vector<M
   server.expected = tasks;
   server.host = tasks.front();
   server.health = options.health;
-  server.linger = options.linger;
   return ControlServer::start(server);
 }
 

@@ -46,18 +46,10 @@ struct HealthOptions {
   /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
   /// that is full, packets lost several times in a row pass in less.
   Duration unreachable_after = internal::kUnreachableAfter;
-  /// On another machine a connection that closed, and none opened anew, for this long: dead. The
-  /// system closes the connections of a process that ends; silence closes none.
-  Duration reconnect_within = internal::kReconnectWithin;
-  /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
-  /// needs to begin a call that the program has started.
-  Duration abort_deadlock_after = internal::kAbortDeadlockAfter;
   /// Others wait in a collective for this long, and it does not come: a warning.
   Duration warn_stuck_after = internal::kSayAgainEvery;
   /// The same, and fatal.
   Duration abort_stuck_after = internal::kAbortStuckAfter;
-  /// Members that do not acknowledge the step to stop at: not waited for any longer.
-  Duration acknowledge_within = internal::kAcknowledgeWithin;
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect() {
@@ -74,7 +66,6 @@ struct JoinOptions {
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;
-  Duration linger = internal::kLinger;
 };
 
 }  // namespace tutti

@@ -57,6 +57,17 @@ bool is_any_address(const std::string& host) {
 
 }  // namespace
 
+Endpoint checked_listen_address(std::string_view who, const std::string& text,
+                                const Exposure& exposure) {
+  const auto endpoint = parse_listen_address(text);
+  if (!endpoint) {
+    fail(ErrorCode::kInvalidArgument, who, ": the address '", text,
+         "'; expected host:port, for example 127.0.0.1:4711 (port 0 takes a free one)");
+  }
+  check_exposure(who, endpoint->host, exposure);
+  return *endpoint;
+}
+
 class GrpcServer::Impl {
  public:
   Impl(const GrpcOptions& options, const std::vector<grpc::Service*>& services)

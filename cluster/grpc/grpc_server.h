@@ -5,11 +5,18 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/cluster/grpc/grpc_channel.h"
 
 namespace tutti::internal {
+
+/// Where a server is to listen; `who` begins messages. Throws kInvalidArgument for a text that is
+/// no address, and as check_exposure().
+Endpoint checked_listen_address(std::string_view who, const std::string& text,
+                                const Exposure& exposure);
 
 /// Serves until shutdown(), with health checking and reflection. At a loopback address it listens
 /// at local_socket_path() and on no port, unless there are TLS files; elsewhere it asks for a

@@ -34,17 +34,22 @@ inline constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(1
 /// Stores without notifications are asked again.
 inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
-// Watching the members of a job: HealthOptions says what each of these means.
+// Watching the members of a job: HealthOptions says more.
 
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Also a client of calls whose stream broke: it has left.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
-/// Also a server on another machine whose port refuses connections: it is gone.
+/// On another machine a connection that closed, and none opened anew, or a server whose port
+/// refuses connections: dead. The system closes the connections of a process that ends; silence
+/// closes none.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
+/// Members wait for each other, each in another collective: fatal. Longer than a busy machine needs
+/// to begin a call that the program has started.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
-/// Members answer a proposed step at once; a member waits for the last word twice as long.
+/// Members that do not acknowledge the step to stop at are not waited for any longer; a member
+/// waits for the last word twice as long.
 inline constexpr Duration kAcknowledgeWithin = std::chrono::seconds(2);
 /// Of a training step, for workers whose collectives have deadlines of their own.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);

@@ -126,7 +126,7 @@ ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimeP
 void ClientSession::connect_at_start() {
   const TimePoint begin = now();
   const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
-  TimePoint say_at = deadline_after(begin, options_.say_every);
+  TimePoint say_at = deadline_after(begin, kSayAgainEvery);
   int num_tls_failures = 0;
   for (;;) {
     if (options_.interruption) options_.interruption->check();
@@ -156,7 +156,7 @@ void ClientSession::connect_at_start() {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " waits for ", server_name_, " since ",
                       seconds_text(now() - begin), " s: ", attempt.reason));
-      say_at = deadline_after(now(), options_.say_every);
+      say_at = deadline_after(now(), kSayAgainEvery);
     }
     Clock::system().sleep_for(kTryAgain);
   }
@@ -264,7 +264,7 @@ bool ClientSession::is_over() const {
 
 std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
   const TimePoint begin = now();
-  TimePoint say_at = deadline_after(begin, options_.say_every);
+  TimePoint say_at = deadline_after(begin, kSayAgainEvery);
   std::string reason = why;
   int num_refusals = 0;
   while (!is_over()) {
@@ -299,7 +299,7 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " tries to reach ", server_name_, " again since ",
                       seconds_text(away), " s: ", reason));
-      say_at = deadline_after(now(), options_.say_every);
+      say_at = deadline_after(now(), kSayAgainEvery);
     }
     const bool is_young = away < kTryOftenFor;
     stop_.wait_until(deadline_after(now(), is_young ? kTryAgain : kTryMuchLater));

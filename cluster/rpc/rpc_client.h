@@ -25,11 +25,10 @@ struct RpcClientOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// For reaching the server at first; meanwhile a line every `say_every` names it. Raised, the
+  /// For reaching the server at first; meanwhile a line every 4.5 s names it. Raised, the
   /// interruption ends that.
   Duration connect_timeout = internal::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
-  Duration say_every = internal::kSayAgainEvery;
   /// A connection that broke is opened anew, and calls without an answer are sent again in their
   /// order; only after this long without one they end with kUnavailable. A server that was started
   /// again in the meantime (another incarnation) ends them at once with kAborted, unless

@@ -192,7 +192,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   std::vector<internal::MemberRecord*> pointers;
   for (auto& record : records) pointers.push_back(&record);
-  const auto finding = internal::find_deadlock(pointers, at(2s), {});
+  const auto finding = internal::find_deadlock(pointers, at(2s));
   if (!finding) return "";
   EXPECT_TRUE(finding->is_fatal);
   EXPECT_EQ(finding->code, ErrorCode::kInvalidArgument);
