@@ -76,7 +76,7 @@ std::optional<std::string> FileKeyValueStore::get(std::string_view key) {
 
 std::string FileKeyValueStore::wait(std::string_view key, TimePoint deadline) {
   Clock& clock = Clock::system();
-  Duration pause = internal::kStorePause;
+  Duration pause = durations::kStorePause;
   for (;;) {
     if (std::optional<std::string> value = get(key)) return *std::move(value);
     const TimePoint now = clock.now();

@@ -82,7 +82,7 @@ std::string MessageKeyValueStore::wait(std::string_view key, TimePoint deadline)
            transport_->size(), " (", transport_->name(), "): no rank has set '", key,
            "' before the deadline");
     }
-    clock.sleep_for(internal::kStorePause);
+    clock.sleep_for(durations::kStorePause);
   }
 }
 

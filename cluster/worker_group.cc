@@ -41,7 +41,7 @@ int number_of(const ClusterResolver& resolver) {
 /// A connection that ended may be all that is seen of a death so far. The job knows of a death
 /// within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
 /// one.
-constexpr Duration kDeathIsKnown = 2 * internal::kHeartbeatEvery;
+constexpr Duration kDeathIsKnown = 2 * durations::kHeartbeatEvery;
 /// Set once the workers have found out together what a replacement has to know. That this process's
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
@@ -257,7 +257,7 @@ JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   JoinOptions join = options.join;
   // A step may take long; collectives have deadlines of their own.
   join.health.abort_stuck_after =
-      std::max<Duration>(join.health.abort_stuck_after, internal::kLongestStep);
+      std::max<Duration>(join.health.abort_stuck_after, durations::kLongestStep);
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
   join.client.on_verdict = [alarm = alarm_, tasks = tasks_,
@@ -296,7 +296,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
       if (!may_come || Clock::system().now() >= deadline) throw;
       log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
                          error.message(), "; tries again"));
-      Clock::system().sleep_for(internal::kTryAgain);
+      Clock::system().sleep_for(durations::kTryAgain);
     }
   }
 }
@@ -395,7 +395,7 @@ bool WorkerGroup::begin_anew() {
       log_info(concat("workers: ", self, " was started again and begins anew with all others; ",
                       "waits for the end of ", tutti::join(connected)));
     }
-    Clock::system().sleep_for(internal::kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
   connect(deadline);
   is_replacement_ = false;

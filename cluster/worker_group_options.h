@@ -14,7 +14,7 @@ namespace tutti {
 /// The same on all workers, but for addresses.
 struct WorkerGroupOptions {
   /// How long the workers wait for each other at the start.
-  Duration join_timeout = internal::kJoinTimeout;
+  Duration join_timeout = durations::kJoinTimeout;
   /// How bytes get from worker to worker.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
   /// Where this worker listens for the others' messages ("0.0.0.0:5000"), and where they reach it

@@ -17,7 +17,7 @@ namespace {
 using Job = class v1::Job::Stub::async;
 
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-TimePoint soon() { return after(internal::kLongestAnswer); }
+TimePoint soon() { return after(durations::kLongestAnswer); }
 
 void check(std::string_view key, std::string_view value = "") {
   internal::check_store_key("control store", key);
@@ -143,7 +143,7 @@ void ControlSession::report_failure(const Error& error) noexcept {
     v1::ReportFailureRequest request;
     request.set_code(static_cast<std::uint32_t>(error.code()));
     request.set_message(proto_text(error.message()));
-    (void)call(&Job::ReportFailure, std::move(request), after(kLongestReport),
+    (void)call(&Job::ReportFailure, std::move(request), after(durations::kLongestReport),
                "no answer to the report of a failure");
   } catch (const std::exception&) {  // the server is gone, which is news of its own
   }
@@ -156,7 +156,7 @@ void ControlSession::report_disconnection(const MemberTask& peer, std::uint64_t 
   request.set_peer_job(proto_text(peer.job));
   request.set_peer_index(static_cast<std::uint32_t>(peer.index));
   request.set_message(proto_text(why));
-  (void)call(&Job::ReportDisconnection, std::move(request), after(kLongestReport),
+  (void)call(&Job::ReportDisconnection, std::move(request), after(durations::kLongestReport),
              concat("no answer to the report that the connection to ", peer.to_string(), " broke"));
 }
 
@@ -167,7 +167,7 @@ void ControlSession::request_stop(std::string_view reason) {
 }
 
 bool ControlSession::stops_after(std::uint64_t step) {
-  return gate_.stops_after(step, after(2 * kAcknowledgeWithin));
+  return gate_.stops_after(step, after(2 * durations::kAcknowledgeWithin));
 }
 
 }  // namespace internal

@@ -54,7 +54,7 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
     : options_(std::move(options)),
       probe_(std::move(probe)),
       build_(build_of_server(options_)),
-      stop_(kAcknowledgeWithin) {}
+      stop_(durations::kAcknowledgeWithin) {}
 
 std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
@@ -354,7 +354,7 @@ void ControlCore::tick(TimePoint now) {
   // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
   const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
   last_tick_ = now;
-  const bool was_paused = pause > 4 * kTick;
+  const bool was_paused = pause > 4 * durations::kTick;
   std::vector<MemberRecord*> all;
   for (const auto& [number, record] : records_) {
     if (was_paused) {
@@ -382,7 +382,7 @@ Duration ControlCore::poll_after() const {
   const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
   });
-  return one_is_away ? kTickWhileOneIsAway : kTick;
+  return one_is_away ? durations::kTickWhileOneIsAway : durations::kTick;
 }
 
 void ControlCore::declare(MemberRecord& record, const Finding& finding) {

@@ -135,7 +135,7 @@ class JobService final : public v1::Job::CallbackService {
     Stream(JobService& service, grpc::CallbackServerContext* context)
         : service_(service),
           context_(context),
-          deadline_(deadline_after(time_now(), kOpensWithin)),
+          deadline_(deadline_after(time_now(), durations::kOpensWithin)),
           link_(std::make_shared<Link>(this)) {
       StartRead(&incoming_);
     }
@@ -300,7 +300,7 @@ class GrpcControlServer final : public ControlServer {
     stop_.set();
     ticker_->join();
     service_.finish_all();
-    server_.shutdown(internal::kLinger);
+    server_.shutdown(durations::kLinger);
   }
 
   std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }

@@ -31,7 +31,7 @@ struct ControlServerOptions {
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
   /// The destructor waits this long for members that have not left.
-  Duration linger = internal::kLinger;
+  Duration linger = durations::kLinger;
 };
 
 /// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC

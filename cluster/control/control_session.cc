@@ -87,7 +87,7 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
 }
 
 ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
@@ -151,7 +151,7 @@ void ControlSession::connect_at_start() {
            "certificate of its authority); check TUTTI_JOB_SECRET_FILE and the address");
     }
     if (!attempt.is_hopeless) last_hope = now();
-    if (now() - last_hope >= kHopelessLongEnough) {
+    if (now() - last_hope >= durations::kHopelessLongEnough) {
       fail(ErrorCode::kUnavailable, "control: ", self_.task.to_string(), " cannot reach ",
            server_name(), ": ", attempt.reason, "; waiting does not help; correct ",
            options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
@@ -166,7 +166,7 @@ void ControlSession::connect_at_start() {
       say_waiting(begin, attempt.reason);
       say_at = deadline_after(now(), options_.say_every);
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -226,8 +226,8 @@ bool ControlSession::reconnect() {
       // nothing but the end of the attempt ends it.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
-          now(),
-          std::clamp(left / 2, kShortestAttempt, std::max(silent_after() / 2, kShortestAttempt))));
+          now(), std::clamp(left / 2, durations::kShortestAttempt,
+                            std::max(silent_after() / 2, durations::kShortestAttempt))));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
@@ -244,7 +244,7 @@ bool ControlSession::reconnect() {
                               ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process is gone");
-    } else if (!is_near && attempt.is_nobody_there && away >= kReconnectWithin) {
+    } else if (!is_near && attempt.is_nobody_there && away >= durations::kReconnectWithin) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and nobody listens there any more");
     } else if (away >= limit) {
@@ -257,7 +257,7 @@ bool ControlSession::reconnect() {
       end(verdict->code, verdict->message);
       return false;
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -428,7 +428,8 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) {
       return ended_ || stream != stream_ || lost() != nullptr;
     };
-    changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), kTryAgain)), goes_on);
+    changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), durations::kTryAgain)),
+                        goes_on);
     if (ended_) throw *ended_;
     if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
     if (now() >= deadline) {
@@ -442,7 +443,7 @@ void ControlSession::leave() noexcept {
     v1::LeaveRequest request;
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
-               deadline_after(now(), kLongestReport), "no answer to leaving");
+               deadline_after(now(), durations::kLongestReport), "no answer to leaving");
   } catch (const Error&) {  // nobody there to say it to
   }
   end(ErrorCode::kFailedPrecondition,

@@ -35,7 +35,8 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
     if (!counts) continue;
     Waiter waiter{record, {}};
     for (const GroupProgress& group : record->progress.groups) {
-      const bool waits = is_inside(group) && time_in(group, *record, now) >= kAbortDeadlockAfter;
+      const bool waits =
+          is_inside(group) && time_in(group, *record, now) >= durations::kAbortDeadlockAfter;
       if (waits) waiter.calls.push_back(&group);
     }
     if (!waiter.calls.empty()) waiters.push_back(std::move(waiter));

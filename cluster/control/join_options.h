@@ -26,8 +26,8 @@ struct ControlOptions {
   /// Whose process hosts the server, for messages: "chief 0".
   std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
-  Duration timeout = internal::kJoinTimeout;
-  Duration say_every = internal::kSayAgainEvery;
+  Duration timeout = durations::kJoinTimeout;
+  Duration say_every = durations::kSayAgainEvery;
   /// Asked before each heartbeat; may be null.
   std::shared_ptr<ProgressBoard> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
@@ -38,18 +38,18 @@ struct ControlOptions {
 /// When a member counts as what. Members learn the first three when they join, and judge the
 /// server by them.
 struct HealthOptions {
-  Duration heartbeat_every = internal::kHeartbeatEvery;
+  Duration heartbeat_every = durations::kHeartbeatEvery;
   /// Without a heartbeat for this long, and the system says that the process is stopped (on the
   /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
-  Duration silent_after = internal::kSilentAfter;
+  Duration silent_after = durations::kSilentAfter;
   /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
   /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
   /// that is full, packets lost several times in a row pass in less.
-  Duration unreachable_after = internal::kUnreachableAfter;
+  Duration unreachable_after = durations::kUnreachableAfter;
   /// Others wait in a collective for this long, and it does not come: a warning.
-  Duration warn_stuck_after = internal::kSayAgainEvery;
+  Duration warn_stuck_after = durations::kSayAgainEvery;
   /// The same, and fatal.
-  Duration abort_stuck_after = internal::kAbortStuckAfter;
+  Duration abort_stuck_after = durations::kAbortStuckAfter;
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect() {

@@ -75,8 +75,9 @@ class GrpcServer::Impl {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(options.most_bytes);
     builder.SetMaxSendMessageSize(options.most_bytes);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                               static_cast<int>(kOpensWithin / std::chrono::milliseconds(1)));
+    builder.AddChannelArgument(
+        GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+        static_cast<int>(durations::kOpensWithin / std::chrono::milliseconds(1)));
     for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
     if (options.keeps_alive) {
       builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
@@ -139,7 +140,7 @@ class GrpcServer::Impl {
       if (socket.is_open()) {
         hand_over(std::move(socket));
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-        accept_again = deadline_after(now, kPauseWithoutDescriptors);
+        accept_again = deadline_after(now, durations::kPauseWithoutDescriptors);
       }
     }
   }

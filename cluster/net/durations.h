@@ -8,7 +8,7 @@
 
 #include "tutti/core/clock.h"
 
-namespace tutti::internal {
+namespace tutti::durations {
 
 // Reaching a process that may not have begun yet.
 
@@ -71,4 +71,4 @@ inline constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
 /// A server waits for those that are about to leave.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
 
-}  // namespace tutti::internal
+}  // namespace tutti::durations

@@ -95,7 +95,7 @@ ClientSession::ClientSession(const std::string& target, RpcMethod method,
 }
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED)};
@@ -126,7 +126,7 @@ ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimeP
 void ClientSession::connect_at_start() {
   const TimePoint begin = now();
   const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
-  TimePoint say_at = deadline_after(begin, kSayAgainEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   int num_tls_failures = 0;
   for (;;) {
     if (options_.interruption) options_.interruption->check();
@@ -156,9 +156,9 @@ void ClientSession::connect_at_start() {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " waits for ", server_name_, " since ",
                       seconds_text(now() - begin), " s: ", attempt.reason));
-      say_at = deadline_after(now(), kSayAgainEvery);
+      say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -264,7 +264,7 @@ bool ClientSession::is_over() const {
 
 std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
   const TimePoint begin = now();
-  TimePoint say_at = deadline_after(begin, kSayAgainEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   std::string reason = why;
   int num_refusals = 0;
   while (!is_over()) {
@@ -299,10 +299,11 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " tries to reach ", server_name_, " again since ",
                       seconds_text(away), " s: ", reason));
-      say_at = deadline_after(now(), kSayAgainEvery);
+      say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    const bool is_young = away < kTryOftenFor;
-    stop_.wait_until(deadline_after(now(), is_young ? kTryAgain : kTryMuchLater));
+    const bool is_young = away < durations::kTryOftenFor;
+    stop_.wait_until(
+        deadline_after(now(), is_young ? durations::kTryAgain : durations::kTryMuchLater));
   }
   return nullptr;
 }
@@ -338,7 +339,7 @@ ClientSession::~ClientSession() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), kLongestGoodBye));
+  if (stream) stream->leave(deadline_after(now(), durations::kLongestGoodBye));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();

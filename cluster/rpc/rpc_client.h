@@ -27,13 +27,13 @@ struct RpcClientOptions {
   TlsFiles tls = {};
   /// For reaching the server at first; meanwhile a line every 4.5 s names it. Raised, the
   /// interruption ends that.
-  Duration connect_timeout = internal::kJoinTimeout;
+  Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
   /// A connection that broke is opened anew, and calls without an answer are sent again in their
   /// order; only after this long without one they end with kUnavailable. A server that was started
   /// again in the meantime (another incarnation) ends them at once with kAborted, unless
   /// `survives_restarts`.
-  Duration patience = internal::kServerPatience;
+  Duration patience = durations::kServerPatience;
   bool survives_restarts = false;
 };
 

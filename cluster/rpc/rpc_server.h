@@ -73,7 +73,7 @@ struct RpcServerOptions {
   /// from.
   std::size_t bytes_per_client = std::size_t{256} << 20;
   std::size_t longest_payload = std::size_t{4} << 30;
-  Duration linger = internal::kUnreachableAfter;
+  Duration linger = durations::kUnreachableAfter;
 };
 
 /// A running server, with health checking and reflection; methods without a handler answer
