@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/interruption.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
