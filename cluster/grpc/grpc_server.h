@@ -5,11 +5,17 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/cluster/grpc/grpc_channel.h"
+#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/net/address_limit.h"
+#include "tutti/cluster/net/refusal_log.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -31,13 +37,28 @@ class GrpcServer {
   ~GrpcServer();
 
   /// With the port that it got.
-  const Endpoint& endpoint() const;
+  const Endpoint& endpoint() const { return endpoint_; }
   /// Takes no more calls, and cancels those that do not end in time.
   void shutdown(Duration grace);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  // gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
+  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
+
+  void accept_all();
+  void hand_over(FileDescriptor socket);
+
+  Endpoint endpoint_;
+  const FileDescriptor wake_;
+  std::optional<Listener> listener_;
+  std::optional<LocalSocketClaim> claim_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;
+  Event stop_;
+  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // the thread's
+  RefusalLog refusals_{"grpc"};                                  // the same
+  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace tutti::internal

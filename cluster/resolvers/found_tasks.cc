@@ -12,23 +12,18 @@
 namespace tutti::internal {
 namespace {
 
-// host:port; each address once in the whole cluster.
-class AddressChecker {
- public:
-  void check(std::string_view address, const std::string& path) {
-    if (const auto problem = find_address_problem(address)) {
-      fail_place(path, problem->expected, shown(Json(address)), problem->remedy);
-    }
-    const auto [known, is_new] = paths_.emplace(lower_case(address), path);
-    if (is_new) return;
-    fail_place(path, "an address that no other task has",
-               concat(shown(Json(address)), ", which is also ", known->second),
-               "give each task a port of its own");
+/// host:port, each once in the whole cluster. `paths` are those of the addresses before it.
+void check_address(std::string_view address, const std::string& path,
+                   std::map<std::string, std::string>& paths) {
+  if (const auto problem = find_address_problem(address)) {
+    fail_place(path, problem->expected, shown(Json(address)), problem->remedy);
   }
-
- private:
-  std::map<std::string, std::string> paths_;  // by address
-};
+  const auto [known, is_new] = paths.emplace(lower_case(address), path);
+  if (is_new) return;
+  fail_place(path, "an address that no other task has",
+             concat(shown(Json(address)), ", which is also ", known->second),
+             "give each task a port of its own");
+}
 
 std::string describe(const JobCounts& jobs) {
   std::vector<std::string> parts;
@@ -47,11 +42,11 @@ std::string lower_case(std::string_view text) {
 }
 
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path) {
-  AddressChecker checker;
+  std::map<std::string, std::string> paths;  // by address
   for (const auto& [job, tasks] : cluster.as_dict()) {
     const std::string at = member_path(path, job);
     for (const auto& [index, address] : tasks.addresses()) {
-      checker.check(address, element_path(at, static_cast<std::size_t>(index)));
+      check_address(address, element_path(at, static_cast<std::size_t>(index)), paths);
     }
     if ((job == "chief" || job == "evaluator") && tasks.addresses().size() > 1) {
       fail_place(at, concat("at most one ", job), concat(tasks.addresses().size(), " addresses"));
