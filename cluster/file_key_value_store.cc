@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
@@ -75,7 +76,7 @@ std::optional<std::string> FileKeyValueStore::get(std::string_view key) {
 
 std::string FileKeyValueStore::wait(std::string_view key, TimePoint deadline) {
   Clock& clock = Clock::system();
-  Duration pause = std::chrono::milliseconds(1);
+  Duration pause = durations::kStorePause;
   for (;;) {
     if (std::optional<std::string> value = get(key)) return *std::move(value);
     const TimePoint now = clock.now();

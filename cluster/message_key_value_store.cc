@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tutti/cluster/net/durations.h"
 namespace tutti {
 namespace {
 
@@ -13,7 +14,6 @@ namespace {
 constexpr std::uint64_t kLengthsTag = ~std::uint64_t{0} - 16;
 constexpr std::uint64_t kTextTag = kLengthsTag - 1;
 constexpr std::uint64_t kLongestText = std::uint64_t{2} << 20;
-constexpr Duration kPause = std::chrono::milliseconds(1);
 constexpr std::string_view kName = "message store";
 
 /// Whether the work has ended, well or because its peer is gone.
@@ -82,7 +82,7 @@ std::string MessageKeyValueStore::wait(std::string_view key, TimePoint deadline)
            transport_->size(), " (", transport_->name(), "): no rank has set '", key,
            "' before the deadline");
     }
-    clock.sleep_for(kPause);
+    clock.sleep_for(durations::kStorePause);
   }
 }
 

@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "tutti/cluster/control/communicator_progress.h"
-#include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/interruption.h"
 #include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
@@ -38,12 +37,10 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-constexpr Duration kLongestStep = std::chrono::minutes(10);
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// A connection that ended may be all that is seen of a death so far. The job knows of a death
 /// within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
 /// one.
-constexpr Duration kDeathIsKnown = std::chrono::milliseconds(500);
+constexpr Duration kDeathIsKnown = 2 * durations::kHeartbeatEvery;
 /// Set once the workers have found out together what a replacement has to know. That this process's
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
@@ -56,6 +53,11 @@ constexpr const char* kGoesBack = "goes back";
 /// connect() tries again after this.
 Error while_connecting(const std::string& what) {
   return Error(ErrorCode::kUnavailable, concat("connecting the workers: ", what));
+}
+
+/// What heartbeats tell of a communicator.
+GroupProgress group_progress(const CallProgress& calls) {
+  return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
 /// "10.0.0.2" of "10.0.0.2:2222".
@@ -253,7 +255,8 @@ bool WorkerGroup::has_addresses() const {
 JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   JoinOptions join = options.join;
   // A step may take long; collectives have deadlines of their own.
-  join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
+  join.health.abort_stuck_after =
+      std::max<Duration>(join.health.abort_stuck_after, durations::kLongestStep);
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
   join.client.on_verdict = [alarm = alarm_, tasks = tasks_,
@@ -292,7 +295,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
       if (!may_come || Clock::system().now() >= deadline) throw;
       log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
                          error.message(), "; tries again"));
-      Clock::system().sleep_for(kTryAgain);
+      Clock::system().sleep_for(durations::kTryAgain);
     }
   }
 }
@@ -391,7 +394,7 @@ bool WorkerGroup::begin_anew() {
       log_info(concat("workers: ", self, " was started again and begins anew with all others; ",
                       "waits for the end of ", tutti::join(connected)));
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
   connect(deadline);
   is_replacement_ = false;

@@ -2,19 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/control/join_options.h"
+#include "tutti/cluster/net/durations.h"
 
 namespace tutti {
 
 /// The same on all workers, but for addresses.
 struct WorkerGroupOptions {
   /// How long the workers wait for each other at the start.
-  Duration join_timeout = std::chrono::seconds(300);
+  Duration join_timeout = durations::kJoinTimeout;
   /// How bytes get from worker to worker.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
   /// Where this worker listens for the others' messages ("0.0.0.0:5000"), and where they reach it

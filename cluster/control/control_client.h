@@ -15,7 +15,6 @@
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -15,9 +15,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kTick = std::chrono::milliseconds(50);
-constexpr Duration kTickWhileOneIsAway = std::chrono::milliseconds(10);
-
 bool may_come(const ControlServerOptions& options, const MemberTask& task) {
   const auto is_it = [&](const MemberTask& other) { return task.same_task(other); };
   return options.expected.empty() || std::ranges::any_of(options.expected, is_it) ||
@@ -45,9 +42,9 @@ v1::JobEvent event_of(const Verdict& verdict) {
   return event;
 }
 
-v1::JobEvent event_of(const StopProposal& proposal) {
+v1::JobEvent event_of(const v1::StopProposal& proposal) {
   v1::JobEvent event;
-  *event.mutable_stop_proposal() = to_proto(proposal);
+  *event.mutable_stop_proposal() = proposal;
   return event;
 }
 
@@ -57,7 +54,7 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
     : options_(std::move(options)),
       probe_(std::move(probe)),
       build_(build_of_server(options_)),
-      stop_(options_.health.acknowledge_within) {}
+      stop_(durations::kAcknowledgeWithin) {}
 
 std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
@@ -213,9 +210,7 @@ bool ControlCore::report(const MemberLink* link, const v1::MemberReport& report,
     return true;
   }
   if (!report.has_stop_answer()) return false;
-  const v1::StopAnswer& answer = report.stop_answer();
-  broadcast(
-      stop_.answer(record.number, {answer.round(), answer.current_step(), answer.accepts()}, now));
+  broadcast(stop_.answer(record.number, report.stop_answer(), now));
   return true;
 }
 
@@ -238,12 +233,11 @@ void ControlCore::check_caller_or_observer(std::uint64_t member, TimePoint now) 
   if (member != 0) (void)caller(member, now);
 }
 
-grpc::Status ControlCore::change(std::uint64_t member, TimePoint now, const std::string& key,
-                                 const std::function<void()>& body) {
+grpc::Status ControlCore::answer_to(std::uint64_t member, TimePoint now,
+                                    const std::function<void(MemberRecord&)>& body) {
+  MutexLock lock(mutex_);
   try {
-    (void)caller(member, now);
-    body();
-    answer_waiters(key);
+    body(caller(member, now));
     return grpc::Status::OK;
   } catch (const Error& error) {
     return status_of(error);
@@ -251,28 +245,27 @@ grpc::Status ControlCore::change(std::uint64_t member, TimePoint now, const std:
 }
 
 grpc::Status ControlCore::put(const v1::PutRequest& request, TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     store_.put({request.member(), request.request()}, request.key(), request.value());
+    answer_waiters(request.key());
   });
 }
 
 grpc::Status ControlCore::remove(const v1::DeleteRequest& request, v1::DeleteReply& reply,
                                  TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     reply.set_was_there(store_.remove({request.member(), request.request()}, request.key()));
   });
 }
 
 grpc::Status ControlCore::compare_and_set(const v1::CompareAndSetRequest& request,
                                           v1::CompareAndSetReply& reply, TimePoint now) {
-  MutexLock lock(mutex_);
-  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
     std::optional<std::string> expected;
     if (request.has_expected()) expected = request.expected();
     reply.set_is_set(store_.compare_and_set({request.member(), request.request()}, request.key(),
                                             expected, request.value()));
+    answer_waiters(request.key());
   });
 }
 
@@ -361,7 +354,7 @@ void ControlCore::tick(TimePoint now) {
   // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
   const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
   last_tick_ = now;
-  const bool was_paused = pause > 4 * kTick;
+  const bool was_paused = pause > 4 * durations::kTick;
   std::vector<MemberRecord*> all;
   for (const auto& [number, record] : records_) {
     if (was_paused) {
@@ -375,7 +368,7 @@ void ControlCore::tick(TimePoint now) {
     const auto finding = judge_silence(*record, now, options_.health, probe_);
     if (finding) declare(*record, *finding);
   }
-  if (const auto finding = find_deadlock(all, now, options_.health)) {
+  if (const auto finding = find_deadlock(all, now)) {
     declare(*records_.at(finding->number), *finding);
   }
   for (const Finding& finding : find_stuck(all, now, options_.health)) {
@@ -389,7 +382,7 @@ Duration ControlCore::poll_after() const {
   const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
   });
-  return one_is_away ? kTickWhileOneIsAway : kTick;
+  return one_is_away ? durations::kTickWhileOneIsAway : durations::kTick;
 }
 
 void ControlCore::declare(MemberRecord& record, const Finding& finding) {
@@ -426,7 +419,7 @@ void ControlCore::broadcast(const v1::JobEvent& event) {
   for (const Link& link : links_) link.link->send(event);
 }
 
-void ControlCore::broadcast(const std::optional<StopProposal>& proposal) {
+void ControlCore::broadcast(const std::optional<v1::StopProposal>& proposal) {
   if (proposal) broadcast(event_of(*proposal));
 }
 

@@ -102,14 +102,15 @@ class ControlCore {
   /// is none, kUnavailable for a member that was given up.
   MemberRecord& caller(std::uint64_t member, TimePoint now) TUTTI_REQUIRES(mutex_);
   void check_caller_or_observer(std::uint64_t member, TimePoint now) TUTTI_REQUIRES(mutex_);
-  grpc::Status change(std::uint64_t member, TimePoint now, const std::string& key,
-                      const std::function<void()>& body) TUTTI_REQUIRES(mutex_);
+  /// What the member is answered when `body` has done what it asks for, or thrown.
+  grpc::Status answer_to(std::uint64_t member, TimePoint now,
+                         const std::function<void(MemberRecord&)>& body);
 
   bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
-  void broadcast(const std::optional<StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
+  void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
   void answer_waiters(const std::string& key) TUTTI_REQUIRES(mutex_);
   void answer_if_all_are_here() TUTTI_REQUIRES(mutex_);
   std::vector<Member> list_members() const TUTTI_REQUIRES(mutex_);

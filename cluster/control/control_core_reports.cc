@@ -8,9 +8,7 @@
 namespace tutti::internal {
 
 grpc::Status ControlCore::report_failure(const v1::ReportFailureRequest& request, TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    MemberRecord& record = caller(request.member(), now);
+  return answer_to(request.member(), now, [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
     record.has_failed = true;
     const std::string text = concat(record.joined.who.task.to_string(), ": ", request.message());
     // After a broken connection it may come twice.
@@ -19,17 +17,12 @@ grpc::Status ControlCore::report_failure(const v1::ReportFailureRequest& request
       declare(record, {record.number, VerdictKind::kFailed, true,
                        static_cast<ErrorCode>(request.code()), text});
     }
-    return grpc::Status::OK;
-  } catch (const Error& error) {
-    return status_of(error);
-  }
+  });
 }
 
 grpc::Status ControlCore::report_disconnection(const v1::ReportDisconnectionRequest& request,
                                                TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    MemberRecord& record = caller(request.member(), now);
+  return answer_to(request.member(), now, [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
     const MemberTask task{proto_text(request.peer_job()), static_cast<int>(request.peer_index())};
     const MemberRecord* const peer = newest_of(task);
     const std::string who = record.joined.who.task.to_string();
@@ -52,16 +45,11 @@ grpc::Status ControlCore::report_disconnection(const v1::ReportDisconnectionRequ
               {record.number, VerdictKind::kDisconnected, true, ErrorCode::kUnavailable,
                concat(who, " lost its connection to ", task.to_string(), ": ", request.message())});
     }
-    return grpc::Status::OK;
-  } catch (const Error& error) {
-    return status_of(error);
-  }
+  });
 }
 
 grpc::Status ControlCore::request_stop(const v1::RequestStopRequest& request, TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    const MemberRecord& from = caller(request.member(), now);
+  return answer_to(request.member(), now, [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
       // Not the progress: its steps count evaluation, too, those of stops_after() do not. Members
@@ -69,18 +57,13 @@ grpc::Status ControlCore::request_stop(const v1::RequestStopRequest& request, Ti
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request.reason());
-    broadcast(stop_.request(reason, steps, now));
-    return grpc::Status::OK;
-  } catch (const Error& error) {
-    return status_of(error);
-  }
+    broadcast(stop_.request(proto_text(reason), steps, now));
+  });
 }
 
 grpc::Status ControlCore::leave(const v1::LeaveRequest& request, TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    MemberRecord& record = caller(request.member(), now);
-    if (record.status == MemberRecord::Status::kLeft) return grpc::Status::OK;
+  return answer_to(request.member(), now, [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
+    if (record.status == MemberRecord::Status::kLeft) return;
     if (request.has_progress()) note(record, from_proto(request.progress()), now);
     give_up(record, MemberRecord::Status::kLeft);
     if (!record.has_failed) {
@@ -88,10 +71,7 @@ grpc::Status ControlCore::leave(const v1::LeaveRequest& request, TimePoint now) 
               {record.number, VerdictKind::kLeft, false, ErrorCode::kOk,
                concat(record.joined.who.to_string(), " left after step ", record.progress.step)});
     }
-    return grpc::Status::OK;
-  } catch (const Error& error) {
-    return status_of(error);
-  }
+  });
 }
 
 }  // namespace tutti::internal

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,7 +9,7 @@
 
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/control/member.h"
-#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 
 namespace tutti {
@@ -32,7 +31,7 @@ struct ControlServerOptions {
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
   /// The destructor waits this long for members that have not left.
-  Duration linger = std::chrono::seconds(2);
+  Duration linger = durations::kLinger;
 };
 
 /// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC

@@ -17,17 +17,10 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
 /// So many TLS handshakes that failed one after the other were not damaged on their way.
 constexpr int kTlsFailures = 10;
-constexpr Duration kLongestAttempt = std::chrono::seconds(2);
-/// Interfaces, routes and name servers of a machine that has just started may come a little later.
-constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
-constexpr Duration kShortestAttempt = std::chrono::milliseconds(50);
-/// A server on another machine whose port refuses connections for this long is gone.
-constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -44,7 +37,7 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
 
 ControlSession::ControlSession(const std::string& target, const MemberTask& self,
                                const ControlOptions& options)
-    : endpoint_(parse_control_target(target)), options_(options) {
+    : endpoint_(parse_grpc_target("control", target)), options_(options) {
   const ProcessIdentity& process = this_process();
   self_ = {self, options.incarnation, process.host, process.pid, true};
   *request_.mutable_member() = to_proto(self_);
@@ -60,6 +53,15 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
 }
 
 ControlSession::~ControlSession() {
+  if (std::uncaught_exceptions() > exceptions_at_begin_) {
+    std::string why;
+    {
+      MutexLock lock(mutex_);
+      why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
+    }
+    report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
+  }
+  leave();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -73,7 +75,7 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
   const grpc::Status status = stream.wait_for_end(deadline);
   attempt.is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   attempt.is_final = !attempt.is_cut_short && stream.is_refused();
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   const ConnectFailure failure = connect_failure(status, channel, deadline);
   attempt.is_nobody_there = failure.is_nobody_there;
   attempt.is_hopeless = failure.is_hopeless;
@@ -85,8 +87,8 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
 }
 
 ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
   }
@@ -150,7 +152,7 @@ void ControlSession::connect_at_start() {
            "certificate of its authority); check TUTTI_JOB_SECRET_FILE and the address");
     }
     if (!attempt.is_hopeless) last_hope = now();
-    if (now() - last_hope >= kHopelessLongEnough) {
+    if (now() - last_hope >= durations::kHopelessLongEnough) {
       fail(ErrorCode::kUnavailable, "control: ", self_.task.to_string(), " cannot reach ",
            server_name(), ": ", attempt.reason, "; waiting does not help; correct ",
            options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
@@ -165,7 +167,7 @@ void ControlSession::connect_at_start() {
       say_waiting(begin, attempt.reason);
       say_at = deadline_after(now(), options_.say_every);
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -225,8 +227,8 @@ bool ControlSession::reconnect() {
       // nothing but the end of the attempt ends it.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
-          now(),
-          std::clamp(left / 2, kShortestAttempt, std::max(silent_after() / 2, kShortestAttempt))));
+          now(), std::clamp(left / 2, durations::kShortestAttempt,
+                            std::max(silent_after() / 2, durations::kShortestAttempt))));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
@@ -243,7 +245,7 @@ bool ControlSession::reconnect() {
                               ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process is gone");
-    } else if (!is_near && attempt.is_nobody_there && away >= kRefusedLongEnough) {
+    } else if (!is_near && attempt.is_nobody_there && away >= durations::kReconnectWithin) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and nobody listens there any more");
     } else if (away >= limit) {
@@ -256,7 +258,7 @@ bool ControlSession::reconnect() {
       end(verdict->code, verdict->message);
       return false;
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -327,13 +329,10 @@ void ControlSession::take(const v1::JobEvent& event) {
     case v1::JobEvent::kVerdict:
       return take_verdict(from_proto(event.verdict()));
     case v1::JobEvent::kStopProposal: {
-      const auto answer = gate_.take(from_proto(event.stop_proposal()));
+      const auto answer = gate_.take(event.stop_proposal());
       if (!answer) return;
       v1::MemberReport report;
-      v1::StopAnswer& proto = *report.mutable_stop_answer();
-      proto.set_round(answer->round);
-      proto.set_current_step(answer->current_step);
-      proto.set_accepts(answer->accepts);
+      *report.mutable_stop_answer() = *answer;
       return send(std::move(report));
     }
     case v1::JobEvent::kServerEnds:
@@ -430,7 +429,8 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) {
       return ended_ || stream != stream_ || lost() != nullptr;
     };
-    changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), kTryAgain)), goes_on);
+    changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), durations::kTryAgain)),
+                        goes_on);
     if (ended_) throw *ended_;
     if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
     if (now() >= deadline) {
@@ -444,7 +444,7 @@ void ControlSession::leave() noexcept {
     v1::LeaveRequest request;
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
-               deadline_after(now(), std::chrono::seconds(1)), "no answer to leaving");
+               deadline_after(now(), durations::kLongestReport), "no answer to leaving");
   } catch (const Error&) {  // nobody there to say it to
   }
   end(ErrorCode::kFailedPrecondition,

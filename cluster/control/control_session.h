@@ -1,11 +1,14 @@
-// What is behind a ControlClient: its thread, its stream and the calls under way.
+// A member of a job: its thread, its stream and the calls under way.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/cluster/control/control_client.h"
@@ -18,12 +21,39 @@
 namespace tutti::internal {
 
 /// Threads: any, all functions.
-class ControlSession {
+class ControlSession final : public ControlClient {
  public:
   /// Connects and joins; throws as connect_control().
   ControlSession(const std::string& target, const MemberTask& self, const ControlOptions& options);
-  ~ControlSession();
+  ~ControlSession() override;
 
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> get(std::string_view key) override;
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return wait_for_value(key, deadline, std::nullopt);
+  }
+  std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
+                               TimePoint deadline) override {
+    return wait_for_value(key, deadline, last_verdict);
+  }
+  bool remove(std::string_view key) override;
+  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                       std::string_view value) override;
+  void wait_for_members(TimePoint deadline) override;
+  std::vector<Member> members() override;
+  Member self() const override { return self_; }
+  std::vector<Verdict> verdicts() const override;
+  void report_failure(const Error& error) noexcept override;
+  void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
+                            std::string_view why) override;
+  void note_failure(std::string_view text) override;
+  void request_stop(std::string_view reason) override;
+  std::optional<std::uint64_t> agreed_stop_step() const override { return gate_.final_step(); }
+  bool stops_after(std::uint64_t step) override;
+  std::string stop_reason() const override { return gate_.reason(); }
+  void leave() noexcept override;
+
+ private:
   template <class Request, class Reply>
   using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
                                                 std::function<void(grpc::Status)>);
@@ -46,16 +76,9 @@ class ControlSession {
   }
   /// For requests that change something.
   std::uint64_t next_request() { return ++num_requests_; }
-  /// Nothing: it left or lost the server before.
-  void leave() noexcept;
+  std::string wait_for_value(std::string_view key, TimePoint deadline,
+                             std::optional<std::uint64_t> last_verdict);
 
-  std::vector<Verdict> verdicts() const;
-  const Member& self() const { return self_; }
-  const ControlOptions& options() const { return options_; }
-  StopGate& gate() { return gate_; }
-  const StopGate& gate() const { return gate_; }
-
- private:
   /// What came of an attempt to join.
   struct Attempt {
     bool is_done = false;
@@ -96,6 +119,7 @@ class ControlSession {
   void end(ErrorCode code, const std::string& reason);
   const Verdict* fatal_after(std::uint64_t number) const TUTTI_REQUIRES(mutex_);
 
+  const int exceptions_at_begin_ = std::uncaught_exceptions();
   const Endpoint endpoint_;
   const ControlOptions options_;
   Member self_;
@@ -114,6 +138,7 @@ class ControlSession {
   std::shared_ptr<JobStream> stream_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // why there are no more answers
+  std::string failure_ TUTTI_GUARDED_BY(mutex_);         // what note_failure() said last
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

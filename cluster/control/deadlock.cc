@@ -28,8 +28,7 @@ Duration time_in(const GroupProgress& call, const MemberRecord& record, TimePoin
   return call.since + (now - record.progress_at);
 }
 
-std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePoint now,
-                               const HealthOptions& options) {
+std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePoint now) {
   std::vector<Waiter> waiters;
   for (MemberRecord* const record : records) {
     const bool counts = record->status == MemberRecord::Status::kHere && record->has_stood_still;
@@ -37,7 +36,7 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
     Waiter waiter{record, {}};
     for (const GroupProgress& group : record->progress.groups) {
       const bool waits =
-          is_inside(group) && time_in(group, *record, now) >= options.abort_deadlock_after;
+          is_inside(group) && time_in(group, *record, now) >= durations::kAbortDeadlockAfter;
       if (waits) waiter.calls.push_back(&group);
     }
     if (!waiter.calls.empty()) waiters.push_back(std::move(waiter));
@@ -107,9 +106,8 @@ bool has_same_calls(const MemberProgress& a, const MemberProgress& b) {
   });
 }
 
-std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now,
-                                     const HealthOptions& options) {
-  std::vector<Waiter> waiters = who_wait_for_each_other(waiters_of(records, now, options));
+std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now) {
+  std::vector<Waiter> waiters = who_wait_for_each_other(waiters_of(records, now));
   std::ranges::sort(waiters, {}, [](const Waiter& waiter) {
     const MemberTask& task = waiter.record->joined.who.task;
     return std::pair(task.job, task.index);

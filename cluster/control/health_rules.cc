@@ -15,7 +15,7 @@ namespace {
 using Kind = ProcessState::Kind;
 
 /// A rank that has left is missed at once, but what it did before may still be under way.
-constexpr Duration kLeaversGrace = std::chrono::milliseconds(250);
+constexpr Duration kLeaversGrace = durations::kHeartbeatEvery;
 
 Finding dead(const MemberRecord& record, const std::string& how) {
   return {record.number, VerdictKind::kDead, true, ErrorCode::kUnavailable,
@@ -29,7 +29,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
     return dead(record, "its connection closed and the process is gone");
   }
   // A process of this machine that still is there lost its connection alone: it may come back.
-  const Duration limit = state.kind == Kind::kUnknown ? options.reconnect_within
+  const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);
   if (away < limit) return std::nullopt;

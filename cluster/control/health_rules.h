@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
@@ -74,8 +74,7 @@ bool has_same_calls(const MemberProgress& a, const MemberProgress& b);
 /// in another one: none of them will ever come, since all make the same calls in the same order.
 /// A member that computes, or is still within an older call of the group, does not count. One
 /// finding, of all of them, noted in the records.
-std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now,
-                                     const HealthOptions& options);
+std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now);
 
 /// "1.5".
 std::string seconds_text(Duration duration);

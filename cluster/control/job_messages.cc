@@ -115,19 +115,6 @@ MemberProgress from_proto(const v1::Progress& proto) {
   return progress;
 }
 
-v1::StopProposal to_proto(const StopProposal& proposal) {
-  v1::StopProposal proto;
-  proto.set_round(proposal.round);
-  proto.set_step(proposal.step);
-  proto.set_is_final(proposal.is_final);
-  proto.set_reason(proto_text(proposal.reason));
-  return proto;
-}
-
-StopProposal from_proto(const v1::StopProposal& proto) {
-  return {proto.round(), proto.step(), proto.is_final(), proto.reason()};
-}
-
 JoiningProcess from_proto(const v1::JoinRequest& request) {
   return {from_proto(request.member()), request.start_time(), name_text(request.machine()),
           name_text(request.process())};

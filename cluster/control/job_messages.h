@@ -11,8 +11,6 @@
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/net/job_secret.h"
 
@@ -28,8 +26,6 @@ v1::Verdict to_proto(const Verdict& verdict);
 Verdict from_proto(const v1::Verdict& verdict);
 v1::Progress to_proto(const MemberProgress& progress);
 MemberProgress from_proto(const v1::Progress& progress);
-v1::StopProposal to_proto(const StopProposal& proposal);
-StopProposal from_proto(const v1::StopProposal& proposal);
 JoiningProcess from_proto(const v1::JoinRequest& request);
 /// What a call that threw this error is answered.
 grpc::Status status_of(const Error& error);

@@ -6,8 +6,7 @@
 
 namespace tutti::internal {
 
-JobStream::JobStream(const GrpcChannelOptions& options)
-    : stub_(v1::Job::NewStub(open_channel(options))) {
+JobStream::JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
   stub_->async()->Join(&context_, this);
   AddHold();  // for writes that are started outside of On...()
   StartRead(&incoming_);

@@ -16,7 +16,7 @@ namespace tutti::internal {
 /// waits for gRPC to let go, which a cancelled stream does at once.
 class JobStream final : public grpc::ClientBidiReactor<v1::MemberReport, v1::JobEvent> {
  public:
-  explicit JobStream(const GrpcChannelOptions& options);
+  explicit JobStream(const GrpcOptions& options);
   ~JobStream() override;
 
   v1::Job::Stub& stub() { return *stub_; }

@@ -1,9 +1,12 @@
-// From a task's place in the cluster to its place in the job: who hosts the control server.
+// From a task's place in the cluster to its place in the job: which process hosts the control
+// server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/cluster/control/control_client.h"
@@ -12,6 +15,8 @@
 #include "tutti/cluster/net/socket.h"
 
 namespace tutti {
+
+class Communicator;
 
 struct ControlPlane {
   std::unique_ptr<ControlServer> server;  // only where it is hosted; outlives the client
@@ -22,17 +27,13 @@ struct ControlPlane {
 };
 
 namespace internal {
-/// "grpc://127.0.0.1:4711". Throws kInvalidArgument for other texts.
-Endpoint parse_control_target(const std::string& text);
-/// kInvalidArgument where there is no tasks[self].
-void check_task(const std::vector<MemberTask>& tasks, std::size_t self);
-/// `options.client` with what the environment adds to it.
-ControlOptions control_options(const JoinOptions& options);
-/// In the process of the first task.
-std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>& tasks,
-                                                   const std::string& address,
-                                                   const JoinOptions& options,
-                                                   const ControlOptions& client);
+/// "grpc://127.0.0.1:4711". Throws kInvalidArgument for other texts; `who` begins the message.
+Endpoint parse_grpc_target(std::string_view who, const std::string& text);
+/// Equal for processes that reach each other at 127.0.0.1.
+std::int64_t number_of_this_machine();
+/// As if this task were on that machine.
+ControlPlane meet_for_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                          const JoinOptions& options, std::int64_t machine);
 }  // namespace internal
 
 /// Joins the job as tasks[self]. The server is where TUTTI_CONTROL says; without it the first task
@@ -41,5 +42,16 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
 /// connect_control().
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options = {});
+
+/// join_job() for tasks that can talk to each other before they know where the others are, as the
+/// ranks of an MPI job can; task i is rank i of `communicator`. Task 0 hosts the server: where its
+/// TUTTI_CONTROL says, which is then an address of its machine; without that at a free port of the
+/// loopback interface, if all tasks are on one machine. It tells the others where, and a new secret
+/// unless the environment or `options` give one. Called by all; returns when all have joined.
+/// Across machines without TUTTI_CONTROL nobody hosts it: task 0 says so in a line, and `client` is
+/// nullptr on all. Throws as join_job(); kUnavailable on all tasks, naming task 0 and its reason,
+/// when it cannot host.
+ControlPlane meet_for_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                          const JoinOptions& options = {});
 
 }  // namespace tutti

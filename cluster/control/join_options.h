@@ -8,12 +8,13 @@
 #include <memory>
 #include <string>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/clock.h"
 
 namespace tutti {
 
-class ProgressSource;
+class ProgressBoard;
 struct Verdict;
 
 struct ControlOptions {
@@ -25,10 +26,10 @@ struct ControlOptions {
   /// Whose process hosts the server, for messages: "chief 0".
   std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
-  Duration timeout = std::chrono::seconds(300);
-  Duration say_every = std::chrono::milliseconds(4500);
+  Duration timeout = durations::kJoinTimeout;
+  Duration say_every = durations::kSayAgainEvery;
   /// Asked before each heartbeat; may be null.
-  std::shared_ptr<ProgressSource> progress = {};
+  std::shared_ptr<ProgressBoard> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
   /// of the client but verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
@@ -37,26 +38,18 @@ struct ControlOptions {
 /// When a member counts as what. Members learn the first three when they join, and judge the
 /// server by them.
 struct HealthOptions {
-  Duration heartbeat_every = std::chrono::milliseconds(250);
+  Duration heartbeat_every = durations::kHeartbeatEvery;
   /// Without a heartbeat for this long, and the system says that the process is stopped (on the
   /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
-  Duration silent_after = std::chrono::seconds(2);
+  Duration silent_after = durations::kSilentAfter;
   /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
   /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
   /// that is full, packets lost several times in a row pass in less.
-  Duration unreachable_after = std::chrono::seconds(5);
-  /// On another machine a connection that closed, and none opened anew, for this long: dead. The
-  /// system closes the connections of a process that ends; silence closes none.
-  Duration reconnect_within = std::chrono::milliseconds(150);
-  /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
-  /// needs to begin a call that the program has started.
-  Duration abort_deadlock_after = std::chrono::seconds(1);
+  Duration unreachable_after = durations::kUnreachableAfter;
   /// Others wait in a collective for this long, and it does not come: a warning.
-  Duration warn_stuck_after = std::chrono::milliseconds(4500);
+  Duration warn_stuck_after = durations::kSayAgainEvery;
   /// The same, and fatal.
-  Duration abort_stuck_after = std::chrono::seconds(60);
-  /// Members that do not acknowledge the step to stop at: not waited for any longer.
-  Duration acknowledge_within = std::chrono::seconds(2);
+  Duration abort_stuck_after = durations::kAbortStuckAfter;
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect() {
@@ -73,7 +66,6 @@ struct JoinOptions {
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;
-  Duration linger = std::chrono::seconds(2);
 };
 
 }  // namespace tutti

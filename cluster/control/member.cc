@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/control/member.h"
 
-#include "tutti/cluster/control/verdict.h"
 #include "tutti/core/process_probe.h"
 
 namespace tutti {

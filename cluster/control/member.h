@@ -1,10 +1,12 @@
-// Who takes part in a job: a task of the cluster as a running process.
+// Members of a job, and what the control server has found out about one, or between two of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <string_view>
+
+#include "tutti/core/error.h"
 
 namespace tutti {
 
@@ -30,5 +32,36 @@ struct Member {
   std::string to_string() const;
   bool operator==(const Member&) const = default;
 };
+
+enum class VerdictKind : std::uint8_t {
+  kDead = 1,          // its connection closed and it did not come back
+  kStopped = 2,       // it is there and says nothing
+  kStuck = 3,         // it says something, but does not come where the others wait
+  kFailed = 4,        // it reported an error of its own
+  kLeft = 5,          // it left in good order
+  kJoined = 6,        // it came, or came back as a new process
+  kDisconnected = 7,  // it lost its connection to another member; both are here
+};
+std::string_view to_string(VerdictKind kind);
+
+/// One finding. Every member gets all of them, in the order of their numbers.
+struct Verdict {
+  std::uint64_t number = 0;  // 1, 2, 3, ... per job
+  VerdictKind kind = VerdictKind::kDead;
+  Member who;
+  /// Whether the collectives of a group with this member end. A warning that it is stuck, joining
+  /// and leaving end none.
+  bool is_fatal = false;
+  ErrorCode code = ErrorCode::kUnavailable;
+  /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process is gone".
+  std::string message;
+  /// Whether a group can go on only without this member, or with a new process of its task. A
+  /// connection that broke is fatal, too, but its ends are well.
+  bool loses_member() const { return is_fatal && kind != VerdictKind::kDisconnected; }
+  bool operator==(const Verdict&) const = default;
+};
+
+/// What to give to Transport::abort().
+Error to_error(const Verdict& verdict);
 
 }  // namespace tutti

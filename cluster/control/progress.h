@@ -31,25 +31,20 @@ struct MemberProgress {
   bool operator==(const MemberProgress&) const = default;
 };
 
-/// Asked by the thread that sends heartbeats: answers at once.
-class ProgressSource {
- public:
-  virtual ~ProgressSource() = default;
-  virtual MemberProgress progress() = 0;
-};
-
-/// Holds the parts of a MemberProgress that others set. Threads: any.
-class ProgressBoard final : public ProgressSource {
+/// Holds the parts of a MemberProgress that others set, for the thread that sends heartbeats: all
+/// answer at once. Threads: any.
+class ProgressBoard {
  public:
   void set_step(std::uint64_t step);
   void set_phase(std::string_view phase);
   /// Asks `source` for a group's progress from now on; empty: no longer, and what it says now is
   /// told on as this process's last calls in the group. After the call returned the old source is
-  /// not asked any more.
+  /// not asked any more. A group that is built anew gets a new name ("all/2"), equal on all
+  /// members.
   void watch(const std::string& group, std::function<GroupProgress()> source);
   /// Tells no more of groups that are not watched any longer.
   void forget_ended();
-  MemberProgress progress() override;
+  MemberProgress progress();
 
  private:
   Mutex mutex_;

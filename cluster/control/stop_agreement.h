@@ -11,24 +11,11 @@
 #include <optional>
 #include <string>
 
+#include "job.pb.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
-
-struct StopProposal {
-  std::uint64_t round = 0;
-  std::uint64_t step = 0;
-  bool is_final = false;
-  std::string reason = {};
-  bool operator==(const StopProposal&) const = default;
-};
-struct StopAnswer {
-  std::uint64_t round = 0;
-  std::uint64_t current_step = 0;  // that the member works on
-  bool accepts = false;
-  bool operator==(const StopAnswer&) const = default;
-};
 
 /// The server's side. Threads: one at a time. Functions that return a proposal: send it to all.
 class StopAgreement {
@@ -36,22 +23,23 @@ class StopAgreement {
   explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}
 
   /// `steps`: the members and the steps that they work on. A second request changes nothing.
-  std::optional<StopProposal> request(const std::string& reason,
-                                      const std::map<std::uint64_t, std::uint64_t>& steps,
-                                      TimePoint now);
-  std::optional<StopProposal> answer(std::uint64_t member, const StopAnswer& answer, TimePoint now);
+  std::optional<v1::StopProposal> request(const std::string& reason,
+                                          const std::map<std::uint64_t, std::uint64_t>& steps,
+                                          TimePoint now);
+  std::optional<v1::StopProposal> answer(std::uint64_t member, const v1::StopAnswer& answer,
+                                         TimePoint now);
   /// It is gone: nobody waits for its answer.
-  std::optional<StopProposal> forget(std::uint64_t member);
-  std::optional<StopProposal> tick(TimePoint now);
+  std::optional<v1::StopProposal> forget(std::uint64_t member);
+  std::optional<v1::StopProposal> tick(TimePoint now);
   /// For a member that joins now.
-  const std::optional<StopProposal>& current() const { return proposal_; }
+  const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:
-  StopProposal propose(std::uint64_t step, TimePoint now);
-  std::optional<StopProposal> finish_if_agreed();
+  v1::StopProposal propose(std::uint64_t step, TimePoint now);
+  std::optional<v1::StopProposal> finish_if_agreed();
 
   const Duration acknowledge_within_;
-  std::optional<StopProposal> proposal_;
+  std::optional<v1::StopProposal> proposal_;
   TimePoint deadline_;
   std::map<std::uint64_t, bool> has_accepted_;  // by member
 };
@@ -60,7 +48,7 @@ class StopAgreement {
 class StopGate {
  public:
   /// What to answer; nothing for a final proposal.
-  std::optional<StopAnswer> take(const StopProposal& proposal);
+  std::optional<v1::StopAnswer> take(const v1::StopProposal& proposal);
   /// See ControlClient::stops_after().
   bool stops_after(std::uint64_t step, TimePoint deadline);
   std::optional<std::uint64_t> final_step() const;
@@ -71,7 +59,7 @@ class StopGate {
   mutable Mutex mutex_;
   CondVar changed_;
   std::uint64_t current_step_ TUTTI_GUARDED_BY(mutex_) = 1;
-  std::optional<StopProposal> proposal_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<v1::StopProposal> proposal_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

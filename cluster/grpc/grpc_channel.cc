@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kErrorMark = "tutti-error";
 
-std::shared_ptr<grpc::ChannelCredentials> network_credentials(const GrpcChannelOptions& options) {
+std::shared_ptr<grpc::ChannelCredentials> network_credentials(const GrpcOptions& options) {
   if (!options.tls.is_set() && !options.secret.is_set()) {
     return grpc::InsecureChannelCredentials();
   }
@@ -25,7 +25,7 @@ std::shared_ptr<grpc::ChannelCredentials> network_credentials(const GrpcChannelO
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> open_channel(const GrpcChannelOptions& options) {
+std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.most_bytes);
   arguments.SetMaxSendMessageSize(options.most_bytes);
@@ -72,7 +72,7 @@ std::string connect_reason(const grpc::Status& status) {
   return is_absent ? "Connection refused" : text;
 }
 
-ConnectFailure connect_failure(const grpc::Status& status, const GrpcChannelOptions& options,
+ConnectFailure connect_failure(const grpc::Status& status, const GrpcOptions& options,
                                TimePoint deadline) {
   ConnectFailure failure{.reason = connect_reason(status)};
   failure.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;

@@ -14,7 +14,9 @@
 
 namespace tutti::internal {
 
-struct GrpcChannelOptions {
+/// Of a server, and of the channels to it.
+struct GrpcOptions {
+  /// A server's is of its machine; port 0: a free one.
   Endpoint endpoint = {};
   JobSecret secret = {};
   TlsFiles tls = {};
@@ -28,7 +30,7 @@ struct GrpcChannelOptions {
 
 /// To where GrpcServer listens with the same options. Connects with the first call; each channel
 /// has connections of its own, so that a new one does not share the fate of the last.
-std::shared_ptr<grpc::Channel> open_channel(const GrpcChannelOptions& options);
+std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options);
 
 /// A handler's error; finish the call with it.
 grpc::Status to_status(grpc::ServerContextBase& context, const Error& error);
@@ -47,7 +49,7 @@ struct ConnectFailure {
   bool is_other_job = false;     // the TLS handshake fails
 };
 /// Connects once more between machines, for gRPC does not say how bad it is.
-ConnectFailure connect_failure(const grpc::Status& status, const GrpcChannelOptions& options,
+ConnectFailure connect_failure(const grpc::Status& status, const GrpcOptions& options,
                                TimePoint deadline);
 
 /// For channels and servers alike: frames of HTTP/2 that hold a message of a mebibyte.

@@ -9,26 +9,15 @@
 
 #include <array>
 #include <cerrno>
-#include <optional>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/cluster/grpc/job_authority.h"
-#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
-#include "tutti/core/executor.h"
-#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr int kHandshakeMilliseconds = 5000;
-// gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
-constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
-constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
-
-using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 /// While it lives servers get gRPC's health service; the process's own setting comes back.
 class HealthServiceOn {
@@ -42,7 +31,7 @@ class HealthServiceOn {
   const bool before_ = grpc::DefaultHealthCheckServiceEnabled();
 };
 
-std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcServerOptions& options) {
+std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcOptions& options) {
   if (!options.tls.is_set() && !options.secret.is_set()) return grpc::InsecureServerCredentials();
   const TlsIdentity identity =
       options.tls.is_set() ? read_identity(options.tls) : derive_identity(options.secret);
@@ -58,110 +47,97 @@ bool is_any_address(const std::string& host) {
 
 }  // namespace
 
-class GrpcServer::Impl {
- public:
-  Impl(const GrpcServerOptions& options, const std::vector<grpc::Service*>& services)
-      : endpoint_(options.endpoint), wake_(make_wake_event()) {
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(options.most_bytes);
-    builder.SetMaxSendMessageSize(options.most_bytes);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-    for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
-    if (options.keeps_alive) {
-      builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-      for (const auto& [name, value] : kKeepAliveArguments) builder.AddChannelArgument(name, value);
-    }
-    const bool is_local = is_loopback(options.endpoint.host) && !options.tls.is_set();
-    if (!is_local) {
-      listener_ = listen_at(options.endpoint);
-      endpoint_ = listener_->endpoint;
-      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          network_credentials(options));
-    }
-    if (is_local || is_any_address(options.endpoint.host)) {
-      const std::string host = is_local ? options.endpoint.host : "127.0.0.1";
-      claim_.emplace(Endpoint{host, endpoint_.port});
-      if (is_local) endpoint_ = claim_->endpoint();
-      builder.AddListeningPort(concat("unix:", claim_->path()), grpc::InsecureServerCredentials());
-    }
-    for (grpc::Service* service : services) builder.RegisterService(service);
-    const HealthServiceOn health;
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    server_ = builder.BuildAndStart();
-    if (!server_) {
-      fail(ErrorCode::kUnavailable, "grpc: listening at ", endpoint_.to_string(),
-           " failed; expected a file system with room for sockets in /tmp");
-    }
-    if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
+Endpoint checked_listen_address(std::string_view who, const std::string& text,
+                                const Exposure& exposure) {
+  const auto endpoint = parse_listen_address(text);
+  if (!endpoint) {
+    fail(ErrorCode::kInvalidArgument, who, ": the address '", text,
+         "'; expected host:port, for example 127.0.0.1:4711 (port 0 takes a free one)");
   }
+  check_exposure(who, endpoint->host, exposure);
+  return *endpoint;
+}
 
-  ~Impl() { shutdown(Duration::zero()); }
-
-  const Endpoint& endpoint() const { return endpoint_; }
-
-  void shutdown(Duration grace) {
-    if (!server_) return;
-    stop_.set();
-    const std::uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof(one));
-    if (thread_) thread_->join();
-    const auto milliseconds = grace / std::chrono::milliseconds(1);
-    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                   gpr_time_from_millis(milliseconds, GPR_TIMESPAN)));
-    server_->Wait();
-    server_.reset();
+GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services)
+    : endpoint_(options.endpoint), wake_(make_wake_event()) {
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(options.most_bytes);
+  builder.SetMaxSendMessageSize(options.most_bytes);
+  builder.AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(durations::kOpensWithin / std::chrono::milliseconds(1)));
+  for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
+  if (options.keeps_alive) {
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+    for (const auto& [name, value] : kKeepAliveArguments) builder.AddChannelArgument(name, value);
   }
-
- private:
-  void accept_all() {
-    TimePoint accept_again{};
-    while (!stop_.is_set()) {
-      const TimePoint now = Clock::system().now();
-      const bool accepts = now >= accept_again;
-      std::array<pollfd, 2> descriptors{
-          {{wake_.get(), POLLIN, 0},
-           {listener_->socket.get(), static_cast<short>(accepts ? POLLIN : 0), 0}}};
-      (void)poll_until(descriptors, accepts ? TimePoint::max() : accept_again);
-      errno = 0;
-      FileDescriptor socket = accept_from(listener_->socket);
-      if (socket.is_open()) {
-        hand_over(std::move(socket));
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-        accept_again = deadline_after(now, kPauseWithoutDescriptors);
-      }
-    }
+  const bool is_local = options.is_local();
+  if (!is_local) {
+    listener_ = listen_at(options.endpoint);
+    endpoint_ = listener_->endpoint;
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        network_credentials(options));
   }
+  if (is_local || is_any_address(options.endpoint.host)) {
+    const std::string host = is_local ? options.endpoint.host : "127.0.0.1";
+    claim_.emplace(Endpoint{host, endpoint_.port});
+    if (is_local) endpoint_ = claim_->endpoint();
+    builder.AddListeningPort(concat("unix:", claim_->path()), grpc::InsecureServerCredentials());
+  }
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  const HealthServiceOn health;
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  server_ = builder.BuildAndStart();
+  if (!server_) {
+    fail(ErrorCode::kUnavailable, "grpc: listening at ", endpoint_.to_string(),
+         " failed; expected a file system with room for sockets in /tmp");
+  }
+  if (acceptor_) thread_ = Executor::system().start("grpc-listener", [this] { accept_all(); });
+}
 
-  void hand_over(FileDescriptor socket) {
+GrpcServer::~GrpcServer() { shutdown(Duration::zero()); }
+
+void GrpcServer::shutdown(Duration grace) {
+  if (!server_) return;
+  stop_.set();
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof(one));
+  if (thread_) thread_->join();
+  const auto milliseconds = grace / std::chrono::milliseconds(1);
+  server_->Shutdown(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(milliseconds, GPR_TIMESPAN)));
+  server_->Wait();
+  server_.reset();
+}
+
+void GrpcServer::accept_all() {
+  TimePoint accept_again{};
+  while (!stop_.is_set()) {
     const TimePoint now = Clock::system().now();
-    const std::string address = address_of_peer(socket);
-    if (!limit_.allows(address, now))
-      return refusals_.note(concat(address, " opens too many"), now);
-    Acceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = listener_->socket.get();
-    parameters.fd = socket.release();  // gRPC closes it
-    acceptor_->HandleNewConnection(&parameters);
+    const bool accepts = now >= accept_again;
+    std::array<pollfd, 2> descriptors{
+        {{wake_.get(), POLLIN, 0},
+         {listener_->socket.get(), static_cast<short>(accepts ? POLLIN : 0), 0}}};
+    (void)poll_until(descriptors, accepts ? TimePoint::max() : accept_again);
+    errno = 0;
+    FileDescriptor socket = accept_from(listener_->socket);
+    if (socket.is_open()) {
+      hand_over(std::move(socket));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+      accept_again = deadline_after(now, durations::kPauseWithoutDescriptors);
+    }
   }
+}
 
-  Endpoint endpoint_;
-  const FileDescriptor wake_;
-  std::optional<Listener> listener_;
-  std::optional<LocalSocketClaim> claim_;
-  std::unique_ptr<Acceptor> acceptor_;
-  std::unique_ptr<grpc::Server> server_;
-  Event stop_;
-  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // the thread's
-  RefusalLog refusals_{"grpc"};                                  // the same
-  std::unique_ptr<Thread> thread_;
-};
-
-GrpcServer::GrpcServer(const GrpcServerOptions& options,
-                       const std::vector<grpc::Service*>& services)
-    : impl_(std::make_unique<Impl>(options, services)) {}
-GrpcServer::~GrpcServer() = default;
-
-const Endpoint& GrpcServer::endpoint() const { return impl_->endpoint(); }
-void GrpcServer::shutdown(Duration grace) { impl_->shutdown(grace); }
+void GrpcServer::hand_over(FileDescriptor socket) {
+  const TimePoint now = Clock::system().now();
+  const std::string address = address_of_peer(socket);
+  if (!limit_.allows(address, now)) return refusals_.note(concat(address, " opens too many"), now);
+  Acceptor::NewConnectionParameters parameters;
+  parameters.listener_fd = listener_->socket.get();
+  parameters.fd = socket.release();  // gRPC closes it
+  acceptor_->HandleNewConnection(&parameters);
+}
 
 }  // namespace tutti::internal

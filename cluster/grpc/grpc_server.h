@@ -5,23 +5,23 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "tutti/cluster/net/job_secret.h"
-#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/grpc/grpc_channel.h"
+#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/net/strangers.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
-struct GrpcServerOptions {
-  /// Of this machine; port 0: a free one.
-  Endpoint endpoint = {};
-  JobSecret secret = {};
-  TlsFiles tls = {};
-  /// Of one message.
-  int most_bytes = 4 << 20;
-  /// As GrpcChannelOptions has it.
-  bool keeps_alive = false;
-};
+/// Where a server is to listen; `who` begins messages. Throws kInvalidArgument for a text that is
+/// no address, and as check_exposure().
+Endpoint checked_listen_address(std::string_view who, const std::string& text,
+                                const Exposure& exposure);
 
 /// Serves until shutdown(), with health checking and reflection. At a loopback address it listens
 /// at local_socket_path() and on no port, unless there are TLS files; elsewhere it asks for a
@@ -31,18 +31,33 @@ class GrpcServer {
  public:
   /// `services` live longer. Throws kUnavailable for an address that cannot be used, naming the
   /// process that has it (when the system tells).
-  GrpcServer(const GrpcServerOptions& options, const std::vector<grpc::Service*>& services);
+  GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services);
   /// shutdown() at once.
   ~GrpcServer();
 
   /// With the port that it got.
-  const Endpoint& endpoint() const;
+  const Endpoint& endpoint() const { return endpoint_; }
   /// Takes no more calls, and cancels those that do not end in time.
   void shutdown(Duration grace);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  // gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
+  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
+
+  void accept_all();
+  void hand_over(FileDescriptor socket);
+
+  Endpoint endpoint_;
+  const FileDescriptor wake_;
+  std::optional<Listener> listener_;
+  std::optional<LocalSocketClaim> claim_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;
+  Event stop_;
+  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // the thread's
+  RefusalLog refusals_{"grpc"};                                  // the same
+  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace tutti::internal

@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/checked_addresses.h"
-#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 #include "tutti/core/one_line.h"
 
@@ -16,7 +15,6 @@ namespace tutti {
 namespace {
 
 constexpr const char* kWho = "Kubernetes";
-constexpr int kMaxTasks = 65536;
 
 /// "train-worker-1": set "train", job "worker", index 1. "train-1": the job is not in the name.
 struct PodName {
@@ -33,9 +31,10 @@ struct PodName {
 PodName parse_pod_name(std::string_view hostname, const internal::JobCounts& jobs) {
   const std::string_view name = hostname.substr(0, hostname.find('.'));
   const std::size_t dash = name.rfind('-');
-  const std::optional<int> index = dash == name.npos || dash == 0
-                                       ? std::nullopt
-                                       : internal::parse_index(name.substr(dash + 1), kMaxTasks);
+  const std::optional<int> index =
+      dash == name.npos || dash == 0
+          ? std::nullopt
+          : internal::parse_index(name.substr(dash + 1), internal::kMostTasks);
   if (!index) {
     internal::fail_place("HOSTNAME", "a pod's name that ends in its number, such as train-worker-0",
                          internal::shown(Json(hostname)), "use a StatefulSet or an indexed Job");

@@ -5,13 +5,11 @@
 #include <array>
 
 #include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
-
-constexpr int kMaxRanks = 65536;
 
 /// The variables of one family of launchers.
 struct Launcher {
@@ -44,7 +42,7 @@ MpiResolver::MpiResolver(const MpiResolverOptions& options, const Environment& e
   const Launcher& launcher = find_launcher(environment);
   static_cast<void>(environment.at("MPI", launcher.size, "expected the number of ranks"));
   launcher_ = launcher.name;
-  size_ = *environment.find_int(launcher.size, 1, kMaxRanks);
+  size_ = *environment.find_int(launcher.size, 1, internal::kMostTasks);
   rank_ = *environment.find_int(launcher.rank, 0, size_ - 1);
   local_size_ = environment.find_int(launcher.local_size, 1, size_);
   local_rank_ = environment.find_int(launcher.local_rank, 0, local_size_.value_or(size_) - 1);
@@ -55,10 +53,7 @@ MpiResolver::MpiResolver(const MpiResolverOptions& options, const Environment& e
   const std::vector<std::string> unknown(static_cast<std::size_t>(size_));
   internal::FilledJobs filled = internal::fill_jobs(options.jobs, unknown, rank_, "MPI");
   cluster_ = std::move(filled.cluster);
-  apply({filled.own ? std::optional(filled.own->type) : std::nullopt,
-         filled.own ? std::optional(filled.own->index) : std::nullopt,
-         {},
-         {}});
+  if (filled.own) apply({.task_type = filled.own->type, .task_id = filled.own->index});
 }
 
 }  // namespace tutti

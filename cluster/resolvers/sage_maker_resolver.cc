@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/checked_addresses.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -10,8 +10,7 @@
 #include <numeric>
 
 #include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/checked_addresses.h"
-#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/core/error.h"
 #include "tutti/core/list_text.h"
@@ -20,23 +19,12 @@
 namespace tutti {
 namespace {
 
-constexpr int kMaxTasks = 65536;
 constexpr const char* kWho = "Slurm";
 constexpr const char* kRemedy = "expected what srun sets; try srun, or TF_CONFIG by hand";
 
 int require_int(const Environment& environment, std::string_view name, int smallest) {
   static_cast<void>(environment.at(kWho, name, kRemedy));
-  return *environment.find_int(name, smallest, kMaxTasks);
-}
-
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> parts;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    parts.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return parts;
+  return *environment.find_int(name, smallest, internal::kMostTasks);
 }
 
 /// The GPUs of this node by the names that CUDA_VISIBLE_DEVICES uses.
@@ -44,10 +32,11 @@ std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
                                       const Environment& environment) {
   const std::optional<std::string> visible = environment.find("CUDA_VISIBLE_DEVICES");
   std::vector<std::string> names;
-  if (visible && *visible != "-1" && *visible != "NoDevFiles") names = split(*visible);
+  if (visible && *visible != "-1" && *visible != "NoDevFiles") names = split_text(*visible);
   const int listed = static_cast<int>(names.size());
   const int wanted = options.gpus_per_node.value_or(
-      visible ? listed : environment.find_int("SLURM_GPUS_ON_NODE", 0, kMaxTasks).value_or(0));
+      visible ? listed
+              : environment.find_int("SLURM_GPUS_ON_NODE", 0, internal::kMostTasks).value_or(0));
   if (wanted < 0 || (visible && wanted > listed)) {
     internal::fail_place("gpus_per_node", concat("0 to ", listed, " as CUDA_VISIBLE_DEVICES lists"),
                          concat(wanted));
@@ -94,9 +83,9 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
   // Each number may be large: all together are more than an int has.
   const auto placed =
       std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), std::int64_t{0});
-  if (placed > kMaxTasks) {
+  if (placed > internal::kMostTasks) {
     internal::fail_place(options.tasks_per_node ? "tasks_per_node" : "SLURM_STEP_TASKS_PER_NODE",
-                         concat("at most ", kMaxTasks, " tasks in all"),
+                         concat("at most ", internal::kMostTasks, " tasks in all"),
                          concat(placed, " on ", nodes.size(), " nodes"));
   }
   if (!options.tasks_per_node && placed != num_tasks) {
@@ -118,7 +107,7 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
 void SlurmResolver::Layout::read_tasks_per_node(const SlurmResolverOptions& options,
                                                 const Environment& environment) {
   if (options.tasks_per_node) {
-    if (*options.tasks_per_node < 1 || *options.tasks_per_node > kMaxTasks) {
+    if (*options.tasks_per_node < 1 || *options.tasks_per_node > internal::kMostTasks) {
       internal::fail_place("tasks_per_node", "at least 1", concat(*options.tasks_per_node));
     }
     tasks_per_node.assign(nodes.size(), *options.tasks_per_node);
@@ -180,8 +169,8 @@ SlurmResolver::SlurmResolver(const SlurmResolverOptions& options, const Environm
   internal::FilledJobs filled =
       internal::fill_jobs(options.jobs, layout.addresses(options.port_base), layout.rank, kWho);
   cluster_ = internal::checked_addresses(filled.cluster, "Slurm.cluster");
-  apply({filled.own ? std::optional(filled.own->type) : std::nullopt,
-         filled.own ? std::optional(filled.own->index) : std::nullopt, options.rpc_layer, ""});
+  if (filled.own) apply({.task_type = filled.own->type, .task_id = filled.own->index});
+  apply({.rpc_layer = options.rpc_layer});
   const std::optional<std::string> job = environment.first_of({"TUTTI_JOB_ID", "SLURM_JOB_ID"});
   job_id_ = job.value_or("");
   if (const auto step = environment.find("SLURM_STEP_ID"); job && step) job_id_ += "." + *step;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tutti/cluster/cluster_resolver.h"
 
@@ -26,7 +27,13 @@ struct StaticResolverOptions {
 ///                             .task_id = 1});
 class StaticResolver : public ClusterResolver {
  public:
-  explicit StaticResolver(ClusterSpec cluster, StaticResolverOptions options = {});
+  explicit StaticResolver(ClusterSpec cluster, StaticResolverOptions options = {})
+      : cluster_(std::move(cluster)),
+        master_(std::move(options.master)),
+        name_(std::move(options.name)),
+        num_accelerators_(std::move(options.num_accelerators)) {
+    apply({options.task_type, options.task_id, options.rpc_layer, options.environment});
+  }
 
   std::string name() const override { return name_; }
   ClusterSpec cluster_spec() const override { return cluster_; }
@@ -34,7 +41,11 @@ class StaticResolver : public ClusterResolver {
 
  protected:
   /// The address of a task only when type and id are asked for; else `master` of the options.
-  std::string find_master(const MasterQuery& query) const override;
+  std::string find_master(const MasterQuery& query) const override {
+    if (!query.task_type || !query.task_id) return format_master_url(master_, query.rpc_layer);
+    return format_master_url(cluster_.task_address(*query.task_type, *query.task_id),
+                             query.rpc_layer);
+  }
 
  private:
   ClusterSpec cluster_;

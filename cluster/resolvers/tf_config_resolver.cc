@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/checked_addresses.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 #include "tutti/core/list_text.h"
 
@@ -35,21 +35,13 @@ bool is_misspelt(std::string_view word, std::string_view known) {
          word[front + 1] == known[front];
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
-
 // Other programs add members of their own, so only what was surely meant otherwise is refused.
 template <std::size_t kCount>
 void check_spelling(const JsonPlace& place, const std::array<std::string_view, kCount>& known) {
   for (const Json::Member& member : place.value().as_object()) {
     if (std::ranges::find(known, member.first) != known.end()) continue;
     for (const std::string_view name : known) {
-      if (!is_misspelt(lower(member.first), name)) continue;
+      if (!is_misspelt(internal::lower_case(member.first), name)) continue;
       internal::fail_place(internal::member_path(place.path(), member.first),
                            concat("the member ", name), internal::shown(Json(member.first)),
                            "correct the spelling");
@@ -170,8 +162,8 @@ TfConfigResolver::TfConfigResolver(std::string_view text, const ResolverOverride
   const std::string where = read_text(config, "environment", "a text").value_or("");
   std::optional<Task> task;
   if (const auto place = config.find("task")) task = read_task(*place);
-  apply({task ? std::optional(task->type) : std::nullopt,
-         task ? std::optional(task->index) : std::nullopt, read_rpc_layer(config), where});
+  if (task) apply({.task_type = task->type, .task_id = task->index});
+  apply({.rpc_layer = read_rpc_layer(config), .environment = where});
   apply(overrides);
   if (!this->task()) return;
   const std::string path = source_ + ".task";

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/union_resolver.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -9,52 +10,30 @@
 namespace tutti {
 namespace {
 
-using Addresses = std::map<int, std::string>;
-
-/// One job of all clusters that have it.
-class JobMerger {
- public:
-  explicit JobMerger(std::string job) : job_(std::move(job)) {}
-
-  void add(const JobTasks& tasks) {
-    parts_.push_back(&tasks);
-    all_dense_ = all_dense_ && tasks.is_dense();
-  }
-
-  JobTasks merged() const {
-    Addresses merged;
-    for (const JobTasks* const part : parts_) {
-      const int offset = all_dense_ ? static_cast<int>(merged.size()) : 0;
-      for (const auto& [index, address] : part->addresses()) {
-        insert(merged, offset + index, address);
-      }
+/// One job, of all clusters that have it.
+JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts) {
+  const bool all_dense = std::ranges::all_of(parts, &JobTasks::is_dense);
+  std::map<int, std::string> merged;
+  for (const JobTasks* const part : parts) {
+    const int offset = all_dense ? static_cast<int>(merged.size()) : 0;
+    for (const auto& [index, address] : part->addresses()) {
+      const auto [known, is_new] = merged.emplace(offset + index, address);
+      if (is_new) continue;
+      fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ",
+           Task{job, offset + index}, ", at ", known->second, " and at ", address,
+           "; try lists without indices, which are put one behind the other");
     }
-    return merged;
   }
-
- private:
-  void insert(Addresses& merged, int index, const std::string& address) const {
-    const auto [known, is_new] = merged.emplace(index, address);
-    if (is_new) return;
-    fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ", Task{job_, index},
-         ", at ", known->second, " and at ", address,
-         "; try lists without indices, which are put one behind the other");
-  }
-
-  std::string job_;
-  std::vector<const JobTasks*> parts_;
-  bool all_dense_ = true;
-};
+  return merged;
+}
 
 ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
-  std::map<std::string, JobMerger> mergers;
+  std::map<std::string, std::vector<const JobTasks*>> parts;
   for (const ClusterSpec& cluster : clusters) {
-    for (const auto& [job, tasks] : cluster.as_dict()) {
-      mergers.try_emplace(job, job).first->second.add(tasks);
-    }
+    for (const auto& [job, tasks] : cluster.as_dict()) parts[job].push_back(&tasks);
   }
   ClusterSpec::Jobs jobs;
-  for (const auto& [job, merger] : mergers) jobs.emplace(job, merger.merged());
+  for (const auto& [job, of_job] : parts) jobs.emplace(job, merge(job, of_job));
   return ClusterSpec(std::move(jobs));
 }
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/rpc/call_identity.h"
@@ -18,12 +19,6 @@ namespace {
 
 /// Calls of a client without an answer.
 constexpr std::size_t kMostCalls = 65536;
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// As long as it takes to start a process on a busy machine.
-constexpr Duration kTryOftenFor = std::chrono::seconds(3);
-constexpr Duration kTryMuchLater = std::chrono::milliseconds(250);
-constexpr Duration kLongestAttempt = std::chrono::seconds(2);
-constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
 /// Once or twice a server that is just ending may refuse.
 constexpr int kRefusals = 3;
 /// So many TLS handshakes that failed one after the other were not damaged on their way.
@@ -31,39 +26,83 @@ constexpr int kTlsFailures = 10;
 
 TimePoint now() { return Clock::system().now(); }
 
-Endpoint parse_target(const std::string& text) {
-  constexpr std::string_view kScheme = "grpc://";
-  if (text.starts_with(kScheme)) {
-    if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
-  }
-  fail(ErrorCode::kInvalidArgument, "rpc: the target '", text,
-       "'; expected grpc://host:port, as RpcServer::target() gives it");
+}  // namespace
+
+PendingReply::PendingReply(std::shared_ptr<const std::string> what)
+    : what_(std::move(what)), begin_(Clock::system().now()) {}
+
+bool PendingReply::is_ready() const {
+  MutexLock lock(mutex_);
+  return is_ready_;
 }
 
-}  // namespace
+bool PendingReply::wait_until_ready(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  return changed_.wait_until(mutex_, deadline,
+                             [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
+}
+
+void PendingReply::when_ready(std::function<void()> told) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_ready_) {
+      told_ = std::move(told);
+      return;
+    }
+  }
+  told();
+}
+
+Packet PendingReply::wait(TimePoint deadline) {
+  (void)wait_until_ready(deadline);
+  MutexLock lock(mutex_);
+  if (!is_ready_) {
+    fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
+         seconds_text(Clock::system().now() - begin_), " s");
+  }
+  if (error_) throw *error_;
+  if (std::exchange(is_taken_, true)) {
+    fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
+         ": the answer was taken before; expected one successful wait() per reply");
+  }
+  return std::move(answer_);
+}
+
+void PendingReply::settle(Packet answer, std::optional<Error> error) {
+  std::function<void()> told;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_ready_, true)) return;
+    answer_ = std::move(answer);
+    error_ = std::move(error);
+    changed_.notify_all();
+    told.swap(told_);
+  }
+  if (told) told();
+}
 
 ClientSession::ClientSession(const std::string& target, RpcMethod method,
                              const RpcClientOptions& options)
-    : endpoint_(parse_target(target)),
+    : endpoint_(parse_grpc_target("rpc", target)),
       method_(method),
       options_(options),
       server_name_(options.server.job.empty()
                        ? concat("the server at ", endpoint_.to_string())
                        : concat(options.server, " (", endpoint_.to_string(), ")")),
       what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
-      caller_(make_caller(options, new_run_nonce())) {}
+      caller_(make_caller(options, new_run_nonce())) {
+  connect_at_start();
+}
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED)};
   }
-  auto stream = std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
-                                               [weak = weak_from_this()](CallMessage message) {
-                                                 if (const auto self = weak.lock())
-                                                   self->take(std::move(message));
-                                               });
+  auto stream =
+      std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
+                                     [this](CallMessage message) { take(std::move(message)); });
   auto server = stream->wait_for_server(end);
   if (!server) return failed_attempt(*stream, end);
   return {.stream = std::move(stream), .server = *std::move(server)};
@@ -78,7 +117,7 @@ ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimeP
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return {.reason = "it does not answer"};
   }
-  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   const ConnectFailure failure = connect_failure(status, channel, deadline);
   return {.reason = status.ok() ? "it is no server of calls" : failure.reason,
           .is_other_job = failure.is_other_job};
@@ -87,7 +126,7 @@ ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimeP
 void ClientSession::connect_at_start() {
   const TimePoint begin = now();
   const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
-  TimePoint say_at = deadline_after(begin, options_.say_every);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   int num_tls_failures = 0;
   for (;;) {
     if (options_.interruption) options_.interruption->check();
@@ -117,9 +156,9 @@ void ClientSession::connect_at_start() {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " waits for ", server_name_, " since ",
                       seconds_text(now() - begin), " s: ", attempt.reason));
-      say_at = deadline_after(now(), options_.say_every);
+      say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    Clock::system().sleep_for(kTryAgain);
+    Clock::system().sleep_for(durations::kTryAgain);
   }
 }
 
@@ -225,7 +264,7 @@ bool ClientSession::is_over() const {
 
 std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
   const TimePoint begin = now();
-  TimePoint say_at = deadline_after(begin, options_.say_every);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   std::string reason = why;
   int num_refusals = 0;
   while (!is_over()) {
@@ -260,10 +299,11 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
     if (now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " tries to reach ", server_name_, " again since ",
                       seconds_text(away), " s: ", reason));
-      say_at = deadline_after(now(), options_.say_every);
+      say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    const bool is_young = away < kTryOftenFor;
-    stop_.wait_until(deadline_after(now(), is_young ? kTryAgain : kTryMuchLater));
+    const bool is_young = away < durations::kTryOftenFor;
+    stop_.wait_until(
+        deadline_after(now(), is_young ? durations::kTryAgain : durations::kTryMuchLater));
   }
   return nullptr;
 }
@@ -286,7 +326,8 @@ void ClientSession::give_up(const Error& error, bool lasts) {
 
 void ClientSession::fail_all(const Error& error) { give_up(error, true); }
 
-void ClientSession::leave() {
+/// The thread ends when its last stream has, so none takes answers afterwards.
+ClientSession::~ClientSession() {
   std::shared_ptr<ClientStream> stream;
   Calls calls;
   const Error cancelled(ErrorCode::kCancelled,
@@ -298,7 +339,7 @@ void ClientSession::leave() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), kLongestGoodBye));
+  if (stream) stream->leave(deadline_after(now(), durations::kLongestGoodBye));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();
@@ -327,3 +368,9 @@ std::uint64_t ClientSession::server_incarnation() const {
 }
 
 }  // namespace tutti::internal
+
+std::unique_ptr<tutti::RpcClient> tutti::RpcClient::connect(const std::string& target,
+                                                            RpcMethod method,
+                                                            const RpcClientOptions& options) {
+  return std::make_unique<internal::ClientSession>(target, method, options);
+}

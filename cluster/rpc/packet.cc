@@ -1,14 +1,23 @@
-// Parts of a payload that lies in pieces.
+// Parts of a payload that lies in pieces; payloads in buffers of the host's allocator.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/packet.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
+namespace {
+
+/// Keeps a buffer, and is how the owner of bytes is known to do so.
+struct BufferKeeper {
+  BufferRef buffer;
+  void operator()(const void*) const {}
+};
+
+}  // namespace
 
 std::size_t Packet::payload_bytes() const {
   std::size_t total = 0;
@@ -35,6 +44,18 @@ SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t c
     done += n;
   }
   return memory.shared();
+}
+
+internal::PayloadMemory::PayloadMemory(std::size_t count) {
+  if (count == 0) return;
+  BufferRef buffer = BufferRef::allocate(count);
+  bytes_ = {buffer->data(), count};
+  owner_ = std::shared_ptr<const void>(bytes_.data(), BufferKeeper{std::move(buffer)});
+}
+
+BufferRef internal::buffer_of(const SharedBytes& bytes) {
+  const auto* const keeper = std::get_deleter<BufferKeeper>(bytes.owner);
+  return keeper ? keeper->buffer : BufferRef();
 }
 
 }  // namespace tutti

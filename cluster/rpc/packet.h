@@ -7,7 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "tutti/tensor/buffer.h"
+
 namespace tutti {
+
+/// The methods of the services in cluster/proto that are streams of calls (calls.proto): Apply and
+/// Order of ParameterServer, Run of Worker, Operate of Session.
+enum class RpcMethod { kApply, kOrder, kRun, kOperate };
 
 /// Bytes and what keeps them as they are: they do not change while `owner` lives. A value.
 struct SharedBytes {
@@ -32,5 +38,28 @@ inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 /// Bytes `first` to `first + count` of a payload: without a copy where they lie in one piece,
 /// else in new memory aligned to 64 bytes. Throws kDataLoss when the payload is shorter.
 SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t count);
+
+namespace internal {
+
+/// New bytes, aligned to 64, with undefined content, from the host's caching allocator: whoever
+/// receives large payloads one after the other gets warm pages. Copies name the same bytes. Throws
+/// kResourceExhausted.
+class PayloadMemory {
+ public:
+  PayloadMemory() = default;
+  explicit PayloadMemory(std::size_t count);
+  std::span<std::byte> bytes() const { return bytes_; }
+  /// The same, for readers.
+  SharedBytes shared() const { return {bytes_, owner_}; }
+
+ private:
+  std::span<std::byte> bytes_;
+  std::shared_ptr<const void> owner_;
+};
+
+/// The memory that received bytes are a part of: null for those that are in no PayloadMemory.
+BufferRef buffer_of(const SharedBytes& bytes);
+
+}  // namespace internal
 
 }  // namespace tutti

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,8 +10,8 @@
 
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 
@@ -26,16 +25,15 @@ struct RpcClientOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// For reaching the server at first; meanwhile a line every `say_every` names it. Raised, the
+  /// For reaching the server at first; meanwhile a line every 4.5 s names it. Raised, the
   /// interruption ends that.
-  Duration connect_timeout = std::chrono::seconds(300);
+  Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
-  Duration say_every = std::chrono::milliseconds(4500);
   /// A connection that broke is opened anew, and calls without an answer are sent again in their
   /// order; only after this long without one they end with kUnavailable. A server that was started
   /// again in the meantime (another incarnation) ends them at once with kAborted, unless
   /// `survives_restarts`.
-  Duration patience = std::chrono::seconds(30);
+  Duration patience = durations::kServerPatience;
   bool survives_restarts = false;
 };
 

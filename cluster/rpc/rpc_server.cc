@@ -6,9 +6,7 @@
 
 #include "parameter_server.grpc.pb.h"
 #include "session.grpc.pb.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/grpc/grpc_server.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/cluster/rpc/server_core.h"
 #include "worker.grpc.pb.h"
 
@@ -58,23 +56,6 @@ class SessionService final
   ServerCore& core_;
 };
 
-internal::Endpoint checked_endpoint(const RpcServerOptions& options) {
-  if (options.bytes_per_client == 0 || options.longest_payload == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "RpcServer: expected bytes_per_client and longest_payload above 0");
-  }
-  const auto endpoint = internal::parse_listen_address(options.address);
-  if (!endpoint) {
-    fail(ErrorCode::kInvalidArgument, "RpcServer: the address '", options.address,
-         "'; expected host:port, for example 127.0.0.1:4711 (port 0 takes a free one)");
-  }
-  check_exposure("RpcServer", endpoint->host,
-                 {.has_secret = options.secret.is_set(),
-                  .has_tls = options.tls.is_set(),
-                  .allow_insecure_network = options.allow_insecure_network});
-  return *endpoint;
-}
-
 class GrpcRpcServer final : public RpcServer {
  public:
   GrpcRpcServer(const RpcServerOptions& options, RpcHandlers handlers,
@@ -84,7 +65,7 @@ class GrpcRpcServer final : public RpcServer {
                 {&parameter_server_, &worker_, &session_}) {}
   ~GrpcRpcServer() override {
     core_.cancel_all();
-    server_.shutdown(std::chrono::seconds(1));
+    server_.shutdown(durations::kLongestReport);
   }
   std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }
 
@@ -99,7 +80,15 @@ class GrpcRpcServer final : public RpcServer {
 }  // namespace
 
 std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, RpcHandlers handlers) {
-  const internal::Endpoint endpoint = checked_endpoint(options);
+  if (options.bytes_per_client == 0 || options.longest_payload == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "RpcServer: expected bytes_per_client and longest_payload above 0");
+  }
+  const internal::Endpoint endpoint =
+      internal::checked_listen_address("RpcServer", options.address,
+                                       {.has_secret = options.secret.is_set(),
+                                        .has_tls = options.tls.is_set(),
+                                        .allow_insecure_network = options.allow_insecure_network});
   return std::make_unique<GrpcRpcServer>(options, std::move(handlers), endpoint);
 }
 

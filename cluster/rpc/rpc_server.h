@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,9 +9,9 @@
 
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/member.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -74,7 +73,7 @@ struct RpcServerOptions {
   /// from.
   std::size_t bytes_per_client = std::size_t{256} << 20;
   std::size_t longest_payload = std::size_t{4} << 30;
-  Duration linger = std::chrono::seconds(5);
+  Duration linger = durations::kUnreachableAfter;
 };
 
 /// A running server, with health checking and reflection; methods without a handler answer

@@ -15,20 +15,6 @@ constexpr std::size_t kSmallPayload = 65536;
 
 }  // namespace
 
-/// Room of the budget that a request takes until nobody needs its bytes.
-class ServerSession::Lease {
- public:
-  Lease(std::shared_ptr<ServerSession> session, std::size_t bytes)
-      : session_(std::move(session)), bytes_(bytes) {}
-  ~Lease() { session_->release(bytes_); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
- private:
-  const std::shared_ptr<ServerSession> session_;
-  const std::size_t bytes_;
-};
-
 class ServerSession::Call final : public RpcCall {
  public:
   Call(std::shared_ptr<ServerSession> session, CallMessage message)
@@ -107,14 +93,16 @@ bool ServerSession::attach(const std::shared_ptr<ServerStream>& stream) {
 }
 
 std::shared_ptr<void> ServerSession::lease(const ServerStream& stream, std::size_t bytes) {
-  MutexLock lock(mutex_);
-  // One that is longer than all the room is taken when it is the only one.
-  if (leased_ > 0 && leased_ + bytes > most_bytes_) {
-    is_short_ = is_short_ || stream_.get() == &stream;
-    return nullptr;
+  {
+    MutexLock lock(mutex_);
+    // One that is longer than all the room is taken when it is the only one.
+    if (leased_ > 0 && leased_ + bytes > most_bytes_) {
+      is_short_ = is_short_ || stream_.get() == &stream;
+      return nullptr;
+    }
+    leased_ += bytes;
   }
-  leased_ += bytes;
-  return std::make_shared<Lease>(shared_from_this(), bytes);
+  return {this, [self = shared_from_this(), bytes](void*) { self->release(bytes); }};
 }
 
 void ServerSession::release(std::size_t bytes) {

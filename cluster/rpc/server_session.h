@@ -47,7 +47,6 @@ class ServerSession final : public std::enable_shared_from_this<ServerSession> {
 
  private:
   class Call;
-  class Lease;
   void answer(CallMessage message);
   void release(std::size_t bytes);
   void start_worker() TUTTI_REQUIRES(mutex_);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_spec.h"
-#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/control/member.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
 

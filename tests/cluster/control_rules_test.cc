@@ -192,7 +192,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   std::vector<internal::MemberRecord*> pointers;
   for (auto& record : records) pointers.push_back(&record);
-  const auto finding = internal::find_deadlock(pointers, at(2s), {});
+  const auto finding = internal::find_deadlock(pointers, at(2s));
   if (!finding) return "";
   EXPECT_TRUE(finding->is_fatal);
   EXPECT_EQ(finding->code, ErrorCode::kInvalidArgument);
@@ -301,20 +301,20 @@ TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
   // The server has old news: both in step 2. The first one is past it.
   auto proposal = server.request("worker 1: SIGTERM", {{1, 2}, {2, 2}}, at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_EQ(proposal->step, 2u);
+  EXPECT_EQ(proposal->step(), 2u);
   EXPECT_FALSE(server.request("again", {{1, 2}}, at(0s)));
   const auto yes = b.take(*proposal), no = a.take(*proposal);
-  EXPECT_TRUE(yes->accepts);
-  EXPECT_FALSE(no->accepts);
+  EXPECT_TRUE(yes->accepts());
+  EXPECT_FALSE(no->accepts());
   EXPECT_FALSE(server.answer(2, *yes, at(0s)));
   proposal = server.answer(1, *no, at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_EQ(proposal->step, 4u);  // with room for one more
-  EXPECT_EQ(proposal->round, 2u);
+  EXPECT_EQ(proposal->step(), 4u);  // with room for one more
+  EXPECT_EQ(proposal->round(), 2u);
   EXPECT_FALSE(server.answer(1, *a.take(*proposal), at(0s)));
   proposal = server.answer(2, *b.take(*proposal), at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_TRUE(proposal->is_final);
+  EXPECT_TRUE(proposal->is_final());
   for (internal::StopGate* gate : {&a, &b}) {
     EXPECT_FALSE(gate->final_step());
     EXPECT_FALSE(gate->take(*proposal));
@@ -336,11 +336,11 @@ TEST(StopAgreement, G17_EndsThoughMembersAreFasterThanMessages) {
   };
   auto proposal = server.request("x", {{1, 1}}, at(0s));
   int num_rounds = 0;
-  while (proposal && !proposal->is_final && ++num_rounds < 20) {
+  while (proposal && !proposal->is_final() && ++num_rounds < 20) {
     run(5);  // while the proposal is on its way
     proposal = server.answer(1, *gate.take(*proposal), at(0s));
   }
-  EXPECT_TRUE(proposal && proposal->is_final);
+  EXPECT_TRUE(proposal && proposal->is_final());
   EXPECT_LT(num_rounds, 6);
 }
 
@@ -352,27 +352,36 @@ TEST(StopAgreement, G17_AnUnreachableMemberHoldsNobodyUp) {
   EXPECT_FALSE(server.tick(at(1900ms)));
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
-  EXPECT_TRUE(server.current()->is_final);
+  EXPECT_TRUE(server.current()->is_final());
   // Or it is known to be gone.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
-  EXPECT_TRUE(other.forget(2)->is_final);
+  EXPECT_TRUE(other.forget(2)->is_final());
+}
+
+v1::StopProposal proposed(bool is_final) {
+  v1::StopProposal proposal;
+  proposal.set_round(1);
+  proposal.set_step(1);
+  proposal.set_is_final(is_final);
+  proposal.set_reason("x");
+  return proposal;
 }
 
 TEST(StopGate, WaitsAtTheProposedStepForTheFinalWord) {
   const testing::HangWatchdog watchdog("stop gate");
   internal::StopGate gate;
-  (void)gate.take({1, 1, false, "x"});
+  (void)gate.take(proposed(false));
   const auto server = Executor::system().start("server", [&gate] {
     Clock::system().sleep_for(20ms);
-    (void)gate.take({1, 1, true, "x"});
+    (void)gate.take(proposed(true));
   });
   EXPECT_TRUE(gate.stops_after(1, deadline_after(Clock::system().now(), 60s)));
 }
 
 TEST(StopGate, GoesOnWhenNoFinalWordComes) {
   internal::StopGate gate;
-  (void)gate.take({1, 1, false, "x"});
+  (void)gate.take(proposed(false));
   EXPECT_FALSE(gate.stops_after(1, deadline_after(Clock::system().now(), 5ms)));
   EXPECT_EQ(gate.current_step(), 2u);
 }

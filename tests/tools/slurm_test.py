@@ -74,6 +74,8 @@ class Cluster:
         configuration.write_text(CONFIGURATION.format(host=host, user=getpass.getuser(), folder=self.folder,
                                                       ports=free_ports(2)), encoding="utf-8")
         self.environment = {"PATH": PATH, "HOME": str(self.folder), "SLURM_CONF": str(configuration)}
+        sanitizer = os.environ.get("TSAN_OPTIONS")
+        self.environment |= {"TSAN_OPTIONS": sanitizer} if sanitizer else {}
         self.log = open(self.folder / "log", "w", encoding="utf-8")
         self.daemons = [self.start("slurmctld", "-D"), self.start("slurmd", "-D", "-N", "localhost")]
         self.wait(lambda: "idle" in self.command("sinfo", "--noheader", "-o", "%t"), "an idle node")

@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/tensor_in_buffer.h"
 

@@ -1,16 +1,29 @@
-// Giving numbered tasks to named jobs.
+// Addresses, each once, and numbered tasks as those of jobs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/cluster/resolvers/found_tasks.h"
 
 #include <algorithm>
+#include <map>
 
+#include "tutti/cluster/address.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr int kMaxTasks = 65536;
+/// host:port, each once in the whole cluster. `paths` are those of the addresses before it.
+void check_address(std::string_view address, const std::string& path,
+                   std::map<std::string, std::string>& paths) {
+  if (const auto problem = find_address_problem(address)) {
+    fail_place(path, problem->expected, shown(Json(address)), problem->remedy);
+  }
+  const auto [known, is_new] = paths.emplace(lower_case(address), path);
+  if (is_new) return;
+  fail_place(path, "an address that no other task has",
+             concat(shown(Json(address)), ", which is also ", known->second),
+             "give each task a port of its own");
+}
 
 std::string describe(const JobCounts& jobs) {
   std::vector<std::string> parts;
@@ -20,6 +33,28 @@ std::string describe(const JobCounts& jobs) {
 
 }  // namespace
 
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path) {
+  std::map<std::string, std::string> paths;  // by address
+  for (const auto& [job, tasks] : cluster.as_dict()) {
+    const std::string at = member_path(path, job);
+    for (const auto& [index, address] : tasks.addresses()) {
+      check_address(address, element_path(at, static_cast<std::size_t>(index)), paths);
+    }
+    if ((job == "chief" || job == "evaluator") && tasks.addresses().size() > 1) {
+      fail_place(at, concat("at most one ", job), concat(tasks.addresses().size(), " addresses"));
+    }
+  }
+  return cluster;
+}
+
 JobCounts parse_job_counts(std::string_view text, std::string_view source) {
   JobCounts jobs;
   for (std::string_view rest = text;;) {
@@ -28,7 +63,7 @@ JobCounts parse_job_counts(std::string_view text, std::string_view source) {
     const std::size_t equals = std::min(entry.find('='), entry.size());
     const std::string_view job = entry.substr(0, equals);
     const auto count =
-        equals < entry.size() ? parse_index(entry.substr(equals + 1), kMaxTasks) : std::nullopt;
+        equals < entry.size() ? parse_index(entry.substr(equals + 1), kMostTasks) : std::nullopt;
     const bool is_new = std::ranges::none_of(jobs, [&](const auto& j) { return j.first == job; });
     if (job.empty() || !count || !is_new) {
       fail_place(source, "jobs and their numbers of tasks, each once, such as chief=1,worker=3",

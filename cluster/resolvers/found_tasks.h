@@ -1,4 +1,5 @@
-// Giving numbered tasks of a launcher to named jobs, in order.
+// What resolvers share: checking the addresses that were found, and giving numbered tasks of a
+// launcher to named jobs, in order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +12,16 @@
 #include "tutti/cluster/cluster_spec.h"
 
 namespace tutti::internal {
+
+inline constexpr int kMostTasks = 65536;
+
+/// ASCII letters in lower case.
+std::string lower_case(std::string_view text);
+
+/// The cluster itself, when each address is host:port and no other task's, and there is at most one
+/// chief and one evaluator. Throws kInvalidArgument, one line that begins with `path` and the place
+/// below it ("SM_HOSTS.worker[1]").
+const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path);
 
 using JobCounts = std::vector<std::pair<std::string, int>>;
 
