@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/parameter_server/cached_reads.h"                 // reading once
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"  // the closure of a thread
+#include "tutti/strategy/parameter_server/cached_reads.h"            // reading once
+#include "tutti/strategy/parameter_server/client/closure_context.h"  // the closure of a thread
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
 #include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks

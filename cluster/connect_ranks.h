@@ -2,55 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 
-#include "tutti/cluster/net/job_secret.h"
+#include "tutti/cluster/net/connect_options.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
 
-class Interruption;  // cluster/interruption.h
-
-/// How ranks find and reach each other. `way`, `key_prefix`, `secret` and `job_id` are the same on
-/// all ranks; addresses and times are each rank's own.
-struct ConnectOptions {
-  /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
-  /// memory for it; TCP with the others. The other two force one of them.
-  enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
-  /// For TCP: of this machine, as the other ranks reach it.
-  std::string address = "127.0.0.1";
-  /// For TCP through mapped ports: where this rank listens ("0.0.0.0:5000"; empty: at a free port
-  /// of `address`), and where the others reach it ("203.0.113.7:31000"; empty: there, by
-  /// `address`).
-  std::string listen_at = "";
-  std::string reached_at = "";
-  /// For finding and connecting all ranks.
-  Duration timeout = std::chrono::seconds(30);
-  /// In front of the group's keys in the store. Groups that exist at once need different ones.
-  std::string key_prefix = "ranks";
-  /// Messages that came before their recv() are kept, this much in all; beyond it the connection
-  /// that brings more fails with kResourceExhausted.
-  std::size_t bytes_kept = std::size_t{1} << 30;
-  /// Of each ring of shared memory: a power of two from 4 KiB to 1 GiB. 0: 256 KiB, less with many
-  /// ranks.
-  std::size_t ring_bytes = 0;
-  /// The most that a rank can allocate in HostMemory: addresses, not memory; less where files may
-  /// not be so large.
-  std::size_t place_bytes = std::size_t{1} << 34;
-  /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
-  /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
-  JobSecret secret = {};
-  /// Ranks of other jobs are refused. "": TUTTI_JOB_ID.
-  std::string job_id = {};
-  /// Listens at such an address without a secret: for closed laboratory networks.
-  bool allow_insecure_network = false;
-  /// Another thread ends connecting by it: connect_ranks() throws its reason at once. (Waiting for
-  /// a value of the store is the store's own.) May be null.
-  std::shared_ptr<const Interruption> interruption = nullptr;
-};
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
 ConnectOptions::Way parse_way(std::string_view text);
 

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"

@@ -7,7 +7,6 @@
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
-#include "tutti/cross_device_ops/local/local_ops.h"
 
 namespace tutti {
 namespace {

@@ -3,10 +3,10 @@
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 #include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/multi_worker/state_digest.h"
-#include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
+#include "tutti/strategy/state_digest.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/strategy/team_setup.h"
 
 namespace tutti {
 namespace {

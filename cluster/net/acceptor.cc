@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/interruption.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

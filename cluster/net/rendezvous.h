@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/net/connect_options.h"
 #include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {

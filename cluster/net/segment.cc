@@ -16,7 +16,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/interruption.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 

@@ -8,7 +8,7 @@
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
-#include "tutti/cross_device_ops/plugin/meeting_engine.h"
+#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 // A CrossDeviceOps that spans processes, as the engine of one rank's communicator: headers by
 // messages, data by the operation.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/meeting_engine.h"
+#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 
 #include <sys/random.h>
 

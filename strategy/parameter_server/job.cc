@@ -17,8 +17,8 @@
 #include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/parameter_server/protocol/durations.h"
-#include "tutti/strategy/parameter_server/rpc_options.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
+#include "tutti/strategy/parameter_server/session/rpc_options.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {

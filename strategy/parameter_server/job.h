@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/strategy/parameter_server/job_watch.h"
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti {
 class CoordinatedStrategy;

@@ -9,7 +9,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
 #include "tutti/strategy/parameter_server/protocol/durations.h"
-#include "tutti/strategy/parameter_server/rpc_options.h"
+#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

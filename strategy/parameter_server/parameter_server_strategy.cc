@@ -8,8 +8,6 @@
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/multi_worker/state_digest.h"
-#include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/client/first_values.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
@@ -19,7 +17,9 @@
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/shard_placement.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
+#include "tutti/strategy/state_digest.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/strategy/team_setup.h"
 
 namespace tutti {
 namespace {

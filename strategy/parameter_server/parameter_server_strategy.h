@@ -11,10 +11,10 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/worker_group_options.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
-#include "tutti/strategy/parameter_server/server.h"
-#include "tutti/strategy/parameter_server/server_statistics.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
+#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 namespace tutti::internal {
 

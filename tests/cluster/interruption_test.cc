@@ -1,6 +1,6 @@
 // Connecting ends when somebody learns that a peer is lost, whatever this rank waits for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/control/control_client.h"
 
 #include <gtest/gtest.h>

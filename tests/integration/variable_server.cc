@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 int main() {
   const auto server = tutti::Server::create_local_server();

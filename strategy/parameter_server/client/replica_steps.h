@@ -10,8 +10,8 @@
 #include <span>
 
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 namespace tutti::internal {
 

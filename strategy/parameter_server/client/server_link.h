@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/client/update_origin.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {

@@ -3,7 +3,7 @@
 #include "tutti/strategy/parameter_server/client/update_origin.h"
 
 #include "tutti/strategy/local_replica.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {

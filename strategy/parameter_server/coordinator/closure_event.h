@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 
 namespace tutti::internal {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 
 namespace tutti::internal {

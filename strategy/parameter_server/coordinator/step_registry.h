@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti::internal {

@@ -9,7 +9,7 @@
 #include <string>
 #include <variant>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_event.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 

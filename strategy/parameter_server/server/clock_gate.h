@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/strategy/parameter_server/server/stored_shard.h"
-#include "tutti/strategy/parameter_server/server_statistics.h"
 
 namespace tutti::internal {
 

@@ -9,7 +9,7 @@
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/rpc_options.h"
+#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/rpc_options.h"
+#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

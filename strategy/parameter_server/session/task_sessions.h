@@ -13,7 +13,7 @@
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 #include "tutti/strategy/parameter_server/session/task_session.h"
 
 namespace tutti::internal {

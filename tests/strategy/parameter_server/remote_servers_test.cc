@@ -6,7 +6,7 @@
 #include <array>
 
 #include "tests/strategy/parameter_server/counting_servers.h"
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 namespace tutti::remote_servers_tests {
 

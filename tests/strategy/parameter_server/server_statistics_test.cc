@@ -1,6 +1,6 @@
 // What servers tell of themselves: lateness of gradients, reads, and the way over a connection.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server_statistics.h"
+#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
 #include <gmock/gmock.h>
 

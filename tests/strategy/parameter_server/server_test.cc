@@ -1,6 +1,6 @@
 // A server that a resolver describes: which task, by which wire.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

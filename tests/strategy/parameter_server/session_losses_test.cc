@@ -6,7 +6,7 @@
 #include "tests/support/multi_process_runner.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 #include "tutti/strategy/parameter_server/session/session.h"
 
 namespace tutti {

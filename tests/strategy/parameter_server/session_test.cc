@@ -9,7 +9,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 #include "tutti/strategy/parameter_server/session/task_optimizer.h"
 
 namespace tutti {

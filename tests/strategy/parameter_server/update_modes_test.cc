@@ -1,6 +1,6 @@
 // Modes by name, workers that do not wait for one another, and what is refused.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 #include <atomic>
 #include <map>

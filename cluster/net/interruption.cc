@@ -1,6 +1,6 @@
 // A reason, and an event that poll() sees.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/interruption.h"
+#include "tutti/cluster/net/interruption.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // The closure of a thread is a thread-local pointer that a scope sets and puts back.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/client/closure_context.h"
 
 #include <algorithm>
 #include <utility>

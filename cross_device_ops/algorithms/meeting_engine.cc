@@ -1,6 +1,6 @@
 // Headers by messages, data another way.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/meeting_engine.h"
+#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 
 #include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/told_reason.h"

@@ -6,7 +6,7 @@
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/cluster/worker_group_options.h"
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Names of modes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/parameter_server_modes.h"
+#include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 #include "tutti/core/error.h"
 

@@ -1,6 +1,6 @@
 // Serving variables, and knowing who still needs them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 #include <map>
 #include <set>
@@ -9,9 +9,9 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/rpc_options.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/session/rpc_options.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // Numbers of servers: added up, and as a row of integers that travels.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server_statistics.h"
+#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
 #include <algorithm>
 #include <limits>
