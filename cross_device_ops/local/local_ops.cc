@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tutti/cross_device_ops/gpu/reductions.h"
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/cross_device_ops/reduce_to_all.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti {

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
-#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/cross_device_ops/reduce_to_all.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,7 +4,7 @@
 // Up to eight floating inputs in place are summed in registers and stored to all. Everything else
 // is combined block by block, a *block* being a run of elements that stays in the first-level cache
 // until it has been copied.
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/cross_device_ops/reduce_to_all.h"
 
 #include <algorithm>
 #include <array>
