@@ -10,6 +10,7 @@
 
 #include "tutti/cluster/net/connect_options.h"
 #include "tutti/cluster/net/socket.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::internal {
 
