@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# Counts what the structure of the code costs: lines, files, services, formats, durations.
+# Counts what the structure of the code costs: lines, files, services, durations, and the files of three walks.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: count_structure.py [ROOT]
 
-Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it.
+Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it. A walk is a section
+of "Three walks" in docs/architecture.md: its files are the paths in backticks, counted whole.
 """
 import pathlib
 import re
@@ -15,6 +16,9 @@ NOT_PRODUCT = {"tests", "benchmarks", "examples"}
 BETWEEN_PROCESSES = ("cluster/", "cross_device_ops/", "strategy/parameter_server/", "strategy/multi_worker/", "tools/")
 DURATION = re.compile(r"\b(?:constexpr\s+Duration|Duration)\s+(\w+)\s*(?:=|\{)\s*(?:std::chrono|milliseconds|seconds|\d)")
 SERVICE = re.compile(r"^service (\w+)", re.MULTILINE)
+WALKS = re.compile(r"^## Three walks\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+WALK = re.compile(r"^### (.+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`([\w/]+\.(?:h|cc|cu|c|proto))`")
 METHOD = re.compile(r"^\s+rpc (\w+)", re.MULTILINE)
 
 
@@ -22,6 +26,13 @@ def product(root):
     names = subprocess.run(["git", "ls-files"], cwd=root, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n")
     paths = [pathlib.PurePath(name) for name in names if name]
     return [path for path in paths if path.suffix in SUFFIXES and path.parts[0] not in NOT_PRODUCT]
+
+
+def print_walks(root):
+    for name, text in WALK.findall(WALKS.search((root / "docs/architecture.md").read_text(encoding="utf-8")).group(1)):
+        files = list(dict.fromkeys(FILE.findall(text)))
+        lines = sum((root / file).read_text(encoding="utf-8").count("\n") for file in files)
+        print(f"walk of {name[0].lower()}{name[1:]}: {len(files)} files, {lines} lines")
 
 
 def main():
@@ -44,6 +55,7 @@ def main():
     print(f"services: {len(services)} ({', '.join(sorted(services))}) with {len(methods)} methods in {len(protos)} .proto files")
     durations = sorted({name for each in between for name in DURATION.findall(texts[each])})
     print(f"names of durations between processes: {len(durations)}")
+    print_walks(root)
 
 
 if __name__ == "__main__":
