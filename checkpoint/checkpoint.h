@@ -45,7 +45,7 @@ struct CheckpointInfo {
 };
 
 struct CheckpointOptions {
-  /// Whether this process writes. Of several workers all call save(), for reading a variable can
+  /// Whether this process writes. Several workers all call save(), for reading a variable can
   /// be a meeting of all of them, but one alone should write (the chief): the others pass false.
   bool writes = true;
   /// Gives the text of the process that writes to all of them, each of which calls it. With it that

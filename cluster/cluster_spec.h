@@ -1,4 +1,4 @@
-// Who is in a cluster: jobs, their tasks and addresses. tf.train.ClusterSpec.
+// The members of a cluster: jobs, tasks, addresses. tf.train.ClusterSpec.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,7 +58,7 @@ class ClusterSpec {
  public:
   using Jobs = std::map<std::string, JobTasks, std::less<>>;
 
-  /// Nobody but this process.
+  /// This process alone.
   ClusterSpec() = default;
   /// Throws kInvalidArgument for a job without a name or given twice.
   ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>> jobs);

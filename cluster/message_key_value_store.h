@@ -34,7 +34,7 @@ class MessageKeyValueStore final : public KeyValueStore {
  private:
   /// The lengths of key and value.
   using Lengths = std::array<std::uint64_t, 2>;
-  /// Of one peer: first lengths, then key and value.
+  /// From one peer: first lengths, then key and value.
   struct Incoming {
     Lengths lengths{};
     std::string text;

@@ -24,7 +24,7 @@ struct WorkerGroupOptions {
   std::string reached_at = "";
   /// Secret, health, where the control server is: see there.
   JoinOptions join = {};
-  /// Of a group in a larger job, which begins anew as a whole: nobody is a replacement there. Hears
+  /// For a group in a larger job, which begins anew as a whole: nobody is a replacement there. Gets
   /// every verdict, by a thread of the job, and returns whether that ends the group's calls. Those
   /// on its own workers do so anyhow.
   std::function<bool(const Verdict&)> ends_calls = {};

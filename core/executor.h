@@ -31,7 +31,7 @@ class Executor {
 /// Number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
-/// Of those, the ones that do not sleep in a CondVar, RunToken or Thread::join() now.
+/// How many of those do not sleep in a CondVar, RunToken or Thread::join() now.
 int num_awake_threads();
 
 /// Whether a thread that Executor::system() did not start (main) sleeps in a CondVar, RunToken or

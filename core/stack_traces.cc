@@ -39,7 +39,7 @@ void write_down_frames(int) {
   const int saved_errno = errno;
   int self = static_cast<int>(syscall(SYS_gettid));
   const int wanted = self;
-  // Whoever is not asked any more changes nothing.
+  // A thread no longer asked changes nothing.
   if (answer.asked_thread.compare_exchange_strong(self, 0)) {
     answer.num_frames = backtrace(answer.frames.data(), kMostFrames);
     answer.answered_thread.store(wanted, std::memory_order_release);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A thread that holds a run token waits in this order: token handed on, mutex dropped while asleep;
-// then mutex dropped, token taken, mutex taken. Nobody ever waits for a token while holding a
+// then mutex dropped, token taken, mutex taken. No thread waits for a token while holding a
 // mutex, so the two cannot lock each other out. What was ready may be gone by then, hence the
 // second look.
 #include "tutti/core/sync.h"

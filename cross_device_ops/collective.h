@@ -81,7 +81,7 @@ struct ReplicaBuffer {
   std::size_t count = 0;  // elements
   DType dtype = DType::kFloat32;
   Device device;
-  /// Of a GPU's buffer, as an operation gets it: the streams that its work goes into.
+  /// For a GPU's buffer, as an operation gets it: the streams that its work goes into.
   internal::DeviceWork* work = nullptr;
   template <class T>
   std::span<T> as() const {

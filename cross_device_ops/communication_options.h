@@ -52,11 +52,11 @@ struct CommunicationOptions {
   /// one line.
   bool strict = false;
 
-  /// Of the gradients that a strategy sums in minimize() and apply_gradients(), where they are
+  /// For the gradients that a strategy sums in minimize() and apply_gradients(), where they are
   /// float32 and dense: 16-bit types, integers and IndexedSlices travel as they are, float64 is
   /// refused. Other reductions are exact.
   WireCompression compression = WireCompression::kNone;
-  /// Of the same gradients, of all types.
+  /// For the same gradients, of all types.
   NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;
 
   /// Throws kInvalidArgument naming the field.

@@ -87,8 +87,8 @@ class Communicator {
   std::string_view name() const;
   Determinism determinism() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Of memory that calls reach without a copy, for buffers that are used again and again: shared
-  /// by the processes of a host. nullptr where all memory is alike.
+  /// Allocates memory that calls reach without a copy, for buffers used again and again: shared by
+  /// the processes of a host. nullptr where all memory is alike.
   std::shared_ptr<BufferAllocator> allocator() const;
 
   /// In place; afterwards every rank's buffer holds the combination of all.

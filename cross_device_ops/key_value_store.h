@@ -25,7 +25,7 @@ class KeyValueStore {
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };
 
-/// Of the threads of one process. Share it with a shared_ptr.
+/// A store for the threads of one process. Share it with a shared_ptr.
 class InProcessStore final : public KeyValueStore {
  public:
   void set(std::string_view key, std::string_view value) override;

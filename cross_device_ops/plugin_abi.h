@@ -77,7 +77,7 @@ typedef struct tutti_error_v1 {
   char message[508];
 } tutti_error_v1;
 
-// Who takes part. One process: world_size == local_count, first_rank == 0. The members of the
+// The group. One process: world_size == local_count, first_rank == 0. The members of the
 // group are numbered over all processes: this one has first_rank to first_rank + local_count - 1.
 typedef struct tutti_group_v1 {
   uint32_t struct_size;

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Who takes part in an operation's reductions. One process: world_size == local_devices.size(),
+/// The members of an operation's reductions. One process: world_size == local_devices.size(),
 /// first_rank == 0, and neither store nor transport are needed.
 struct Group {
   int world_size = 1;

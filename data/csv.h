@@ -57,7 +57,7 @@ struct CsvOptions {
   /// Bytes of a record (a line, where no quoted field holds the end of one). A longer one is
   /// refused with kResourceExhausted, and so is all that stands behind it.
   std::int64_t max_line_bytes = std::int64_t{1} << 21;
-  /// Of .gz files.
+  /// For .gz files.
   InputLimits limits = {};
 };
 

@@ -116,7 +116,7 @@ struct ImageFolder {
   /// whole pictures) or by ImageFolderOptions::seed.
   Dataset dataset;
   std::vector<std::string> class_names;
-  /// Of the pictures in the dataset's order, with their classes (empty for LabelMode::kNone).
+  /// The pictures in the dataset's order, with their classes (empty for LabelMode::kNone).
   std::vector<std::string> paths;
   std::vector<std::int64_t> labels;
 };

@@ -25,7 +25,7 @@ enum class Compression { kNone, kGzip, kZlib };
 
 struct TFRecordOptions {
   Compression compression = Compression::kNone;
-  /// Of compressed files that are read.
+  /// For compressed files that are read.
   InputLimits limits = {};
 };
 
@@ -86,7 +86,7 @@ struct FixedLengthRecordOptions {
   /// Left out at the begin and at the end of each file.
   std::int64_t header_bytes = 0;
   std::int64_t footer_bytes = 0;
-  /// Of .gz files.
+  /// For .gz files.
   InputLimits limits = {};
 };
 

@@ -28,7 +28,7 @@ struct TarSample {
 struct TarOptions {
   /// Samples decoded at once; 1: on the caller's thread.
   int num_parallel_calls = 1;
-  /// Of .tar.gz files, and of the bytes of each file in them.
+  /// For .tar.gz files, and for the bytes of each file in them.
   InputLimits limits = {};
 };
 

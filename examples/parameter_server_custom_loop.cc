@@ -1,7 +1,7 @@
 // Trains an embedding classifier asynchronously: a coordinator, workers, parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is an avenger? As in TensorFlow's "Parameter server training with ParameterServerStrategy":
+// Classifies avengers as in TensorFlow's "Parameter server training with ParameterServerStrategy":
 // tutti run --chief --workers 3 --ps 2 -- parameter_server_custom_loop, or alone: all in a process.
 #include <algorithm>
 #include <cstdio>

@@ -31,7 +31,7 @@ class CsvLogger : public Callback {
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
-  /// Of the file: lines that were written later are written again.
+  /// The file's state: lines that were written later are written again.
   Json save_state() const override;
   void restore_state(const Json& state) override;
 

@@ -65,7 +65,7 @@ enum class Verbosity { kSilent, kProgress };
 struct FitOptions {
   /// Number of the last epoch, plus one; numbers start at initial_epoch.
   std::int64_t epochs = 1;
-  /// Of tensors, over all replicas; datasets are batched already.
+  /// For tensors, over all replicas; datasets are batched already.
   std::int64_t batch_size = 32;
   ValidationData validation_data = {};
   std::vector<AnyCallback> callbacks = {};
@@ -76,7 +76,7 @@ struct FitOptions {
   Verbosity verbose = Verbosity::kProgress;
   /// Tensors are shuffled, differently each epoch, by the global seed.
   bool shuffle = true;
-  /// Of tensors: [rows], or [rows, steps] for outputs [rows, steps, ...].
+  /// For tensors: [rows], or [rows, steps] for outputs [rows, steps, ...].
   Tensor sample_weight = {};
   /// Examples of a class count as much as it weighs (1 when it is not listed), in the loss of
   /// training and in weighted metrics. Labels are class numbers or one-hot; one output.

@@ -85,7 +85,7 @@ struct BackupAndRestoreOptions {
 /// A fit() that was killed and is started again by the same program ends with the bits of one that
 /// was not: weights, optimizer, random state, position within the epoch (no example twice, none
 /// lost), metrics, callbacks and history are restored, from the newest whole version in
-/// `backup_dir`; without one it begins anew. Saved on a thread, while training goes on. Of several
+/// `backup_dir`; without one it begins anew. Saved on a thread, as training goes on. With several
 /// workers the chief writes and chooses the version, and all get what it has read, so the others
 /// need not see its disk. List the same callbacks as before; its place in the list does not matter.
 /// Give each fit() of a program a folder of its own. Keras's BackupAndRestore.

@@ -38,7 +38,7 @@ class Progress {
   /// Whether step() would show its values if it came now.
   bool due(std::int64_t step) const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// Of the steps so far: what follows the last one does not count.
+  /// The rate of the steps so far: what follows the last one does not count.
   double examples_per_second() const;
 
  private:

@@ -46,7 +46,7 @@ class ExponentialMovingAverage {
 
   /// The average of the variable or number of this name. Throws kNotFound listing the names.
   const Variable& average(const std::string& name) const;
-  /// Of variables, then of numbers: what a checkpoint holds.
+  /// Averages of variables, then of numbers: what a checkpoint holds.
   std::vector<Variable> averages() const;
   /// Variables become their averages: for evaluation.
   void assign_averages();

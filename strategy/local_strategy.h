@@ -96,7 +96,7 @@ struct LocalStrategyOptions {
   /// none.
   std::vector<double> replica_weights = {};
   /// Rows of a batch that fit each replica's memory (rows_that_fit()), or none: the others take
-  /// what is beyond. Of datasets that the strategy cuts.
+  /// what is beyond. For datasets that the strategy cuts.
   std::vector<std::int64_t> replica_max_rows = {};
   /// Shares that follow what replicas are measured to need, from replica_weights on: see
   /// AutoBalance. Refused with deterministic = true (kInvalidArgument); on GPUs, whose time the

@@ -21,7 +21,7 @@ class StateDigest;
 /// This worker's replicas, and how workers find, watch and compare each other. The same on all
 /// workers but for the devices in `local`.
 struct MultiWorkerOptions {
-  /// Of this worker, but for `replicas` (of all workers, shared out evenly, the first workers
+  /// For this worker, except `replicas` (of all workers, shared out evenly, the first workers
   /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).
   /// cross_device_ops names what sums gradients between workers (canonical, ring,
   /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; nccl,

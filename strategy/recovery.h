@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// Of several workers the chief alone writes, and reads: it chooses the version, and all restore
+/// With several workers the chief alone writes and reads: it chooses the version, and all restore
 /// what it has read, also those that do not see its disk. All workers call save and restore. The
 /// strategy must outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);

@@ -88,8 +88,8 @@ struct AllocatorStatistics {
   std::uint64_t cache_hits = 0;
 };
 
-/// Of the host's memory (all CPU devices without a memory of their own), of such a device's, or of
-/// a GPU's.
+/// For the host's memory (all CPU devices without a memory of their own), such a device's, or a
+/// GPU's.
 AllocatorStatistics allocator_statistics(Device device = {});
 /// The limit of the host's cache: 1 GiB. Beyond it the size classes that were not asked for longest
 /// are given back. A GPU's cache has no limit but that of the device.

@@ -33,7 +33,7 @@ void set_memory_limit(Device device, std::size_t bytes);
 /// Back to the memory that CPU devices share.
 void clear_memory_limit(Device device);
 
-/// Of a CPU device without limit: of all such devices together.
+/// For a CPU device without limit: what all such devices use together.
 DeviceMemory device_memory(Device device);
 /// The peak starts anew at what is in use.
 void reset_peak_memory(Device device);

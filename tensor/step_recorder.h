@@ -16,8 +16,8 @@ namespace tutti {
 class VariableMemory;
 
 /// A captured step runs its function once; later the devices repeat the work, and the host does
-/// only what was noted here. Whoever computes on the host something that changes from step to step
-/// asks current() and notes it. Used by the one thread whose replica is being captured.
+/// only what was noted here. Code that computes on the host what changes from step to step asks
+/// current() and notes it. Used by the one thread whose replica is being captured.
 class StepRecorder {
  public:
   virtual ~StepRecorder() = default;

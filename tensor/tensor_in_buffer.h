@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// The elements from byte `offset` of `buffer` on, which is host memory; shares the buffer, whose
-/// bytes must not change any more. Whoever takes the tensor over and writes copies it first while
+/// bytes must not change any more. A writer that takes the tensor over copies it first while
 /// anybody else holds the buffer. Throws kInvalidArgument for an offset that is no multiple of 64
 /// bytes, and for elements beyond the buffer's end. Any thread.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,

@@ -92,7 +92,7 @@ double window(Training& training, int count, CheckpointManager* manager, std::in
   });
 }
 
-// Who writes first pays for memory that the machine has not touched yet: they take turns.
+// The first writer pays for memory not touched by the machine yet: they take turns.
 void measure_files(Training& training, const std::string& folder, std::int64_t number,
                    Table& table) {
   CheckpointManager manager(Checkpoint(training.variables()), folder + "/run", {.max_to_keep = 2});

@@ -1,4 +1,4 @@
-// Whoever sends bytes to a server and hears back.
+// A client that sends a server bytes and hears back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -72,7 +72,7 @@ struct Wait {
   Duration longest{};
 };
 
-/// Who waits in the newest collective of the group.
+/// The waiters in the group's newest collective.
 std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
   Wait wait;
   for (const Position& p : positions) wait.number = std::max(wait.number, p.group->entered);

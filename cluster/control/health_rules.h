@@ -1,4 +1,4 @@
-// Who counts as silent, gone or stuck: rules on what the server knows, without any wire or clock.
+// Rules for silent, gone and stuck members, on what the server knows, without any wire or clock.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

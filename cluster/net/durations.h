@@ -51,7 +51,7 @@ inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Members that do not acknowledge the step to stop at are not waited for any longer; a member
 /// waits for the last word twice as long.
 inline constexpr Duration kAcknowledgeWithin = std::chrono::seconds(2);
-/// Of a training step, for workers whose collectives have deadlines of their own.
+/// The longest training step, for workers whose collectives have deadlines of their own.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 /// How often a server judges its members: a tenth of what a death may take to be known, and more
 /// often while a connection is away.

@@ -15,7 +15,7 @@ namespace tutti {
 class Interruption {
  public:
   Interruption();
-  /// Whoever waits throws this, now or later. The first one counts, and stays.
+  /// Every waiter throws this, now or later. The first one counts, and stays.
   void raise(const Error& reason);
   /// Throws the reason, if there is one.
   void check() const;

@@ -25,7 +25,7 @@ class JobSecret {
   /// The content of a file. Throws kInvalidArgument naming the path and the remedy when others may
   /// read the file, or it has another length; kNotFound.
   static JobSecret from_file(const std::string& path);
-  /// Of the file that TUTTI_JOB_SECRET_FILE names; none when it is not set.
+  /// Reads the file that TUTTI_JOB_SECRET_FILE names; none when it is not set.
   static JobSecret from_environment();
 
   bool is_set() const { return page_ != nullptr; }

@@ -207,7 +207,7 @@ bool Mesh::may_spin() const {
   return spins_ && num_awake_threads() + 1 <= cores && !BlockedScope::current_thread_holds_token();
 }
 
-/// Who may not spin lets others have the core, and looks again when they have had it: the rank that
+/// A thread that may not spin yields the core to others, and looks again after them: the rank that
 /// is waited for is often one of them.
 bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 

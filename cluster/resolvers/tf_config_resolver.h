@@ -20,11 +20,11 @@ namespace tutti {
 /// line "TF_CONFIG.<path>: expected <what>, got <what stands there>; try to <remedy>".
 class TfConfigResolver : public ClusterResolver {
  public:
-  /// Of this process's TF_CONFIG.
+  /// Reads this process's TF_CONFIG.
   TfConfigResolver() : TfConfigResolver(ResolverOverrides{}) {}
   explicit TfConfigResolver(const ResolverOverrides& overrides,
                             const Environment& environment = Environment::of_process());
-  /// Of a text that did not come from the environment; `source` stands for TF_CONFIG in messages.
+  /// Reads a text that is not from the environment; `source` stands for TF_CONFIG in messages.
   static TfConfigResolver from_text(std::string_view text, const ResolverOverrides& overrides = {},
                                     std::string_view source = "TF_CONFIG");
 

@@ -29,7 +29,7 @@ struct RpcPeer {
   }
 };
 
-/// A request that waits for its answer. Whoever holds it answers once, from any thread, at any
+/// A request that waits for its answer. Its holder answers once, from any thread, at any
 /// time; one that is dropped unanswered is answered kInternal. Answers to callers that are gone go
 /// nowhere.
 class RpcCall {

@@ -72,8 +72,8 @@ void MessageRun::execute(const Step& step) {
   memory_.apply(plan_.schedule, step);
 }
 
-/// Who sends before it has compared headers must not be taken for one that makes another call: not
-/// every call has closing rounds, which would tell. Headers go to everybody.
+/// A rank that sends before it has compared headers must not seem to make another call: not every
+/// call has closing rounds, which would tell. Headers go to everybody.
 Purpose MessageRun::purpose(bool with_header) const {
   if (with_header) return Purpose::kData;
   return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +

@@ -69,7 +69,7 @@ class RankStates {
   void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
   /// Answers those who have asked. Never blocks.
   void tend(const std::function<std::string()>& own_state);
-  /// Asks all others; by rank. Who says nothing before the deadline has not answered.
+  /// Asks all others; by rank. A rank silent until the deadline has not answered.
   std::vector<State> ask(TimePoint deadline);
 
  private:

@@ -71,7 +71,7 @@ struct Asked {
   }
 };
 
-// Who is with whom: row r has a 1 for each member of the group that rank r named.
+// The groups: row r has a 1 for each member of the group that rank r named.
 class Memberships {
  public:
   Memberships(Communicator& communicator, const std::vector<int>& members,

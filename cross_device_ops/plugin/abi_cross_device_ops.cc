@@ -168,7 +168,7 @@ void AbiCrossDeviceOps::call(const char* name, Function function, const Argument
   tutti_error_v1 error{};
   const std::int32_t code = function(self_, arguments..., timeout_ms_, &error);
   if (code == TUTTI_OK) return;
-  // Who aborted knows more than the plugin does.
+  // The abort's reason says more than the plugin does.
   if (const auto reason = abort_reason()) throw *reason;
   fail_with(name, code, error);
 }

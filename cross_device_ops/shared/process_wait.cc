@@ -47,7 +47,7 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
   return false;
 }
 
-// Who stores does so before it looks for sleepers; who sleeps is one before it looks a last time.
+// A writer stores before it looks for sleepers; a sleeper counts as one before its last look.
 void ProcessWait::sleep_once(TimePoint deadline, const std::function<bool()>& ready) {
   const Duration left = std::min(kSlice, std::max(deadline - Clock::system().now(), Duration(0)));
   const BlockedScope blocked;

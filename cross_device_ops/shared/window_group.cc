@@ -185,7 +185,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   }
   if (!is_closed()) return;
   const Error why = reason();
-  // Who was closing may have died on it.
+  // The member that was closing may have died.
   if (has_failed(round) || board_->state.load() != WindowBoard::kClosed) throw why;
 }
 

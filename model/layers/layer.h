@@ -67,7 +67,7 @@ class Layer {
   /// "Conv2D".
   const std::string& type_name() const;
   bool built() const;
-  /// Of one example; of the first input and result where there are several. Throw
+  /// Shapes of one example; of the first input and result where there are several. Throw
   /// kFailedPrecondition before the layer is built.
   const Shape& input_shape() const;
   const Shape& output_shape() const;

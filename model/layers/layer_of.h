@@ -40,7 +40,7 @@ class SymbolicTensor {
   SymbolicTensor(std::shared_ptr<const internal::GraphNode> node, std::size_t result)
       : node_(std::move(node)), result_(result) {}
 
-  /// Of one example.
+  /// One example's shape.
   const Shape& shape() const;
   const internal::GraphNode& node() const { return *node_; }
   /// Which of the node's results this is.

@@ -14,7 +14,7 @@ struct MultiHeadAttentionOptions {
   std::optional<std::int64_t> value_dim = std::nullopt;
   /// Features of a result; default: those of the query.
   std::optional<std::int64_t> output_dim = std::nullopt;
-  /// Of the attention itself, in training.
+  /// For the attention itself, in training.
   double dropout = 0.0;
   bool use_bias = true;
   /// A step attends to itself and earlier ones only.
@@ -23,7 +23,7 @@ struct MultiHeadAttentionOptions {
   bool with_mask = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// Of all four kernels and biases.
+  /// For all four kernels and biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};

@@ -17,7 +17,7 @@ namespace tutti {
 /// What all recurrent layers take; defaults are Keras's.
 struct RecurrentOptions {
   std::string activation = "tanh";
-  /// Of the gates of LSTM and GRU.
+  /// For the gates of LSTM and GRU.
   std::string recurrent_activation = "sigmoid";
   bool use_bias = true;
   Initializer kernel_initializer = "glorot_uniform";
@@ -29,7 +29,7 @@ struct RecurrentOptions {
   Constraint kernel_constraint = {};
   Constraint recurrent_constraint = {};
   Constraint bias_constraint = {};
-  /// Of the inputs and of the states; one mask serves all steps of a call.
+  /// For the inputs and for the states; one mask serves all steps of a call.
   double dropout = 0.0;
   double recurrent_dropout = 0.0;
   /// The results of all steps [batch, steps, units] instead of the last [batch, units].

@@ -16,7 +16,7 @@
 namespace tutti::internal {
 
 /// One worker's part. All learn what each has waited with the sums of gradients, where it is a few
-/// numbers more: there is no further message. Who is slow waits least: what the others wait beyond
+/// numbers more: there is no further message. A slow worker waits least: what others wait beyond
 /// that, they wait for it. Looks at windows of steps; only who is slow in several windows in a row
 /// is told of. Threads: any.
 class StragglerWatch {

@@ -124,7 +124,7 @@ class WorkerTeam {
   CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name,
                              std::optional<DType> wire = std::nullopt);
 
-  /// Who is slow: what waits for others outside this class tells it, too.
+  /// Finds slow workers; waits outside this class are reported to it, too.
   StragglerWatch& stragglers() { return stragglers_; }
   /// What StragglerWatch::take_wait() gave on each worker, in a step.
   void note_waits(std::span<const double> waits);

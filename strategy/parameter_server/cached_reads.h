@@ -18,7 +18,7 @@ class CachedReads {
  public:
   /// What an earlier call for this variable gave, else `read()`, which is kept.
   Tensor get(const VariableStorage& variable, const std::function<Tensor()>& read);
-  /// Of this thread; nullptr outside of every scope.
+  /// This thread's reads; nullptr outside of every scope.
   static CachedReads* current();
 
  private:

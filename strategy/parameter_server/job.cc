@@ -1,4 +1,4 @@
-// Who trains, who serves, who coordinates, who waits; the job's verdicts bring all to an end
+// The tasks that train, serve, coordinate and wait; the job's verdicts bring all to an end
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"

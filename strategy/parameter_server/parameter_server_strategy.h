@@ -27,7 +27,7 @@ class VariableService;
 /// Where variables lie and how workers keep pace; the same on all tasks but for `local` and
 /// `server`. What makes no sense is kInvalidArgument when the strategy is made.
 struct ParameterServerOptions {
-  /// Of this worker. cross_device_ops sum the gradients of a synchronous step.
+  /// For this worker. cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
   /// Into how many shards each variable is cut; none: one.
   Partitioner variable_partitioner = {};

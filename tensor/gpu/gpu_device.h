@@ -41,8 +41,8 @@ class GpuDevice {
   Device device() const { return {DeviceType::kGpu, description_.index}; }
   DeviceBackend& backend() const { return backend_; }
   /// Buffers are for work of the compute stream: freed, they may be handed out again at once,
-  /// because that stream runs in order. Who uses one in another stream makes the compute stream
-  /// wait for that use before the buffer is freed.
+  /// because that stream runs in order. A user of one in another stream makes the compute
+  /// stream wait for that use before the buffer is freed.
   BufferAllocator& allocator() { return *allocator_; }
 
   /// Calls `use(context)` with the context locked, after the updates that wait (update_later).

@@ -18,7 +18,7 @@ class DeviceBackend;
 struct LogicalGpu {
   int index = 0;    // n of gpu:n
   int ordinal = 0;  // of the GPU among those this process may use
-  /// Of the GPU in the machine, as far as CUDA_VISIBLE_DEVICES tells.
+  /// The GPU's number in the machine, as far as CUDA_VISIBLE_DEVICES tells.
   std::optional<int> physical;
   int part = 0, num_parts = 1;
   std::int64_t memory_limit = 0;  // bytes

@@ -55,7 +55,7 @@ struct TopKResult {
   Tensor indices;  // int64
 };
 /// The k largest elements along the last axis, largest first, and where they stand: [..., n] ->
-/// [..., k]. Of equal ones the first comes first; NaN counts as the largest. tf.math.top_k.
+/// [..., k]. Among equal ones the first comes first; NaN counts as the largest. tf.math.top_k.
 TopKResult top_k(const Operand& x, std::int64_t k);
 
 }  // namespace tutti

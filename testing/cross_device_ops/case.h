@@ -11,7 +11,7 @@
 
 namespace tutti::conformance {
 
-/// Who calls. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank is a
+/// The callers. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank is a
 /// thread with a Communicator over messages. kThreads: the same over in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 

@@ -66,10 +66,10 @@ class Subject {
 
   const std::string& name() const { return name_; }
 
-  /// Of local groups made from now on; with more replicas than devices consecutive ones share a
+  /// For local groups made from now on; with more replicas than devices consecutive ones share a
   /// device. On GPUs there are local groups alone, for communicators work on host memory.
   void use_devices(std::vector<Device> devices);
-  /// Of the replicas of a local group, one each.
+  /// The devices of a local group's replicas, one each.
   std::vector<Device> devices(int world) const;
 
   /// A group that is kept from call to call; `world` replicas. nullptr: why_not() says why.

@@ -48,7 +48,7 @@ struct StrategyReport {
   std::string text() const;
 };
 
-/// Runs all checks. Of a strategy that does not run every replica once only that is reported: all
+/// Runs all checks. If the strategy does not run every replica once, only that is reported: all
 /// else would follow from it.
 StrategyReport run_strategy_suite(const StrategySubject& subject);
 

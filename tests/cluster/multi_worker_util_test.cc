@@ -1,4 +1,4 @@
-// Who is chief, who counts, what is no cluster.
+// The chief, the tasks that count, what is no cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/multi_worker_util.h"
 

@@ -7,7 +7,7 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// Who a thread is, as captures note it.
+/// A thread's identity, as captures note it.
 const void* thread_identity() { return &this_thread(); }
 
 /// Nodes that come before `last`, and those.

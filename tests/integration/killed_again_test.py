@@ -83,7 +83,7 @@ def parse():
 def main():
     arguments = parse()
     chance = random.Random(arguments.seed)
-    # Whoever comes last is waited for by all others; the first one waits for all.
+    # All others wait for the last worker; the first one waits for all.
     victims = [arguments.workers - 1, 0]
     plan = [(name, pattern, victim) for _ in range(arguments.rounds) for name, pattern in PHASES for victim in victims]
     steps = STEPS_PER_ROUND * (len(plan) + len(victims) + 1)

@@ -57,7 +57,7 @@ def run_ranks(arguments, folder):
 
 
 def mistake_of_refusal(case):
-    """Who asks for what it may not ask for hears it from itself, the others what it is."""
+    """A rank that asks for what it may not says so itself; the others name its mistake."""
     kind, error, odd = case["kind"], case["error"], case["odd"]
     if WRONG[kind] not in error:
         return f"it does not say why: '{WRONG[kind]}'"

@@ -116,7 +116,7 @@ class Launched:
         self.wait_for(lambda: self.text().count("goes on after step") >= back + self.num_workers, f"no recovery of {what}")
 
     def kill_all(self):
-        """Nobody has the state then, so they begin with the disk, or anew."""
+        """No worker has the state then, so they begin with the disk, or anew."""
         for pid in pids_of_workers(self.process.pid, self.program):
             os.kill(pid, signal.SIGKILL)
         said = "begin with what is on the disk, or anew"

@@ -98,7 +98,7 @@ class RecoveryOfConnections : public ::testing::Test {
     trained_[static_cast<std::size_t>(worker)] = std::move(trained);
   }
 
-  /// Nobody was lost, every step counts once, and one verdict has named the connection.
+  /// No worker was lost, every step counts once, and one verdict has named the connection.
   void expect_one_recovery() const {
     for (const Trained& each : trained_) {
       EXPECT_EQ(each.recoveries, 1);

@@ -79,7 +79,7 @@ class ClosureContext {
   RandomContext random_context(std::uint32_t replica = 0) const;
   const std::shared_ptr<const CancellationToken>& token() const { return token_; }
 
-  /// Of this thread; nullptr outside closures.
+  /// This thread's context; nullptr outside closures.
   static const ClosureContext* current();
 
  private:

@@ -39,7 +39,7 @@ class ServerLink {
   /// calling thread works on. Throws what the first of them that failed was answered; those after
   /// it were sent, too.
   void settle(TimePoint deadline);
-  /// Nobody changes anything more in this name; what was gathered is dropped.
+  /// No more changes come in this name; what was gathered is dropped.
   void end_stream();
   /// The server has another state: changes of this process that are no closure's are counted anew,
   /// under this number. What was gathered of them is dropped.

@@ -50,7 +50,7 @@ void ClosureQueue::apply(const ClosureEvent& event) {
     try {
       options_.journal(event);
     } catch (...) {
-      // Nobody may act on what a later coordinator would not know.
+      // No thread may act on what a later coordinator would not know.
       stop_now("its journal could not be written");
       throw;
     }

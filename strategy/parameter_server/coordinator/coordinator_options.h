@@ -17,7 +17,7 @@ namespace tutti {
 /// done again under their numbers, and a coordinator that is made anew with the same folder goes on
 /// where the last one was. One coordinator has a folder at a time.
 struct SnapshotOptions {
-  /// Of the coordinator's journal and the servers' snapshots; empty: nothing is kept. A server in
+  /// Keeps the coordinator's journal and servers' snapshots; empty: nothing is kept. A server in
   /// another process writes into the folder of this name (as the coordinator sees it, absolute) on
   /// its own machine: a shared one, or one per machine if each server is started again on its own.
   std::string folder = {};
@@ -53,7 +53,7 @@ struct ClusterCoordinatorOptions {
   /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
   Duration start_delay = Duration::zero();
   Duration most_start_delay = std::chrono::minutes(5);
-  /// Of workers in other processes: start() waits for all of them; after this long it goes on with
+  /// For workers in other processes: start() waits for all; after this long it goes on with
   /// those that came.
   Duration join_timeout = std::chrono::seconds(300);
   /// When all workers have been gone for so long, what is queued fails.

@@ -188,7 +188,7 @@ void RemoteServer::end_life(const Error& error) {
     life_ = 0;
     why_gone_ = error.message();
   }
-  // Who waits for its answers must not wait for those of the next life.
+  // Callers that wait for its answers must not wait for the next life's.
   client->fail_all(Error(ErrorCode::kUnavailable, concat(options_.name, ": ", error.message())));
 }
 

@@ -116,7 +116,7 @@ bool RemoteServers::is_new(std::size_t server) const {
 }
 
 /// The links find out by and by that a process is another one; a connection that broke knows it
-/// before. Whoever asks lost() after an order failed has to hear what is so now.
+/// before. A caller of lost() after a failed order has to hear what is so now.
 void RemoteServers::look_at_all() {
   std::vector<std::uint64_t> looks;
   for (const Member& each : members_) looks.push_back(each.link->begin_look());

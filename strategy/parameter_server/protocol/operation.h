@@ -150,7 +150,7 @@ inline bool changes_values(const Operation& operation) {
          std::holds_alternative<UpdateShard>(operation);
 }
 
-/// Who changes values, in an order of its own: a client (its random number), or a closure, whose
+/// A source of changes with its own order: a client (its random number), or a closure, whose
 /// number stays when it is tried again elsewhere. Replicas of a closure count for themselves.
 struct UpdateStream {
   enum class Kind : std::uint8_t { kClient = 1, kClosure = 2 } kind = Kind::kClient;

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Of one server since it was started. ParameterServerStrategy::server_statistics().
+/// Counts of one server since its start. ParameterServerStrategy::server_statistics().
 struct ServerStatistics {
   std::uint64_t num_shards = 0;
   std::uint64_t num_batches = 0;         // messages that were not refused

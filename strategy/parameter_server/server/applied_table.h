@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// Who sends changes, and which: the part of a batch that decides whether it is applied.
+/// The sender and numbers of changes: the part of a batch that decides whether it is applied.
 struct ChangeIdentity {
   std::uint64_t term = 0;
   UpdateStream stream = {};

@@ -54,7 +54,7 @@ class ClockTable {
 /// Counts one more of this difference.
 void count_difference(ServerStatistics::Histogram& histogram, std::uint64_t difference);
 
-/// Whoever calls a function that returns reads goes on with them, holding no lock. Threads: any.
+/// The caller of a function that returns reads resumes them, holding no lock. Threads: any.
 class ClockGate {
  public:
   /// Whether the client may read now; otherwise takes the read.
@@ -67,7 +67,7 @@ class ClockGate {
   std::vector<WaitingRead> leave(std::uint64_t client);
   /// See ClockTable.
   std::set<int> ended() const;
-  /// Nobody wants the answers of this owner's reads any more.
+  /// Forgets this owner's reads: no caller wants the answers.
   void drop_reads_of(std::uint64_t owner);
   std::vector<WaitingRead> take_all();
 

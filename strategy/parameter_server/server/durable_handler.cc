@@ -1,4 +1,4 @@
-// Who may be served when; and the orders, one after the other.
+// When a request may be served; and the orders, one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 

@@ -55,7 +55,7 @@ class VariableStore final : public VariableService {
   /// synchronous step, in the one that completes it. `owner`: see drop_reads_of().
   void apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done);
 
-  /// Nobody wants the answers of this owner's waiting reads any more: they are forgotten.
+  /// Forgets this owner's waiting reads: no caller wants their answers any more.
   void drop_reads_of(std::uint64_t owner);
   /// It has left, and with it the clients in whose names it sent batches.
   void owner_left(std::uint64_t owner);

@@ -60,7 +60,7 @@ class Session {
 
   const std::string& target() const;
   const ClusterSpec& cluster() const;
-  /// Of all tasks: "/job:worker/replica:0/task:1/device:CPU:0". tf's list_devices().
+  /// The devices of all tasks: "/job:worker/replica:0/task:1/device:CPU:0". tf's list_devices().
   std::vector<std::string> list_devices() const;
   /// The steps of a task, one signature per line.
   std::string steps_of(const Task& task) const;

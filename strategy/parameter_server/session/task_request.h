@@ -57,7 +57,7 @@ struct TaskRequest {
   Nest details = {};
 };
 
-/// Who answers, and what there is.
+/// The answering task and what it has.
 struct TaskWelcome {
   Task task = {};
   std::string cluster = {};  // JSON

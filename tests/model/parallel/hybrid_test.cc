@@ -199,8 +199,8 @@ Values whole_head(const Values& parts) {
   return {joined(0, 1), joined(kWorkers, 0), joined(2 * kWorkers, 0), parts[3 * kWorkers]};
 }
 
-/// Features go to the other devices, results come back; the same for gradients. Who is not on the
-/// first device gets the last bias from there.
+/// Features go to the other devices, results come back; the same for gradients. The other
+/// devices get the last bias from the first.
 std::size_t bytes_of(Scheme scheme) {
   const std::int64_t all = kWorkers * kRows, others = kWorkers - 1;
   std::int64_t elements = others * all * (kFeatures + kClasses);

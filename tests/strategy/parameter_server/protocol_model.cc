@@ -143,7 +143,7 @@ class ProtocolModel::Successors {
       if (is_answered) confirm(next, push.server, push.number, push.attempt);
       return;
     }
-    // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
+    // The sender gives up; no task waits for it, unless the protocol is wrong.
     const auto is_of_it = [&](const ModelTask& task) {
       return task.number == push.number && task.attempt == push.attempt;
     };

@@ -13,7 +13,7 @@ internal::ChangeIdentity identity_of(const ModelMessage& push);
 /// The table takes the changes of this term, and of later ones, from here on.
 void fence(internal::AppliedTable& table, std::uint64_t term);
 
-/// Changes the servers of a state, and nothing else but its violation. Whoever calls it carries the
+/// Changes the servers of a state, and nothing else but its violation. The caller carries the
 /// answers to workers and coordinator.
 class ModelServers {
  public:

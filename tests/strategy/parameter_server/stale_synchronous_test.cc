@@ -19,7 +19,7 @@ using workers_apart::run_apart;
 using workers_apart::Services;
 using workers_apart::statistics_of;
 
-/// Whoever reads at clock c sees all steps of all workers before c - s, and none after c + s.
+/// A reader at clock c sees all steps of all workers before c - s, and none after c + s.
 void expect_bounded(int staleness, int num_workers) {
   const testing::HangWatchdog watchdog(concat("staleness ", staleness), std::chrono::seconds(60));
   constexpr int kSteps = 30;
