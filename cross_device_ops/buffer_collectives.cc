@@ -258,7 +258,9 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
     case Collective::kAllReduce:
       return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      return ops.reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
+      // An empty span may point at memory of the caller, which is not an output.
+      return ops.reduce_buffers(call.op, call.inputs,
+                                call.outputs.empty() ? nullptr : call.outputs.data(), call.root);
     case Collective::kBroadcast:
       return ops.broadcast_buffers(call.outputs, call.root);
     case Collective::kAllGather:
