@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # HTTP/2 streams opened and reset by strangers: none reaches HTTP/2, no process grows, and the bits are those of a calm run.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S] [--steps N]
+"""Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
 
 A worker and a parameter server train in a network namespace of their own, at an address that other machines reach, with a
 job secret. From another namespace, which a virtual cable connects, connections flood each of their ports with pairs of
 HEADERS and RST_STREAM: in the clear, over TLS without a certificate, and over TLS with a certificate of their own. gRPC 1.51
 has no limit for such streams, so what is checked is that no server ever says its SETTINGS, the first frame of HTTP/2. The
 same flooder does see them at a server of this user (a check of the check), and another user does not reach that server's
-socket. Memory, exit codes and bits are judged; the longest pause between two steps is printed, calm and flooded.
+socket. Memory, exit codes and, after SIGTERM, the bits of as many calm steps are judged; the longest pause between two
+steps is printed, calm and flooded.
 """
 import argparse
 import json
@@ -39,6 +40,7 @@ MOST_GROWTH = 64    # MiB of each process
 FEWEST = 100        # connections of each kind, or the flood was none
 NOBODY = 65534
 SETTINGS = 4
+EXPECTED_CODES = {"worker": 75, "ps": 0}  # stopped on request; served to the end
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -153,15 +155,14 @@ def make_cable():
 # --- The job.
 
 class Job:
-    def __init__(self, program, steps, folder):
+    def __init__(self, program, flags, folder):
         self.folder, self.secret = folder, os.path.join(folder, "secret")
         self.log = os.path.join(folder, "log", "log.jsonl")
-        self.metrics = os.path.join(folder, "metrics.json")
         with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
         cluster = {job: [f"{ADDRESS}:{port}"] for job, port in PORTS.items()}
-        command = [program, "--strategy", "parameter_server", "--devices", "cpu:0", *workers_of.FLAGS, "--steps",
-                   str(steps), "--metrics-json", self.metrics, "--log-dir", os.path.dirname(self.log)]
+        command = [program, "--strategy", "parameter_server", "--devices", "cpu:0", *flags, "--steps", "10000000",
+                   "--log-dir", os.path.dirname(self.log), "--metrics-json", os.path.join(folder, "flooded.json")]
         self.texts = {job: os.path.join(folder, f"{job}.log") for job in PORTS}
         self.processes = {}
         for job in PORTS:
@@ -203,6 +204,18 @@ class Job:
         for job, process in self.processes.items():
             if process.poll() is not None:
                 self.fail(f"{job} 0 ended with {process.returncode} in the flood")
+
+    def stop(self):
+        """The worker saves and both end, by themselves."""
+        self.processes["worker"].send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(timeout=120)
+            except subprocess.TimeoutExpired:
+                self.fail("the job does not end")
+        codes = {name: process.returncode for name, process in self.processes.items()}
+        if codes != EXPECTED_CODES:
+            self.fail(f"exit codes {codes}, expected {EXPECTED_CODES}")
 
     def wait_for_step(self, step, seconds=300):
         end = time.monotonic() + seconds
@@ -271,7 +284,6 @@ def main():
     parser.add_argument("program", nargs="?")
     parser.add_argument("variable_server", nargs="?")
     parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--strangers", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.strangers:
@@ -279,30 +291,31 @@ def main():
     enter_namespace()
     with tempfile.TemporaryDirectory() as folder:
         strangers, inside = make_cable()
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
-                        "/CN=stranger", "-keyout", os.path.join(folder, "own.key"), "-out", os.path.join(folder, "own.pem")],
-                       check=True, stderr=subprocess.DEVNULL)
-        check_own_socket(arguments.variable_server)
-        job = Job(arguments.program, arguments.steps, folder)
-        job.wait_for_step(5)
-        calm = job.longest_pause(2.0)
-        flooded = flood_job(job, inside, arguments.seconds)
-        print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {job.num_steps()} steps")
-        for process in job.processes.values():
-            try:
-                process.wait(timeout=300)
-            except subprocess.TimeoutExpired:
-                job.fail("the job does not end")
-        strangers.send_signal(signal.SIGKILL)
-        codes = {name: process.returncode for name, process in job.processes.items()}
-        if any(codes.values()):
-            job.fail(f"exit codes {codes}")
-        reference = workers_of.run_mirrored(arguments.program, 1, [*workers_of.FLAGS, "--steps", str(arguments.steps)], folder)
-        with open(job.metrics, encoding="utf-8") as file:
-            got = json.load(file)
-        if workers_of.compare("a job that was flooded", reference, 1, got, strategy="parameter_server"):
-            sys.exit("FAILED: different bits")
+        try:
+            flood_and_compare(arguments, inside, folder)
+        finally:
+            strangers.kill()
     return 0
+
+
+def flood_and_compare(arguments, inside, folder):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                    "/CN=stranger", "-keyout", os.path.join(folder, "own.key"), "-out", os.path.join(folder, "own.pem")],
+                   check=True, stderr=subprocess.DEVNULL)
+    check_own_socket(arguments.variable_server)
+    saved = ["--checkpoint-dir", os.path.join(folder, "run")]
+    job = Job(arguments.program, [*workers_of.FLAGS, *saved], folder)
+    job.wait_for_step(5)
+    calm = job.longest_pause(2.0)
+    flooded = flood_job(job, inside, arguments.seconds)
+    print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {job.num_steps()} steps")
+    job.stop()
+    step = max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(saved[1]) if name.startswith("step_"))
+    longer = [*workers_of.FLAGS, "--steps", str(step + 3)]
+    reference = workers_of.run_mirrored(arguments.program, 1, longer, folder)
+    got = workers_of.run_mirrored(arguments.program, 1, [*longer, *saved, "--resume"], folder)
+    if workers_of.compare(f"{step} steps of a job that was flooded", reference, 1, got, strategy="mirrored"):
+        sys.exit("FAILED: different bits")
 
 
 if __name__ == "__main__":
