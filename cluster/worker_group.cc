@@ -37,10 +37,6 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// A connection that ended may be all that is seen of a death so far. The job knows of a death
-/// within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
-/// one.
-constexpr Duration kDeathIsKnown = 2 * durations::kHeartbeatEvery;
 /// Set once the workers have found out together what a replacement has to know. That this process's
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
@@ -333,7 +329,11 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
-  std::optional<Verdict> verdict = alarm_->verdict(std::min(patience, kDeathIsKnown));
+  // A connection that ended may be all that is seen of a death so far. The job knows of a death
+  // within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
+  // one.
+  std::optional<Verdict> verdict =
+      alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));

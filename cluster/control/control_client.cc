@@ -17,7 +17,7 @@ namespace {
 using Job = class v1::Job::Stub::async;
 
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-TimePoint soon() { return after(durations::kLongestAnswer); }
+TimePoint soon() { return after(durations::kServerPatience); }
 
 void check(std::string_view key, std::string_view value = "") {
   internal::check_store_key("control store", key);
@@ -167,7 +167,7 @@ void ControlSession::request_stop(std::string_view reason) {
 }
 
 bool ControlSession::stops_after(std::uint64_t step) {
-  return gate_.stops_after(step, after(2 * durations::kAcknowledgeWithin));
+  return gate_.stops_after(step, after(2 * durations::kSilentAfter));
 }
 
 }  // namespace internal

@@ -54,7 +54,7 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
     : options_(std::move(options)),
       probe_(std::move(probe)),
       build_(build_of_server(options_)),
-      stop_(durations::kAcknowledgeWithin) {}
+      stop_(durations::kSilentAfter) {}
 
 std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
@@ -382,7 +382,7 @@ Duration ControlCore::poll_after() const {
   const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
   });
-  return one_is_away ? durations::kTickWhileOneIsAway : durations::kTick;
+  return one_is_away ? durations::kTryAgain : durations::kTick;
 }
 
 void ControlCore::declare(MemberRecord& record, const Finding& finding) {

@@ -87,7 +87,7 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
 }
 
 ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
@@ -172,7 +172,7 @@ void ControlSession::connect_at_start() {
 }
 
 void ControlSession::run() {
-  const Duration every = std::chrono::milliseconds(welcome_.heartbeat_ms());
+  const Duration every = heartbeat_every();
   TimePoint next_heartbeat = now();
   TimePoint last_round = now();
   for (;;) {
@@ -227,8 +227,8 @@ bool ControlSession::reconnect() {
       // nothing but the end of the attempt ends it.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
-          now(), std::clamp(left / 2, durations::kShortestAttempt,
-                            std::max(silent_after() / 2, durations::kShortestAttempt))));
+          now(), std::clamp(left / 2, durations::kReconnectWithin,
+                            std::max(silent_after() / 2, durations::kReconnectWithin))));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }

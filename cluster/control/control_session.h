@@ -102,6 +102,7 @@ class ControlSession final : public ControlClient {
 
   void run();
   bool reconnect();
+  Duration heartbeat_every() const { return std::chrono::milliseconds(welcome_.heartbeat_ms()); }
   Duration silent_after() const { return std::chrono::milliseconds(welcome_.silent_ms()); }
   Duration unreachable_after() const {
     return std::chrono::milliseconds(welcome_.unreachable_ms());

@@ -125,7 +125,7 @@ void GrpcServer::accept_all() {
     if (socket.is_open()) {
       hand_over(std::move(socket));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      accept_again = deadline_after(now, durations::kPauseWithoutDescriptors);
+      accept_again = deadline_after(now, durations::kTryAgain);
     }
   }
 }

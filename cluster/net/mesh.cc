@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
@@ -21,19 +22,9 @@
 namespace tutti::internal {
 namespace {
 
-// Waking a sleeping thread costs about as much.
-constexpr Duration kSpin = std::chrono::microseconds(100);
-// A core that nobody wants goes to sleep, and takes longer to wake than this (measured with 4 ranks
-// on 2 cores: 1 KiB 145 us without, 58 us with 20, up to 100 us with 100).
-constexpr Duration kYield = std::chrono::microseconds(20);
+using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kYield;
 // Between two questions to the system while memory alone brings bytes: who is gone shows there.
-constexpr Duration kAskSystem = std::chrono::milliseconds(20);
-// Between two looks for peers that are silent.
-constexpr Duration kCheckSilence = std::chrono::seconds(1);
-// For a peer that takes nothing of what is said last.
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
-// For one that takes it, with a long message in front of it, and for its system to have all.
-constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr Duration kAskSystem = durations::kTryAgain;
 
 }  // namespace
 
@@ -282,7 +273,9 @@ bool Mesh::look(TimePoint deadline) {
     if (may_sleep) may_sleep = peer->stream->begin_sleep(watched.back().wants_room);
   }
   TimePoint end = TimePoint::min();
-  if (may_sleep) end = std::min(deadline, deadline_after(Clock::system().now(), kCheckSilence));
+  if (may_sleep) {
+    end = std::min(deadline, deadline_after(Clock::system().now(), durations::kLinkSilence / 7));
+  }
   const int num_ready = poll_until(descriptors, end);
   if (may_sleep && num_ready == 0) {
     const TimePoint now = Clock::system().now();

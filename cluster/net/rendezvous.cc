@@ -26,13 +26,12 @@
 #include <utility>
 
 #include "tutti/cluster/net/acceptor.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 
 std::string this_machine() {
   std::string id;
@@ -141,7 +140,7 @@ class Rendezvous {
   }
 
   TimePoint look_again() const {
-    return std::min(deadline_, deadline_after(Clock::system().now(), kTryAgain));
+    return std::min(deadline_, deadline_after(Clock::system().now(), durations::kTryAgain));
   }
 
   std::string announcement_of(int peer) {

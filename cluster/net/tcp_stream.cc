@@ -14,14 +14,13 @@
 #include <utility>
 
 #include "tutti/cluster/net/byte_stream.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
 
-/// The system repeats what was not acknowledged after 0.2 s, 0.6, 1.4, 3 and 6.2 (where a packet
-/// takes little): a link that was silent for 3 to 6 s is known to be back only then.
-constexpr Duration kSilence = std::chrono::seconds(7);
+constexpr Duration kSilence = durations::kLinkSilence;
 
 std::optional<tcp_info> info_of(const FileDescriptor& socket) {
   tcp_info info{};

@@ -95,7 +95,7 @@ ClientSession::ClientSession(const std::string& target, RpcMethod method,
 }
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
   if (channel.is_local() && !has_local_socket(endpoint_)) {
     return {.reason = std::strerror(ECONNREFUSED)};
@@ -301,9 +301,9 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
                       seconds_text(away), " s: ", reason));
       say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    const bool is_young = away < durations::kTryOftenFor;
-    stop_.wait_until(
-        deadline_after(now(), is_young ? durations::kTryAgain : durations::kTryMuchLater));
+    // The longer it is away, the less a moment more matters.
+    stop_.wait_until(deadline_after(
+        now(), std::clamp(away / 10, durations::kTryAgain, durations::kHeartbeatEvery)));
   }
   return nullptr;
 }
@@ -339,7 +339,7 @@ ClientSession::~ClientSession() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), durations::kLongestGoodBye));
+  if (stream) stream->leave(deadline_after(now(), durations::kLongestReport));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();
