@@ -79,25 +79,12 @@ class ControlSession final : public ControlClient {
   std::string wait_for_value(std::string_view key, TimePoint deadline,
                              std::optional<std::uint64_t> last_verdict);
 
-  /// What came of an attempt to join.
-  struct Attempt {
-    bool is_done = false;
-    std::string reason = {};       // why not
-    bool is_final = false;         // the server refuses: no use in trying again
-    bool is_nobody_there = false;  // the system says that nobody listens
-    bool is_hopeless = false;      // this machine cannot reach the address
-    bool is_other_job = false;     // the TLS handshake fails
-    bool is_cut_short = false;     // the deadline ended it, whatever came before
-  };
   using Start =
       std::function<void(v1::Job::Stub&, grpc::ClientContext&, std::function<void(grpc::Status)>)>;
   void perform(const Start& start, TimePoint deadline, const std::string& what,
                std::optional<std::uint64_t> last_verdict);
 
-  Attempt join_once(TimePoint deadline);
-  Attempt failed_attempt(JobStream& stream, TimePoint deadline);
-  void connect_at_start();
-  void say_waiting(TimePoint begin, const std::string& reason) const;
+  ConnectAttempt join_once(TimePoint deadline);
   std::string server_name() const;
 
   void run();
