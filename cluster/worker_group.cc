@@ -181,26 +181,6 @@ class WorkerGroup::Alarm {
   std::unique_ptr<Thread> ending_ TUTTI_GUARDED_BY(ending_mutex_);
 };
 
-/// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
-class WorkerGroup::GenerationStore final : public KeyValueStore {
- public:
-  GenerationStore(ControlClient& store, const Interruption& interruption, std::uint64_t number)
-      : store_(store), interruption_(interruption), number_(number) {}
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-  std::optional<std::string> get(std::string_view key) override {
-    interruption_.check();
-    return store_.get(key);
-  }
-  std::string wait(std::string_view key, TimePoint deadline) override {
-    return store_.wait_unless_lost(key, number_, deadline);
-  }
-
- private:
-  ControlClient& store_;
-  const Interruption& interruption_;
-  const std::uint64_t number_;
-};
-
 WorkerGroup::WorkerGroup(Private, std::vector<MemberTask> tasks, int worker)
     : tasks_(std::move(tasks)),
       worker_(worker),
@@ -320,8 +300,7 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
   connect.secret = plane_.secret;
   connect.job_id = plane_.job_id;
   connect.interruption = interruption;
-  GenerationStore store(*plane_.client, *interruption, generation_);
-  ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
+  ConnectedRanks connected = connect_ranks(worker_, num_workers(), *plane_.client, connect);
   transport_ = std::move(connected.transport);
   log_info(concat("workers: ", connected.line));
 }

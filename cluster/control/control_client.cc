@@ -61,15 +61,14 @@ std::optional<std::string> ControlSession::get(std::string_view key) {
   return reply.value();
 }
 
-std::string ControlSession::wait_for_value(std::string_view key, TimePoint deadline,
-                                           std::optional<std::uint64_t> last_verdict) {
+std::string ControlSession::wait(std::string_view key, TimePoint deadline) {
   check(key);
   v1::GetRequest request;
   request.set_key(std::string(key));
   request.set_until_set(true);
   try {
     return call(&Job::Get, std::move(request), deadline,
-                concat("control store: nobody has set '", key, "' in time"), last_verdict)
+                concat("control store: nobody has set '", key, "' in time"))
         .value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;

@@ -328,18 +328,7 @@ void ControlSession::end(ErrorCode code, const std::string& reason) {
   changed_.notify_all();
 }
 
-const Verdict* ControlSession::fatal_after(std::uint64_t number) const {
-  const auto found = std::ranges::find_if(verdicts_, [number](const Verdict& verdict) {
-    return verdict.is_fatal && verdict.number > number;
-  });
-  return found == verdicts_.end() ? nullptr : &*found;
-}
-
-void ControlSession::perform(const Start& start, TimePoint deadline, const std::string& what,
-                             std::optional<std::uint64_t> last_verdict) {
-  const auto lost = [&]() TUTTI_REQUIRES(mutex_) {
-    return last_verdict ? fatal_after(*last_verdict) : nullptr;
-  };
+void ControlSession::perform(const Start& start, TimePoint deadline, const std::string& what) {
   for (;;) {
     grpc::ClientContext context;
     std::optional<grpc::Status> status;
@@ -355,10 +344,9 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
       changed_.notify_all();
     });
     MutexLock lock(mutex_);
-    const auto is_over = [&]() TUTTI_REQUIRES(mutex_) {
-      return status || ended_ || stream != stream_ || lost() != nullptr;
-    };
-    changed_.wait_until(mutex_, deadline, is_over);
+    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) { return ended_ || stream != stream_; };
+    changed_.wait_until(mutex_, deadline,
+                        [&]() TUTTI_REQUIRES(mutex_) { return status || goes_on(); });
     if (!status) {  // gRPC holds the request until it says how the call ended
       context.TryCancel();
       changed_.wait_until(mutex_, TimePoint::max(),
@@ -366,13 +354,9 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     }
     if (status->ok()) return;
     if (!is_of_connection(*status, context)) throw to_error(*status);
-    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) {
-      return ended_ || stream != stream_ || lost() != nullptr;
-    };
     changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), durations::kTryAgain)),
                         goes_on);
     if (ended_) throw *ended_;
-    if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
     if (now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), ": ", what);
     }
