@@ -28,13 +28,6 @@ constexpr Duration kAskSystem = durations::kTryAgain;
 
 }  // namespace
 
-Peer::Peer(int rank, PeerLink link, KeptBytes& kept)
-    : rank(rank),
-      name(std::move(link.name)),
-      stream(std::move(link.stream)),
-      inbox(*stream, name, kept),
-      outbox(*stream) {}
-
 void Peer::fail(const Error& reason) {
   is_open = false;
   inbox.fail(reason);
@@ -57,17 +50,17 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<PeerLink> links, MeshOptions options)
+Mesh::Mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams, MeshOptions options)
     : rank_(rank),
       options_(std::move(options)),
       spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
       kept_(options_.bytes_kept),
       wake_event_(make_wake_event()) {
-  for (std::size_t peer = 0; peer < links.size(); ++peer) {
+  for (std::size_t peer = 0; peer < streams.size(); ++peer) {
     const bool is_own = peer == static_cast<std::size_t>(rank);
     peers_.push_back(
         is_own ? nullptr
-               : std::make_unique<Peer>(static_cast<int>(peer), std::move(links[peer]), kept_));
+               : std::make_unique<Peer>(static_cast<int>(peer), std::move(streams[peer]), kept_));
     if (!is_own && peers_.back()->stream->is_memory()) ++num_memory_;
   }
 }
@@ -97,8 +90,8 @@ class Mesh::MessageWork final : public Work {
   void wait(TimePoint deadline) override {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
-    const Peer& peer = mesh_->peer(peer_);
-    fail(ErrorCode::kDeadlineExceeded, peer.name, kIsSend ? " has not taken" : " has not sent",
+    fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).stream->peer(),
+         kIsSend ? " has not taken" : " has not sent",
          " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
          " bytes) before the deadline of rank ", mesh_->rank());
   }
@@ -396,8 +389,9 @@ void Mesh::close() noexcept {
   tell_waiters();
 }
 
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options) {
-  const auto mesh = std::make_shared<Mesh>(rank, std::move(links), std::move(options));
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams,
+                                       MeshOptions options) {
+  const auto mesh = std::make_shared<Mesh>(rank, std::move(streams), std::move(options));
   return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
                                     [mesh](Transport*) { mesh->close(); });
 }
