@@ -79,12 +79,11 @@ void ClientStream::send(CallMessage message) {
 
 void ClientStream::write_next(std::vector<CallMessage>& sent) {
   if (has_released_) return;
-  if (can_write_ && (prepared_ || !writer_.is_empty())) {
-    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+  if (can_write_ && !writer_.is_empty()) {
+    outgoing_ = writer_.next(sent);
     is_writing_ = true;
     StartWrite(&outgoing_);
-    // Made while the last one is on its way.
-    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+    writer_.prepare(sent);
   } else if (leaves_by_) {
     StartWritesDone();
     release();

@@ -51,7 +51,6 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   std::optional<v1::CalledServer> server_ TUTTI_GUARDED_BY(mutex_);
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
-  std::optional<grpc::ByteBuffer> prepared_ TUTTI_GUARDED_BY(mutex_);  // the message after it
   std::optional<TimePoint> leaves_by_ TUTTI_GUARDED_BY(mutex_);
   std::string reason_ TUTTI_GUARDED_BY(mutex_);
 };

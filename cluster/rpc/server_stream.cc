@@ -135,12 +135,11 @@ void ServerStream::send(CallMessage message) {
 
 void ServerStream::write_next(std::vector<CallMessage>& sent) {
   if (is_finished_) return;
-  is_writing_ = prepared_ || !writer_.is_empty();
+  is_writing_ = !writer_.is_empty();
   if (is_writing_) {
-    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+    outgoing_ = writer_.next(sent);
     StartWrite(&outgoing_);
-    // Made while the last one is on its way.
-    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+    writer_.prepare(sent);
   } else if (finish_with_) {
     is_finished_ = true;
     Finish(*finish_with_);
@@ -152,10 +151,7 @@ void ServerStream::OnWriteDone(bool ok) {
   CallWriter unsent;
   const OwnersEndLater later;
   MutexLock lock(mutex_);
-  if (!ok) {  // the reading side notices, too
-    std::swap(unsent, writer_);
-    prepared_.reset();
-  }
+  if (!ok) std::swap(unsent, writer_);  // the reading side notices, too
   write_next(sent);
 }
 
@@ -166,10 +162,7 @@ void ServerStream::end(const grpc::Status& status) {
   MutexLock lock(mutex_);
   if (finish_with_) return;
   finish_with_ = status;
-  if (!status.ok()) {
-    std::swap(unsent, writer_);
-    prepared_.reset();
-  }
+  if (!status.ok()) std::swap(unsent, writer_);
   if (!is_writing_) write_next(sent);
 }
 

@@ -60,8 +60,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   Mutex mutex_;
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
-  std::optional<grpc::ByteBuffer> prepared_ TUTTI_GUARDED_BY(mutex_);  // the message after it
-  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);        // calls of this stream
+  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);  // calls of this stream
   bool is_half_closed_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read for want of room
   bool has_news_ TUTTI_GUARDED_BY(mutex_) = false;   // room again, perhaps
