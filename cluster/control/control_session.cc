@@ -43,14 +43,14 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
   // One process may be several members (tests): each has its own name.
   request_.set_process(
       concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count()));
-  reach_server({.who = concat("control: ", self_.task),
-                .wants = concat("join at ", endpoint_.to_string()),
-                .name = server_name(),
-                .address_in =
-                    options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
-                .timeout = options_.timeout,
-                .say_every = options_.say_every},
-               [this](TimePoint deadline) { return join_once(deadline); });
+  reach_server(
+      {.who = concat("control: ", self_.task),
+       .wants = concat("join at ", endpoint_.to_string()),
+       .name = server_name(),
+       .address_in = options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
+       .timeout = options_.timeout,
+       .say_every = options_.say_every},
+      [this](TimePoint deadline) { return join_once(deadline); });
   last_heard_ = now();
   thread_ = Executor::system().start("control-client", [this] { run(); });
 }

@@ -171,7 +171,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
 }
 
 MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
-                                      TimePoint now) {
+                                     TimePoint now) {
   // A process that was started again counts its collectives anew: nothing of the one before it is
   // missed.
   const std::uint64_t restarts = process.who.incarnation;

@@ -197,7 +197,8 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
   });
 }
 
-JobService::Reactor* JobService::RequestStop(Context* context, const v1::RequestStopRequest* request,
+JobService::Reactor* JobService::RequestStop(Context* context,
+                                             const v1::RequestStopRequest* request,
                                              v1::RequestStopReply*) {
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;

@@ -61,8 +61,9 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   Event done_;
   Mutex mutex_;
   CondVar changed_;
-  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;    // something may still come
-  bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;  // what the server said may still be read, if not
+  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // something may still come
+  bool can_write_ TUTTI_GUARDED_BY(mutex_) =
+      true;  // what the server said may still be read, if not
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);

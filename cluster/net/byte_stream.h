@@ -65,9 +65,10 @@ class ByteStream {
   const std::string peer_;
 };
 
-/// `socket` is connected. A connection that breaks stays broken: read() throws kUnavailable with the system's reason. So
-/// it does when the machine or the link falls silent: for 5 s with nothing under way (keep-alive),
-/// for 7 s with something that is not acknowledged. A peer that does not read is not silent.
+/// `socket` is connected. A connection that breaks stays broken: read() throws kUnavailable with
+/// the system's reason. So it does when the machine or the link falls silent: for 5 s with nothing
+/// under way (keep-alive), for 7 s with something that is not acknowledged. A peer that does not
+/// read is not silent.
 std::unique_ptr<ByteStream> tcp_stream(FileDescriptor socket, std::string peer);
 
 /// Through the rings of two segments: `own` with the ring to the peer, `peer` with that to this

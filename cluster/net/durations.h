@@ -32,7 +32,8 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 /// A member without a heartbeat, one that does not acknowledge the step to stop at, and whoever
-/// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a second.
+/// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a
+/// second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Also a client of calls whose stream broke: it has left.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);

@@ -91,9 +91,8 @@ class Mesh::MessageWork final : public Work {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
     fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).stream->peer(),
-         kIsSend ? " has not taken" : " has not sent",
-         " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
-         " bytes) before the deadline of rank ", mesh_->rank());
+         kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
+         " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
   }
 
  private:

@@ -144,8 +144,10 @@ class Rendezvous {
   }
 
   std::string announcement_of(int peer) {
-    // Asked again and again, for higher ranks are accepted meanwhile, and waiting may be interrupted.
-    for (Duration pause = durations::kStorePause;; pause = std::min(2 * pause, durations::kTryAgain)) {
+    // Asked again and again, for higher ranks are accepted meanwhile, and waiting may be
+    // interrupted.
+    for (Duration pause = durations::kStorePause;;
+         pause = std::min(2 * pause, durations::kTryAgain)) {
       if (std::optional<std::string> text = store_.get(key_of(peer))) return *std::move(text);
       const TimePoint now = Clock::system().now();
       if (now >= deadline_) {

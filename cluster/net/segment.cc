@@ -65,9 +65,8 @@ SegmentLayout checked_layout(std::span<const std::byte, sizeof(std::uint64_t)> r
   if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
     fail(ErrorCode::kDataLoss, "shm: ", peer, " has sent its segment without its descriptor");
   }
-  SegmentLayout layout{.num_bytes = static_cast<std::uint64_t>(status.st_size),
-                       .rank = rank,
-                       .size = size};
+  SegmentLayout layout{
+      .num_bytes = static_cast<std::uint64_t>(status.st_size), .rank = rank, .size = size};
   std::memcpy(&layout.ring_bytes, ring_bytes.data(), ring_bytes.size());
   const bool good = std::has_single_bit(layout.ring_bytes) && layout.ring_bytes >= kPageBytes &&
                     layout.ring_bytes <= kMostRing && layout.num_bytes <= kMost &&

@@ -119,9 +119,8 @@ void ClientSession::connect_at_start() {
                  return attempt;
                });
   (void)adopt(attempt);  // nobody can have ended it yet
-  thread_ = Executor::system().start("rpc-client", [this, stream = std::move(attempt.stream)] {
-    run(stream);
-  });
+  thread_ = Executor::system().start("rpc-client",
+                                     [this, stream = std::move(attempt.stream)] { run(stream); });
 }
 
 /// False: the session ended while this connection was made.
