@@ -59,7 +59,7 @@ class GrpcControlServer final : public ControlServer {
 
  private:
   void tick() {
-    while (!stop_.wait_until(deadline_after(Clock::system().now(), service_.poll_after()))) {
+    while (!stop_.wait_until(deadline_after(Clock::system().now(), durations::kTryAgain))) {
       service_.tick();
     }
   }

@@ -241,7 +241,7 @@ void JobService::tick() {
   // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
   const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
   last_tick_ = now;
-  const bool was_paused = pause > 4 * durations::kTick;
+  const bool was_paused = pause > 10 * durations::kTryAgain;
   std::vector<MemberRecord*> all;
   for (const auto& [number, record] : records_) {
     if (was_paused) {
@@ -263,14 +263,6 @@ void JobService::tick() {
   }
   broadcast(stop_.tick(now));
   cancel_late_streams(now);
-}
-
-Duration JobService::poll_after() const {
-  MutexLock lock(mutex_);
-  const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
-    return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
-  });
-  return one_is_away ? durations::kTryAgain : durations::kTick;
 }
 
 void JobService::declare(MemberRecord& record, const Finding& finding) {

@@ -70,9 +70,8 @@ class JobService final : public v1::Job::CallbackService {
 
   // Of the process that hosts it.
 
-  /// Looks for the silent, the stuck and the late. Call it when poll_after() has passed.
+  /// Looks for the silent, the stuck and the late. Call it every kTryAgain.
   void tick();
-  Duration poll_after() const;
   /// All who have joined have left, or were given up.
   void wait_until_all_have_left(TimePoint deadline);
   /// Tells all that the server ends; each stream ends when that is sent.

@@ -24,7 +24,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
   Stream(JobService& service, Context& context)
       : service_(service),
         context_(context),
-        deadline_(deadline_after(Clock::system().now(), durations::kOpensWithin)) {}
+        deadline_(deadline_after(Clock::system().now(), durations::kUnreachableAfter)) {}
   void begin() { StartRead(&incoming_); }
 
   void OnReadDone(bool ok) override {

@@ -168,7 +168,7 @@ void Acceptor::admit(FileDescriptor socket, bool is_local, TimePoint now) {
   Newcomer& newcomer = newcomers_.emplace_back(std::move(socket), own_, secret_);
   newcomer.is_local = is_local;
   newcomer.address = address;
-  newcomer.end = deadline_after(now, durations::kOpensWithin);
+  newcomer.end = deadline_after(now, durations::kUnreachableAfter);
 }
 
 }  // namespace tutti::internal

@@ -14,17 +14,15 @@ namespace tutti::durations {
 
 /// Schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// A line that says what is waited for is to come within 5 s.
+/// A line that says what is waited for is to come within 5 s; those about connections that were
+/// refused come no more often, for strangers must not fill the disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
 /// Between two looks at what others do at once, once they are there: that a process listens, a
-/// descriptor is free, a connection that is away has come back, a peer in memory has ended.
+/// descriptor is free, a connection that is away has come back, a peer in memory has ended, a
+/// member has fallen silent.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Interfaces, routes and name servers of a machine that has just started may come a little later.
 inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
-/// A connection that says nothing for so long is a stranger's.
-inline constexpr Duration kOpensWithin = std::chrono::seconds(5);
-/// Lines about connections that were refused: strangers must not fill the disk.
-inline constexpr Duration kSayRefusalsEvery = std::chrono::seconds(1);
 /// Stores without notifications are asked again.
 inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
@@ -35,7 +33,8 @@ inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 /// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a
 /// second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
-/// Also a client of calls whose stream broke: it has left.
+/// Also a client of calls whose stream broke: it has left. And a new connection that proves
+/// nothing: it is a stranger's.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// On another machine a connection that closed, and none opened anew, or a server whose port
 /// refuses connections: dead. The system closes the connections of a process that ends; silence
@@ -47,8 +46,6 @@ inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// The longest training step, for workers whose collectives have deadlines of their own.
 inline constexpr Duration kLongestStep = std::chrono::minutes(10);
-/// How often a server judges its members: a fifth of what a death may take to be known.
-inline constexpr Duration kTick = std::chrono::milliseconds(50);
 
 // Calls, and their end.
 

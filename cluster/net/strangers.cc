@@ -44,7 +44,7 @@ void RefusalLog::note(std::string_view reason, TimePoint now) {
     ++num_unsaid_;
     return;
   }
-  next_ = deadline_after(now, durations::kSayRefusalsEvery);
+  next_ = deadline_after(now, durations::kSayAgainEvery);
   log_warning(concat(who_, ": refused a connection: ", reason,
                      num_unsaid_ > 0 ? concat(" (and ", num_unsaid_, " more)") : ""));
   num_unsaid_ = 0;
