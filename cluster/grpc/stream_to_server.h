@@ -28,8 +28,8 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
     MutexLock lock(mutex_);
     return status_;
   }
-  /// Of the stream that ended: whether the server itself refused it.
-  bool is_refused() const { return is_of_handler(context_); }
+  /// Whether it has ended because the server itself refused it.
+  bool is_refused() const { return done_.is_set() && is_of_handler(context_); }
 
   void OnDone(const grpc::Status& status) override {
     {
@@ -62,8 +62,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   Mutex mutex_;
   CondVar changed_;
   bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // something may still come
-  bool can_write_ TUTTI_GUARDED_BY(mutex_) =
-      true;  // what the server said may still be read, if not
+  bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
