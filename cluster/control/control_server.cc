@@ -56,6 +56,7 @@ class GrpcControlServer final : public ControlServer {
   std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
     return service_.verdicts_after(number);
   }
+  std::vector<Member> missing() const override { return service_.missing(); }
 
  private:
   void tick() {

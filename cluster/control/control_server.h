@@ -51,6 +51,8 @@ class ControlServer {
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
   /// Those with higher numbers.
   virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
+  /// Expected tasks that are not here while a member waits for all of them.
+  virtual std::vector<Member> missing() const = 0;
 };
 
 /// Whether this build has gRPC, and with it control servers and clients.

@@ -78,6 +78,7 @@ class JobService final : public v1::Job::CallbackService {
   void say_server_ends();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
+  std::vector<Member> missing() const;
 
  private:
   class Stream;
@@ -104,8 +105,10 @@ class JobService final : public v1::Job::CallbackService {
   /// Finishes the call when `body` has done what the member asks for, or thrown.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
-  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply.
-  Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill);
+  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply;
+  /// `is_for_all`: when all members are here.
+  Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
+                       bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);
 
   bool is_anybody_here() const TUTTI_REQUIRES(mutex_);

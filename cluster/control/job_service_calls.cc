@@ -25,8 +25,12 @@ Error given_up(const MemberRecord& record) {
 class JobService::WaitingCall final : public Reactor {
  public:
   WaitingCall(JobService& service, Context& context, std::uint64_t member,
-              std::function<bool()> fill)
-      : member(member), service_(service), context_(context), fill_(std::move(fill)) {}
+              std::function<bool()> fill, bool is_for_all)
+      : member(member),
+        is_for_all(is_for_all),
+        service_(service),
+        context_(context),
+        fill_(std::move(fill)) {}
 
   /// Once: afterwards it may be gone. False: there is nothing to say yet.
   bool finish_if_ready() {
@@ -43,6 +47,7 @@ class JobService::WaitingCall final : public Reactor {
   void OnDone() override { const std::unique_ptr<WaitingCall> self(this); }
 
   const std::uint64_t member;
+  const bool is_for_all;
 
  private:
   JobService& service_;
@@ -76,8 +81,8 @@ JobService::Reactor* JobService::answer(Context* context, std::uint64_t member,
 }
 
 JobService::Reactor* JobService::answer_when(Context* context, std::uint64_t member,
-                                             std::function<bool()> fill) {
-  auto call = std::make_unique<WaitingCall>(*this, *context, member, std::move(fill));
+                                             std::function<bool()> fill, bool is_for_all) {
+  auto call = std::make_unique<WaitingCall>(*this, *context, member, std::move(fill), is_for_all);
   MutexLock lock(mutex_);
   try {
     if (member != 0) (void)caller(member);
@@ -143,14 +148,23 @@ JobService::Reactor* JobService::Get(Context* context, const v1::GetRequest* req
 JobService::Reactor* JobService::ListMembers(Context* context,
                                              const v1::ListMembersRequest* request,
                                              v1::ListMembersReply* reply) {
-  return answer_when(context, request->member(), [=, this]() TUTTI_REQUIRES(mutex_) {
+  const auto fill = [=, this]() TUTTI_REQUIRES(mutex_) {
     const std::vector<Member> list = list_members();
     const bool is_ready = !request->until_all_are_here() ||
                           std::ranges::all_of(list, [](const Member& m) { return m.is_here; });
     if (!is_ready) return false;
     for (const Member& member : list) *reply->add_members() = to_proto(member);
     return true;
-  });
+  };
+  return answer_when(context, request->member(), fill, true);
+}
+
+std::vector<Member> JobService::missing() const {
+  MutexLock lock(mutex_);
+  if (std::ranges::none_of(waiting_, &WaitingCall::is_for_all)) return {};
+  std::vector<Member> members = list_members();
+  std::erase_if(members, [](const Member& member) { return member.is_here; });
+  return members;
 }
 
 JobService::Reactor* JobService::ReportFailure(Context* context,
