@@ -34,7 +34,7 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   return bytes;
 }
 
-/// Turns the connections of one rank into links.
+/// Turns the connections of one rank into streams.
 class Linker {
  public:
   Linker(int rank, int size, ConnectOptions options)
@@ -55,11 +55,11 @@ class Linker {
     internal::Connections connections =
         internal::connect_all(rank_, size_, store, options_, own_segment() != nullptr);
     share_segments(connections.by_rank);
-    std::vector<internal::PeerLink> links(segments_.size());
-    for (std::size_t peer = 0; peer < links.size(); ++peer) {
-      if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
+    std::vector<std::unique_ptr<internal::ByteStream>> streams(segments_.size());
+    for (std::size_t peer = 0; peer < streams.size(); ++peer) {
+      if (peer != index()) streams[peer] = stream_to(peer, std::move(connections.by_rank[peer]));
     }
-    return {internal::shared_mesh(rank_, std::move(links),
+    return {internal::shared_mesh(rank_, std::move(streams),
                                   {.name = std::string(internal::name_of(options_.way)),
                                    .ranks_on_this_machine = connections.ranks_on_this_machine,
                                    .bytes_kept = options_.bytes_kept,
@@ -120,17 +120,16 @@ class Linker {
     }
   }
 
-  internal::PeerLink link_to(std::size_t peer, Connection connection) {
+  std::unique_ptr<internal::ByteStream> stream_to(std::size_t peer, Connection connection) {
     const std::string name = concat(connection.is_local ? "shm: " : "tcp: ",  // in errors
                                     name_of_peer(peer, connection));
     if (!connection.is_local) {
       words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
-      return {internal::tcp_stream(std::move(connection.socket), name), name};
+      return internal::tcp_stream(std::move(connection.socket), name);
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
-    return {
-        internal::ring_stream(own_segment(), segments_[peer], std::move(connection.socket), name),
-        name};
+    return internal::ring_stream(own_segment(), segments_[peer], std::move(connection.socket),
+                                 name);
   }
 
   std::shared_ptr<HostMemory> memory() const {

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/json_place.h"
+#include "tutti/cluster/net/job_secret.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 #include "tutti/core/list_text.h"
 
@@ -108,8 +109,9 @@ std::vector<std::string> doubts_about(const ClusterResolver& resolver) {
   std::string loopback, other;
   for (const Task& task : cluster.tasks()) {
     const std::string& address = cluster.task_address(task.type, task.index);
-    if (internal::find_address_problem(address)) continue;  // unknown yet, or of another kind
-    std::string& first = HostPort::parse(address).is_loopback() ? loopback : other;
+    const auto endpoint = internal::parse_endpoint(address);
+    if (!endpoint) continue;  // unknown yet, or of another kind
+    std::string& first = is_loopback(endpoint->host) ? loopback : other;
     if (first.empty()) first = concat(task, " at ", address);
   }
   if (loopback.empty() || other.empty()) return {};

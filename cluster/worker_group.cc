@@ -37,10 +37,6 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// A connection that ended may be all that is seen of a death so far. The job knows of a death
-/// within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
-/// one.
-constexpr Duration kDeathIsKnown = 2 * durations::kHeartbeatEvery;
 /// Set once the workers have found out together what a replacement has to know. That this process's
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
@@ -185,26 +181,6 @@ class WorkerGroup::Alarm {
   std::unique_ptr<Thread> ending_ TUTTI_GUARDED_BY(ending_mutex_);
 };
 
-/// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
-class WorkerGroup::GenerationStore final : public KeyValueStore {
- public:
-  GenerationStore(ControlClient& store, const Interruption& interruption, std::uint64_t number)
-      : store_(store), interruption_(interruption), number_(number) {}
-  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
-  std::optional<std::string> get(std::string_view key) override {
-    interruption_.check();
-    return store_.get(key);
-  }
-  std::string wait(std::string_view key, TimePoint deadline) override {
-    return store_.wait_unless_lost(key, number_, deadline);
-  }
-
- private:
-  ControlClient& store_;
-  const Interruption& interruption_;
-  const std::uint64_t number_;
-};
-
 WorkerGroup::WorkerGroup(Private, std::vector<MemberTask> tasks, int worker)
     : tasks_(std::move(tasks)),
       worker_(worker),
@@ -324,8 +300,7 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
   connect.secret = plane_.secret;
   connect.job_id = plane_.job_id;
   connect.interruption = interruption;
-  GenerationStore store(*plane_.client, *interruption, generation_);
-  ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
+  ConnectedRanks connected = connect_ranks(worker_, num_workers(), *plane_.client, connect);
   transport_ = std::move(connected.transport);
   log_info(concat("workers: ", connected.line));
 }
@@ -333,7 +308,11 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
-  std::optional<Verdict> verdict = alarm_->verdict(std::min(patience, kDeathIsKnown));
+  // A connection that ended may be all that is seen of a death so far. The job knows of a death
+  // within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
+  // one.
+  std::optional<Verdict> verdict =
+      alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));

@@ -83,7 +83,6 @@ class WorkerGroup {
 
  private:
   class Alarm;
-  class GenerationStore;
   struct Private {};
 
  public:

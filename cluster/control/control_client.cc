@@ -17,7 +17,7 @@ namespace {
 using Job = class v1::Job::Stub::async;
 
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-TimePoint soon() { return after(durations::kLongestAnswer); }
+TimePoint soon() { return after(durations::kServerPatience); }
 
 void check(std::string_view key, std::string_view value = "") {
   internal::check_store_key("control store", key);
@@ -61,15 +61,14 @@ std::optional<std::string> ControlSession::get(std::string_view key) {
   return reply.value();
 }
 
-std::string ControlSession::wait_for_value(std::string_view key, TimePoint deadline,
-                                           std::optional<std::uint64_t> last_verdict) {
+std::string ControlSession::wait(std::string_view key, TimePoint deadline) {
   check(key);
   v1::GetRequest request;
   request.set_key(std::string(key));
   request.set_until_set(true);
   try {
     return call(&Job::Get, std::move(request), deadline,
-                concat("control store: nobody has set '", key, "' in time"), last_verdict)
+                concat("control store: nobody has set '", key, "' in time"))
         .value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
@@ -167,7 +166,7 @@ void ControlSession::request_stop(std::string_view reason) {
 }
 
 bool ControlSession::stops_after(std::uint64_t step) {
-  return gate_.stops_after(step, after(2 * durations::kAcknowledgeWithin));
+  return gate_.stops_after(step, after(2 * durations::kSilentAfter));
 }
 
 }  // namespace internal

@@ -31,10 +31,6 @@ class ControlClient : public KeyValueStore {
   /// note_failure() said last.
   ~ControlClient() override = default;
 
-  /// wait() that ends, too, when the job loses a member: kUnavailable with the first fatal verdict
-  /// of a higher number than `last_verdict`, also one that was there before.
-  virtual std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
-                                       TimePoint deadline) = 0;
   /// Whether it was there.
   virtual bool remove(std::string_view key) = 0;
   /// Sets the value if the present one is `expected` (nothing: if there is none), all at once.

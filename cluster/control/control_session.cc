@@ -3,13 +3,11 @@
 #include "tutti/cluster/control/control_session.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/control/reach_server.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
@@ -19,8 +17,6 @@ namespace {
 
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
-/// So many TLS handshakes that failed one after the other were not damaged on their way.
-constexpr int kTlsFailures = 10;
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -47,7 +43,14 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
   // One process may be several members (tests): each has its own name.
   request_.set_process(
       concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count()));
-  connect_at_start();
+  reach_server(
+      {.who = concat("control: ", self_.task),
+       .wants = concat("join at ", endpoint_.to_string()),
+       .name = server_name(),
+       .address_in = options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
+       .timeout = options_.timeout,
+       .say_every = options_.say_every},
+      [this](TimePoint deadline) { return join_once(deadline); });
   last_heard_ = now();
   thread_ = Executor::system().start("control-client", [this] { run(); });
 }
@@ -70,28 +73,10 @@ ControlSession::~ControlSession() {
   thread_->join();
 }
 
-ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePoint deadline) {
-  Attempt attempt;
-  const grpc::Status status = stream.wait_for_end(deadline);
-  attempt.is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-  attempt.is_final = !attempt.is_cut_short && stream.is_refused();
+ConnectAttempt ControlSession::join_once(TimePoint deadline) {
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
-  const ConnectFailure failure = connect_failure(status, channel, deadline);
-  attempt.is_nobody_there = failure.is_nobody_there;
-  attempt.is_hopeless = failure.is_hopeless;
-  attempt.is_other_job = failure.is_other_job;
-  attempt.reason = attempt.is_final ? status.error_message()
-                   : status.ok()    ? "it did not answer the request to join"
-                                    : failure.reason;
-  return attempt;
-}
-
-ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
-  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
-  if (channel.is_local() && !has_local_socket(endpoint_)) {
-    return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
-  }
+  if (auto nobody = nobody_listens(channel)) return *std::move(nobody);
   auto stream = std::make_shared<JobStream>(channel);
   {
     MutexLock lock(mutex_);
@@ -104,7 +89,10 @@ ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
   stream->send(std::move(report));
   std::vector<v1::JobEvent> came;
   while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
-  if (came.empty() || !came.front().has_joined()) return failed_attempt(*stream, end);
+  if (came.empty() || !came.front().has_joined()) {
+    const grpc::Status status = stream->wait_for_end(end);
+    return failed_attempt(status, stream->is_refused(), channel, end);
+  }
   welcome_ = came.front().joined();
   member_ = welcome_.member();
   host_ = from_proto(welcome_.host());
@@ -123,56 +111,8 @@ std::string ControlSession::server_name() const {
                 options_.hosted_by.empty() ? "" : concat(" (", options_.hosted_by, ")"));
 }
 
-void ControlSession::say_waiting(TimePoint begin, const std::string& reason) const {
-  log_info(concat("control: ", self_.task.to_string(), " waits for ", server_name(), " since ",
-                  seconds_text(now() - begin), " s: ", reason));
-}
-
-void ControlSession::connect_at_start() {
-  const TimePoint begin = now();
-  const TimePoint deadline = deadline_after(begin, options_.timeout);
-  TimePoint say_at = deadline_after(begin, options_.say_every);
-  TimePoint last_hope = begin;
-  int num_tls_failures = 0;
-  std::string reason;
-  for (;;) {
-    Attempt attempt = join_once(deadline);
-    if (attempt.is_done) return;
-    if (attempt.is_cut_short && !reason.empty()) attempt.reason = reason;
-    reason = attempt.reason;
-    if (attempt.is_final) {
-      fail(ErrorCode::kFailedPrecondition, "control: ", self_.task.to_string(), " cannot join at ",
-           endpoint_.to_string(), ": ", attempt.reason);
-    }
-    num_tls_failures = attempt.is_other_job ? num_tls_failures + 1 : 0;
-    if (num_tls_failures == kTlsFailures) {
-      fail(ErrorCode::kFailedPrecondition, "control: ", self_.task.to_string(), " cannot join at ",
-           endpoint_.to_string(), ": the TLS handshake fails: ", attempt.reason,
-           "; expected a server that knows this job's secret (or has a "
-           "certificate of its authority); check TUTTI_JOB_SECRET_FILE and the address");
-    }
-    if (!attempt.is_hopeless) last_hope = now();
-    if (now() - last_hope >= durations::kHopelessLongEnough) {
-      fail(ErrorCode::kUnavailable, "control: ", self_.task.to_string(), " cannot reach ",
-           server_name(), ": ", attempt.reason, "; waiting does not help; correct ",
-           options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
-           ", or this machine's names, interfaces, routes or range of ports");
-    }
-    if (now() >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), " did not reach ",
-           server_name(), " within ", seconds_text(options_.timeout), " s: ", attempt.reason,
-           "; start it, or check the address and its log");
-    }
-    if (now() >= say_at) {
-      say_waiting(begin, attempt.reason);
-      say_at = deadline_after(now(), options_.say_every);
-    }
-    Clock::system().sleep_for(durations::kTryAgain);
-  }
-}
-
 void ControlSession::run() {
-  const Duration every = std::chrono::milliseconds(welcome_.heartbeat_ms());
+  const Duration every = heartbeat_every();
   TimePoint next_heartbeat = now();
   TimePoint last_round = now();
   for (;;) {
@@ -221,14 +161,14 @@ bool ControlSession::reconnect() {
       MutexLock lock(mutex_);
       if (stopping_ || ended_) return false;
     }
-    Attempt attempt;
+    ConnectAttempt attempt;
     try {
       // Half of what is left: where the opening was damaged on its way, or its packets vanished,
       // nothing but the end of the attempt ends it.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
-          now(), std::clamp(left / 2, durations::kShortestAttempt,
-                            std::max(silent_after() / 2, durations::kShortestAttempt))));
+          now(), std::clamp(left / 2, durations::kReconnectWithin,
+                            std::max(silent_after() / 2, durations::kReconnectWithin))));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
@@ -280,7 +220,7 @@ bool ControlSession::may_be_cut_off(TimePoint time) const {
 /// Tries another connection beside the silent one, until there is more to judge by.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
-  Attempt attempt;
+  ConnectAttempt attempt;
   try {
     attempt = join_once(deadline_after(now(), silent_after() / 2));
   } catch (const Error& error) {
@@ -388,18 +328,7 @@ void ControlSession::end(ErrorCode code, const std::string& reason) {
   changed_.notify_all();
 }
 
-const Verdict* ControlSession::fatal_after(std::uint64_t number) const {
-  const auto found = std::ranges::find_if(verdicts_, [number](const Verdict& verdict) {
-    return verdict.is_fatal && verdict.number > number;
-  });
-  return found == verdicts_.end() ? nullptr : &*found;
-}
-
-void ControlSession::perform(const Start& start, TimePoint deadline, const std::string& what,
-                             std::optional<std::uint64_t> last_verdict) {
-  const auto lost = [&]() TUTTI_REQUIRES(mutex_) {
-    return last_verdict ? fatal_after(*last_verdict) : nullptr;
-  };
+void ControlSession::perform(const Start& start, TimePoint deadline, const std::string& what) {
   for (;;) {
     grpc::ClientContext context;
     std::optional<grpc::Status> status;
@@ -415,10 +344,9 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
       changed_.notify_all();
     });
     MutexLock lock(mutex_);
-    const auto is_over = [&]() TUTTI_REQUIRES(mutex_) {
-      return status || ended_ || stream != stream_ || lost() != nullptr;
-    };
-    changed_.wait_until(mutex_, deadline, is_over);
+    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) { return ended_ || stream != stream_; };
+    changed_.wait_until(mutex_, deadline,
+                        [&]() TUTTI_REQUIRES(mutex_) { return status || goes_on(); });
     if (!status) {  // gRPC holds the request until it says how the call ended
       context.TryCancel();
       changed_.wait_until(mutex_, TimePoint::max(),
@@ -426,13 +354,9 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     }
     if (status->ok()) return;
     if (!is_of_connection(*status, context)) throw to_error(*status);
-    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) {
-      return ended_ || stream != stream_ || lost() != nullptr;
-    };
     changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), durations::kTryAgain)),
                         goes_on);
     if (ended_) throw *ended_;
-    if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
     if (now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), ": ", what);
     }

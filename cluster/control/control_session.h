@@ -29,13 +29,7 @@ class ControlSession final : public ControlClient {
 
   void set(std::string_view key, std::string_view value) override;
   std::optional<std::string> get(std::string_view key) override;
-  std::string wait(std::string_view key, TimePoint deadline) override {
-    return wait_for_value(key, deadline, std::nullopt);
-  }
-  std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
-                               TimePoint deadline) override {
-    return wait_for_value(key, deadline, last_verdict);
-  }
+  std::string wait(std::string_view key, TimePoint deadline) override;
   bool remove(std::string_view key) override;
   bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
                        std::string_view value) override;
@@ -59,11 +53,10 @@ class ControlSession final : public ControlClient {
                                                 std::function<void(grpc::Status)>);
   /// Calls the server and waits for its answer; a call that a broken connection ended is made again
   /// on the next one. Throws what the server answers, kDeadlineExceeded as `what`, kUnavailable
-  /// when the server is gone, or a fatal verdict after `last_verdict` is there (nothing: verdicts
-  /// do not matter).
+  /// when the server is gone.
   template <class Request, class Reply>
   Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
-             const std::string& what, std::optional<std::uint64_t> last_verdict = std::nullopt) {
+             const std::string& what) {
     request.set_member(member_);
     Reply reply;
     const Start start = [&](v1::Job::Stub& stub, grpc::ClientContext& context,
@@ -71,37 +64,22 @@ class ControlSession final : public ControlClient {
       reply.Clear();
       (stub.async()->*method)(&context, &request, &reply, std::move(done));
     };
-    perform(start, deadline, what, last_verdict);
+    perform(start, deadline, what);
     return reply;
   }
   /// For requests that change something.
   std::uint64_t next_request() { return ++num_requests_; }
-  std::string wait_for_value(std::string_view key, TimePoint deadline,
-                             std::optional<std::uint64_t> last_verdict);
 
-  /// What came of an attempt to join.
-  struct Attempt {
-    bool is_done = false;
-    std::string reason = {};       // why not
-    bool is_final = false;         // the server refuses: no use in trying again
-    bool is_nobody_there = false;  // the system says that nobody listens
-    bool is_hopeless = false;      // this machine cannot reach the address
-    bool is_other_job = false;     // the TLS handshake fails
-    bool is_cut_short = false;     // the deadline ended it, whatever came before
-  };
   using Start =
       std::function<void(v1::Job::Stub&, grpc::ClientContext&, std::function<void(grpc::Status)>)>;
-  void perform(const Start& start, TimePoint deadline, const std::string& what,
-               std::optional<std::uint64_t> last_verdict);
+  void perform(const Start& start, TimePoint deadline, const std::string& what);
 
-  Attempt join_once(TimePoint deadline);
-  Attempt failed_attempt(JobStream& stream, TimePoint deadline);
-  void connect_at_start();
-  void say_waiting(TimePoint begin, const std::string& reason) const;
+  ConnectAttempt join_once(TimePoint deadline);
   std::string server_name() const;
 
   void run();
   bool reconnect();
+  Duration heartbeat_every() const { return std::chrono::milliseconds(welcome_.heartbeat_ms()); }
   Duration silent_after() const { return std::chrono::milliseconds(welcome_.silent_ms()); }
   Duration unreachable_after() const {
     return std::chrono::milliseconds(welcome_.unreachable_ms());
@@ -117,7 +95,6 @@ class ControlSession final : public ControlClient {
   std::optional<Verdict> judge_server(TimePoint now) const;
   Verdict verdict_on_server(VerdictKind kind, const std::string& what) const;
   void end(ErrorCode code, const std::string& reason);
-  const Verdict* fatal_after(std::uint64_t number) const TUTTI_REQUIRES(mutex_);
 
   const int exceptions_at_begin_ = std::uncaught_exceptions();
   const Endpoint endpoint_;

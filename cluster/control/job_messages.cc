@@ -120,10 +120,6 @@ JoiningProcess from_proto(const v1::JoinRequest& request) {
           name_text(request.process())};
 }
 
-grpc::Status status_of(const Error& error) {
-  return {static_cast<grpc::StatusCode>(error.code()), proto_text(error.message())};
-}
-
 v1::Build make_build(const std::string& job_id, const JobSecret& secret) {
   const PeerHello hello = make_hello("tool", 0);
   v1::Build build;

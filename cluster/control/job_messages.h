@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <grpcpp/support/status.h>
-
 #include <string>
 #include <string_view>
 
@@ -27,8 +25,6 @@ Verdict from_proto(const v1::Verdict& verdict);
 v1::Progress to_proto(const MemberProgress& progress);
 MemberProgress from_proto(const v1::Progress& progress);
 JoiningProcess from_proto(const v1::JoinRequest& request);
-/// What a call that threw this error is answered.
-grpc::Status status_of(const Error& error);
 
 /// Of this process.
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);

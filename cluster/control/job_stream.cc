@@ -8,15 +8,8 @@ namespace tutti::internal {
 
 JobStream::JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
   stub_->async()->Join(&context_, this);
-  AddHold();  // for writes that are started outside of On...()
   StartRead(&incoming_);
-  StartCall();
-}
-
-JobStream::~JobStream() {
-  context_.TryCancel();
-  close();
-  (void)done_.wait_until(TimePoint::max());
+  start();
 }
 
 void JobStream::OnReadDone(bool ok) {
@@ -38,16 +31,6 @@ void JobStream::OnWriteDone(bool ok) {
     unsent_.clear();
   }
   write_next();
-}
-
-void JobStream::OnDone(const grpc::Status& status) {
-  {
-    MutexLock lock(mutex_);
-    status_ = status;
-    is_open_ = false;
-    changed_.notify_all();
-  }
-  done_.set();
 }
 
 void JobStream::send(v1::MemberReport report) {
@@ -75,32 +58,14 @@ void JobStream::wake() {
 
 bool JobStream::is_open() {
   MutexLock lock(mutex_);
-  if (!is_open_ && !has_released_) release();
+  if (!is_open_) release();
   return is_open_ || !received_.empty();
-}
-
-grpc::Status JobStream::wait_for_end(TimePoint deadline) {
-  close();
-  if (!done_.wait_until(deadline)) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
-  MutexLock lock(mutex_);
-  return status_;
 }
 
 void JobStream::write_next() {
   if (is_writing_ || unsent_.empty() || has_released_) return;
   is_writing_ = true;
   StartWrite(&unsent_.front());
-}
-
-void JobStream::close() {
-  MutexLock lock(mutex_);
-  is_open_ = false;
-  if (!has_released_) release();
-}
-
-void JobStream::release() {
-  has_released_ = true;
-  RemoveHold();
 }
 
 }  // namespace tutti::internal

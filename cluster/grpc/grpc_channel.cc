@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/grpc/grpc_channel.h"
 
+#include <cerrno>
+#include <cstring>
 #include <string_view>
 
 #include "tutti/cluster/grpc/job_authority.h"
@@ -72,18 +74,27 @@ std::string connect_reason(const grpc::Status& status) {
   return is_absent ? "Connection refused" : text;
 }
 
-ConnectFailure connect_failure(const grpc::Status& status, const GrpcOptions& options,
-                               TimePoint deadline) {
-  ConnectFailure failure{.reason = connect_reason(status)};
-  failure.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-  if (!failure.is_nobody_there || options.is_local()) return failure;
+std::optional<ConnectAttempt> nobody_listens(const GrpcOptions& options) {
+  if (!options.is_local() || has_local_socket(options.endpoint)) return std::nullopt;
+  return ConnectAttempt{.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
+}
+
+ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
+                              const GrpcOptions& options, TimePoint deadline) {
+  const bool is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  const bool may_pass = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (is_cut_short) return {.reason = "it does not answer", .is_cut_short = true};
+  if (is_refused) return {.reason = status.error_message(), .is_final = !may_pass};
+  if (status.ok()) return {.reason = "it does not answer as a server of the job"};
+  ConnectAttempt attempt{.reason = connect_reason(status), .is_nobody_there = may_pass};
+  if (!may_pass || options.is_local()) return attempt;
   const OpenedConnection opened = connect_until(options.endpoint, deadline);
-  failure.is_hopeless = opened.is_hopeless;
-  failure.is_nobody_there = opened.is_nobody_there;
-  failure.is_other_job =
+  attempt.is_hopeless = opened.is_hopeless;
+  attempt.is_nobody_there = opened.is_nobody_there;
+  attempt.is_other_job =
       opened.socket.is_open() && (options.secret.is_set() || options.tls.is_set());
-  if (!opened.reason.empty()) failure.reason = opened.reason;
-  return failure;
+  if (!opened.reason.empty()) attempt.reason = opened.reason;
+  return attempt;
 }
 
 }  // namespace tutti::internal

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,16 +42,22 @@ Error to_error(const grpc::Status& status);
 /// Why a channel could not connect, in the system's words.
 std::string connect_reason(const grpc::Status& status);
 
-/// What ended a call with UNAVAILABLE, before the server took it.
-struct ConnectFailure {
-  std::string reason = {};
+/// What came of an attempt to reach a server.
+struct ConnectAttempt {
+  bool is_done = false;
+  std::string reason = {};       // why not
+  bool is_final = false;         // the server refuses: no use in trying again
   bool is_nobody_there = false;  // the system says that nobody listens
   bool is_hopeless = false;      // this machine cannot reach the address
   bool is_other_job = false;     // the TLS handshake fails
+  bool is_cut_short = false;     // the deadline ended it, whatever came before
 };
+/// Nothing: there may be a server of this machine, or it is of another one.
+std::optional<ConnectAttempt> nobody_listens(const GrpcOptions& options);
+/// A stream ended with `status` before the server welcomed it; `is_refused`: by the server itself.
 /// Connects once more between machines, for gRPC does not say how bad it is.
-ConnectFailure connect_failure(const grpc::Status& status, const GrpcOptions& options,
-                               TimePoint deadline);
+ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
+                              const GrpcOptions& options, TimePoint deadline);
 
 /// For channels and servers alike: frames of HTTP/2 that hold a message of a mebibyte.
 inline constexpr std::pair<const char*, int> kConnectionArguments[] = {

@@ -65,7 +65,7 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
   builder.SetMaxSendMessageSize(options.most_bytes);
   builder.AddChannelArgument(
       GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-      static_cast<int>(durations::kOpensWithin / std::chrono::milliseconds(1)));
+      static_cast<int>(durations::kUnreachableAfter / std::chrono::milliseconds(1)));
   for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
   if (options.keeps_alive) {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
@@ -125,7 +125,7 @@ void GrpcServer::accept_all() {
     if (socket.is_open()) {
       hand_over(std::move(socket));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-      accept_again = deadline_after(now, durations::kPauseWithoutDescriptors);
+      accept_again = deadline_after(now, durations::kTryAgain);
     }
   }
 }

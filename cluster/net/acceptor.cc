@@ -9,17 +9,15 @@
 #include <cerrno>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/interruption.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(5);
 constexpr std::size_t kMostNewcomers = 256;
 constexpr int kAcceptsInARow = 64;
-constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
-constexpr Duration kStrangersPause = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -48,7 +46,7 @@ Acceptor::Acceptor(std::string who, PeerHello own, JobSecret secret,
       listeners_(std::move(listeners)),
       callbacks_(std::move(callbacks)),
       refusals_(who),
-      strangers_(std::move(who), kStrangersPause) {}
+      strangers_(std::move(who)) {}
 
 Acceptor::~Acceptor() = default;
 
@@ -148,7 +146,7 @@ void Acceptor::accept_all(const Listener& listener, TimePoint now) {
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      accept_again_ = deadline_after(now, kPauseWithoutDescriptors);
+      accept_again_ = deadline_after(now, durations::kTryAgain);
       if (!newcomers_.empty()) newcomers_.pop_front();
     }
     return;
@@ -170,7 +168,7 @@ void Acceptor::admit(FileDescriptor socket, bool is_local, TimePoint now) {
   Newcomer& newcomer = newcomers_.emplace_back(std::move(socket), own_, secret_);
   newcomer.is_local = is_local;
   newcomer.address = address;
-  newcomer.end = deadline_after(now, kPatience);
+  newcomer.end = deadline_after(now, durations::kUnreachableAfter);
 }
 
 }  // namespace tutti::internal

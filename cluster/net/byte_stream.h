@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/net/socket.h"
@@ -22,7 +23,13 @@ class Segment;
 /// at once; the rest any.
 class ByteStream {
  public:
+  explicit ByteStream(std::string peer) : peer_(std::move(peer)) {}
   virtual ~ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+
+  /// How errors name the other side: "tcp: rank 2 (10.0.0.3:4711)", "shm: rank 2 (pid 4711)".
+  const std::string& peer() const { return peer_; }
 
   /// What is there, into `places` one after the other, as far as they reach; 0: nothing now. Throws
   /// kUnavailable naming the peer once it is gone and all of its bytes were read.
@@ -53,16 +60,19 @@ class ByteStream {
   virtual void close() noexcept = 0;
   /// The same at once: what was written may be lost.
   virtual void reset() noexcept { close(); }
+
+ private:
+  const std::string peer_;
 };
 
-/// `socket` is connected; `peer` is how errors name the other side: "tcp: rank 2 (10.0.0.3:4711)".
-/// A connection that breaks stays broken: read() throws kUnavailable with the system's reason. So
-/// it does when the machine or the link falls silent: for 5 s with nothing under way (keep-alive),
-/// for 7 s with something that is not acknowledged. A peer that does not read is not silent.
+/// `socket` is connected. A connection that breaks stays broken: read() throws kUnavailable with
+/// the system's reason. So it does when the machine or the link falls silent: for 5 s with nothing
+/// under way (keep-alive), for 7 s with something that is not acknowledged. A peer that does not
+/// read is not silent.
 std::unique_ptr<ByteStream> tcp_stream(FileDescriptor socket, std::string peer);
 
 /// Through the rings of two segments: `own` with the ring to the peer, `peer` with that to this
-/// rank. `socket` is local and connected; `name` as above: "shm: rank 2 (pid 4711)".
+/// rank. `socket` is local and connected; `name` is the peer()'s.
 std::unique_ptr<ByteStream> ring_stream(std::shared_ptr<const Segment> own,
                                         std::shared_ptr<const Segment> peer, FileDescriptor socket,
                                         std::string name);

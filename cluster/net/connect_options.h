@@ -46,8 +46,7 @@ struct ConnectOptions {
   std::string job_id = {};
   /// Listens at such an address without a secret: for closed laboratory networks.
   bool allow_insecure_network = false;
-  /// Another thread ends connecting by it: connect_ranks() throws its reason at once. (Waiting for
-  /// a value of the store is the store's own.) May be null.
+  /// Another thread ends connecting by it: connect_ranks() throws its reason at once. May be null.
   std::shared_ptr<const Interruption> interruption = nullptr;
 };
 

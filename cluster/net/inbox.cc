@@ -45,8 +45,8 @@ void KeptBlocks::give_back(std::unique_ptr<std::byte[]> block, std::size_t bytes
   spare_bytes_ = bytes;
 }
 
-Inbox::Inbox(ByteStream& stream, std::string peer, KeptBytes& kept)
-    : stream_(stream), peer_(std::move(peer)), kept_(kept), has_checksums_(!stream.is_memory()) {}
+Inbox::Inbox(ByteStream& stream, KeptBytes& kept)
+    : stream_(stream), kept_(kept), has_checksums_(!stream.is_memory()) {}
 
 Inbox::News Inbox::read() {
   News news;
@@ -67,7 +67,7 @@ Inbox::News Inbox::read() {
     try {
       take_staged(news);
     } catch (const Error& error) {
-      news.failure = Error(error.code(), concat(peer_, ": ", error.message()));
+      news.failure = Error(error.code(), concat(stream_.peer(), ": ", error.message()));
       return news;
     }
     if (news.abort || count < wanted) break;
@@ -226,7 +226,7 @@ void Inbox::end_receiver(Message& message) {
     return;
   }
   receiver->end(Error(ErrorCode::kInvalidArgument,
-                      concat(peer_, ": the message with tag ", header.tag,
+                      concat(stream_.peer(), ": the message with tag ", header.tag,
                              " has another length; expected head and body of ",
                              receiver->head.size(), " and ", receiver->body.size(), " bytes, got ",
                              header.head_bytes, " and ", header.body_bytes)));

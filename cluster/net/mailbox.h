@@ -119,8 +119,7 @@ class KeptBlocks {
 /// Threads: any.
 class Inbox {
  public:
-  /// `peer` is how errors name the other side: "tcp: rank 2 (127.0.0.1:4711)".
-  Inbox(ByteStream& stream, std::string peer, KeptBytes& kept);
+  Inbox(ByteStream& stream, KeptBytes& kept);
 
   struct News {
     bool moved = false;            // something was read
@@ -165,7 +164,6 @@ class Inbox {
   static constexpr std::size_t kStagedBytes = 16384;
 
   ByteStream& stream_;
-  const std::string peer_;
   KeptBytes& kept_;
   const bool has_checksums_;
   Mutex mutex_;

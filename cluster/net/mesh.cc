@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
@@ -21,28 +22,11 @@
 namespace tutti::internal {
 namespace {
 
-// Waking a sleeping thread costs about as much.
-constexpr Duration kSpin = std::chrono::microseconds(100);
-// A core that nobody wants goes to sleep, and takes longer to wake than this (measured with 4 ranks
-// on 2 cores: 1 KiB 145 us without, 58 us with 20, up to 100 us with 100).
-constexpr Duration kYield = std::chrono::microseconds(20);
+using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kYield;
 // Between two questions to the system while memory alone brings bytes: who is gone shows there.
-constexpr Duration kAskSystem = std::chrono::milliseconds(20);
-// Between two looks for peers that are silent.
-constexpr Duration kCheckSilence = std::chrono::seconds(1);
-// For a peer that takes nothing of what is said last.
-constexpr Duration kLastWords = std::chrono::milliseconds(200);
-// For one that takes it, with a long message in front of it, and for its system to have all.
-constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr Duration kAskSystem = durations::kTryAgain;
 
 }  // namespace
-
-Peer::Peer(int rank, PeerLink link, KeptBytes& kept)
-    : rank(rank),
-      name(std::move(link.name)),
-      stream(std::move(link.stream)),
-      inbox(*stream, name, kept),
-      outbox(*stream) {}
 
 void Peer::fail(const Error& reason) {
   is_open = false;
@@ -66,17 +50,17 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<PeerLink> links, MeshOptions options)
+Mesh::Mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams, MeshOptions options)
     : rank_(rank),
       options_(std::move(options)),
       spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
       kept_(options_.bytes_kept),
       wake_event_(make_wake_event()) {
-  for (std::size_t peer = 0; peer < links.size(); ++peer) {
+  for (std::size_t peer = 0; peer < streams.size(); ++peer) {
     const bool is_own = peer == static_cast<std::size_t>(rank);
     peers_.push_back(
         is_own ? nullptr
-               : std::make_unique<Peer>(static_cast<int>(peer), std::move(links[peer]), kept_));
+               : std::make_unique<Peer>(static_cast<int>(peer), std::move(streams[peer]), kept_));
     if (!is_own && peers_.back()->stream->is_memory()) ++num_memory_;
   }
 }
@@ -106,10 +90,9 @@ class Mesh::MessageWork final : public Work {
   void wait(TimePoint deadline) override {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
-    const Peer& peer = mesh_->peer(peer_);
-    fail(ErrorCode::kDeadlineExceeded, peer.name, kIsSend ? " has not taken" : " has not sent",
-         " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
-         " bytes) before the deadline of rank ", mesh_->rank());
+    fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).stream->peer(),
+         kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
+         " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
   }
 
  private:
@@ -282,7 +265,9 @@ bool Mesh::look(TimePoint deadline) {
     if (may_sleep) may_sleep = peer->stream->begin_sleep(watched.back().wants_room);
   }
   TimePoint end = TimePoint::min();
-  if (may_sleep) end = std::min(deadline, deadline_after(Clock::system().now(), kCheckSilence));
+  if (may_sleep) {
+    end = std::min(deadline, deadline_after(Clock::system().now(), durations::kLinkSilence / 7));
+  }
   const int num_ready = poll_until(descriptors, end);
   if (may_sleep && num_ready == 0) {
     const TimePoint now = Clock::system().now();
@@ -403,8 +388,9 @@ void Mesh::close() noexcept {
   tell_waiters();
 }
 
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options) {
-  const auto mesh = std::make_shared<Mesh>(rank, std::move(links), std::move(options));
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams,
+                                       MeshOptions options) {
+  const auto mesh = std::make_shared<Mesh>(rank, std::move(streams), std::move(options));
   return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
                                     [mesh](Transport*) { mesh->close(); });
 }

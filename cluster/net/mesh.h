@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/net/byte_stream.h"
@@ -15,19 +16,13 @@
 
 namespace tutti::internal {
 
-/// The way to one peer.
-struct PeerLink {
-  std::unique_ptr<ByteStream> stream;
-  std::string name;  // "tcp: rank 2 (127.0.0.1:4711)"
-};
-
 /// One peer, both directions.
 struct Peer {
-  Peer(int rank, PeerLink link, KeptBytes& kept);
+  Peer(int rank, std::unique_ptr<ByteStream> to_it, KeptBytes& kept)
+      : rank(rank), stream(std::move(to_it)), inbox(*stream, kept), outbox(*stream) {}
   void fail(const Error& reason);
 
   const int rank;
-  const std::string name;
   const std::unique_ptr<ByteStream> stream;
   Inbox inbox;
   Outbox outbox;
@@ -50,8 +45,8 @@ struct MeshOptions {
 /// has ended or nobody leads; then one of them does. Threads: any.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
-  /// `links` by rank; its own is not used.
-  Mesh(int rank, std::vector<PeerLink> links, MeshOptions options);
+  /// `streams` by rank; its own is not used.
+  Mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams, MeshOptions options);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
@@ -113,6 +108,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
 };
 
 /// The mesh as its users share it: closed when the last of them is gone. Works may live longer.
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options);
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams,
+                                       MeshOptions options);
 
 }  // namespace tutti::internal

@@ -26,13 +26,12 @@
 #include <utility>
 
 #include "tutti/cluster/net/acceptor.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 
 std::string this_machine() {
   std::string id;
@@ -141,16 +140,21 @@ class Rendezvous {
   }
 
   TimePoint look_again() const {
-    return std::min(deadline_, deadline_after(Clock::system().now(), kTryAgain));
+    return std::min(deadline_, deadline_after(Clock::system().now(), durations::kTryAgain));
   }
 
   std::string announcement_of(int peer) {
-    try {
-      return store_.wait(key_of(peer), deadline_);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not come within ", seconds(),
-           " s: ", error.message());
+    // Asked again and again, for higher ranks are accepted meanwhile, and waiting may be
+    // interrupted.
+    for (Duration pause = durations::kStorePause;;
+         pause = std::min(2 * pause, durations::kTryAgain)) {
+      if (std::optional<std::string> text = store_.get(key_of(peer))) return *std::move(text);
+      const TimePoint now = Clock::system().now();
+      if (now >= deadline_) {
+        fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not come within ",
+             seconds(), " s: nobody has set '", key_of(peer), "' in the store");
+      }
+      serve_until(std::min(deadline_, deadline_after(now, pause)));
     }
   }
 

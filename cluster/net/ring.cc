@@ -31,12 +31,12 @@ class RingStream final : public ByteStream {
  public:
   RingStream(std::shared_ptr<const Segment> own, std::shared_ptr<const Segment> peer,
              FileDescriptor socket, std::string name)
-      : own_(std::move(own)),
-        peer_(std::move(peer)),
+      : ByteStream(std::move(name)),
+        own_(std::move(own)),
+        of_peer_(std::move(peer)),
         socket_(std::move(socket)),
-        name_(std::move(name)),
-        out_(own_->ring_to(peer_->layout().rank)),
-        in_(peer_->ring_to(own_->layout().rank)),
+        out_(own_->ring_to(of_peer_->layout().rank)),
+        in_(of_peer_->ring_to(own_->layout().rank)),
         process_(watch_process(peer_process(socket_).pid)) {}
   ~RingStream() override { close(); }
 
@@ -44,10 +44,10 @@ class RingStream final : public ByteStream {
     const bool was_gone = is_gone_.load();
     const std::size_t count = in_.read(places);
     if (count == 0 && in_.control().is_closed.load() != 0 && !in_.has_bytes()) {
-      fail(ErrorCode::kUnavailable, name_, " is gone: it closed its transport");
+      fail(ErrorCode::kUnavailable, peer(), " is gone: it closed its transport");
     }
     if (count == 0 && was_gone) {
-      fail(ErrorCode::kUnavailable, name_, " is gone: its process has ended");
+      fail(ErrorCode::kUnavailable, peer(), " is gone: its process has ended");
     }
     if (count > 0 && in_.control().writer_sleeps.load() != 0)
       ring_bell(in_.control().writer_sleeps);
@@ -105,9 +105,8 @@ class RingStream final : public ByteStream {
     (void)!::send(socket_.get(), &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  const std::shared_ptr<const Segment> own_, peer_;
+  const std::shared_ptr<const Segment> own_, of_peer_;
   const FileDescriptor socket_;
-  const std::string name_;
   Ring out_;  // guarded as write() is
   Ring in_;   // as read()
   const FileDescriptor process_;

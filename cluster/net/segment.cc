@@ -23,8 +23,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x4D685369747475;  // "uttiShM"
-constexpr std::uint32_t kVersion = 1;
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
 #endif
@@ -58,6 +56,27 @@ FileDescriptor descriptor_in(msghdr& message) {
   return FileDescriptor(number);
 }
 
+/// Of a peer's segment. What a peer says must not lead outside of its file.
+SegmentLayout checked_layout(std::span<const std::byte, sizeof(std::uint64_t)> ring_bytes,
+                             const FileDescriptor& file, int rank, int size,
+                             const std::string& peer) {
+  constexpr std::uint64_t kMostRing = std::uint64_t{1} << 30, kMost = std::uint64_t{1} << 46;
+  struct stat status {};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    fail(ErrorCode::kDataLoss, "shm: ", peer, " has sent its segment without its descriptor");
+  }
+  SegmentLayout layout{
+      .num_bytes = static_cast<std::uint64_t>(status.st_size), .rank = rank, .size = size};
+  std::memcpy(&layout.ring_bytes, ring_bytes.data(), ring_bytes.size());
+  const bool good = std::has_single_bit(layout.ring_bytes) && layout.ring_bytes >= kPageBytes &&
+                    layout.ring_bytes <= kMostRing && layout.num_bytes <= kMost &&
+                    layout.num_bytes % kPageBytes == 0;
+  if (good && layout.num_bytes >= layout.place_offset()) return layout;
+  fail(ErrorCode::kDataLoss, "shm: ", peer, ": a segment of ", layout.num_bytes,
+       " bytes with rings of ", layout.ring_bytes, " for ", size,
+       " ranks; expected sizes that fit each other");
+}
+
 }  // namespace
 
 std::size_t SegmentLayout::ring_offset(int peer) const {
@@ -67,47 +86,6 @@ std::size_t SegmentLayout::ring_offset(int peer) const {
 // Where a large page may begin.
 std::size_t SegmentLayout::place_offset() const {
   return rounded_up(ring_offset(size), kLargePageBytes);
-}
-
-std::array<std::byte, kLayoutBytes> encode(const SegmentLayout& layout) {
-  std::array<std::byte, kLayoutBytes> bytes{};
-  const std::uint64_t numbers[] = {kMagic,
-                                   kVersion,
-                                   layout.num_bytes,
-                                   layout.ring_bytes,
-                                   static_cast<std::uint64_t>(layout.rank),
-                                   static_cast<std::uint64_t>(layout.size)};
-  static_assert(sizeof(numbers) == kLayoutBytes);
-  std::memcpy(bytes.data(), numbers, sizeof(numbers));  // both sides are one machine
-  return bytes;
-}
-
-SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes) {
-  std::array<std::uint64_t, kLayoutBytes / 8> numbers{};
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
-  if (numbers[0] != kMagic || numbers[1] != kVersion) {
-    fail(ErrorCode::kDataLoss, "shm: no segment of this version; expected ", kMagic, " and ",
-         kVersion, ", got ", numbers[0], " and ", numbers[1]);
-  }
-  constexpr std::uint64_t kMostRanks = 4096, kMostRing = std::uint64_t{1} << 30;
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
-  SegmentLayout layout;
-  layout.num_bytes = numbers[2];
-  layout.ring_bytes = numbers[3];
-  const bool good = numbers[5] >= 1 && numbers[5] <= kMostRanks && numbers[4] < numbers[5] &&
-                    std::has_single_bit(layout.ring_bytes) && layout.ring_bytes >= kPageBytes &&
-                    layout.ring_bytes <= kMostRing && layout.num_bytes <= kMost &&
-                    layout.num_bytes % kPageBytes == 0;
-  if (good) {
-    layout.rank = static_cast<std::int32_t>(numbers[4]);
-    layout.size = static_cast<std::int32_t>(numbers[5]);
-  }
-  if (!good || layout.num_bytes < layout.place_offset()) {
-    fail(ErrorCode::kDataLoss, "shm: a segment of ", layout.num_bytes, " bytes with rings of ",
-         layout.ring_bytes, " of rank ", numbers[4], " of ", numbers[5],
-         "; expected sizes that fit each other");
-  }
-  return layout;
 }
 
 Segment::Segment(const SegmentLayout& layout)
@@ -133,12 +111,6 @@ Segment::Segment(const SegmentLayout& layout)
 
 Segment::Segment(const SegmentLayout& layout, FileDescriptor file)
     : layout_(layout), file_(std::move(file)) {
-  struct stat status {};
-  if (::fstat(file_.get(), &status) != 0 ||
-      static_cast<std::uint64_t>(status.st_size) != layout.num_bytes) {
-    fail(ErrorCode::kDataLoss, "shm: the segment of rank ", layout.rank, "; expected ",
-         layout.num_bytes, " bytes, got ", status.st_size);
-  }
   map();
 }
 
@@ -210,8 +182,8 @@ void Segment::detach(std::size_t offset, std::size_t bytes) noexcept {
 }
 
 void send_segment(const FileDescriptor& socket, const Segment& own, const std::string& peer) {
-  auto bytes = encode(own.layout());
-  iovec part{bytes.data(), bytes.size()};
+  std::uint64_t ring_bytes = own.layout().ring_bytes;  // both sides are one machine
+  iovec part{&ring_bytes, sizeof(ring_bytes)};
   Control control{};
   msghdr message{};
   message.msg_iov = &part;
@@ -226,7 +198,7 @@ void send_segment(const FileDescriptor& socket, const Segment& own, const std::s
   std::memcpy(CMSG_DATA(rights), &number, sizeof(number));
   // So few bytes always fit a new connection.
   if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) !=
-      static_cast<ssize_t>(bytes.size())) {
+      static_cast<ssize_t>(sizeof(ring_bytes))) {
     fail(ErrorCode::kUnavailable, "shm: ", peer, " is gone: ", std::strerror(errno));
   }
 }
@@ -234,7 +206,7 @@ void send_segment(const FileDescriptor& socket, const Segment& own, const std::s
 std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_rank, int size,
                                          const std::string& peer, TimePoint deadline,
                                          const Interruption* interruption) {
-  std::array<std::byte, kLayoutBytes> bytes{};
+  std::array<std::byte, sizeof(std::uint64_t)> bytes{};
   Control control{};
   FileDescriptor file;
   for (std::size_t filled = 0; filled < bytes.size();) {
@@ -257,13 +229,8 @@ std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_
     if (!file.is_open()) file = descriptor_in(message);
     filled += static_cast<std::size_t>(count);
   }
-  const SegmentLayout layout = decode_layout(bytes);
-  if (!file.is_open() || layout.rank != peer_rank || layout.size != size) {
-    fail(ErrorCode::kDataLoss, "shm: ", peer, ": expected the segment of rank ", peer_rank, " of ",
-         size, ", got that of rank ", layout.rank, " of ", layout.size,
-         file.is_open() ? "" : " without its descriptor");
-  }
-  return std::make_shared<Segment>(layout, std::move(file));
+  return std::make_shared<Segment>(checked_layout(bytes, file, peer_rank, size, peer),
+                                   std::move(file));
 }
 
 }  // namespace tutti::internal

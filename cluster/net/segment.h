@@ -5,7 +5,6 @@
 
 #include <sys/uio.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -67,22 +66,17 @@ class Ring {
   std::size_t num_bytes_;
 };
 
-/// What is said of a segment when it is handed over. Behind a first page lie the rings, one per
-/// rank (each with its control), then the place (HostMemory).
+/// What lies where. Behind a first page lie the rings, one per rank (each with its control), then
+/// the place (HostMemory).
 struct SegmentLayout {
   std::uint64_t num_bytes = 0;   // of the whole
   std::uint64_t ring_bytes = 0;  // a power of two
   std::int32_t rank = 0;         // the owner
   std::int32_t size = 0;
-  bool operator==(const SegmentLayout&) const = default;
 
   std::size_t ring_offset(int peer) const;
   std::size_t place_offset() const;
 };
-inline constexpr std::size_t kLayoutBytes = 48;
-std::array<std::byte, kLayoutBytes> encode(const SegmentLayout& layout);
-/// Throws kDataLoss for what is none: magic, version, sizes that do not fit each other.
-SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes);
 
 /// A mapped segment. Peers learn of it by its descriptor, so there is nothing that a killed process
 /// could leave behind.
@@ -91,7 +85,7 @@ class Segment {
   /// A new one; the rings are present, the place is not. Throws kResourceExhausted with the
   /// system's reason.
   explicit Segment(const SegmentLayout& layout);
-  /// A peer's. Throws kDataLoss when the file is not what `layout` says.
+  /// A peer's, in its file.
   Segment(const SegmentLayout& layout, FileDescriptor file);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -120,11 +114,11 @@ class Segment {
   std::byte* data_ = nullptr;
 };
 
-/// Sends the descriptor of `own` over a new local connection.
+/// Sends the descriptor of `own`, and how long its rings are, over a new local connection.
 void send_segment(const FileDescriptor& socket, const Segment& own, const std::string& peer);
 /// The segment that rank `peer_rank` of `size` has sent. Throws kDeadlineExceeded and kUnavailable
-/// naming the peer, kDataLoss for what is no such segment, and what `interruption` says; may be
-/// null.
+/// naming the peer, kDataLoss for sizes that do not fit each other, and what `interruption` says;
+/// may be null.
 std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_rank, int size,
                                          const std::string& peer, TimePoint deadline,
                                          const Interruption* interruption = nullptr);

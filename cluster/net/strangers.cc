@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
@@ -36,14 +37,14 @@ void AddressLimit::forget_idle(TimePoint now) {
       std::ranges::min_element(buckets_, {}, [](const auto& each) { return each.second.at; }));
 }
 
-RefusalLog::RefusalLog(std::string who, Duration pause) : who_(std::move(who)), pause_(pause) {}
+RefusalLog::RefusalLog(std::string who) : who_(std::move(who)) {}
 
 void RefusalLog::note(std::string_view reason, TimePoint now) {
   if (now < next_) {
     ++num_unsaid_;
     return;
   }
-  next_ = deadline_after(now, pause_);
+  next_ = deadline_after(now, durations::kSayAgainEvery);
   log_warning(concat(who_, ": refused a connection: ", reason,
                      num_unsaid_ > 0 ? concat(" (and ", num_unsaid_, " more)") : ""));
   num_unsaid_ = 0;

@@ -41,16 +41,15 @@ class AddressLimit {
 };
 
 /// Says who was refused: the first one at once, then one line per pause with the number of the
-/// others: strangers must not fill the disk. Threads: one at a time.
+/// others. Threads: one at a time.
 class RefusalLog {
  public:
   /// `who` refuses: "control".
-  explicit RefusalLog(std::string who, Duration pause = std::chrono::seconds(1));
+  explicit RefusalLog(std::string who);
   void note(std::string_view reason, TimePoint now);
 
  private:
   const std::string who_;
-  const Duration pause_;
   TimePoint next_{};
   std::uint64_t num_unsaid_ = 0;
 };

@@ -14,14 +14,13 @@
 #include <utility>
 
 #include "tutti/cluster/net/byte_stream.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
 
-/// The system repeats what was not acknowledged after 0.2 s, 0.6, 1.4, 3 and 6.2 (where a packet
-/// takes little): a link that was silent for 3 to 6 s is known to be back only then.
-constexpr Duration kSilence = std::chrono::seconds(7);
+constexpr Duration kSilence = durations::kLinkSilence;
 
 std::optional<tcp_info> info_of(const FileDescriptor& socket) {
   tcp_info info{};
@@ -37,7 +36,7 @@ bool is_only_later(int error) {
 class TcpStream final : public ByteStream {
  public:
   TcpStream(FileDescriptor socket, std::string peer)
-      : socket_(std::move(socket)), peer_(std::move(peer)) {
+      : ByteStream(std::move(peer)), socket_(std::move(socket)) {
     keep_watch(socket_);
   }
 
@@ -47,10 +46,10 @@ class TcpStream final : public ByteStream {
     if (count > 0) return static_cast<std::size_t>(count);
     if (count < 0 && is_only_later(errno)) return 0;
     if (is_silent_) {
-      fail(ErrorCode::kUnavailable, peer_, " is gone: nothing that was sent to it was ",
+      fail(ErrorCode::kUnavailable, peer(), " is gone: nothing that was sent to it was ",
            "acknowledged for ", kSilence / std::chrono::seconds(1), " s");
     }
-    fail(ErrorCode::kUnavailable, peer_, " is gone: ",
+    fail(ErrorCode::kUnavailable, peer(), " is gone: ",
          count == 0 ? "it closed the connection"
                     : concat("the connection broke (", std::strerror(errno), ")"));
   }
@@ -108,7 +107,6 @@ class TcpStream final : public ByteStream {
   }
 
   const FileDescriptor socket_;
-  const std::string peer_;
   // Of the thread that looks for silence.
   std::uint64_t acked_ = 0;
   TimePoint checked_at_ = Clock::system().now(), stuck_since_ = checked_at_;

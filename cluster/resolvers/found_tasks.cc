@@ -3,14 +3,85 @@
 #include "tutti/cluster/resolvers/found_tasks.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
+
+/// What is wrong with an address: what would have been right, and what to do.
+struct AddressProblem {
+  std::string expected, remedy;
+};
+
+bool is_word_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.';
+}
+
+bool is_ipv6_character(char c) { return is_word_character(c) || c == ':' || c == '%'; }
+
+bool is_port(std::string_view text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && port >= 1 && port <= 65535 && text[0] != '0';
+}
+
+// Where the colon before the port stands; npos: nowhere.
+std::size_t find_colon(std::string_view text) {
+  if (!text.starts_with('[')) return text.find(':');
+  const std::size_t bracket = text.find(']');
+  if (bracket == std::string_view::npos || text.substr(bracket + 1, 1) != ":") {
+    return std::string_view::npos;
+  }
+  return bracket + 1;
+}
+
+std::optional<AddressProblem> find_host_problem(std::string_view host) {
+  constexpr const char* kExpected = "a host name or an IP address before the port";
+  if (host.starts_with('[')) {
+    const std::string_view inside = host.substr(1, host.size() - 2);
+    const bool good =
+        inside.find(':') != inside.npos && std::ranges::all_of(inside, is_ipv6_character);
+    if (!good) return {{"an IPv6 address in the brackets", "write [::1]:2222"}};
+  } else if (host.empty() || host.size() > 253) {
+    return {{kExpected, "write host:port"}};
+  } else if (!std::ranges::all_of(host, is_word_character)) {
+    return {{kExpected, "use letters, digits, '-', '_' and '.' only"}};
+  }
+  if (host == "0.0.0.0" || host == "[::]") {
+    return {{"an address that others can connect to",
+             "name this machine instead of all its addresses"}};
+  }
+  return std::nullopt;
+}
+
+/// Nothing for a good one.
+std::optional<AddressProblem> find_address_problem(std::string_view text) {
+  constexpr const char* kExpected = "an address host:port";
+  if (text.empty()) return {{kExpected, "name a host and a port"}};
+  if (text.find("://") != text.npos) {
+    return {{kExpected, "leave out the protocol; rpc_layer names it"}};
+  }
+  if (text.find(',') != text.npos) return {{kExpected, "write each address as a text of its own"}};
+  const std::size_t colon = find_colon(text);
+  if (colon == text.npos) {
+    return {
+        {kExpected, text.starts_with('[') ? "write [::1]:2222" : "add the port, as in host:2222"}};
+  }
+  const std::string_view port = text.substr(colon + 1);
+  if (port.find(':') != port.npos) return {{kExpected, "write an IPv6 address as [::1]:2222"}};
+  if (!is_port(port)) {
+    return {{"a port from 1 to 65535 behind the colon",
+             port == "0" ? "choose a port: the others cannot know one that the system chooses"
+                         : "write host:port, as in host:2222"}};
+  }
+  return find_host_problem(text.substr(0, colon));
+}
 
 /// host:port, each once in the whole cluster. `paths` are those of the addresses before it.
 void check_address(std::string_view address, const std::string& path,

@@ -142,7 +142,7 @@ SharedBytes CallWriter::gathered(Outgoing& out, std::size_t count) {
   return memory.shared();
 }
 
-grpc::ByteBuffer CallWriter::next(std::vector<CallMessage>& sent) {
+grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
   Outgoing& out = calls_.front();
   const auto& pieces = out.message.packet.payload;
   const bool begins = !std::exchange(out.has_begun, true);

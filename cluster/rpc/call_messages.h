@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/rpc/packet.h"
@@ -51,10 +52,16 @@ class OwnersEndLater {
 class CallWriter {
  public:
   void push(CallMessage message) { calls_.push_back({std::move(message)}); }
-  bool is_empty() const { return calls_.empty(); }
+  bool is_empty() const { return calls_.empty() && !prepared_; }
   /// The next message on the wire. A call that ends with it goes to `sent`: its owners run code of
   /// others.
-  grpc::ByteBuffer next(std::vector<CallMessage>& sent);
+  grpc::ByteBuffer next(std::vector<CallMessage>& sent) {
+    return prepared_ ? *std::exchange(prepared_, std::nullopt) : make(sent);
+  }
+  /// Makes the one after it, while that is on its way.
+  void prepare(std::vector<CallMessage>& sent) {
+    if (!calls_.empty()) prepared_ = make(sent);
+  }
 
  private:
   struct Outgoing {
@@ -62,11 +69,13 @@ class CallWriter {
     bool has_begun = false;
     std::size_t piece = 0, offset = 0;  // where the payload goes on
   };
+  grpc::ByteBuffer make(std::vector<CallMessage>& sent);
   static SharedBytes next_piece(Outgoing& out, std::size_t room);
   static std::size_t small_run(const Outgoing& out, std::size_t room);
   static SharedBytes gathered(Outgoing& out, std::size_t count);
 
   std::deque<Outgoing> calls_;
+  std::optional<grpc::ByteBuffer> prepared_;
 };
 
 /// Reads them. Payloads are copied out of what gRPC received, piece by piece while it is in the

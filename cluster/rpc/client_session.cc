@@ -3,13 +3,11 @@
 #include "tutti/cluster/rpc/client_session.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/control/reach_server.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/core/logging.h"
@@ -21,8 +19,6 @@ namespace {
 constexpr std::size_t kMostCalls = 65536;
 /// Once or twice a server that is just ending may refuse.
 constexpr int kRefusals = 3;
-/// So many TLS handshakes that failed one after the other were not damaged on their way.
-constexpr int kTlsFailures = 10;
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -95,71 +91,36 @@ ClientSession::ClientSession(const std::string& target, RpcMethod method,
 }
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kLongestAttempt));
+  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
-  if (channel.is_local() && !has_local_socket(endpoint_)) {
-    return {.reason = std::strerror(ECONNREFUSED)};
-  }
+  if (auto nobody = nobody_listens(channel)) return {*std::move(nobody)};
   auto stream =
       std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
                                      [this](CallMessage message) { take(std::move(message)); });
   auto server = stream->wait_for_server(end);
-  if (!server) return failed_attempt(*stream, end);
-  return {.stream = std::move(stream), .server = *std::move(server)};
-}
-
-ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimePoint deadline) {
-  const grpc::Status status = stream.wait_for_end(deadline);
-  if (stream.is_refused()) {
-    const bool may_pass = status.error_code() == grpc::StatusCode::UNAVAILABLE;
-    return {.reason = status.error_message(), .is_final = !may_pass};
+  if (!server) {
+    const grpc::Status status = stream->wait_for_end(end);
+    return {failed_attempt(status, stream->is_refused(), channel, end)};
   }
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return {.reason = "it does not answer"};
-  }
-  const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
-  const ConnectFailure failure = connect_failure(status, channel, deadline);
-  return {.reason = status.ok() ? "it is no server of calls" : failure.reason,
-          .is_other_job = failure.is_other_job};
+  return {{.is_done = true}, std::move(stream), *std::move(server)};
 }
 
 void ClientSession::connect_at_start() {
-  const TimePoint begin = now();
-  const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
-  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
-  int num_tls_failures = 0;
-  for (;;) {
-    if (options_.interruption) options_.interruption->check();
-    const Attempt attempt = connect_once(deadline);
-    if (attempt.stream) {
-      (void)adopt(attempt);  // nobody can have ended it yet
-      thread_ =
-          Executor::system().start("rpc-client", [this, stream = attempt.stream] { run(stream); });
-      return;
-    }
-    num_tls_failures = attempt.is_other_job ? num_tls_failures + 1 : 0;
-    if (attempt.is_final) {
-      fail(ErrorCode::kFailedPrecondition, "rpc: ", options_.self, " cannot call ", server_name_,
-           ": ", attempt.reason);
-    }
-    if (num_tls_failures == kTlsFailures) {
-      fail(ErrorCode::kFailedPrecondition, "rpc: ", options_.self, " cannot call ", server_name_,
-           ": the TLS handshake fails: ", attempt.reason,
-           "; expected a server that knows this job's secret (or has a certificate of its "
-           "authority); check TUTTI_JOB_SECRET_FILE and the address");
-    }
-    if (now() >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "rpc: ", options_.self, " did not reach ", server_name_,
-           " within ", seconds_text(options_.connect_timeout), " s: ", attempt.reason,
-           "; start it, or check the address and its log");
-    }
-    if (now() >= say_at) {
-      log_info(concat("rpc: ", options_.self, " waits for ", server_name_, " since ",
-                      seconds_text(now() - begin), " s: ", attempt.reason));
-      say_at = deadline_after(now(), durations::kSayAgainEvery);
-    }
-    Clock::system().sleep_for(durations::kTryAgain);
-  }
+  Attempt attempt;
+  reach_server({.who = concat("rpc: ", options_.self),
+                .wants = concat("call ", server_name_),
+                .name = server_name_,
+                .address_in = "its address in the cluster",
+                .timeout = options_.connect_timeout,
+                .say_every = durations::kSayAgainEvery},
+               [&](TimePoint deadline) -> ConnectAttempt {
+                 if (options_.interruption) options_.interruption->check();
+                 attempt = connect_once(deadline);
+                 return attempt;
+               });
+  (void)adopt(attempt);  // nobody can have ended it yet
+  thread_ = Executor::system().start("rpc-client",
+                                     [this, stream = std::move(attempt.stream)] { run(stream); });
 }
 
 /// False: the session ended while this connection was made.
@@ -301,9 +262,9 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
                       seconds_text(away), " s: ", reason));
       say_at = deadline_after(now(), durations::kSayAgainEvery);
     }
-    const bool is_young = away < durations::kTryOftenFor;
-    stop_.wait_until(
-        deadline_after(now(), is_young ? durations::kTryAgain : durations::kTryMuchLater));
+    // The longer it is away, the less a moment more matters.
+    stop_.wait_until(deadline_after(
+        now(), std::clamp(away / 10, durations::kTryAgain, durations::kHeartbeatEvery)));
   }
   return nullptr;
 }
@@ -339,7 +300,7 @@ ClientSession::~ClientSession() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), durations::kLongestGoodBye));
+  if (stream) stream->leave(deadline_after(now(), durations::kLongestReport));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();

@@ -59,13 +59,9 @@ class ClientSession final : public RpcClient {
   bool takes_calls() const override;
 
  private:
-  /// What came of an attempt to connect.
-  struct Attempt {
+  struct Attempt : ConnectAttempt {
     std::shared_ptr<ClientStream> stream = {};
     v1::CalledServer server = {};
-    std::string reason = {};    // why there is no stream
-    bool is_final = false;      // the server refuses: no use in trying again
-    bool is_other_job = false;  // the TLS handshake fails
   };
   struct Call {
     Packet request;
@@ -74,7 +70,6 @@ class ClientSession final : public RpcClient {
   using Calls = std::map<std::uint64_t, Call>;
   void connect_at_start();
   Attempt connect_once(TimePoint deadline);
-  Attempt failed_attempt(ClientStream& stream, TimePoint deadline);
   void run(std::shared_ptr<ClientStream> stream);
   std::shared_ptr<ClientStream> reconnect(const std::string& why);
   /// Takes the new stream into use; sends again what has no answer.

@@ -17,17 +17,7 @@ ClientStream::ClientStream(const std::shared_ptr<grpc::Channel>& channel, RpcMet
       reader_(CallReader::Side::kClient, 0) {
   context_.AddMetadata(kCallerKey, caller.SerializeAsString());
   stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
-  AddHold();  // for writes that are started outside of On...()
-  StartCall();
-}
-
-ClientStream::~ClientStream() {
-  cancel();
-  {
-    MutexLock lock(mutex_);
-    release();
-  }
-  (void)done_.wait_until(TimePoint::max());
+  start();
 }
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
@@ -71,18 +61,6 @@ void ClientStream::OnWriteDone(bool ok) {
   write_next(sent);
 }
 
-void ClientStream::OnWritesDoneDone(bool) {}
-
-void ClientStream::OnDone(const grpc::Status& status) {
-  {
-    MutexLock lock(mutex_);
-    status_ = status;
-    is_open_ = false;
-    changed_.notify_all();
-  }
-  done_.set();
-}
-
 std::optional<v1::CalledServer> ClientStream::wait_for_server(TimePoint deadline) {
   MutexLock lock(mutex_);
   changed_.wait_until(mutex_, deadline,
@@ -101,12 +79,11 @@ void ClientStream::send(CallMessage message) {
 
 void ClientStream::write_next(std::vector<CallMessage>& sent) {
   if (has_released_) return;
-  if (can_write_ && (prepared_ || !writer_.is_empty())) {
-    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+  if (can_write_ && !writer_.is_empty()) {
+    outgoing_ = writer_.next(sent);
     is_writing_ = true;
     StartWrite(&outgoing_);
-    // Made while the last one is on its way.
-    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+    writer_.prepare(sent);
   } else if (leaves_by_) {
     StartWritesDone();
     release();
@@ -138,24 +115,6 @@ void ClientStream::leave(TimePoint deadline) {
   writer_.push(CallMessage{});
   if (!is_writing_) write_next(sent);
   changed_.notify_all();
-}
-
-void ClientStream::cancel() { context_.TryCancel(); }
-
-grpc::Status ClientStream::wait_for_end(TimePoint deadline) {
-  {
-    MutexLock lock(mutex_);
-    release();
-  }
-  if (!done_.wait_until(deadline)) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
-  MutexLock lock(mutex_);
-  return status_;
-}
-
-bool ClientStream::is_refused() const { return is_of_handler(context_); }
-
-void ClientStream::release() {
-  if (!std::exchange(has_released_, true)) RemoveHold();
 }
 
 }  // namespace tutti::internal

@@ -101,13 +101,6 @@ void ServerCore::remove(const std::shared_ptr<ServerStream>& stream) {
   streams_.erase(stream);
 }
 
-void ServerCore::resume_soon(std::shared_ptr<ServerStream> stream) {
-  MutexLock lock(mutex_);
-  resumable_.insert(std::move(stream));
-  looks_ = true;
-  changed_.notify_all();
-}
-
 void ServerCore::note_refusal(const std::string& reason) {
   MutexLock lock(mutex_);
   refusals_.note(reason, Clock::system().now());
@@ -159,15 +152,12 @@ void ServerCore::let_go(TimePoint now) {
 void ServerCore::keep() {
   for (;;) {
     const TimePoint next = look_again();
-    std::set<std::shared_ptr<ServerStream>> resumable;
     {
       MutexLock lock(mutex_);
       changed_.wait_until(mutex_, next, [this]() TUTTI_REQUIRES(mutex_) { return looks_; });
       looks_ = false;
       if (stops_) return;
-      resumable.swap(resumable_);
     }
-    for (const auto& stream : resumable) stream->resume();
     let_go(Clock::system().now());
   }
 }

@@ -28,8 +28,6 @@ class ServerCore {
   ServerStream* accept(RpcMethod method, grpc::CallbackServerContext& context);
   /// In OnDone().
   void remove(const std::shared_ptr<ServerStream>& stream);
-  /// Calls resume() of a stream that waits for room.
-  void resume_soon(std::shared_ptr<ServerStream> stream);
   void note_refusal(const std::string& reason);
   /// Cancels the streams, there are and will be: end gRPC's server next.
   void cancel_all();
@@ -52,7 +50,6 @@ class ServerCore {
   CondVar changed_;
   std::map<Key, std::shared_ptr<ServerSession>> sessions_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ServerStream>> streams_ TUTTI_GUARDED_BY(mutex_);
-  std::set<std::shared_ptr<ServerStream>> resumable_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};
   bool looks_ TUTTI_GUARDED_BY(mutex_) = false;
   bool takes_none_ TUTTI_GUARDED_BY(mutex_) = false;

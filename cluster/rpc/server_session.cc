@@ -115,7 +115,7 @@ void ServerSession::release(std::size_t bytes) {
   if (stream) stream->read_on();
 }
 
-void ServerSession::take(const ServerStream& stream, CallMessage message) {
+void ServerSession::take(const ServerStream& stream, CallMessage message, bool may_run_here) {
   bool runs_here = false;
   {
     MutexLock lock(mutex_);
@@ -125,7 +125,8 @@ void ServerSession::take(const ServerStream& stream, CallMessage message) {
            last_on_stream_, "; expected ascending numbers");
     }
     last_on_stream_ = message.call;
-    runs_here = !is_handing_ && queue_.empty() && message.packet.payload_bytes() < kSmallPayload;
+    runs_here = may_run_here && !is_handing_ && queue_.empty() &&
+                message.packet.payload_bytes() < kSmallPayload;
     queue_.push_back(std::make_shared<Call>(shared_from_this(), std::move(message)));
     if (runs_here) is_handing_ = true;
     if (!runs_here) start_worker();

@@ -31,8 +31,9 @@ class ServerSession final : public std::enable_shared_from_this<ServerSession> {
   bool attach(const std::shared_ptr<ServerStream>& stream);
   /// Asked before memory for a call is taken. Null: not now, stream.read_on() follows.
   std::shared_ptr<void> lease(const ServerStream& stream, std::size_t bytes);
-  /// Throws kDataLoss for a call that does not follow the last one.
-  void take(const ServerStream& stream, CallMessage message);
+  /// A small call goes to the handler before this returns, if it may. Throws kDataLoss for a call
+  /// that does not follow the last one.
+  void take(const ServerStream& stream, CallMessage message, bool may_run_here);
   /// This stream has ended.
   void detach(const ServerStream& stream);
 

@@ -24,19 +24,18 @@ void ServerStream::begin() { StartRead(&incoming_); }
 void ServerStream::refuse(const Error& error) { end(to_status(context_, error)); }
 
 void ServerStream::OnReadDone(bool ok) {
-  if (!ok) return half_close();
+  ok ? go(true) : half_close();
+}
+
+void ServerStream::go(bool is_new) {
   Next next = Next::kEnd;
   try {
-    reader_.take(incoming_);
-    next = hand_on();
+    if (is_new) reader_.take(incoming_);
+    next = hand_on(is_new);
   } catch (const std::exception& damaged) {
     core_.note_refusal(damaged.what());
   }
-  go(next);
-}
-
-void ServerStream::go(Next next) {
-  if (next == Next::kPause) return;  // from now on it is resume()'s
+  if (next == Next::kPause) return;  // from now on it is read_on()'s
   if (next == Next::kEnd) {
     return end({grpc::StatusCode::INVALID_ARGUMENT, "expected messages of calls.proto"});
   }
@@ -44,7 +43,7 @@ void ServerStream::go(Next next) {
   StartRead(&incoming_);
 }
 
-ServerStream::Next ServerStream::hand_on() {
+ServerStream::Next ServerStream::hand_on(bool may_run_here) {
   const auto lease = [this](std::size_t bytes) { return session_->lease(*this, bytes); };
   std::optional<CallMessage> message;
   for (;;) {
@@ -68,28 +67,17 @@ ServerStream::Next ServerStream::hand_on() {
     MutexLock lock(mutex_);
     unanswered_.insert(message->call);
   }
-  session_->take(*this, *std::move(message));
+  session_->take(*this, *std::move(message), may_run_here);
   return Next::kRead;
 }
 
 void ServerStream::read_on() {
-  MutexLock lock(mutex_);
-  has_news_ = true;
-  if (is_paused_) core_.resume_soon(shared_from_this());
-}
-
-void ServerStream::resume() {
   {
     MutexLock lock(mutex_);
+    has_news_ = true;
     if (!std::exchange(is_paused_, false)) return;
   }
-  Next next = Next::kEnd;
-  try {
-    next = hand_on();
-  } catch (const std::exception& damaged) {
-    core_.note_refusal(damaged.what());
-  }
-  go(next);
+  go(false);
 }
 
 void ServerStream::OnCancel() {
@@ -135,12 +123,11 @@ void ServerStream::send(CallMessage message) {
 
 void ServerStream::write_next(std::vector<CallMessage>& sent) {
   if (is_finished_) return;
-  is_writing_ = prepared_ || !writer_.is_empty();
+  is_writing_ = !writer_.is_empty();
   if (is_writing_) {
-    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+    outgoing_ = writer_.next(sent);
     StartWrite(&outgoing_);
-    // Made while the last one is on its way.
-    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+    writer_.prepare(sent);
   } else if (finish_with_) {
     is_finished_ = true;
     Finish(*finish_with_);
@@ -152,10 +139,7 @@ void ServerStream::OnWriteDone(bool ok) {
   CallWriter unsent;
   const OwnersEndLater later;
   MutexLock lock(mutex_);
-  if (!ok) {  // the reading side notices, too
-    std::swap(unsent, writer_);
-    prepared_.reset();
-  }
+  if (!ok) std::swap(unsent, writer_);  // the reading side notices, too
   write_next(sent);
 }
 
@@ -166,10 +150,7 @@ void ServerStream::end(const grpc::Status& status) {
   MutexLock lock(mutex_);
   if (finish_with_) return;
   finish_with_ = status;
-  if (!status.ok()) {
-    std::swap(unsent, writer_);
-    prepared_.reset();
-  }
+  if (!status.ok()) std::swap(unsent, writer_);
   if (!is_writing_) write_next(sent);
 }
 

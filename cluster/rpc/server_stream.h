@@ -33,10 +33,9 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   /// Hands an answer over and does not wait. A stream that has ended swallows it.
   void send(CallMessage message);
   void cancel();
-  /// There may be room again for what ServerSession::lease() refused.
+  /// There may be room again for what ServerSession::lease() refused. Runs no handler: the caller
+  /// may be one that answers, and hold locks.
   void read_on();
-  /// Of the core's thread, after read_on(): that of a handler's answer may hold locks.
-  void resume();
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -45,8 +44,9 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   enum class Next { kRead, kPause, kEnd };
-  void go(Next next);
-  Next hand_on();
+  /// Takes what was read, if `is_new`; then reads on, or pauses, or ends.
+  void go(bool is_new);
+  Next hand_on(bool may_run_here);
   void half_close();
   void end(const grpc::Status& status);
   void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
@@ -55,13 +55,12 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   grpc::CallbackServerContext& context_;
   std::shared_ptr<ServerSession> session_;
   grpc::ByteBuffer incoming_;
-  CallReader reader_;  // of the reading thread; while reading is paused, of the core's
+  CallReader reader_;  // of the reading thread; while reading is paused, of who ends that
 
   Mutex mutex_;
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
-  std::optional<grpc::ByteBuffer> prepared_ TUTTI_GUARDED_BY(mutex_);  // the message after it
-  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);        // calls of this stream
+  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);  // calls of this stream
   bool is_half_closed_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read for want of room
   bool has_news_ TUTTI_GUARDED_BY(mutex_) = false;   // room again, perhaps

@@ -63,27 +63,6 @@ TEST_F(Control, WaitsForAValueOrTheDeadline) {
                [&] { a->wait("missing", after(5ms)); });
 }
 
-TEST_F(Control, WaitingForAValueEndsWhenAMemberIsLost) {
-  const auto server = ControlServer::start(server_options());
-  const auto a = join(*server, 0);
-  auto b = join(*server, 1);
-  const auto failing = Executor::system().start("failing", [&] {
-    Clock::system().sleep_for(50ms);
-    b->report_failure(Error(ErrorCode::kInternal, "out of luck"));
-  });
-  expect_error(ErrorCode::kUnavailable, {"worker 1: out of luck"},
-               [&] { a->wait_unless_lost("missing", 0, after(60s)); });
-  failing->join();
-  const std::uint64_t last = a->fatal_verdict().value().number;
-  // It is there already, or known already, or what is waited for has come.
-  expect_error(ErrorCode::kUnavailable, {"worker 1: out of luck"},
-               [&] { a->wait_unless_lost("missing", last - 1, after(60s)); });
-  expect_error(ErrorCode::kDeadlineExceeded, {"nobody has set 'missing'"},
-               [&] { a->wait_unless_lost("missing", last, after(5ms)); });
-  a->set("present", "here");
-  EXPECT_EQ(a->wait_unless_lost("present", last, after(60s)), "here");
-}
-
 TEST_F(Control, ManyThreadsAskAtOnce) {
   const auto server = ControlServer::start(server_options());
   const auto client = join(*server, 0);

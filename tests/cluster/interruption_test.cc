@@ -51,6 +51,15 @@ TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
   });
 }
 
+/// It never says where it is.
+TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAddressOfOneWhoDied) {
+  expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
+    InProcessStore store;
+    (void)connect_ranks(1, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
 /// It listens, and never answers.
 TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAnswerOfOneWhoDied) {
   InProcessStore store;

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
 
@@ -125,20 +124,6 @@ TEST(Environment, NamesTheVariableThatIsNoNumber) {
                [&] { environment.find_int("A", 8, 9); });
   expect_error(ErrorCode::kFailedPrecondition, {"me: the variable F is not set; do that"},
                [&] { environment.at("me", "F", "do that"); });
-}
-
-TEST(HostPort, ReadsAndPrints) {
-  EXPECT_EQ(HostPort::parse("a.example:2222"), (HostPort{"a.example", 2222}));
-  EXPECT_EQ(HostPort::parse("[fe80::1]:1"), (HostPort{"fe80::1", 1}));
-  for (const char* text : {"a:1", "[::1]:65535", "127.0.0.1:80"}) {
-    EXPECT_EQ(HostPort::parse(text).to_string(), text);
-  }
-  EXPECT_TRUE(HostPort::parse("127.3.2.1:80").is_loopback());
-  EXPECT_TRUE(HostPort::parse("[::1]:80").is_loopback());
-  EXPECT_FALSE(HostPort::parse("10.0.0.1:80").is_loopback());
-  expect_error(ErrorCode::kInvalidArgument,
-               {"me: expected an address", "got \"a\"", "add the port"},
-               [] { HostPort::parse("a", "me"); });
 }
 
 }  // namespace resolver_registry_test

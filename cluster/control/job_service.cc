@@ -4,7 +4,7 @@
 // A *record* is a process that has joined, for as long as the server lives; a *link* is a stream of
 // it. A process that lost its stream opens a new one and goes on with the same record; a task that
 // was started anew is a new process with a record of its own.
-#include "tutti/cluster/control/control_core.h"
+#include "tutti/cluster/control/job_service.h"
 
 #include <algorithm>
 #include <utility>
@@ -28,10 +28,6 @@ v1::Build build_of_server(const ControlServerOptions& options) {
   return build;
 }
 
-grpc::Status refused(const std::string& why) {
-  return {grpc::StatusCode::FAILED_PRECONDITION, proto_text(why)};
-}
-
 std::uint64_t milliseconds_of(Duration duration) {
   return static_cast<std::uint64_t>(duration / std::chrono::milliseconds(1));
 }
@@ -50,13 +46,14 @@ v1::JobEvent event_of(const v1::StopProposal& proposal) {
 
 }  // namespace
 
-ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
+JobService::JobService(ControlServerOptions options, ProcessProbe probe, Clock& clock)
     : options_(std::move(options)),
       probe_(std::move(probe)),
+      clock_(clock),
       build_(build_of_server(options_)),
-      stop_(durations::kAcknowledgeWithin) {}
+      stop_(durations::kSilentAfter) {}
 
-std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
+std::string JobService::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
   const PeerHello theirs = hello_of(build, task);
   if (auto reason = internal::refusal_of(build_, options_.host, build, task); !reason.empty()) {
@@ -81,19 +78,19 @@ std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess
   return "";
 }
 
-ControlCore::Link* ControlCore::find(const MemberLink* link) {
+JobService::Link* JobService::find(const MemberLink* link) {
   const auto found =
       std::ranges::find_if(links_, [link](const Link& l) { return l.link.get() == link; });
   return found == links_.end() ? nullptr : &*found;
 }
 
-ControlCore::Link* ControlCore::find(const MemberRecord& record) {
+JobService::Link* JobService::find(const MemberRecord& record) {
   const auto found =
       std::ranges::find_if(links_, [&record](const Link& l) { return l.record == &record; });
   return found == links_.end() ? nullptr : &*found;
 }
 
-MemberRecord* ControlCore::newest_of(const MemberTask& task) {
+MemberRecord* JobService::newest_of(const MemberTask& task) {
   MemberRecord* newest = nullptr;
   for (const auto& [number, record] : records_) {
     if (record->joined.who.task.same_task(task)) newest = record.get();
@@ -101,7 +98,7 @@ MemberRecord* ControlCore::newest_of(const MemberTask& task) {
   return newest;
 }
 
-v1::JoinReply ControlCore::reply_to(const MemberRecord* record) const {
+v1::JoinReply JobService::reply_to(const MemberRecord* record) const {
   const ProcessIdentity& self = this_process();
   v1::JoinReply reply;
   if (record != nullptr) reply.set_member(record->number);
@@ -114,16 +111,22 @@ v1::JoinReply ControlCore::reply_to(const MemberRecord* record) const {
   return reply;
 }
 
-void ControlCore::tell_state(MemberLink& link, std::uint64_t num_verdicts) {
+void JobService::tell_state(MemberLink& link, std::uint64_t num_verdicts) {
   for (const Verdict& verdict : verdicts_) {
     if (verdict.number > num_verdicts) link.send(event_of(verdict));
   }
   if (stop_.current()) link.send(event_of(*stop_.current()));
 }
 
-grpc::Status ControlCore::join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request,
-                               TimePoint now) {
+grpc::Status JobService::refused(const std::string& why) {
+  std::string text = proto_text(why);
+  refusals_.note(text, clock_.now());
+  return {grpc::StatusCode::FAILED_PRECONDITION, std::move(text)};
+}
+
+grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request) {
   MutexLock lock(mutex_);
+  const TimePoint now = clock_.now();
   v1::JobEvent welcome;
   if (request.observes()) {
     *welcome.mutable_joined() = reply_to(nullptr);
@@ -163,12 +166,12 @@ grpc::Status ControlCore::join(std::shared_ptr<MemberLink> link, const v1::JoinR
   // The verdict on its own joining has been broadcast before it had a link.
   tell_state(*link, request.num_verdicts());
   links_.push_back({std::move(link), record});
-  answer_if_all_are_here();
+  answer_waiting();
   return grpc::Status::OK;
 }
 
-MemberRecord& ControlCore::add_record(const v1::Build& build, const JoiningProcess& process,
-                                      TimePoint now) {
+MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
+                                     TimePoint now) {
   // A process that was started again counts its collectives anew: nothing of the one before it is
   // missed.
   const std::uint64_t restarts = process.who.incarnation;
@@ -188,22 +191,23 @@ MemberRecord& ControlCore::add_record(const v1::Build& build, const JoiningProce
   return added;
 }
 
-void ControlCore::note(MemberRecord& record, const MemberProgress& progress, TimePoint now) {
+void JobService::note(MemberRecord& record, const MemberProgress& progress) {
   record.has_stood_still = has_same_calls(record.progress, progress);
   record.progress = progress;
-  record.progress_at = now;
+  record.progress_at = clock_.now();
 }
 
-bool ControlCore::report(const MemberLink* link, const v1::MemberReport& report, TimePoint now) {
+bool JobService::report(const MemberLink* link, const v1::MemberReport& report) {
   MutexLock lock(mutex_);
   Link* const from = find(link);
   if (from == nullptr || from->record == nullptr) return false;
   MemberRecord& record = *from->record;
+  const TimePoint now = clock_.now();
   record.last_heard = now;
   // Others may have taken the place of one that was given up: it can no longer change anything.
   if (record.status == MemberRecord::Status::kGivenUp) return true;
   if (report.has_progress()) {
-    note(record, from_proto(report.progress()), now);
+    note(record, from_proto(report.progress()));
     v1::JobEvent heard;
     heard.mutable_progress();
     from->link->send(heard);
@@ -214,127 +218,9 @@ bool ControlCore::report(const MemberLink* link, const v1::MemberReport& report,
   return true;
 }
 
-MemberRecord& ControlCore::caller(std::uint64_t member, TimePoint now) {
-  const auto found = records_.find(member);
-  if (found == records_.end()) {
-    fail(ErrorCode::kInvalidArgument, "control: there is no member number ", member,
-         "; expected the one that Join gave");
-  }
-  MemberRecord& record = *found->second;
-  record.last_heard = now;
-  if (record.status == MemberRecord::Status::kGivenUp) {
-    fail(ErrorCode::kUnavailable, "control: ", record.joined.who.to_string(),
-         " was given up by the job; start it anew");
-  }
-  return record;
-}
-
-void ControlCore::check_caller_or_observer(std::uint64_t member, TimePoint now) {
-  if (member != 0) (void)caller(member, now);
-}
-
-grpc::Status ControlCore::answer_to(std::uint64_t member, TimePoint now,
-                                    const std::function<void(MemberRecord&)>& body) {
+void JobService::closed(const MemberLink* link) {
   MutexLock lock(mutex_);
-  try {
-    body(caller(member, now));
-    return grpc::Status::OK;
-  } catch (const Error& error) {
-    return status_of(error);
-  }
-}
-
-grpc::Status ControlCore::put(const v1::PutRequest& request, TimePoint now) {
-  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    store_.put({request.member(), request.request()}, request.key(), request.value());
-    answer_waiters(request.key());
-  });
-}
-
-grpc::Status ControlCore::remove(const v1::DeleteRequest& request, v1::DeleteReply& reply,
-                                 TimePoint now) {
-  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    reply.set_was_there(store_.remove({request.member(), request.request()}, request.key()));
-  });
-}
-
-grpc::Status ControlCore::compare_and_set(const v1::CompareAndSetRequest& request,
-                                          v1::CompareAndSetReply& reply, TimePoint now) {
-  return answer_to(request.member(), now, [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    std::optional<std::string> expected;
-    if (request.has_expected()) expected = request.expected();
-    reply.set_is_set(store_.compare_and_set({request.member(), request.request()}, request.key(),
-                                            expected, request.value()));
-    answer_waiters(request.key());
-  });
-}
-
-void ControlCore::get(const v1::GetRequest& request, v1::GetReply& reply, const Answer& answer,
-                      TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    check_caller_or_observer(request.member(), now);
-  } catch (const Error& error) {
-    return answer(status_of(error));
-  }
-  const std::string* const value = store_.find(request.key());
-  if (value == nullptr && request.until_set()) {
-    key_waiters_.push_back({request.member(), request.key(), &reply, answer});
-    return;
-  }
-  if (value != nullptr) reply.set_value(*value);
-  answer(grpc::Status::OK);
-}
-
-void ControlCore::answer_waiters(const std::string& key) {
-  const std::string* const value = store_.find(key);
-  if (value == nullptr) return;
-  for (const KeyWaiter& waiter : key_waiters_) {
-    if (waiter.key != key) continue;
-    waiter.reply->set_value(*value);
-    waiter.answer(grpc::Status::OK);
-  }
-  std::erase_if(key_waiters_, [&key](const KeyWaiter& waiter) { return waiter.key == key; });
-}
-
-void ControlCore::list_members(const v1::ListMembersRequest& request, v1::ListMembersReply& reply,
-                               const Answer& answer, TimePoint now) {
-  MutexLock lock(mutex_);
-  try {
-    check_caller_or_observer(request.member(), now);
-  } catch (const Error& error) {
-    return answer(status_of(error));
-  }
-  if (request.until_all_are_here()) {
-    members_waiters_.push_back({request.member(), &reply, answer});
-    return answer_if_all_are_here();
-  }
-  for (const Member& member : list_members()) *reply.add_members() = to_proto(member);
-  answer(grpc::Status::OK);
-}
-
-void ControlCore::answer_if_all_are_here() {
-  const std::vector<Member> list = list_members();
-  if (!std::ranges::all_of(list, [](const Member& member) { return member.is_here; })) return;
-  for (const MembersWaiter& waiter : std::exchange(members_waiters_, {})) {
-    for (const Member& member : list) *waiter.reply->add_members() = to_proto(member);
-    waiter.answer(grpc::Status::OK);
-  }
-}
-
-void ControlCore::cancel(const void* reply) {
-  MutexLock lock(mutex_);
-  const auto ends = [reply](const auto& waiter) {
-    if (waiter.reply != reply) return false;
-    waiter.answer(grpc::Status::CANCELLED);
-    return true;
-  };
-  std::erase_if(key_waiters_, ends);
-  std::erase_if(members_waiters_, ends);
-}
-
-void ControlCore::closed(const MemberLink* link, TimePoint now) {
-  MutexLock lock(mutex_);
+  const TimePoint now = clock_.now();
   Link* const found = find(link);
   if (found == nullptr) return;
   MemberRecord* const record = found->record;
@@ -349,12 +235,13 @@ void ControlCore::closed(const MemberLink* link, TimePoint now) {
   }
 }
 
-void ControlCore::tick(TimePoint now) {
+void JobService::tick() {
   MutexLock lock(mutex_);
+  const TimePoint now = clock_.now();
   // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
   const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
   last_tick_ = now;
-  const bool was_paused = pause > 4 * durations::kTick;
+  const bool was_paused = pause > 10 * durations::kTryAgain;
   std::vector<MemberRecord*> all;
   for (const auto& [number, record] : records_) {
     if (was_paused) {
@@ -375,17 +262,10 @@ void ControlCore::tick(TimePoint now) {
     declare(*records_.at(finding.number), finding);
   }
   broadcast(stop_.tick(now));
+  cancel_late_streams(now);
 }
 
-Duration ControlCore::poll_after() const {
-  MutexLock lock(mutex_);
-  const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
-    return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
-  });
-  return one_is_away ? durations::kTickWhileOneIsAway : durations::kTick;
-}
-
-void ControlCore::declare(MemberRecord& record, const Finding& finding) {
+void JobService::declare(MemberRecord& record, const Finding& finding) {
   const bool ends_it = finding.kind == VerdictKind::kDead || finding.kind == VerdictKind::kStopped;
   if (ends_it) give_up(record, MemberRecord::Status::kGivenUp);
   Verdict verdict;
@@ -399,56 +279,33 @@ void ControlCore::declare(MemberRecord& record, const Finding& finding) {
   broadcast(event_of(verdict));
 }
 
-void ControlCore::give_up(MemberRecord& record, MemberRecord::Status status) {
-  record.status = status;
-  left_.notify_all();
-  store_.forget(record.number);
-  const auto ends = [&](const auto& waiter) {
-    if (waiter.member != record.number) return false;
-    waiter.answer(status_of(
-        Error(ErrorCode::kUnavailable, concat("control: ", record.joined.who.to_string(),
-                                              " was given up by the job; start it anew"))));
-    return true;
-  };
-  std::erase_if(key_waiters_, ends);
-  std::erase_if(members_waiters_, ends);
-  broadcast(stop_.forget(record.number));
-}
-
-void ControlCore::broadcast(const v1::JobEvent& event) {
+void JobService::broadcast(const v1::JobEvent& event) {
   for (const Link& link : links_) link.link->send(event);
 }
 
-void ControlCore::broadcast(const std::optional<v1::StopProposal>& proposal) {
+void JobService::broadcast(const std::optional<v1::StopProposal>& proposal) {
   if (proposal) broadcast(event_of(*proposal));
 }
 
-bool ControlCore::is_anybody_here() const {
+bool JobService::is_anybody_here() const {
   return std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere;
   });
 }
 
-void ControlCore::wait_until_all_have_left(TimePoint deadline) {
+void JobService::wait_until_all_have_left(TimePoint deadline) {
   MutexLock lock(mutex_);
   (void)left_.wait_until(mutex_, deadline,
                          [this]() TUTTI_REQUIRES(mutex_) { return !is_anybody_here(); });
 }
 
-void ControlCore::say_server_ends() {
-  MutexLock lock(mutex_);
-  v1::JobEvent event;
-  event.mutable_server_ends();
-  broadcast(event);
-}
-
-Member ControlCore::member_of(const MemberRecord& record) const {
+Member JobService::member_of(const MemberRecord& record) const {
   Member member = record.joined.who;
   member.is_here = record.status == MemberRecord::Status::kHere;
   return member;
 }
 
-std::vector<Member> ControlCore::list_members() const {
+std::vector<Member> JobService::list_members() const {
   std::map<std::pair<std::string, int>, Member> by_task;
   for (const MemberTask& task : options_.expected) {
     by_task[{task.job, task.index}] = {task, 0, "", 0, false};
@@ -462,20 +319,12 @@ std::vector<Member> ControlCore::list_members() const {
   return members;
 }
 
-std::vector<Member> ControlCore::members() const {
+std::vector<Member> JobService::members() const {
   MutexLock lock(mutex_);
   return list_members();
 }
 
-std::vector<Member> ControlCore::missing() const {
-  MutexLock lock(mutex_);
-  if (members_waiters_.empty()) return {};
-  std::vector<Member> members = list_members();
-  std::erase_if(members, [](const Member& member) { return member.is_here; });
-  return members;
-}
-
-std::vector<Verdict> ControlCore::verdicts_after(std::uint64_t number) const {
+std::vector<Verdict> JobService::verdicts_after(std::uint64_t number) const {
   MutexLock lock(mutex_);
   const auto first = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(number, verdicts_.size()));
   return {verdicts_.begin() + first, verdicts_.end()};

@@ -1,0 +1,140 @@
+// The service Job: what the server of a job knows and decides. Members, store, verdicts, the step
+// to stop at.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "job.grpc.pb.h"
+#include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/stop_agreement.h"
+#include "tutti/cluster/control/store_table.h"
+#include "tutti/cluster/net/strangers.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::internal {
+
+/// The stream to one member. Both functions return at once and never call back.
+class MemberLink {
+ public:
+  virtual ~MemberLink() = default;
+  virtual void send(const v1::JobEvent& event) = 0;
+  virtual void close() = 0;
+};
+
+/// Threads: any. Links are called, and calls finished, with the service's mutex held.
+class JobService final : public v1::Job::CallbackService {
+ public:
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+
+  JobService(ControlServerOptions options, ProcessProbe probe, Clock& clock = Clock::system());
+
+  // The methods of job.proto.
+
+  grpc::ServerBidiReactor<v1::MemberReport, v1::JobEvent>* Join(Context* context) override;
+  Reactor* Leave(Context* context, const v1::LeaveRequest* request, v1::LeaveReply*) override;
+  Reactor* ListMembers(Context* context, const v1::ListMembersRequest* request,
+                       v1::ListMembersReply* reply) override;
+  Reactor* ReportFailure(Context* context, const v1::ReportFailureRequest* request,
+                         v1::ReportFailureReply*) override;
+  Reactor* ReportDisconnection(Context* context, const v1::ReportDisconnectionRequest* request,
+                               v1::ReportDisconnectionReply*) override;
+  Reactor* RequestStop(Context* context, const v1::RequestStopRequest* request,
+                       v1::RequestStopReply*) override;
+  Reactor* Get(Context* context, const v1::GetRequest* request, v1::GetReply* reply) override;
+  Reactor* Put(Context* context, const v1::PutRequest* request, v1::PutReply*) override;
+  Reactor* Delete(Context* context, const v1::DeleteRequest* request,
+                  v1::DeleteReply* reply) override;
+  Reactor* CompareAndSet(Context* context, const v1::CompareAndSetRequest* request,
+                         v1::CompareAndSetReply* reply) override;
+
+  // What comes on a stream of Join.
+
+  /// It begins; not OK: it is refused, with the reason.
+  grpc::Status join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request);
+  /// False: it makes no sense; close the stream.
+  bool report(const MemberLink* link, const v1::MemberReport& report);
+  void closed(const MemberLink* link);
+
+  // Of the process that hosts it.
+
+  /// Looks for the silent, the stuck and the late. Call it every kTryAgain.
+  void tick();
+  /// All who have joined have left, or were given up.
+  void wait_until_all_have_left(TimePoint deadline);
+  /// Tells all that the server ends; each stream ends when that is sent.
+  void say_server_ends();
+  std::vector<Member> members() const;
+  std::vector<Verdict> verdicts_after(std::uint64_t number) const;
+  std::vector<Member> missing() const;
+
+ private:
+  class Stream;
+  class WaitingCall;
+  struct Link {
+    std::shared_ptr<MemberLink> link;
+    MemberRecord* record = nullptr;  // null: an observer
+  };
+  Link* find(const MemberLink* link) TUTTI_REQUIRES(mutex_);
+  Link* find(const MemberRecord& record) TUTTI_REQUIRES(mutex_);
+  MemberRecord* newest_of(const MemberTask& task) TUTTI_REQUIRES(mutex_);
+
+  std::string refusal_of(const v1::Build& build, const JoiningProcess& process)
+      TUTTI_REQUIRES(mutex_);
+  grpc::Status refused(const std::string& why) TUTTI_REQUIRES(mutex_);
+  v1::JoinReply reply_to(const MemberRecord* record) const TUTTI_REQUIRES(mutex_);
+  void tell_state(MemberLink& link, std::uint64_t num_verdicts) TUTTI_REQUIRES(mutex_);
+  MemberRecord& add_record(const v1::Build& build, const JoiningProcess& process, TimePoint now)
+      TUTTI_REQUIRES(mutex_);
+  void note(MemberRecord& record, const MemberProgress& progress) TUTTI_REQUIRES(mutex_);
+  /// The record of a member that may ask for something. Throws kInvalidArgument for a number that
+  /// is none, kUnavailable for a member that was given up.
+  MemberRecord& caller(std::uint64_t member) TUTTI_REQUIRES(mutex_);
+  /// Finishes the call when `body` has done what the member asks for, or thrown.
+  Reactor* answer(Context* context, std::uint64_t member,
+                  const std::function<void(MemberRecord&)>& body);
+  /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply;
+  /// `is_for_all`: when all members are here.
+  Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
+                       bool is_for_all = false);
+  void answer_waiting() TUTTI_REQUIRES(mutex_);
+
+  bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
+  void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
+  void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
+  void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
+  void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
+  std::vector<Member> list_members() const TUTTI_REQUIRES(mutex_);
+  Member member_of(const MemberRecord& record) const TUTTI_REQUIRES(mutex_);
+  void cancel_late_streams(TimePoint now) TUTTI_REQUIRES(mutex_);
+
+  const ControlServerOptions options_;
+  const ProcessProbe probe_;
+  const Clock& clock_;
+  const v1::Build build_;
+  mutable Mutex mutex_;
+  CondVar left_;  // a member has, or was given up
+  std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // until gRPC lets go
+  std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<WaitingCall*> waiting_ TUTTI_GUARDED_BY(mutex_);  // gRPC's
+  StoreTable store_ TUTTI_GUARDED_BY(mutex_);
+  StopAgreement stop_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<TimePoint> last_tick_ TUTTI_GUARDED_BY(mutex_);
+  RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"control"};
+};
+
+}  // namespace tutti::internal
