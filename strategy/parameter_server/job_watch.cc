@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -196,12 +196,12 @@ void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
 RunEnd JobWatch::wait_for_end(Duration patience) {
   Clock& clock = Clock::system();
   const std::string awaited = has_coordinator_ ? "the chief" : "a worker";
-  TimePoint here_at = clock.now(), say_at = deadline_after(here_at, kSayEvery);
+  TimePoint here_at = clock.now(), say_at = deadline_after(here_at, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) { return verdicts_.end().has_value(); };
   while (!changed_.wait_until(mutex_, say_at, is_over)) {
     const TimePoint now = clock.now();
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
     if (verdicts_.has_work()) {
       here_at = now;
     } else if (now - here_at >= patience) {
@@ -216,7 +216,7 @@ RunEnd JobWatch::wait_for_end(Duration patience) {
 
 void JobWatch::wait_for_servers(Duration patience) {
   const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
   // Its own joining is the last verdict of the past.
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
@@ -232,7 +232,7 @@ void JobWatch::wait_for_servers(Duration patience) {
            "; start it, or check its log");
     }
     log_info(concat(who_, ": waits for ", what));
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
   }
   if (const auto& end = verdicts_.end()) fail(ErrorCode::kUnavailable, who_, ": ", end->text);
 }

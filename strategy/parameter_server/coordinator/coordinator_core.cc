@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -152,7 +152,7 @@ void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
   const TimePoint deadline = deadline_after(begin, options_.join_timeout);
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   for (;;) {
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -173,7 +173,7 @@ void CoordinatorCore::await_workers() {
     }
     if (now >= say_at) {
       log_info(concat("coordinator: waits for ", names));
-      say_at = deadline_after(now, kSayEvery);
+      say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
       queue_.wait();  // throws why

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 
@@ -53,7 +53,7 @@ bool RemoteServers::are_all_here() const {
 /// Those that were lost are followed by who is there now.
 void RemoteServers::take_lives(TimePoint deadline, const char* who) {
   const TimePoint begin = Clock::system().now();
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   for (;;) {
     std::vector<std::string> missing;
     bool is_interrupted = false;
@@ -80,7 +80,7 @@ void RemoteServers::take_lives(TimePoint deadline, const char* who) {
            tutti::join(missing), "; start them again, or read their logs");
     }
     log_info(concat("coordinator: waits for servers ", since, ": ", tutti::join(missing)));
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
   }
 }
 

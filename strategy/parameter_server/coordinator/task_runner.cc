@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -83,7 +83,7 @@ TaskRunner::~TaskRunner() {
   {
     MutexLock lock(mutex_);
     const auto has_ended = [this]() TUTTI_REQUIRES(mutex_) { return has_ended_; };
-    while (!condition_.wait_for(mutex_, kSayEvery, has_ended)) {
+    while (!condition_.wait_for(mutex_, durations::kSayAgainEvery, has_ended)) {
       log_warning(concat("worker ", worker_, ": is shut down, and still waits for ", last));
     }
   }
