@@ -247,9 +247,7 @@ void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
   order_each(what_of, [this](std::size_t i)
                           TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
   end_bringing_back();
-  if (!std::exchange(clients_begin_anew_, false)) return;
-  const MutexLock lock(told_mutex_);
-  if (when_loaded_) when_loaded_();
+  if (std::exchange(clients_begin_anew_, false)) tell_loaded();
 }
 
 void RemoteServers::fence(std::uint64_t term) {
@@ -277,11 +275,6 @@ void RemoteServers::watch(std::function<void()> on_loss) {
   }
   const MutexLock lock(told_mutex_);
   on_loss_ = std::move(on_loss);
-}
-
-void RemoteServers::when_loaded(std::function<void()> told) {
-  const MutexLock lock(told_mutex_);
-  when_loaded_ = std::move(told);
 }
 
 }  // namespace tutti::internal
