@@ -9,11 +9,8 @@
 namespace tutti::internal {
 namespace {
 
-using State = ClosureLedger::State;
-
 bool is_over(const ClosureLedger::Closure* closure) {
-  return closure == nullptr ||
-         (closure->state != State::kQueued && closure->state != State::kRunning);
+  return closure == nullptr || closure->has_ended();
 }
 
 Error cancelled_error(std::uint64_t number, const char* why) {
@@ -171,7 +168,7 @@ void ClosureQueue::wake_workers() {
 void ClosureQueue::settle() {
   for (auto& [number, entry] : entries_) {
     const ClosureLedger::Closure* closure = ledger_.find(number);
-    const bool runs = closure != nullptr && closure->state == State::kRunning;
+    const bool runs = closure != nullptr && closure->state == ClosureLedger::State::kRunning;
     const bool is_wanted = runs && ledger_.failures().empty();
     if (entry.token != nullptr && !is_wanted) entry.token->cancel();
     if (!runs) entry.token.reset();
@@ -217,34 +214,27 @@ bool ClosureQueue::mark_finished(const Handout& handout, const std::function<voi
   return true;
 }
 
-bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
-                               std::string text) {
+bool ClosureQueue::end_attempt(const Handout& handout, const ClosureEvent& event) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Failed{
-      {handout.number, handout.attempt, handout.worker, origin, code, std::move(text)}});
+  apply(event);
   settle();
   attempt_over(handout);
   return true;
+}
+
+bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
+                               std::string text) {
+  return end_attempt(handout, events::Failed{{handout.number, handout.attempt, handout.worker,
+                                              origin, code, std::move(text)}});
 }
 
 bool ClosureQueue::mark_stopped(const Handout& handout) {
-  MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Stopped{handout.number, handout.attempt});
-  settle();
-  attempt_over(handout);
-  return true;
+  return end_attempt(handout, events::Stopped{handout.number, handout.attempt});
 }
 
 bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
-  MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::PutBack{handout.number, handout.attempt, std::move(report)});
-  handout.token->cancel();
-  settle();
-  attempt_over(handout);
-  return true;
+  return end_attempt(handout, events::PutBack{handout.number, handout.attempt, std::move(report)});
 }
 
 void ClosureQueue::require_in_time(bool in_time, const char* who) {

@@ -155,6 +155,7 @@ class ClosureQueue {
       TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
+  bool end_attempt(const Handout& handout, const ClosureEvent& event);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);

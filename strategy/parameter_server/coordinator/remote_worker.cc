@@ -24,10 +24,6 @@ std::optional<Error> RemoteWorker::refusal() const {
   return is_refused ? why_gone_ : std::nullopt;
 }
 
-TaskOutcome RemoteWorker::lost(AttemptReport::Kind kind, const std::string& text) const {
-  return AttemptReport{kind, worker_, ErrorOrigin::kWorker, ErrorCode::kUnavailable, text};
-}
-
 void RemoteWorker::start(WorkerTask task, Done done) {
   const CoordinatorNews::Said said =
       task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
@@ -40,10 +36,7 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     if (client_ != nullptr) {
       request.call = next_call_++;
       // (With the lock: answers come in the order of the calls.)
-      const auto name = own.number == WorkerTask::kNoClosure
-                            ? concat("step ", own.step)
-                            : concat("closure ", own.number, " (", own.step, ")");
-      sent_.push_back({client_->start(encode(request)), done, name, own.number, own.attempt});
+      sent_.push_back({client_->start(encode(request)), done, own.name(), own.number, own.attempt});
       client = client_;
       changed_.notify_all();
     }
@@ -54,7 +47,8 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, refused});
   }
   if (client == nullptr) {
-    return done(lost(AttemptReport::Kind::kNotStarted, concat(name(), ": is not connected")));
+    return done(
+        not_done(AttemptReport::Kind::kNotStarted, worker_, concat(name(), ": is not connected")));
   }
   own.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
     if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
@@ -86,7 +80,8 @@ bool RemoteWorker::recall(std::uint64_t number, int attempt) {
     // Its own answer is the same report. The thread may wait for it already.
     found->done = [](const TaskOutcome&) {};
   }
-  done(lost(AttemptReport::Kind::kNotStarted, concat(name(), ": gave it to another one")));
+  done(not_done(AttemptReport::Kind::kNotStarted, worker_,
+                concat(name(), ": gave it to another one")));
   return true;
 }
 
@@ -149,7 +144,8 @@ void RemoteWorker::ended(std::shared_ptr<RpcClient> client, const Error& why) {
   }
   AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
   for (const Sent& each : sent) {
-    each.done(lost(std::exchange(kind, AttemptReport::Kind::kNotStarted), why.message()));
+    each.done(
+        not_done(std::exchange(kind, AttemptReport::Kind::kNotStarted), worker_, why.message()));
   }
 }
 

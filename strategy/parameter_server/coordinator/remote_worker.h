@@ -50,7 +50,6 @@ class RemoteWorker final : public WorkerLink, public TaskLink {
   void work(RpcClient& client) override;
   void ended(std::shared_ptr<RpcClient> client, const Error& why) override;
   std::shared_ptr<RpcReply> next_answer();
-  TaskOutcome lost(AttemptReport::Kind kind, const std::string& text) const;
 
   const int worker_;
   const std::function<std::string()> steps_;

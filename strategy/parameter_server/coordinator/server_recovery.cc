@@ -150,7 +150,7 @@ std::optional<Error> ServerRecovery::try_cut() {
       if (!servers_.lost()) {
         log_warning(concat("coordinator: could not save a cut: ", error.message(),
                            "; the one before and the logs since then still count"));
-        next_cut_at_ = deadline_after(Clock::system().now(), kTryCutAgainAfter);
+        next_cut_at_ = deadline_after(Clock::system().now(), kOneTry);
         return error;
       }
     }

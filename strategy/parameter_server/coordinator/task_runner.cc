@@ -10,20 +10,6 @@
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
-namespace {
-
-AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
-                        const std::string& text) {
-  return {kind, worker, ErrorOrigin::kWorker, code, text};
-}
-
-std::string name_of(const WorkerTask& task) {
-  if (task.number == WorkerTask::kNoClosure) return concat("step ", task.step);
-  return concat("closure ", task.number, " (", task.step, ", attempt ", task.attempt, ")");
-}
-
-}  // namespace
-
 std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
   const Key key(handle.id, handle.instance);
   {
@@ -99,8 +85,8 @@ void TaskRunner::start(WorkerTask task, Done done) {
       return;
     }
   }
-  done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
-                 concat("worker ", worker_, ": was lost before it began")));
+  done(not_done(AttemptReport::Kind::kNotStarted, worker_,
+                concat("worker ", worker_, ": was lost before it began")));
 }
 
 bool TaskRunner::recall(std::uint64_t number, int attempt) {
@@ -114,8 +100,8 @@ bool TaskRunner::recall(std::uint64_t number, int attempt) {
     given = std::move(*found);
     waiting_.erase(found);
   }
-  given->done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
-                        concat("worker ", worker_, ": gave it to another one")));
+  given->done(not_done(AttemptReport::Kind::kNotStarted, worker_,
+                       concat("worker ", worker_, ": gave it to another one")));
   return true;
 }
 
@@ -131,10 +117,10 @@ void TaskRunner::die(ErrorCode code, const std::string& text) {
   }
   if (running) {
     running->task.token->cancel();
-    running->done(report_of(AttemptReport::Kind::kWorkerLost, worker_, code, text));
+    running->done(not_done(AttemptReport::Kind::kWorkerLost, worker_, text, code));
   }
   for (Given& each : waiting) {
-    each.done(report_of(AttemptReport::Kind::kNotStarted, worker_, code, text));
+    each.done(not_done(AttemptReport::Kind::kNotStarted, worker_, text, code));
   }
 }
 
@@ -148,7 +134,7 @@ void TaskRunner::release(const PerWorkerHandle& handle) {
 std::string TaskRunner::doing() const {
   MutexLock lock(mutex_);
   if (!running_) return "nothing";
-  return concat(name_of(running_->task), " for ",
+  return concat(running_->task.name(), " for ",
                 seconds_between(running_since_, Clock::system().now()), " s");
 }
 
@@ -196,8 +182,8 @@ void TaskRunner::run() {
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
   if (task.token->is_cancelled()) {
-    return report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kCancelled,
-                     "it was cancelled before it began");
+    return not_done(AttemptReport::Kind::kNotStarted, worker_, "it was cancelled before it began",
+                    ErrorCode::kCancelled);
   }
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(task.number)},

@@ -27,6 +27,13 @@ struct WorkerTask {
   Nest arguments = {};
   std::shared_ptr<const CoordinatorNews> news = {};
   std::shared_ptr<CancellationToken> token = {};
+
+  /// "closure 7 (train, attempt 2)", "step train".
+  std::string name() const {
+    return number == kNoClosure
+               ? concat("step ", step)
+               : concat("closure ", number, " (", step, ", attempt ", attempt, ")");
+  }
 };
 
 /// The step threw, or its arguments could not be made.
@@ -39,6 +46,12 @@ struct TaskFailure {
 struct TaskStopped {};
 
 using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
+
+/// Of a task that its worker did not do.
+inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::string& text,
+                            ErrorCode code = ErrorCode::kUnavailable) {
+  return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};
+}
 
 /// Threads: any, all functions.
 class WorkerLink {

@@ -6,8 +6,8 @@
 
 namespace tutti::internal {
 
-/// Of what comes anyway, or is tried again by a link's thread, which must not stay long when the
-/// coordinator ends.
+/// Of what comes anyway, or is tried again: by a link's thread, which must not stay long when the
+/// coordinator ends; by a disk that refused a cut.
 inline constexpr Duration kOneTry = std::chrono::milliseconds(500);
 /// A broken connection to a server that took its variables along: nobody starts this step again.
 inline constexpr Duration kServerPatience = std::chrono::seconds(2);
@@ -16,7 +16,5 @@ inline constexpr Duration kWorkerPatience = std::chrono::seconds(10);
 /// For a task that is greeted, or a server that is to come back, or saves: what waits for it has
 /// deadlines of its own, and a dead one the connection tells, and the job.
 inline constexpr Duration kDurableServerPatience = std::chrono::seconds(300);
-/// A disk that refused a cut is asked again.
-inline constexpr Duration kTryCutAgainAfter = std::chrono::seconds(1);
 
 }  // namespace tutti::internal
