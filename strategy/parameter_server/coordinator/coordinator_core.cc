@@ -236,8 +236,7 @@ void CoordinatorCore::dispatch(int worker) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
       } else if (const auto spare = queue_.spare(worker, taker)) {
-        (void)links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number,
-                                                                      spare->attempt);
+        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
       }
       give_up_if_nobody_comes(worker, absent_since);
     }
@@ -284,16 +283,16 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
       queue_.put_back(handout, std::move(*report));
     } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-      if (recovery_ != nullptr && failure->origin == ErrorOrigin::kServer) {
-        return recovery_->take_failure(handout, *failure);
-      }
       using ServerErrors = ClusterCoordinatorOptions::ServerErrors;
+      const bool is_of_server = failure->origin == ErrorOrigin::kServer;
       const bool is_retried = failure->origin == ErrorOrigin::kWorker ||
-                              (failure->origin == ErrorOrigin::kServer &&
-                               options_.server_errors == ServerErrors::kRetry);
-      if (is_retried) {
-        queue_.put_back(handout, {AttemptReport::Kind::kTransient, handout.worker, failure->origin,
-                                  failure->code, std::move(failure->text)});
+                              (is_of_server && options_.server_errors == ServerErrors::kRetry);
+      AttemptReport transient{AttemptReport::Kind::kTransient, handout.worker, failure->origin,
+                              failure->code, failure->text};
+      if (recovery_ != nullptr && is_of_server) {
+        recovery_->put_back(handout, std::move(transient));
+      } else if (is_retried) {
+        queue_.put_back(handout, std::move(transient));
       } else {
         queue_.mark_failed(handout, failure->code, failure->origin, std::move(failure->text));
       }

@@ -24,74 +24,48 @@ std::optional<Error> RemoteWorker::refusal() const {
   return is_refused ? why_gone_ : std::nullopt;
 }
 
+std::shared_ptr<RpcClient> RemoteWorker::client() const {
+  const MutexLock lock(mutex_);
+  return client_;
+}
+
 void RemoteWorker::start(WorkerTask task, Done done) {
+  const std::shared_ptr<RpcClient> client = this->client();
   const CoordinatorNews::Said said =
       task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
-  RunTask request{0, said.term == task.term ? said.finished_below : 0, std::move(task)};
-  const WorkerTask& own = request.task;
-  std::string refused;
-  std::shared_ptr<RpcClient> client;
+  const RunTask request{next_call_.fetch_add(1), said.term == task.term ? said.finished_below : 0,
+                        std::move(task)};
+  std::shared_ptr<RpcReply> reply;
   try {
-    MutexLock lock(mutex_);
-    if (client_ != nullptr) {
-      request.call = next_call_++;
-      // (With the lock: answers come in the order of the calls.)
-      sent_.push_back({client_->start(encode(request)), done, own.name(), own.number, own.attempt});
-      client = client_;
-      changed_.notify_all();
-    }
+    if (client != nullptr) reply = client->start(encode(request));
   } catch (const Error& error) {
-    refused = error.message();
+    return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()});
   }
-  if (!refused.empty()) {
-    return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, refused});
+  bool is_sent = false;
+  {
+    const MutexLock lock(mutex_);
+    is_sent = reply != nullptr && client == client_;
+    if (is_sent) sent_.push_back({reply, done, request.task.name()});
   }
-  if (client == nullptr) {
+  if (!is_sent) {
     return done(
         not_done(AttemptReport::Kind::kNotStarted, worker_, concat(name(), ": is not connected")));
   }
-  own.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
+  reply->when_ready([this] {
+    const MutexLock lock(mutex_);
+    changed_.notify_all();
+  });
+  request.task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
     if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
   });
 }
 
-bool RemoteWorker::recall(std::uint64_t number, int attempt) {
-  std::shared_ptr<RpcClient> client;
-  {
-    MutexLock lock(mutex_);
-    client = client_;
-  }
-  if (client == nullptr) return false;
-  try {
-    const Packet answer = client->call(encode(RecallTask{number, attempt}),
-                                       deadline_after(Clock::system().now(), kOneTry));
-    if (!std::holds_alternative<Nest>(decode_outcome(answer)))
-      return false;  // it has begun, or ended
-  } catch (const Error&) {
-    return false;  // lost, or slow: its own answer will say what became of it
-  }
-  Done done;
-  {
-    MutexLock lock(mutex_);
-    const auto found = std::ranges::find_if(
-        sent_, [&](const Sent& each) { return each.number == number && each.attempt == attempt; });
-    if (found == sent_.end()) return false;
-    done = std::move(found->done);
-    // Its own answer is the same report. The thread may wait for it already.
-    found->done = [](const TaskOutcome&) {};
-  }
-  done(not_done(AttemptReport::Kind::kNotStarted, worker_,
-                concat(name(), ": gave it to another one")));
-  return true;
+void RemoteWorker::recall(std::uint64_t number, int attempt) {
+  if (const auto alive = client()) (void)alive->start(encode(RecallTask{number, attempt}));
 }
 
 void RemoteWorker::release(const PerWorkerHandle& handle) {
-  std::shared_ptr<RpcClient> client;
-  {
-    MutexLock lock(mutex_);
-    client = client_;
-  }
-  if (client != nullptr) (void)client->start(encode(ReleaseValue{handle}));
+  if (const auto alive = client()) (void)alive->start(encode(ReleaseValue{handle}));
 }
 
 std::string RemoteWorker::doing() const {
@@ -106,24 +80,31 @@ void RemoteWorker::greet(RpcClient& client) {
   is_alive_.store(true);
 }
 
-/// Nothing to wait for: throws why there will be nothing.
+/// A task that was recalled is answered before older ones. Throws why there will be no answer.
 std::shared_ptr<RpcReply> RemoteWorker::next_answer() {
   const MutexLock lock(mutex_);
-  changed_.wait_until(mutex_, TimePoint::max(),
-                      [this]() TUTTI_REQUIRES(mutex_) { return loss_ || !sent_.empty(); });
-  if (sent_.empty()) throw *loss_;
-  return sent_.front().reply;
+  const auto answered = [this]() TUTTI_REQUIRES(mutex_) {
+    return std::ranges::find_if(sent_, [](const Sent& each) { return each.reply->is_ready(); });
+  };
+  changed_.wait_until(mutex_, TimePoint::max(), [&, this]() TUTTI_REQUIRES(mutex_) {
+    return loss_ || answered() != sent_.end();
+  });
+  const auto found = answered();
+  if (found == sent_.end()) throw *loss_;
+  return found->reply;
 }
 
 void RemoteWorker::work(RpcClient&) {
   if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name(), " is here again"));
   for (;;) {
-    TaskOutcome outcome = decode_outcome(next_answer()->wait(TimePoint::max()));
+    const std::shared_ptr<RpcReply> reply = next_answer();
+    TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::min()));
     Done done;
     {
       const MutexLock lock(mutex_);
-      done = std::move(sent_.front().done);
-      sent_.pop_front();
+      const auto its = std::ranges::find(sent_, reply, &Sent::reply);
+      done = std::move(its->done);
+      sent_.erase(its);
     }
     done(std::move(outcome));
   }

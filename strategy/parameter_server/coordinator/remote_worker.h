@@ -21,16 +21,16 @@ struct RemoteWorkerOptions {
   std::function<std::string()> steps = {};
 };
 
-/// Calls go out at once; the link's thread waits for their answers in order. A broken connection,
-/// as the client tells it, is the end of the worker's life: the oldest task is reported lost, the
-/// others as not started. Threads: as WorkerLink.
+/// Calls go out at once; the link's thread waits for their answers. A broken connection, as the
+/// client tells it, is the end of the worker's life: the oldest task is reported lost, the others
+/// as not started. Threads: as WorkerLink.
 class RemoteWorker final : public WorkerLink, public TaskLink {
  public:
   explicit RemoteWorker(RemoteWorkerOptions options);
   ~RemoteWorker() override { end(); }
 
   void start(WorkerTask task, Done done) override;
-  bool recall(std::uint64_t number, int attempt) override;
+  void recall(std::uint64_t number, int attempt) override;
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override { TaskLink::watch(std::move(on_change)); }
   void release(const PerWorkerHandle& handle) override;
@@ -42,20 +42,19 @@ class RemoteWorker final : public WorkerLink, public TaskLink {
     std::shared_ptr<RpcReply> reply = {};
     Done done = {};
     std::string name = {};
-    std::uint64_t number = 0;
-    int attempt = 0;
   };
 
   void greet(RpcClient& client) override;
   void work(RpcClient& client) override;
   void ended(std::shared_ptr<RpcClient> client, const Error& why) override;
+  std::shared_ptr<RpcClient> client() const;
   std::shared_ptr<RpcReply> next_answer();
 
   const int worker_;
   const std::function<std::string()> steps_;
   std::atomic<bool> is_alive_{false};  // asked under locks: without the link's
   std::deque<Sent> sent_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t next_call_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> next_call_{0};
   bool was_lost_ = false;  // of the thread
 };
 

@@ -65,12 +65,11 @@ void ServerRecovery::note_end() {
   changed_.notify_all();
 }
 
-void ServerRecovery::take_failure(const ClosureQueue::Handout& handout,
-                                  const TaskFailure& failure) {
+void ServerRecovery::put_back(const ClosureQueue::Handout& handout, AttemptReport report) {
   is_troubled_.store(true);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
-  failed_.push_back({handout, failure});
+  failed_.emplace_back(handout, std::move(report));
   changed_.notify_all();
 }
 
@@ -181,12 +180,8 @@ void ServerRecovery::recover() {
     const MutexLock lock(mutex_);
     failed.swap(failed_);
   }
-  for (Failed& each : failed) {
-    // Attempts that were voided do not count.
-    queue_.put_back(each.handout,
-                    {AttemptReport::Kind::kTransient, each.handout.worker, each.failure.origin,
-                     each.failure.code, std::move(each.failure.text)});
-  }
+  // Attempts that were voided do not count.
+  for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
   {
     const MutexLock lock(mutex_);
     is_troubled_.store(false);

@@ -89,20 +89,19 @@ void TaskRunner::start(WorkerTask task, Done done) {
                 concat("worker ", worker_, ": was lost before it began")));
 }
 
-bool TaskRunner::recall(std::uint64_t number, int attempt) {
+void TaskRunner::recall(std::uint64_t number, int attempt) {
   std::optional<Given> given;
   {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(waiting_, [&](const Given& each) {
       return each.task.number == number && each.task.attempt == attempt;
     });
-    if (found == waiting_.end()) return false;
+    if (found == waiting_.end()) return;
     given = std::move(*found);
     waiting_.erase(found);
   }
   given->done(not_done(AttemptReport::Kind::kNotStarted, worker_,
                        concat("worker ", worker_, ": gave it to another one")));
-  return true;
 }
 
 void TaskRunner::die(ErrorCode code, const std::string& text) {

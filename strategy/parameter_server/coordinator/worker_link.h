@@ -63,9 +63,9 @@ class WorkerLink {
   /// Returns at once; tasks of a worker run in this order, one at a time. `done` is called once,
   /// from any thread: also, with a report, when the worker is or gets lost.
   virtual void start(WorkerTask task, Done done) = 0;
-  /// Asks for a task that has not begun: then its `done` gets a report that says so, before this
-  /// returns true. Else nothing happens.
-  virtual bool recall(std::uint64_t number, int attempt) = 0;
+  /// Asks for a task that has not begun: then its `done` gets a report that says so. Else nothing
+  /// happens.
+  virtual void recall(std::uint64_t number, int attempt) = 0;
   virtual bool is_alive() const = 0;
   /// `on_change` is called after is_alive() changed, until the link is destroyed.
   virtual void watch(std::function<void()> on_change) = 0;
