@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
 
-#include <set>
 #include <utility>
 
 #include "tutti/cluster/environment.h"
@@ -77,24 +76,14 @@ std::vector<std::shared_ptr<VariableService>> ServerConnections::services() cons
 }
 
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
+  validate_cluster(resolver);
   const ClusterSpec cluster = resolver.cluster_spec();
-  static const std::set<std::string> known{"chief", "worker", "ps", "evaluator"};
-  for (const std::string& job : cluster.jobs()) {
-    if (known.contains(job)) continue;
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Disallowed task type '", job,
-         "'; expected chief, worker, ps or evaluator");
-  }
-  const std::string& type = resolver.task_type();
-  if (!known.contains(type)) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Unrecognized task_type: '",
-         type, "'; expected chief, worker, ps or evaluator");
-  }
   for (const char* const needed : {"worker", "ps"}) {
     if (cluster.count(needed) > 0) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": there must be at least one ",
          needed, " in ", cluster);
   }
-  validate_cluster(resolver);
+  const std::string& type = resolver.task_type();
   if (type == "evaluator") {
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
          ": this process is the evaluator, which does not train; try a strategy of one process");
