@@ -63,7 +63,7 @@ void TaskLink::run() {
       live(std::move(client));
       tell_change();
     } else {
-      stop_.wait_until(deadline_after(Clock::system().now(), options_.between_tries));
+      stop_.wait_until(deadline_after(Clock::system().now(), durations::kTryAgain));
     }
   }
 }

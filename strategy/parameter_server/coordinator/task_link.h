@@ -23,7 +23,6 @@ struct TaskLinkOptions {
   /// lives; empty: nobody does.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
-  Duration between_tries = std::chrono::milliseconds(50);
 };
 
 /// A thread connects to the task, greets it, and works with it until it is lost; then it meets the

@@ -114,7 +114,6 @@ class ServerProcesses {
       options.link.connect = [client, target = target(i)] {
         return RpcClient::connect(target, RpcMethod::kOrder, client);
       };
-      options.link.between_tries = 2ms;
       options.look_every = look_every;
       all.push_back(std::move(options));
     }

@@ -83,7 +83,6 @@ class RemoteWorkerTest : public ::testing::Test {
       internal::RemoteWorkerOptions options;
       options.worker = worker;
       options.link.name = concat("worker ", worker);
-      options.link.between_tries = 5ms;
       options.steps = [&registry] { return registry.text(); };
       options.link.when_lost = [this, worker](internal::TaskLinkOptions::Lost lost) {
         test_.lost_[static_cast<std::size_t>(worker)] = std::move(lost);
