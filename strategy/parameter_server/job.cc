@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
 
-#include <set>
 #include <utility>
 
 #include "tutti/cluster/environment.h"
@@ -77,24 +76,14 @@ std::vector<std::shared_ptr<VariableService>> ServerConnections::services() cons
 }
 
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
+  validate_cluster(resolver);
   const ClusterSpec cluster = resolver.cluster_spec();
-  static const std::set<std::string> known{"chief", "worker", "ps", "evaluator"};
-  for (const std::string& job : cluster.jobs()) {
-    if (known.contains(job)) continue;
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Disallowed task type '", job,
-         "'; expected chief, worker, ps or evaluator");
-  }
-  const std::string& type = resolver.task_type();
-  if (!known.contains(type)) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": Unrecognized task_type: '",
-         type, "'; expected chief, worker, ps or evaluator");
-  }
   for (const char* const needed : {"worker", "ps"}) {
     if (cluster.count(needed) > 0) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": there must be at least one ",
          needed, " in ", cluster);
   }
-  validate_cluster(resolver);
+  const std::string& type = resolver.task_type();
   if (type == "evaluator") {
     fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
          ": this process is the evaluator, which does not train; try a strategy of one process");
@@ -183,24 +172,28 @@ void ParameterServerJob::subscribe() {
   }
 }
 
+/// The way to a worker or server, which may come later, and again.
+TaskLinkOptions ParameterServerJob::link_to(const Task& task, RpcMethod method, Duration patience) {
+  const std::string& address = cluster_.task_address(task.type, task.index);
+  RpcClientOptions client =
+      rpc_client_options(task_, {task.type, task.index, address}, group_, options_);
+  client.connect_timeout = kOneTry;
+  client.patience = patience;
+  TaskLinkOptions link;
+  link.name = concat(task, " (", address, ")");
+  link.connect = [client, method, target = concat("grpc://", address)] {
+    return RpcClient::connect(target, method, client);
+  };
+  link.when_lost = [this, task](auto lost) { return watch_->when_lost(task, std::move(lost)); };
+  return link;
+}
+
 /// Before anybody asks them for variables: a server of a former run still ends.
 void ParameterServerJob::meet_servers() {
   const std::uint64_t run = new_run_nonce();
   std::vector<RemoteServerOptions> all;
   for (const int index : cluster_.task_indices("ps")) {
-    const std::string& address = cluster_.task_address("ps", index);
-    RpcClientOptions client = rpc_client_options(task_, {"ps", index, address}, group_, options_);
-    client.connect_timeout = kOneTry;
-    RemoteServerOptions options;
-    options.name = concat("ps ", index, " (", address, ")");
-    options.run = run;
-    options.connect = [client, target = concat("grpc://", address)] {
-      return RpcClient::connect(target, RpcMethod::kOrder, client);
-    };
-    options.when_lost = [this, index](auto lost) {
-      return watch_->when_lost({"ps", index}, std::move(lost));
-    };
-    all.push_back(std::move(options));
+    all.push_back({link_to({"ps", index}, RpcMethod::kOrder, kServerPatience), run});
   }
   server_group_ = std::make_unique<RemoteServers>(std::move(all), group_.join_timeout);
   server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
@@ -212,21 +205,10 @@ std::string ParameterServerJob::worker_name(int worker) const {
 
 std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
                                                                const StepRegistry& registry) {
-  const std::string& address = cluster_.task_address("worker", worker);
-  RpcClientOptions client =
-      rpc_client_options(task_, {"worker", worker, address}, group_, options_);
-  client.connect_timeout = kOneTry;
-  client.patience = kWorkerPatience;
-  RemoteWorkerOptions options;
-  options.worker = worker;
-  options.steps = [&registry] { return registry.text(); };
-  options.connect = [client, target = concat("grpc://", address)] {
-    return RpcClient::connect(target, RpcMethod::kRun, client);
-  };
-  options.when_lost = [this, worker](auto lost) {
-    return watch_->when_lost({"worker", worker}, std::move(lost));
-  };
-  return std::make_unique<RemoteWorker>(std::move(options));
+  TaskLinkOptions link = link_to({"worker", worker}, RpcMethod::kRun, kWorkerPatience);
+  link.name = concat("worker ", worker);
+  return std::make_unique<RemoteWorker>(
+      RemoteWorkerOptions{std::move(link), worker, [&registry] { return registry.text(); }});
 }
 
 int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry& registry) {

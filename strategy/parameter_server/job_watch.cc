@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -43,37 +43,11 @@ bool is_same_process(const Member& a, const Member& b) {
 
 void RunVerdicts::take(const Verdict& verdict) {
   if (verdict.number == 0) return end(concat(verdict.message, "; nobody watches over the job"));
+  const MemberTask& task = verdict.who.task;
   const bool is_self = is_same_process(verdict.who, self_);
   const bool is_loss = verdict.kind == VerdictKind::kDead || verdict.kind == VerdictKind::kStopped;
   if (is_self && verdict.kind == VerdictKind::kJoined) is_present_ = true;
   if (is_self && is_loss) end(concat("the job gave this process up: ", verdict.message));
-  if (!rules_.has_coordinator) return take_of_peer(verdict);
-  if (verdict.who.task.job == "chief") take_of_chief(verdict);
-}
-
-void RunVerdicts::take_of_chief(const Verdict& verdict) {
-  switch (verdict.kind) {
-    case VerdictKind::kJoined:
-      chief_is_here_ = true;
-      return;
-    case VerdictKind::kLeft:
-      chief_is_here_ = false;
-      if (is_present_ && !end_) end_ = RunEnd{};
-      return;
-    case VerdictKind::kDead:
-    case VerdictKind::kStopped:
-    case VerdictKind::kFailed:
-      chief_is_here_ = false;
-      end(concat("the coordinator is lost: ", verdict.message));
-      return;
-    case VerdictKind::kStuck:
-    case VerdictKind::kDisconnected:
-      return;
-  }
-}
-
-void RunVerdicts::take_of_peer(const Verdict& verdict) {
-  const MemberTask& task = verdict.who.task;
   Peer& peer = peers_[{task.job, task.index}];
   if (verdict.kind == VerdictKind::kJoined) {
     peer = {Peer::State::kHere, verdict.who, verdict.number};
@@ -82,38 +56,41 @@ void RunVerdicts::take_of_peer(const Verdict& verdict) {
   if (!is_same_process(peer.process, verdict.who)) return;
   if (verdict.kind == VerdictKind::kLeft) {
     peer.state = Peer::State::kLeft;
+    if (rules_.has_coordinator && task.job == "chief") end_well();
   } else if (verdict.loses_member()) {
     peer.state = Peer::State::kLost;
     if (peer.joined > last_loss_ && is_run_lost(task.job)) {
       last_loss_ = verdict.number;
-      end(verdict.message);
+      end(rules_.has_coordinator ? concat("the coordinator is lost: ", verdict.message)
+                                 : verdict.message);
     }
   }
-  end_if_workers_are_done();
+  if (!rules_.has_coordinator) end_if_workers_are_done();
 }
 
 bool RunVerdicts::is_run_lost(const std::string& job) const {
+  if (rules_.has_coordinator) return job == "chief";
   if (job == "ps") return true;
   return job == "worker" &&
-         rules_.num_workers - count_workers(Peer::State::kLost) < rules_.workers_needed;
+         rules_.num_workers - count("worker", Peer::State::kLost) < rules_.workers_needed;
 }
 
-int RunVerdicts::count_workers(Peer::State state) const {
+int RunVerdicts::count(const std::string& job, Peer::State state) const {
   return static_cast<int>(std::ranges::count_if(peers_, [&](const auto& each) {
-    return each.first.first == "worker" && each.second.state == state;
+    return each.first.first == job && each.second.state == state;
   }));
 }
 
 void RunVerdicts::end_if_workers_are_done() {
-  const int num_left = count_workers(Peer::State::kLeft);
-  const int num_lost = count_workers(Peer::State::kLost);
+  const int num_left = count("worker", Peer::State::kLeft);
+  const int num_lost = count("worker", Peer::State::kLost);
   if (num_left + (rules_.workers_come_back ? 0 : num_lost) < rules_.num_workers) return;
   if (num_left == 0) return end("every worker is lost");
-  if (is_present_ && !end_) end_ = RunEnd{};
+  end_well();
 }
 
 bool RunVerdicts::has_work() const {
-  return rules_.has_coordinator ? chief_is_here_ : count_workers(Peer::State::kHere) > 0;
+  return count(rules_.has_coordinator ? "chief" : "worker", Peer::State::kHere) > 0;
 }
 
 std::vector<std::string> RunVerdicts::awaited_servers() const {
@@ -127,6 +104,10 @@ std::vector<std::string> RunVerdicts::awaited_servers() const {
 
 void RunVerdicts::end(const std::string& why) {
   if (is_present_ && !end_) end_ = RunEnd{1, why};
+}
+
+void RunVerdicts::end_well() {
+  if (is_present_ && !end_) end_ = RunEnd{};
 }
 
 JobWatch::JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules)
@@ -196,12 +177,12 @@ void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
 RunEnd JobWatch::wait_for_end(Duration patience) {
   Clock& clock = Clock::system();
   const std::string awaited = has_coordinator_ ? "the chief" : "a worker";
-  TimePoint here_at = clock.now(), say_at = deadline_after(here_at, kSayEvery);
+  TimePoint here_at = clock.now(), say_at = deadline_after(here_at, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) { return verdicts_.end().has_value(); };
   while (!changed_.wait_until(mutex_, say_at, is_over)) {
     const TimePoint now = clock.now();
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
     if (verdicts_.has_work()) {
       here_at = now;
     } else if (now - here_at >= patience) {
@@ -216,7 +197,7 @@ RunEnd JobWatch::wait_for_end(Duration patience) {
 
 void JobWatch::wait_for_servers(Duration patience) {
   const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
   // Its own joining is the last verdict of the past.
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
@@ -232,7 +213,7 @@ void JobWatch::wait_for_servers(Duration patience) {
            "; start it, or check its log");
     }
     log_info(concat(who_, ": waits for ", what));
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
   }
   if (const auto& end = verdicts_.end()) fail(ErrorCode::kUnavailable, who_, ": ", end->text);
 }

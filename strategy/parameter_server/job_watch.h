@@ -63,17 +63,15 @@ class RunVerdicts {
     Member process = {};
     std::uint64_t joined = 0;  // the verdict's number
   };
-  void take_of_chief(const Verdict& verdict);
-  void take_of_peer(const Verdict& verdict);
   bool is_run_lost(const std::string& job) const;
-  int count_workers(Peer::State state) const;
+  int count(const std::string& job, Peer::State state) const;
   void end_if_workers_are_done();
   void end(const std::string& why);
+  void end_well();
 
   Member self_;
   RunRules rules_;
   bool is_present_ = false;
-  bool chief_is_here_ = false;
   std::map<std::pair<std::string, int>, Peer> peers_ = {};  // by job and index
   std::uint64_t last_loss_ = 0;  // the number of the verdict by which a run was lost
   std::optional<RunEnd> end_;

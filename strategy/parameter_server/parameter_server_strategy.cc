@@ -197,11 +197,10 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
         embedded(std::move(parts.embedded)),
         num_closure_workers(job ? job->num_workers() : options.num_workers),
         has_coordinator(options.coordinated) {
-    const auto begin_anew = [servers = servers] { servers->begin_anew(); };
-    if (embedded) embedded->when_loaded(begin_anew);
-    if (!is_of_coordinator()) return;
-    if (job->server_group()) job->server_group()->when_loaded(begin_anew);
-    if (job->is_chief()) return;
+    if (auto* const group = server_group()) {
+      group->when_loaded([servers = servers] { servers->begin_anew(); });
+    }
+    if (!is_of_coordinator() || job->is_chief()) return;
     servers->set_guard([&job = *job] { job.require_closure_or_chief("a variable is changed"); });
   }
 

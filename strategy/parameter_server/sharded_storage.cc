@@ -6,7 +6,6 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
-#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
 namespace {
@@ -21,12 +20,7 @@ std::vector<std::unique_ptr<Component>> one_component(
 std::variant<ValueGenerator, Tensor> values_of(const RemoteShard& shard, bool is_alone,
                                                const std::variant<ValueGenerator, Tensor>& whole) {
   if (is_alone || std::holds_alternative<ValueGenerator>(whole)) return whole;
-  const Tensor& tensor = std::get<Tensor>(whole);
-  std::vector<std::int64_t> begin(static_cast<std::size_t>(tensor.rank()), 0);
-  std::vector<std::int64_t> size(static_cast<std::size_t>(tensor.rank()), -1);
-  begin.front() = shard.spec.first_row;
-  size.front() = shard.spec.num_rows;
-  return slice(tensor, begin, size);
+  return std::get<Tensor>(whole).rows(shard.spec.first_row, shard.spec.num_rows);
 }
 
 }  // namespace

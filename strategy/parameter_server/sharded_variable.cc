@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/strategy/parameter_server/client/sharded_component.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -40,12 +40,6 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
   options.name = name;
   return options;
 }
-
-/// Where the rows of a list of rows are.
-struct Rows {
-  std::vector<std::int64_t> positions;  // in the list
-  std::vector<std::int64_t> rows;       // of the part
-};
 
 Tensor numbers(const std::vector<std::int64_t>& values, Device device = {}) {
   return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, device);
@@ -114,45 +108,23 @@ class JoinedStorage final : public VariableStorage {
   }
 
   Tensor rows_of(const Tensor& value, std::size_t part) const {
-    std::vector<std::int64_t> begin(static_cast<std::size_t>(value.rank()), 0);
-    std::vector<std::int64_t> size(static_cast<std::size_t>(value.rank()), -1);
-    begin.front() = first_row(part);
-    size.front() = parts_[part].shape().dim(0);
-    return slice(value, begin, size);
+    return value.rows(first_row(part), parts_[part].shape().dim(0));
   }
 
   /// Throws kInvalidArgument naming a row that this variable has not.
-  std::vector<std::int64_t> checked_rows(const Tensor& indices) const {
-    const GradientTape::StopRecording stop;
-    const NoDeviceScope on_the_host;
-    const Tensor as_int64 = cast(indices.to(Device{}), DType::kInt64);
-    const auto span = as_int64.host_span<std::int64_t>();
-    const std::vector<std::int64_t> rows(span.begin(), span.end());
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] >= 0 && rows[i] < shape().dim(0)) continue;
-      fail(ErrorCode::kInvalidArgument, "Variable '", name(),
-           "': index out of range; expected 0 .. ", shape().dim(0) - 1, ", got ", rows[i],
-           " at position ", i);
-    }
-    return rows;
+  std::vector<std::int64_t> numbers_of(const Tensor& indices) const {
+    return internal::checked_rows(indices.to(Device{}), shape().dim(0),
+                                  concat("Variable '", name(), "'"));
   }
 
-  Rows rows_in(const std::vector<std::int64_t>& rows, std::size_t part) const {
-    Rows found;
-    const std::int64_t first = first_row(part);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::int64_t row = rows[i] - first;
-      if (row < 0 || row >= parts_[part].shape().dim(0)) continue;
-      found.positions.push_back(static_cast<std::int64_t>(i));
-      found.rows.push_back(row);
-    }
-    return found;
+  internal::ListedRows rows_in(const std::vector<std::int64_t>& rows, std::size_t part) const {
+    return internal::rows_within(first_row(part), parts_[part].shape().dim(0), rows);
   }
 
   IndexedSlices slices_of(const IndexedSlices& slices, std::size_t part) const {
     const GradientTape::StopRecording stop;
     const NoDeviceScope where_values_are;
-    const Rows own = rows_in(checked_rows(slices.indices), part);
+    const internal::ListedRows own = rows_in(numbers_of(slices.indices), part);
     return {gather(slices.values, numbers(own.positions, slices.values.device())),
             numbers(own.rows), parts_[part].shape()};
   }
@@ -163,10 +135,10 @@ class JoinedStorage final : public VariableStorage {
 Tensor JoinedStorage::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
   const NoDeviceScope where_parts_are;
-  const auto wanted = checked_rows(rows);
+  const auto wanted = numbers_of(rows);
   std::vector<Tensor> values;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const Rows own = rows_in(wanted, i);
+    const internal::ListedRows own = rows_in(wanted, i);
     if (!own.rows.empty()) values.push_back(parts_[i].storage().read_rows(numbers(own.rows)));
   }
   if (values.empty()) return Tensor::zeros(shape().with_dim(0, 0), dtype());

@@ -13,6 +13,18 @@
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
+ListedRows rows_within(std::int64_t first, std::int64_t count,
+                       const std::vector<std::int64_t>& rows) {
+  ListedRows found;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t row = rows[i] - first;
+    if (row < 0 || row >= count) continue;
+    found.positions.push_back(static_cast<std::int64_t>(i));
+    found.rows.push_back(row);
+  }
+  return found;
+}
+
 namespace {
 
 Tensor on_host(const Tensor& tensor) { return tensor.to(Device{}); }
@@ -21,25 +33,12 @@ Tensor tensor_of(const std::vector<std::int64_t>& rows) {
   return Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
 }
 
-/// Positions in a list of rows, and the rows' numbers within a shard.
-struct ShardRows {
-  std::vector<std::int64_t> positions;
-  std::vector<std::int64_t> rows;
-};
-
-ShardRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows) {
-  ShardRows found;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t row = rows[i] - shard.first_row;
-    if (row < 0 || row >= shard.num_rows) continue;
-    found.positions.push_back(static_cast<std::int64_t>(i));
-    found.rows.push_back(row);
-  }
-  return found;
+ListedRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows) {
+  return rows_within(shard.first_row, shard.num_rows, rows);
 }
 
 /// The values of those positions; all of them: the tensor itself.
-Tensor picked(const Tensor& values, const ShardRows& rows) {
+Tensor picked(const Tensor& values, const ListedRows& rows) {
   if (static_cast<std::int64_t>(rows.positions.size()) == values.shape().dim(0)) return values;
   return gather(values, tensor_of(rows.positions));
 }
@@ -73,7 +72,7 @@ Tensor ShardedComponent::read_rows(const Tensor& rows) const {
   std::vector<std::shared_ptr<PendingAnswers>> pending;
   std::vector<int> indices;
   for (int i = 0; i < num_shards(); ++i) {
-    const ShardRows own = rows_in(shard(i).spec, numbers);
+    const ListedRows own = rows_in(shard(i).spec, numbers);
     if (own.rows.empty()) continue;
     std::vector<Operation> reads;
     reads.push_back(ReadRows{shard(i).id, tensor_of(own.rows), num_steps});
@@ -120,7 +119,7 @@ void ShardedComponent::scatter(ScatterOp op, const IndexedSlices& slices,
   const Tensor values = on_host(slices.values);
   const auto scatter_all = [&] {
     for (int i = 0; i < num_shards(); ++i) {
-      const ShardRows own = rows_in(shard(i).spec, rows);
+      const ListedRows own = rows_in(shard(i).spec, rows);
       if (own.rows.empty()) continue;
       change(i, ScatterShard{shard(i).id, op, tensor_of(own.rows), picked(values, own)});
     }
@@ -173,7 +172,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
       own.slots.push_back(sharded->shard(i).id);
     }
     if (gradient.is_slices()) {
-      const ShardRows found = rows_in(shard(i).spec, rows);
+      const ListedRows found = rows_in(shard(i).spec, rows);
       // A synchronous step counts who gave, also those without rows.
       if (found.rows.empty() && rule.skips_zero_gradient() && !update.sync) continue;
       own.rows = tensor_of(found.rows);

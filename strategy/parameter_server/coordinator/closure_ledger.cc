@@ -18,10 +18,6 @@ void expect(bool condition, const char* what, std::uint64_t number, const char* 
   fail(ErrorCode::kFailedPrecondition, "closure ledger: ", what, " ", number, ": ", reason);
 }
 
-bool has_ended(ClosureLedger::State state) {
-  return state != ClosureLedger::State::kQueued && state != ClosureLedger::State::kRunning;
-}
-
 }  // namespace
 
 void ClosureLedger::apply(const ClosureEvent& event) {
@@ -180,7 +176,7 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   closure.content.clear();
   while (finished_below_ < next_number_) {
     const Closure* first = find(finished_below_);
-    if (first != nullptr && !has_ended(first->state)) break;
+    if (first != nullptr && !first->has_ended()) break;
     ++finished_below_;
   }
 }
@@ -217,7 +213,7 @@ std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
 }
 
 void ClosureLedger::forget() {
-  while (!closures_.empty() && has_ended(closures_.begin()->second.state)) {
+  while (!closures_.empty() && closures_.begin()->second.has_ended()) {
     closures_.erase(closures_.begin());
   }
 }

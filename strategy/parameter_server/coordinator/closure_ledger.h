@@ -35,6 +35,7 @@ class ClosureLedger {
     int worker = -1;   // of the last attempt
     std::vector<AttemptReport> reports = {};
     std::string content = {};
+    bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
   };
 

@@ -9,11 +9,8 @@
 namespace tutti::internal {
 namespace {
 
-using State = ClosureLedger::State;
-
 bool is_over(const ClosureLedger::Closure* closure) {
-  return closure == nullptr ||
-         (closure->state != State::kQueued && closure->state != State::kRunning);
+  return closure == nullptr || closure->has_ended();
 }
 
 Error cancelled_error(std::uint64_t number, const char* why) {
@@ -84,29 +81,25 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint dead
   }
 }
 
-std::optional<std::uint64_t> ClosureQueue::candidate_for(int worker, const ClosureTaker& taker) {
+/// A closure, and a worker that has the least of those that may take it.
+std::optional<std::pair<std::uint64_t, int>> ClosureQueue::next_for(std::vector<int> takers) {
   const auto first = ledger_.next_queued();
-  if (!first || num_running_on_[worker] >= options_.window) return std::nullopt;
-  if (taker.may_take && !taker.may_take()) return std::nullopt;
-  const auto new_to_it = ledger_.next_queued_new_to(worker);
-  if (new_to_it || (taker.others_may_take && taker.others_may_take())) return new_to_it;
-  return first;
-}
-
-/// A worker that has less to do goes first.
-std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTaker& taker) {
-  const auto candidate = candidate_for(worker, taker);
-  if (!candidate) return std::nullopt;
-  for (const auto& [other, its_taker] : waiting_) {
-    const bool has_less = num_running_on_[other] < num_running_on_[worker];
-    if (has_less && candidate_for(other, *its_taker)) return std::nullopt;
+  if (!first) return std::nullopt;
+  std::ranges::sort(takers, {}, [this](int worker) TUTTI_REQUIRES(mutex_) {
+    return std::pair(num_running_on_[worker], worker);
+  });
+  for (const int worker : takers) {
+    if (num_running_on_[worker] >= options_.window) break;
+    if (const auto new_to_it = ledger_.next_queued_new_to(worker)) return {{*new_to_it, worker}};
+    if (takers.size() == 1) return {{*first, worker}};
   }
-  return candidate;
+  return std::nullopt;
 }
 
-std::optional<std::uint64_t> ClosureQueue::spare_for(int worker, const ClosureTaker& taker) {
-  if (ledger_.next_queued() || num_running_on_[worker] > 0) return std::nullopt;
-  if (taker.may_take && !taker.may_take()) return std::nullopt;
+std::optional<std::uint64_t> ClosureQueue::spare_for(const std::vector<int>& takers) {
+  const bool is_one_idle = std::ranges::any_of(
+      takers, [this](int worker) TUTTI_REQUIRES(mutex_) { return num_running_on_[worker] == 0; });
+  if (ledger_.next_queued() || !is_one_idle) return std::nullopt;
   // Of each worker all but the one that it was given first, which it has begun; the youngest.
   std::set<int> busy;
   std::optional<std::uint64_t> youngest;
@@ -117,20 +110,18 @@ std::optional<std::uint64_t> ClosureQueue::spare_for(int worker, const ClosureTa
   return youngest;
 }
 
-std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline,
-                                                       const ClosureTaker& taker) {
+std::optional<ClosureQueue::Handout> ClosureQueue::get(const ClosureTakers& takers,
+                                                       TimePoint deadline) {
   MutexLock lock(mutex_);
-  std::optional<std::uint64_t> next;
-  waiting_[worker] = &taker;
-  for_users_.notify_all();
+  std::optional<std::pair<std::uint64_t, int>> next;
   (void)for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
     if (is_stopped_) return true;
-    next = next_for(worker, taker);
-    return next || spare_for(worker, taker);
+    const std::vector<int> present = takers();
+    next = next_for(present);
+    return next || spare_for(present);
   });
-  waiting_.erase(worker);
   if (!next || is_stopped_) return std::nullopt;
-  const std::uint64_t number = *next;
+  const auto [number, worker] = *next;
   const int attempt = ledger_.find(number)->attempts + 1;
   apply(events::Started{number, attempt, worker});
   ++num_running_on_[worker];
@@ -139,27 +130,19 @@ std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint dea
   entry.token = std::make_shared<CancellationToken>();
   entry.is_spared = false;
   if (ledger_.num_queued() + 1 >= options_.most_queued) for_users_.notify_all();
-  if (ledger_.next_queued()) for_workers_.notify_all();  // who waited for this one to go first
   return Handout{number, attempt, worker, ledger_.term(), entry.work, entry.token};
 }
 
-std::optional<ClosureQueue::Handout> ClosureQueue::spare(int worker, const ClosureTaker& taker) {
+std::optional<ClosureQueue::Handout> ClosureQueue::spare(const ClosureTakers& takers) {
   MutexLock lock(mutex_);
   if (is_stopped_) return std::nullopt;
-  const auto number = spare_for(worker, taker);
+  const auto number = spare_for(takers());
   if (!number) return std::nullopt;
   Entry& entry = entries_.at(*number);
   entry.is_spared = true;
   const ClosureLedger::Closure& closure = *ledger_.find(*number);
   return Handout{*number,        closure.attempts, closure.worker,
                  ledger_.term(), entry.work,       entry.token};
-}
-
-bool ClosureQueue::wait_for_workers(std::size_t count, TimePoint deadline) {
-  MutexLock lock(mutex_);
-  return for_users_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
-    return is_stopped_ || waiting_.size() >= count;
-  });
 }
 
 void ClosureQueue::wake_workers() {
@@ -171,7 +154,7 @@ void ClosureQueue::wake_workers() {
 void ClosureQueue::settle() {
   for (auto& [number, entry] : entries_) {
     const ClosureLedger::Closure* closure = ledger_.find(number);
-    const bool runs = closure != nullptr && closure->state == State::kRunning;
+    const bool runs = closure != nullptr && closure->state == ClosureLedger::State::kRunning;
     const bool is_wanted = runs && ledger_.failures().empty();
     if (entry.token != nullptr && !is_wanted) entry.token->cancel();
     if (!runs) entry.token.reset();
@@ -217,34 +200,27 @@ bool ClosureQueue::mark_finished(const Handout& handout, const std::function<voi
   return true;
 }
 
-bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
-                               std::string text) {
+bool ClosureQueue::end_attempt(const Handout& handout, const ClosureEvent& event) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Failed{
-      {handout.number, handout.attempt, handout.worker, origin, code, std::move(text)}});
+  apply(event);
   settle();
   attempt_over(handout);
   return true;
+}
+
+bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
+                               std::string text) {
+  return end_attempt(handout, events::Failed{{handout.number, handout.attempt, handout.worker,
+                                              origin, code, std::move(text)}});
 }
 
 bool ClosureQueue::mark_stopped(const Handout& handout) {
-  MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Stopped{handout.number, handout.attempt});
-  settle();
-  attempt_over(handout);
-  return true;
+  return end_attempt(handout, events::Stopped{handout.number, handout.attempt});
 }
 
 bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
-  MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::PutBack{handout.number, handout.attempt, std::move(report)});
-  handout.token->cancel();
-  settle();
-  attempt_over(handout);
-  return true;
+  return end_attempt(handout, events::PutBack{handout.number, handout.attempt, std::move(report)});
 }
 
 void ClosureQueue::require_in_time(bool in_time, const char* who) {

@@ -38,13 +38,8 @@ struct ClosureQueueOptions {
   std::function<void(const ClosureEvent&)> journal = {};
 };
 
-/// What ClosureQueue::get() asks, with the queue's lock held.
-struct ClosureTaker {
-  /// Whether the worker may be given anything now; empty: always.
-  std::function<bool()> may_take = {};
-  /// Whether another worker could try a closure that this one just could not; empty: none.
-  std::function<bool()> others_may_take = {};
-};
+/// The workers that may be given something now. Asked with the queue's lock held.
+using ClosureTakers = std::function<std::vector<int>()>;
 
 /// ClosureLedger with a mutex and waits. Threads: any.
 class ClosureQueue {
@@ -73,18 +68,15 @@ class ClosureQueue {
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
   /// cancelled.
   std::uint64_t put(std::shared_ptr<QueuedWork> work, TimePoint deadline = TimePoint::max());
-  /// The next closure for `worker`, once it has fewer than `window` and no other worker that waits
-  /// here has fewer than it; nothing at the deadline, after stop(), and when spare() has something
-  /// for it.
-  std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max(),
-                             const ClosureTaker& taker = {});
-  /// For a worker that has nothing to do while the queue is empty: a closure that another one may
-  /// not have begun, for it has two. Each is given once per attempt. Ask that worker for it, and
-  /// put it back if it gives it.
-  std::optional<Handout> spare(int worker, const ClosureTaker& taker = {});
-  /// Until so many workers wait in get(); returns whether they do.
-  bool wait_for_workers(std::size_t count, TimePoint deadline);
-  /// Wakes get(), which asks its taker again.
+  /// The next closure, and the worker that is to have it: the one that has the least to do, and
+  /// fewer than `window`. One that just could not do the closure gets it again if it is alone.
+  /// Nothing at the deadline, after stop(), and when spare() has something.
+  std::optional<Handout> get(const ClosureTakers& takers, TimePoint deadline = TimePoint::max());
+  /// Where a worker has nothing to do while the queue is empty: a closure that another one may not
+  /// have begun, for it has two. Each is given once per attempt. Ask that worker for it, and put it
+  /// back if it gives it.
+  std::optional<Handout> spare(const ClosureTakers& takers);
+  /// Wakes get(), which asks who may take closures again.
   void wake_workers();
 
   // How an attempt ended. False, and nothing happens, for one that is not under way any more.
@@ -147,14 +139,12 @@ class ClosureQueue {
     return (ledger_.*get)();
   }
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
-  std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
+  std::optional<std::pair<std::uint64_t, int>> next_for(std::vector<int> takers)
       TUTTI_REQUIRES(mutex_);
-  std::optional<std::uint64_t> next_for(int worker, const ClosureTaker& taker)
-      TUTTI_REQUIRES(mutex_);
-  std::optional<std::uint64_t> spare_for(int worker, const ClosureTaker& taker)
-      TUTTI_REQUIRES(mutex_);
+  std::optional<std::uint64_t> spare_for(const std::vector<int>& takers) TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
+  bool end_attempt(const Handout& handout, const ClosureEvent& event);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
@@ -173,7 +163,6 @@ class ClosureQueue {
   /// In the order in which they were given out.
   std::map<std::uint64_t, std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::map<int, const ClosureTaker*> waiting_ TUTTI_GUARDED_BY(mutex_);  // workers in get()
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,5 @@
-// Threads take closures from the queue for their worker; outcomes come back on the links' threads.
+// One thread takes closures from the queue for the workers; outcomes come back on the links'
+// threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 
@@ -6,10 +7,10 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -65,7 +66,7 @@ CoordinatorCore::~CoordinatorCore() {
   stop_.set();
   queue_.stop();
   if (recovery_ != nullptr) recovery_->stop();
-  threads_.clear();
+  dispatcher_.reset();
   links_.clear();
   const MutexLock lock(strategy_.coordinator_slot().mutex);
   events::BeganAfter& former = strategy_.coordinator_slot().former;
@@ -134,13 +135,10 @@ void CoordinatorCore::start() {
   }
   if (has_remote_workers_) await_workers();
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
-    threads_.push_back(Executor::system().start(concat("ps-dispatch-", worker),
-                                                [this, worker] { dispatch(worker); }));
+    const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
+    begins_.push_back(deadline_after(Clock::system().now(), delay));
   }
-  // So that the first closures are shared out among all that begin at once.
-  const bool is_delayed = options_.start_delay > Duration::zero();
-  (void)queue_.wait_for_workers(is_delayed ? 1 : links_.size(),
-                                deadline_after(Clock::system().now(), std::chrono::seconds(1)));
+  dispatcher_ = Executor::system().start("ps-dispatch", [this] { dispatch(); });
   WatchdogOptions options = options_.watchdog;
   options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
@@ -152,7 +150,7 @@ void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
   const TimePoint deadline = deadline_after(begin, options_.join_timeout);
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   for (;;) {
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -173,7 +171,7 @@ void CoordinatorCore::await_workers() {
     }
     if (now >= say_at) {
       log_info(concat("coordinator: waits for ", names));
-      say_at = deadline_after(now, kSayEvery);
+      say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
       queue_.wait();  // throws why
@@ -218,58 +216,57 @@ void CoordinatorCore::save_snapshot(TimePoint deadline) {
   recovery_->save_now(deadline);
 }
 
-void CoordinatorCore::dispatch(int worker) {
-  const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
-  Clock& clock = Clock::system();
-  if (delay > Duration::zero() && stop_.wait_until(deadline_after(clock.now(), delay))) return;
-  const WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
-  const ClosureTaker taker{[this, &link] {
-                             return link.is_alive() &&
-                                    (recovery_ == nullptr || recovery_->may_give_out());
-                           },
-                           [this, worker] { return any_lives_but(worker); }};
+/// Those that live and whose time has come, while closures may be given out.
+std::vector<int> CoordinatorCore::takers() const {
+  std::vector<int> takers;
+  if (recovery_ != nullptr && !recovery_->may_give_out()) return takers;
+  const TimePoint now = Clock::system().now();
+  for (std::size_t i = 0; i < links_.size() && begins_[i] <= now; ++i) {
+    if (links_[i]->is_alive()) takers.push_back(static_cast<int>(i));
+  }
+  return takers;
+}
+
+void CoordinatorCore::dispatch() {
+  const auto may_take = [this] { return takers(); };
   const Duration look = std::clamp<Duration>(
       options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
-  TimePoint absent_since = clock.now();
+  TimePoint absent_since = Clock::system().now();
   try {
     while (!stop_.is_set() && !queue_.is_stopped()) {
-      if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
-        give_out(worker, *handout);
-      } else if (const auto spare = queue_.spare(worker, taker)) {
-        (void)links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number,
-                                                                      spare->attempt);
+      const TimePoint now = Clock::system().now();
+      const auto next = std::ranges::upper_bound(begins_, now);
+      const TimePoint look_at = deadline_after(now, look);
+      if (const auto handout =
+              queue_.get(may_take, next == begins_.end() ? look_at : std::min(look_at, *next))) {
+        give_out(*handout);
+      } else if (const auto spare = queue_.spare(may_take)) {
+        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
       }
-      give_up_if_nobody_comes(worker, absent_since);
+      give_up_if_nobody_comes(absent_since);
     }
   } catch (const std::exception& error) {
-    cannot_go_on(concat("worker ", worker), error);
+    cannot_go_on("dispatch", error);
   }
 }
 
-void CoordinatorCore::give_up_if_nobody_comes(int worker, TimePoint& absent_since) {
+void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
   const TimePoint now = Clock::system().now();
-  if (links_[static_cast<std::size_t>(worker)]->is_alive() || any_lives_but(worker)) {
+  if (std::ranges::any_of(links_, [](const auto& each) { return each->is_alive(); })) {
     absent_since = now;
     return;
   }
   if (now - absent_since < options_.most_absence) return;
-  const auto handout = queue_.get(worker, now);
+  const auto handout = queue_.get([] { return std::vector<int>{0}; }, now);
   if (!handout) return;
   queue_.mark_failed(*handout, ErrorCode::kUnavailable, ErrorOrigin::kWorker,
                      concat("no worker was there for ", seconds_between(absent_since, now),
                             " s; expected one of ", links_.size(), " to come back"));
 }
 
-bool CoordinatorCore::any_lives_but(int worker) const {
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (std::cmp_not_equal(i, worker) && links_[i]->is_alive()) return true;
-  }
-  return false;
-}
-
-void CoordinatorCore::give_out(int worker, const ClosureQueue::Handout& handout) {
+void CoordinatorCore::give_out(const ClosureQueue::Handout& handout) {
   const auto& work = static_cast<const ScheduledWork&>(*handout.work);
-  links_[static_cast<std::size_t>(worker)]->start(
+  links_[static_cast<std::size_t>(handout.worker)]->start(
       {handout.number, handout.attempt, handout.term, work.step(), work.arguments(), queue_.news(),
        handout.token},
       [this, handout](TaskOutcome outcome) { take_outcome(handout, std::move(outcome)); });
@@ -284,16 +281,16 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
       queue_.put_back(handout, std::move(*report));
     } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-      if (recovery_ != nullptr && failure->origin == ErrorOrigin::kServer) {
-        return recovery_->take_failure(handout, *failure);
-      }
       using ServerErrors = ClusterCoordinatorOptions::ServerErrors;
+      const bool is_of_server = failure->origin == ErrorOrigin::kServer;
       const bool is_retried = failure->origin == ErrorOrigin::kWorker ||
-                              (failure->origin == ErrorOrigin::kServer &&
-                               options_.server_errors == ServerErrors::kRetry);
-      if (is_retried) {
-        queue_.put_back(handout, {AttemptReport::Kind::kTransient, handout.worker, failure->origin,
-                                  failure->code, std::move(failure->text)});
+                              (is_of_server && options_.server_errors == ServerErrors::kRetry);
+      AttemptReport transient{AttemptReport::Kind::kTransient, handout.worker, failure->origin,
+                              failure->code, failure->text};
+      if (recovery_ != nullptr && is_of_server) {
+        recovery_->put_back(handout, std::move(transient));
+      } else if (is_retried) {
+        queue_.put_back(handout, std::move(transient));
       } else {
         queue_.mark_failed(handout, failure->code, failure->origin, std::move(failure->text));
       }

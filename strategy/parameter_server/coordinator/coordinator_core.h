@@ -1,4 +1,4 @@
-// The one coordinator of a strategy: queue, links to the workers, and a thread per worker.
+// The one coordinator of a strategy: queue, links to the workers, and a thread between them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -70,12 +70,12 @@ class CoordinatorCore {
 
  private:
   void await_workers();
-  void dispatch(int worker);
-  void give_out(int worker, const ClosureQueue::Handout& handout);
+  std::vector<int> takers() const;
+  void dispatch();
+  void give_out(const ClosureQueue::Handout& handout);
   void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
   void cannot_go_on(const std::string& where, const std::exception& error);
-  void give_up_if_nobody_comes(int worker, TimePoint& absent_since);
-  bool any_lives_but(int worker) const;
+  void give_up_if_nobody_comes(TimePoint& absent_since);
   void require_started(const char* who) const;
   void go_on_from_folder();
   ClosureLedger first_ledger();
@@ -96,7 +96,8 @@ class CoordinatorCore {
   // Made by start(), and not changed from then on.
   std::unique_ptr<ServerRecovery> recovery_;
   std::vector<std::unique_ptr<WorkerLink>> links_;
-  std::vector<std::unique_ptr<Thread>> threads_;
+  std::vector<TimePoint> begins_;  // when each worker may be given its first closure; ascending
+  std::unique_ptr<Thread> dispatcher_;
   std::unique_ptr<Watchdog> watchdog_;
   std::shared_ptr<void> over_;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -41,11 +42,6 @@ std::vector<std::shared_ptr<VariableService>> EmbeddedServers::services() const 
   return {servers_.begin(), servers_.end()};
 }
 
-void EmbeddedServers::when_loaded(std::function<void()> told) {
-  const MutexLock lock(mutex_);
-  when_loaded_ = std::move(told);
-}
-
 void EmbeddedServers::keep_in(const std::string& folder, const std::string& job_id) {
   if (!files_.empty() && job_id == job_id_) return;
   files_.clear();
@@ -76,8 +72,7 @@ void EmbeddedServers::come_back(std::uint64_t cut, std::uint64_t term) {
   }
   for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i]->go_on_with(loaded[i]);
   have_state_ = true;
-  const MutexLock lock(mutex_);
-  if (when_loaded_) when_loaded_();
+  tell_loaded();
 }
 
 void EmbeddedServers::fence(std::uint64_t term) {

@@ -2,12 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/server_group.h"
 #include "tutti/strategy/parameter_server/server/server_files.h"
 
@@ -22,9 +20,6 @@ class EmbeddedServers final : public ServerGroup {
   explicit EmbeddedServers(int count);
   ~EmbeddedServers() override;
   std::vector<std::shared_ptr<VariableService>> services() const;
-  /// Called at the end of a come_back() that gave servers another state: their clients begin to
-  /// count anew.
-  void when_loaded(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
@@ -37,8 +32,6 @@ class EmbeddedServers final : public ServerGroup {
   std::string job_id_;
   bool have_state_ = false;                          // of this job
   std::vector<std::unique_ptr<ServerFiles>> files_;  // by server; set by keep_in()
-  Mutex mutex_;
-  std::function<void()> when_loaded_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

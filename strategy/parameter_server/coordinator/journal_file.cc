@@ -149,10 +149,8 @@ void JournalFile::write_new(const ClosureLedger& ledger) {
 }
 
 void JournalFile::begin_with(const ClosureLedger& ledger) {
+  const MutexLock sync_lock(sync_mutex_);
   const MutexLock lock(mutex_);
-  const auto is_free = [this]() TUTTI_REQUIRES(mutex_) { return !is_syncing_; };
-  while (!changed_.wait_for(mutex_, std::chrono::hours(1), is_free)) {
-  }
   fail_if_broken();
   try {
     write_new(ledger);
@@ -161,7 +159,8 @@ void JournalFile::begin_with(const ClosureLedger& ledger) {
     why_broken_ = error.what();
     throw;
   }
-  first_ = synced_ = written_;
+  num_appended_ = 0;
+  has_unsynced_ = false;
 }
 
 void JournalFile::fail_if_broken() const {
@@ -179,44 +178,32 @@ void JournalFile::append(std::span<const std::byte> record) {
     why_broken_ = error.what();  // half of it may stand there
     throw;
   }
-  if (synced_ == written_) changed_.notify_all();
-  written_ += record.size();
+  num_appended_ += record.size();
+  if (!std::exchange(has_unsynced_, true)) changed_.notify_all();
 }
 
 void JournalFile::sync() {
-  std::uint64_t target = 0;
+  const MutexLock sync_lock(sync_mutex_);
   FileAppender* file = nullptr;
   {
     const MutexLock lock(mutex_);
-    const auto is_free = [this]() TUTTI_REQUIRES(mutex_) { return !is_syncing_; };
-    while (!changed_.wait_for(mutex_, std::chrono::hours(1), is_free)) {
-    }
     fail_if_broken();
-    if (synced_ == written_) return;
-    is_syncing_ = true;
-    target = written_;
+    if (!std::exchange(has_unsynced_, false)) return;
     file = &*file_;
   }
-  std::optional<Error> problem;
   try {
     file->sync();  // others append meanwhile
   } catch (const Error& error) {
-    problem = error;
-  }
-  const MutexLock lock(mutex_);
-  is_syncing_ = false;
-  changed_.notify_all();
-  if (problem) {
+    const MutexLock lock(mutex_);
     // What the system could not write it may have forgotten: a second try proves nothing.
-    why_broken_ = problem->message();
-    throw *problem;
+    why_broken_ = error.message();
+    throw;
   }
-  synced_ = target;
 }
 
 std::uint64_t JournalFile::num_appended() const {
   const MutexLock lock(mutex_);
-  return written_ - first_;
+  return num_appended_;
 }
 
 /// Lets records gather for a while, and puts them on the disk together.
@@ -225,10 +212,9 @@ void JournalFile::run() {
     {
       const MutexLock lock(mutex_);
       const auto is_needed = [this]() TUTTI_REQUIRES(mutex_) {
-        return is_closing_ || (synced_ < written_ && why_broken_.empty());
+        return is_closing_ || (has_unsynced_ && why_broken_.empty());
       };
-      while (!changed_.wait_for(mutex_, std::chrono::hours(1), is_needed)) {
-      }
+      (void)changed_.wait_until(mutex_, TimePoint::max(), is_needed);
       const auto is_closing = [this]() TUTTI_REQUIRES(mutex_) { return is_closing_; };
       if (changed_.wait_for(mutex_, sync_within_, is_closing)) return;
     }

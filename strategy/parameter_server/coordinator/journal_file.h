@@ -72,14 +72,13 @@ class JournalFile {
   const Duration sync_within_;
   std::string job_id_;
   ClosureLedger ledger_;
+  Mutex sync_mutex_;  // held while something is put on the disk; before mutex_
   mutable Mutex mutex_;
   CondVar changed_;
-  std::optional<FileAppender> file_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<FileAppender> file_ TUTTI_GUARDED_BY(mutex_);  // changed with both held
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t written_ TUTTI_GUARDED_BY(mutex_) = 0;  // bytes of records, since it was opened
-  std::uint64_t synced_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::uint64_t first_ TUTTI_GUARDED_BY(mutex_) = 0;  // where the file's records begin in these
-  bool is_syncing_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::uint64_t num_appended_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool has_unsynced_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_closing_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

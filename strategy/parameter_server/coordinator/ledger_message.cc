@@ -186,10 +186,8 @@ std::vector<std::byte> ClosureLedger::bytes() const {
 
 /// Closures below the watermark have ended, and that at it has not.
 bool ClosureLedger::is_watermark_sound() const {
-  const auto has_ended = [](const auto& each) {
-    return each.second.state != State::kQueued && each.second.state != State::kRunning;
-  };
-  const auto first_not_ended = std::ranges::find_if_not(closures_, has_ended);
+  const auto first_not_ended =
+      std::ranges::find_if_not(closures_, [](const auto& each) { return each.second.has_ended(); });
   return finished_below_ ==
          (first_not_ended == closures_.end() ? next_number_ : first_not_ended->first);
 }

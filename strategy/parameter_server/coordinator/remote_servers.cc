@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 
@@ -53,7 +53,7 @@ bool RemoteServers::are_all_here() const {
 /// Those that were lost are followed by who is there now.
 void RemoteServers::take_lives(TimePoint deadline, const char* who) {
   const TimePoint begin = Clock::system().now();
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   for (;;) {
     std::vector<std::string> missing;
     bool is_interrupted = false;
@@ -80,7 +80,7 @@ void RemoteServers::take_lives(TimePoint deadline, const char* who) {
            tutti::join(missing), "; start them again, or read their logs");
     }
     log_info(concat("coordinator: waits for servers ", since, ": ", tutti::join(missing)));
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, durations::kSayAgainEvery);
   }
 }
 
@@ -247,9 +247,7 @@ void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
   order_each(what_of, [this](std::size_t i)
                           TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
   end_bringing_back();
-  if (!std::exchange(clients_begin_anew_, false)) return;
-  const MutexLock lock(told_mutex_);
-  if (when_loaded_) when_loaded_();
+  if (std::exchange(clients_begin_anew_, false)) tell_loaded();
 }
 
 void RemoteServers::fence(std::uint64_t term) {
@@ -277,11 +275,6 @@ void RemoteServers::watch(std::function<void()> on_loss) {
   }
   const MutexLock lock(told_mutex_);
   on_loss_ = std::move(on_loss);
-}
-
-void RemoteServers::when_loaded(std::function<void()> told) {
-  const MutexLock lock(told_mutex_);
-  when_loaded_ = std::move(told);
 }
 
 }  // namespace tutti::internal

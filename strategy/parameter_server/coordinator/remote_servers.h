@@ -26,9 +26,6 @@ class RemoteServers final : public ServerGroup {
   /// Until the processes that are there now can be used: the program is being set up. Throws
   /// kDeadlineExceeded naming those that are missing, and why.
   void wait_for_all(TimePoint deadline);
-  /// Called at the end of a come_back() that gave servers another state than clients know: these
-  /// begin to count anew.
-  void when_loaded(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
@@ -70,7 +67,6 @@ class RemoteServers final : public ServerGroup {
   bool clients_begin_anew_ = false;  // what servers told them is of before the job's state
   Mutex told_mutex_;                 // held while somebody is told; before mutex_
   std::function<void()> on_loss_ TUTTI_GUARDED_BY(told_mutex_);
-  std::function<void()> when_loaded_ TUTTI_GUARDED_BY(told_mutex_);
   mutable Mutex mutex_;
   CondVar changed_;
   bool is_interrupted_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -6,8 +6,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -21,6 +23,12 @@ inline bool may_be_loss(ErrorCode code) {
 class ServerGroup {
  public:
   virtual ~ServerGroup() = default;
+  /// `told` is called at the end of a come_back() that gave servers another state than clients
+  /// know: these begin to count anew.
+  void when_loaded(std::function<void()> told) {
+    const MutexLock lock(loaded_mutex_);
+    when_loaded_ = std::move(told);
+  }
   /// Where they save, and for which job. Throws as SnapshotFolder. Before the other functions.
   /// Servers that are lost meanwhile are waited for, unless the program was just set up.
   virtual void keep_in(const std::string& folder, const std::string& job_id) = 0;
@@ -50,6 +58,16 @@ class ServerGroup {
   virtual void watch(std::function<void()> /*on_loss*/) {}
   /// Whether the job was set up to outlive its servers, so that it has to be told where they save.
   virtual bool needs_folder() const { return false; }
+
+ protected:
+  void tell_loaded() {
+    const MutexLock lock(loaded_mutex_);
+    if (when_loaded_) when_loaded_();
+  }
+
+ private:
+  Mutex loaded_mutex_;  // held while somebody is told
+  std::function<void()> when_loaded_ TUTTI_GUARDED_BY(loaded_mutex_);
 };
 
 }  // namespace tutti::internal

@@ -59,17 +59,17 @@ void ServerRecovery::stop() {
 }
 
 void ServerRecovery::note_end() {
-  if (num_ended_.fetch_add(1) + 1 != options_.every_closures) return;
+  const std::uint64_t num_ended = num_ended_.fetch_add(1) + 1;
+  if (num_ended != 1 && num_ended != options_.every_closures) return;
   const MutexLock lock(mutex_);
   changed_.notify_all();
 }
 
-void ServerRecovery::take_failure(const ClosureQueue::Handout& handout,
-                                  const TaskFailure& failure) {
+void ServerRecovery::put_back(const ClosureQueue::Handout& handout, AttemptReport report) {
   is_troubled_.store(true);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
-  failed_.push_back({handout, failure});
+  failed_.emplace_back(handout, std::move(report));
   changed_.notify_all();
 }
 
@@ -102,12 +102,15 @@ bool ServerRecovery::is_due() const {
 
 void ServerRecovery::wait_for_work() {
   const MutexLock lock(mutex_);
-  // Looks again soon: the first closure that ends after the time is told by nobody.
-  const TimePoint look_again =
-      std::max(next_cut_at_, deadline_after(Clock::system().now(), kLookForCutEvery));
-  (void)changed_.wait_until(mutex_, look_again, [this]() TUTTI_REQUIRES(mutex_) {
-    return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_ || is_due();
+  const auto is_called = [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_;
+  };
+  // Without a closure that has ended there is no time for a cut.
+  (void)changed_.wait_until(mutex_, TimePoint::max(), [&, this]() TUTTI_REQUIRES(mutex_) {
+    return is_called() || num_ended_.load() > 0;
   });
+  (void)changed_.wait_until(mutex_, next_cut_at_,
+                            [&, this]() TUTTI_REQUIRES(mutex_) { return is_called() || is_due(); });
 }
 
 void ServerRecovery::run() {
@@ -146,7 +149,7 @@ std::optional<Error> ServerRecovery::try_cut() {
       if (!servers_.lost()) {
         log_warning(concat("coordinator: could not save a cut: ", error.message(),
                            "; the one before and the logs since then still count"));
-        next_cut_at_ = deadline_after(Clock::system().now(), kTryCutAgainAfter);
+        next_cut_at_ = deadline_after(Clock::system().now(), kOneTry);
         return error;
       }
     }
@@ -177,12 +180,8 @@ void ServerRecovery::recover() {
     const MutexLock lock(mutex_);
     failed.swap(failed_);
   }
-  for (Failed& each : failed) {
-    // Attempts that were voided do not count.
-    queue_.put_back(each.handout,
-                    {AttemptReport::Kind::kTransient, each.handout.worker, each.failure.origin,
-                     each.failure.code, std::move(each.failure.text)});
-  }
+  // Attempts that were voided do not count.
+  for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
   {
     const MutexLock lock(mutex_);
     is_troubled_.store(false);

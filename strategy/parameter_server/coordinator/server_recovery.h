@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/executor.h"
@@ -14,7 +15,6 @@
 #include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/coordinator/server_group.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 
@@ -39,15 +39,12 @@ class ServerRecovery {
   /// A closure ended.
   void note_end();
   /// A server's failure ended this attempt: it is voided if a server was lost, else put back.
-  void take_failure(const ClosureQueue::Handout& handout, const TaskFailure& failure);
+  void put_back(const ClosureQueue::Handout& handout, AttemptReport report);
   /// Takes a cut now. Throws what kept it from that; kDeadlineExceeded; kCancelled after stop().
   void save_now(TimePoint deadline);
 
  private:
-  struct Failed {
-    ClosureQueue::Handout handout;
-    TaskFailure failure;
-  };
+  using Failed = std::pair<ClosureQueue::Handout, AttemptReport>;
 
   void run();
   void wait_for_work();

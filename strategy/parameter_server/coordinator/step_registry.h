@@ -19,23 +19,6 @@
 
 namespace tutti::internal {
 
-/// The types of a callable with one call operator: a function, or a lambda without auto.
-template <class Fn>
-struct CallTypes : CallTypes<decltype(&Fn::operator())> {};
-template <class R, class... P>
-struct CallTypes<R (*)(P...)> {
-  using Result = R;
-  using Parameters = std::tuple<P...>;
-};
-template <class R, class C, class... P>
-struct CallTypes<R (C::*)(P...)> : CallTypes<R (*)(P...)> {};
-template <class R, class C, class... P>
-struct CallTypes<R (C::*)(P...) const> : CallTypes<R (*)(P...)> {};
-template <class R, class C, class... P>
-struct CallTypes<R (C::*)(P...) noexcept> : CallTypes<R (*)(P...)> {};
-template <class R, class C, class... P>
-struct CallTypes<R (C::*)(P...) const noexcept> : CallTypes<R (*)(P...)> {};
-
 /// A parameter while the step runs: the value itself, or the worker's own one.
 template <class P>
 class StepParameter {
@@ -109,9 +92,12 @@ auto as_input(const Body& body) {
 /// definitions stay where they are.
 class StepRegistry {
  public:
-  /// Throws kAlreadyExists with both signatures, kInvalidArgument for an empty name.
+  /// `fn`: a function, or a lambda without auto. Throws kAlreadyExists with both signatures,
+  /// kInvalidArgument for an empty name.
   template <class Fn>
-  void define(std::string_view name, Fn fn);
+  void define(std::string_view name, Fn fn) {
+    add(definition_of(std::string(name), std::function(std::move(fn))));
+  }
   /// Throws kNotFound naming the three steps with the nearest names.
   const StepDefinition& find(std::string_view name) const;
 
@@ -131,22 +117,23 @@ class StepRegistry {
 
  private:
   void add(StepDefinition definition);
-  template <class Result, class Fn, class... P>
-  static StepDefinition definition_of(std::string name, Fn fn, std::tuple<P...>*);
+  template <class Result, class... P>
+  static StepDefinition definition_of(const std::string& name, std::function<Result(P...)> fn);
 
   mutable Mutex mutex_;
   std::map<std::string, StepDefinition, std::less<>> steps_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, ResourceDefinition> resources_ TUTTI_GUARDED_BY(mutex_);
 };
 
-template <class Result, class Fn, class... P>
-StepDefinition StepRegistry::definition_of(std::string name, Fn fn, std::tuple<P...>*) {
+template <class Result, class... P>
+StepDefinition StepRegistry::definition_of(const std::string& name,
+                                           std::function<Result(P...)> fn) {
   const std::vector<std::string> types = {nest_type_name<std::remove_cvref_t<P>>()...};
   StepDefinition step{name,
                       static_cast<int>(sizeof...(P)),
                       concat(name, "(", join(types), ") -> ", nest_type_name<Result>()),
                       {}};
-  step.run = [name, fn = std::move(fn)](const Nest& arguments, WorkerResources& resources) mutable {
+  step.run = [name, fn = std::move(fn)](const Nest& arguments, WorkerResources& resources) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       std::tuple<StepParameter<P>...> parameters = as_input([&] {
         const Nest::List* list = arguments.list();
@@ -167,13 +154,6 @@ StepDefinition StepRegistry::definition_of(std::string name, Fn fn, std::tuple<P
     (std::index_sequence_for<P...>());
   };
   return step;
-}
-
-template <class Fn>
-void StepRegistry::define(std::string_view name, Fn fn) {
-  using Types = CallTypes<std::decay_t<Fn>>;
-  add(definition_of<typename Types::Result>(std::string(name), std::move(fn),
-                                            static_cast<typename Types::Parameters*>(nullptr)));
 }
 
 }  // namespace tutti::internal

@@ -5,25 +5,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-namespace {
-
-AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
-                        const std::string& text) {
-  return {kind, worker, ErrorOrigin::kWorker, code, text};
-}
-
-std::string name_of(const WorkerTask& task) {
-  if (task.number == WorkerTask::kNoClosure) return concat("step ", task.step);
-  return concat("closure ", task.number, " (", task.step, ", attempt ", task.attempt, ")");
-}
-
-}  // namespace
-
 std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
   const Key key(handle.id, handle.instance);
   {
@@ -83,7 +69,7 @@ TaskRunner::~TaskRunner() {
   {
     MutexLock lock(mutex_);
     const auto has_ended = [this]() TUTTI_REQUIRES(mutex_) { return has_ended_; };
-    while (!condition_.wait_for(mutex_, kSayEvery, has_ended)) {
+    while (!condition_.wait_for(mutex_, durations::kSayAgainEvery, has_ended)) {
       log_warning(concat("worker ", worker_, ": is shut down, and still waits for ", last));
     }
   }
@@ -99,24 +85,23 @@ void TaskRunner::start(WorkerTask task, Done done) {
       return;
     }
   }
-  done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
-                 concat("worker ", worker_, ": was lost before it began")));
+  done(not_done(AttemptReport::Kind::kNotStarted, worker_,
+                concat("worker ", worker_, ": was lost before it began")));
 }
 
-bool TaskRunner::recall(std::uint64_t number, int attempt) {
+void TaskRunner::recall(std::uint64_t number, int attempt) {
   std::optional<Given> given;
   {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(waiting_, [&](const Given& each) {
       return each.task.number == number && each.task.attempt == attempt;
     });
-    if (found == waiting_.end()) return false;
+    if (found == waiting_.end()) return;
     given = std::move(*found);
     waiting_.erase(found);
   }
-  given->done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
-                        concat("worker ", worker_, ": gave it to another one")));
-  return true;
+  given->done(not_done(AttemptReport::Kind::kNotStarted, worker_,
+                       concat("worker ", worker_, ": gave it to another one")));
 }
 
 void TaskRunner::die(ErrorCode code, const std::string& text) {
@@ -131,10 +116,10 @@ void TaskRunner::die(ErrorCode code, const std::string& text) {
   }
   if (running) {
     running->task.token->cancel();
-    running->done(report_of(AttemptReport::Kind::kWorkerLost, worker_, code, text));
+    running->done(not_done(AttemptReport::Kind::kWorkerLost, worker_, text, code));
   }
   for (Given& each : waiting) {
-    each.done(report_of(AttemptReport::Kind::kNotStarted, worker_, code, text));
+    each.done(not_done(AttemptReport::Kind::kNotStarted, worker_, text, code));
   }
 }
 
@@ -148,7 +133,7 @@ void TaskRunner::release(const PerWorkerHandle& handle) {
 std::string TaskRunner::doing() const {
   MutexLock lock(mutex_);
   if (!running_) return "nothing";
-  return concat(name_of(running_->task), " for ",
+  return concat(running_->task.name(), " for ",
                 seconds_between(running_since_, Clock::system().now()), " s");
 }
 
@@ -196,8 +181,8 @@ void TaskRunner::run() {
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
   if (task.token->is_cancelled()) {
-    return report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kCancelled,
-                     "it was cancelled before it began");
+    return not_done(AttemptReport::Kind::kNotStarted, worker_, "it was cancelled before it began",
+                    ErrorCode::kCancelled);
   }
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(task.number)},

@@ -27,6 +27,13 @@ struct WorkerTask {
   Nest arguments = {};
   std::shared_ptr<const CoordinatorNews> news = {};
   std::shared_ptr<CancellationToken> token = {};
+
+  /// "closure 7 (train, attempt 2)", "step train".
+  std::string name() const {
+    return number == kNoClosure
+               ? concat("step ", step)
+               : concat("closure ", number, " (", step, ", attempt ", attempt, ")");
+  }
 };
 
 /// The step threw, or its arguments could not be made.
@@ -40,6 +47,12 @@ struct TaskStopped {};
 
 using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
 
+/// Of a task that its worker did not do.
+inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::string& text,
+                            ErrorCode code = ErrorCode::kUnavailable) {
+  return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};
+}
+
 /// Threads: any, all functions.
 class WorkerLink {
  public:
@@ -50,9 +63,9 @@ class WorkerLink {
   /// Returns at once; tasks of a worker run in this order, one at a time. `done` is called once,
   /// from any thread: also, with a report, when the worker is or gets lost.
   virtual void start(WorkerTask task, Done done) = 0;
-  /// Asks for a task that has not begun: then its `done` gets a report that says so, before this
-  /// returns true. Else nothing happens.
-  virtual bool recall(std::uint64_t number, int attempt) = 0;
+  /// Asks for a task that has not begun: then its `done` gets a report that says so. Else nothing
+  /// happens.
+  virtual void recall(std::uint64_t number, int attempt) = 0;
   virtual bool is_alive() const = 0;
   /// `on_change` is called after is_alive() changed, until the link is destroyed.
   virtual void watch(std::function<void()> on_change) = 0;

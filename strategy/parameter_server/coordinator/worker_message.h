@@ -25,7 +25,7 @@ struct RunTask {
 struct CancelTask {
   std::uint64_t call = 0;
 };
-/// Answered with a value when the task had not begun, else with TaskStopped.
+/// A task that has not begun is answered with a report that says so.
 struct RecallTask {
   std::uint64_t number = 0;
   int attempt = 1;

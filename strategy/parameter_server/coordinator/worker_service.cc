@@ -21,8 +21,7 @@ void WorkerService::take(std::shared_ptr<RpcCall> call) {
   if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
     cancel({call->peer().client, cancelled->call});
   } else if (const auto* recalled = std::get_if<RecallTask>(&request)) {
-    const bool had_not_begun = runner_->recall(recalled->number, recalled->attempt);
-    return call->reply(encode(had_not_begun ? TaskOutcome(Nest()) : TaskStopped()));
+    runner_->recall(recalled->number, recalled->attempt);
   } else {
     runner_->release(std::get<ReleaseValue>(request).handle);
   }

@@ -44,6 +44,14 @@ AttemptReport lost(int worker = 0) {
 
 TimePoint soon() { return deadline_after(Clock::system().now(), 20ms); }
 
+ClosureTakers only(int worker) {
+  return [worker] { return std::vector<int>{worker}; };
+}
+
+std::optional<Handout> get(ClosureQueue& queue, int worker, TimePoint deadline = TimePoint::max()) {
+  return queue.get(only(worker), deadline);
+}
+
 bool user_failure(ClosureQueue& queue, const Handout& handout, const std::string& text) {
   return queue.mark_failed(handout, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
 }
@@ -63,12 +71,12 @@ TEST_P(ClosureQueueTest, CCQ_01_PutBackComesAgainAndFinishedIsDone) {
   ClosureQueue queue(options());
   const auto work = counted();
   queue.put(work);
-  auto handout = queue.get(0);
+  auto handout = get(queue, 0);
   EXPECT_EQ(handout->work, work);
   EXPECT_FALSE(queue.done());
   EXPECT_TRUE(queue.put_back(*handout, lost()));
   EXPECT_FALSE(queue.done());
-  const auto again = queue.get(0);
+  const auto again = get(queue, 0);
   EXPECT_EQ(again->work, work);
   EXPECT_EQ(again->number, handout->number);
   EXPECT_EQ(again->attempt, handout->attempt + 1);
@@ -87,7 +95,7 @@ TEST_P(ClosureQueueTest, CCQ_02_EachClosureRunsOnceThoughTheFirstOfEachThreadIsP
   for (int worker = 0; worker < 2; ++worker) {
     threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
       bool has_put_back = false;
-      while (auto handout = queue.get(worker)) {
+      while (auto handout = get(queue, worker)) {
         if (!std::exchange(has_put_back, true)) {
           queue.put_back(*handout, lost(worker));
           continue;
@@ -109,7 +117,7 @@ TEST_P(ClosureQueueTest, CCQ_03_WaitThrowsTheFailureOnceAfterAllInFlightEnded) {
   ClosureQueue queue(options());
   const auto failing = counted(), running = counted();
   queue.put(failing), queue.put(running);
-  const auto first = queue.get(0), second = queue.get(0);
+  const auto first = get(queue, 0), second = get(queue, 0);
   user_failure(queue, *first, "boom");
   expect_error(ErrorCode::kDeadlineExceeded, {"closure 1 on worker 0 (attempt 1)"},
                [&] { queue.wait(soon()); });
@@ -138,7 +146,7 @@ TEST_P(ClosureQueueTest, CCQ_03_WaitThrowsTheFailureOnceAfterAllInFlightEnded) {
 TEST_P(ClosureQueueTest, CCQ_05_DoneThrowsIt) {
   ClosureQueue queue(options());
   queue.put(counted());
-  const auto handout = queue.get(0);
+  const auto handout = get(queue, 0);
   EXPECT_FALSE(queue.done());
   user_failure(queue, *handout, "boom");
   expect_error(ErrorCode::kInvalidArgument, {"boom"}, [&] { queue.done(); });
@@ -151,7 +159,7 @@ TEST_P(ClosureQueueTest, CCQ_06_TheFirstErrorAloneAfterTheSecondEnded) {
     ClosureQueue queue(options());
     const auto waiting = counted(), unlucky = counted();
     queue.put(counted()), queue.put(counted());
-    const auto first = queue.get(0), second = queue.get(0);
+    const auto first = get(queue, 0), second = get(queue, 0);
     queue.put(waiting);
     EXPECT_FALSE(second->token->is_cancelled());
     user_failure(queue, *first, "Some error");
@@ -184,7 +192,7 @@ TEST_P(ClosureQueueTest, CCQ_07_TenThreadsOfTwentyActionsLoseNoWakeUp) {
   for (int worker = 0; worker < 10; ++worker) {
     threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
       for (int action = 0; action < 20; ++action) {
-        const auto handout = queue.get(worker);
+        const auto handout = get(queue, worker);
         if (action % 2 == 0) {
           queue.put_back(*handout, lost(worker));
         } else {
@@ -211,31 +219,31 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   expect_error(ErrorCode::kDeadlineExceeded, {"2 closures queued"},
                [&] { queue.put(refused, soon()); });
   EXPECT_EQ(refused->last_code, ErrorCode::kCancelled);
-  const auto first = queue.get(0);
+  const auto first = get(queue, 0);
   queue.put(counted());
-  EXPECT_EQ(queue.get(0)->number, 1u);
-  EXPECT_FALSE(queue.get(0, soon()));  // has two
-  EXPECT_EQ(queue.get(1)->number, 2u);
+  EXPECT_EQ(get(queue, 0)->number, 1u);
+  EXPECT_FALSE(get(queue, 0, soon()));  // has two
+  EXPECT_EQ(get(queue, 1)->number, 2u);
   queue.put(counted());
   queue.mark_finished(*first);
-  EXPECT_EQ(queue.get(0)->number, 3u);
+  EXPECT_EQ(get(queue, 0)->number, 3u);
 }
 
 TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
   HangWatchdog watchdog("a spare closure");
   ClosureQueue queue;
   queue.put(counted()), queue.put(counted());
-  queue.get(0);
-  const auto second = queue.get(0);
-  EXPECT_FALSE(queue.get(1));  // at once: there is a spare one
-  const auto spare = queue.spare(1);
+  get(queue, 0);
+  const auto second = get(queue, 0);
+  EXPECT_FALSE(get(queue, 1));  // at once: there is a spare one
+  const auto spare = queue.spare(only(1));
   ASSERT_TRUE(spare);
   EXPECT_EQ(spare->number, 1u);
   EXPECT_EQ(spare->worker, 0);
-  EXPECT_FALSE(queue.spare(1));  // once
-  EXPECT_FALSE(queue.spare(0));
+  EXPECT_FALSE(queue.spare(only(1)));  // once
+  EXPECT_FALSE(queue.spare(only(0)));
   EXPECT_TRUE(queue.put_back(*spare, lost(0)));
-  const auto moved = queue.get(1);
+  const auto moved = get(queue, 1);
   EXPECT_EQ(moved->number, 1u);
   EXPECT_EQ(moved->attempt, 2);
   EXPECT_FALSE(queue.mark_finished(*second));
@@ -243,19 +251,28 @@ TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
 }
 
 TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
-  HangWatchdog watchdog("two workers in get()");
+  ClosureQueue queue;
+  for (int i = 0; i < 6; ++i) queue.put(counted());
+  const ClosureTakers all = [] { return std::vector<int>{0, 1, 2}; };
+  get(queue, 1);
+  for (const int expected : {0, 2, 0, 1, 2}) EXPECT_EQ(queue.get(all)->worker, expected);
+  EXPECT_FALSE(queue.get(all, soon()));
+  queue.put(counted());
+  EXPECT_FALSE(queue.get(all, soon()));  // each has two
+}
+
+TEST(ClosureQueue, AnotherWorkerTriesWhatOneCouldNotDo) {
   ClosureQueue queue;
   queue.put(counted());
-  queue.get(0);
-  std::atomic<std::uint64_t> taken{0};
-  const auto idle = Executor::system().start("idle", [&] { taken = queue.get(1)->number; });
-  ASSERT_TRUE(queue.wait_for_workers(1, deadline_after(Clock::system().now(), 60s)));
-  const auto busy = Executor::system().start("busy", [&] { EXPECT_EQ(queue.get(0)->number, 2u); });
-  ASSERT_TRUE(queue.wait_for_workers(2, deadline_after(Clock::system().now(), 60s)));
-  queue.put(counted());
-  idle->join();
-  EXPECT_EQ(taken, 1u);
-  queue.put(counted());
+  const ClosureTakers both = [] { return std::vector<int>{0, 1}; };
+  const AttemptReport gone{AttemptReport::Kind::kWorkerLost, 0};
+  const auto first = queue.get(both);
+  EXPECT_EQ(first->worker, 0);
+  queue.put_back(*first, gone);
+  const auto second = queue.get(both);
+  EXPECT_EQ(second->worker, 1);
+  queue.put_back(*second, {AttemptReport::Kind::kTransient, 1});
+  EXPECT_EQ(get(queue, 1)->worker, 1);  // there is no other one
 }
 
 TEST(ClosureQueue, StopEndsEveryWait) {
@@ -263,7 +280,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   ClosureQueue queue({.most_queued = 1});
   const auto running = counted(), queued = counted();
   queue.put(running);
-  const auto handout = queue.get(0);
+  const auto handout = get(queue, 0);
   queue.put(queued);
   std::atomic<int> num_ended{0};
   std::vector<std::unique_ptr<Thread>> threads;
@@ -276,7 +293,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   waits([&] { queue.put(counted()); });
   waits([&] { queue.wait(); });
   threads.push_back(Executor::system().start("waits", [&] {
-    EXPECT_FALSE(queue.get(1, TimePoint::max(), {[] { return false; }, {}}));
+    EXPECT_FALSE(queue.get([] { return std::vector<int>(); }));
     ++num_ended;
   }));
   Clock::system().sleep_for(20ms);
@@ -293,7 +310,7 @@ TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
   ClosureQueue queue;
   const auto a = counted(), b = counted();
   queue.put(a), queue.put(b);
-  const auto first = queue.get(0), second = queue.get(0);
+  const auto first = get(queue, 0), second = get(queue, 0);
   int num_delivered = 0;
   queue.mark_finished(*first, [&] { ++num_delivered; });
   EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{1, 1}));
@@ -301,7 +318,7 @@ TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
   EXPECT_TRUE(second->token->is_cancelled());
   EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{2, 1}));
   EXPECT_FALSE(queue.mark_finished(*second, [&] { ++num_delivered; }));
-  const auto again = queue.get(0);
+  const auto again = get(queue, 0);
   EXPECT_EQ(again->number, 1u);
   EXPECT_EQ(again->work, b);
   EXPECT_EQ(again->term, 2u);
@@ -322,8 +339,8 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
     for (const char* content : {"a", "b", "c"}) {
       queue.put(std::make_shared<CountedWork>(content));
     }
-    const auto first = queue.get(0);
-    queue.get(0);
+    const auto first = get(queue, 0);
+    get(queue, 0);
     queue.mark_finished(*first);
   }  // dies
   std::map<std::uint64_t, std::string> contents;
@@ -333,7 +350,7 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
   });
   EXPECT_EQ(next.term(), 2u);
   EXPECT_EQ(contents, (std::map<std::uint64_t, std::string>{{1, "b"}, {2, "c"}}));
-  const auto handout = next.get(0);
+  const auto handout = get(next, 0);
   EXPECT_EQ(handout->number, 1u);
   EXPECT_EQ(handout->attempt, 2);
   EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
@@ -348,7 +365,7 @@ TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
   ClosureQueue queue(options);  // one record
   const auto work = counted();
   queue.put(work);
-  const auto handout = queue.get(0);
+  const auto handout = get(queue, 0);
   expect_error(ErrorCode::kResourceExhausted, {"no space"}, [&] { queue.mark_finished(*handout); });
   EXPECT_EQ(work->last_code, ErrorCode::kCancelled);
   expect_error(ErrorCode::kCancelled, {"was stopped"}, [&] { queue.wait(); });

@@ -107,14 +107,13 @@ class ServerProcesses {
     std::vector<internal::RemoteServerOptions> all;
     for (int i = 0; i < count(); ++i) {
       internal::RemoteServerOptions options;
-      options.name = concat("ps ", i);
+      options.link.name = concat("ps ", i);
       options.run = run;
       RpcClientOptions client = client_options(i);
       client.patience = 100ms;
-      options.connect = [client, target = target(i)] {
+      options.link.connect = [client, target = target(i)] {
         return RpcClient::connect(target, RpcMethod::kOrder, client);
       };
-      options.between_tries = 2ms;
       options.look_every = look_every;
       all.push_back(std::move(options));
     }

@@ -61,7 +61,7 @@ TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   ServerRecovery recovery(queue, servers, journal, {.folder = folder.path()});
   servers.recovery = &recovery;
   (void)queue.put(std::make_shared<NoWork>());
-  const auto first = queue.get(0);
+  const auto first = queue.get([] { return std::vector<int>{0}; });
 
   recovery.save_now(TimePoint::max());
 
@@ -69,7 +69,7 @@ TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   EXPECT_FALSE(servers.gave_out_meanwhile.load());
   EXPECT_TRUE(recovery.may_give_out());
   EXPECT_FALSE(queue.mark_finished(*first));  // of the term before
-  const auto again = queue.get(0);
+  const auto again = queue.get([] { return std::vector<int>{0}; });
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->number, first->number);
   EXPECT_GT(again->term, first->term);

@@ -26,9 +26,7 @@ class MortalWorker final : public internal::WorkerLink {
   void start(internal::WorkerTask task, Done done) override {
     life()->start(std::move(task), std::move(done));
   }
-  bool recall(std::uint64_t number, int attempt) override {
-    return life()->recall(number, attempt);
-  }
+  void recall(std::uint64_t number, int attempt) override { life()->recall(number, attempt); }
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override {
     MutexLock lock(mutex_);

@@ -53,17 +53,14 @@ class SilentGreetings : public ::testing::Test {
     own.server = {"ps", 0, ""};
     return RpcClient::connect(server_->target(), method_, own);
   }
-  template <class Lost>
-  std::function<std::shared_ptr<void>(Lost)> when_lost() {
-    return [this](Lost lost) {
-      lost_ = std::move(lost);
-      return std::make_shared<int>(0);
-    };
-  }
-  internal::RemoteServerOptions server_options() {
+  internal::TaskLinkOptions link_options() {
     return {.name = "ps 0",
             .connect = [this] { return connect(); },
-            .when_lost = when_lost<internal::RemoteServerOptions::Lost>()};
+            .when_lost =
+                [this](internal::TaskLinkOptions::Lost lost) {
+                  lost_ = std::move(lost);
+                  return std::make_shared<int>(0);
+                }};
   }
 
   const testing::HangWatchdog watchdog_{"silent greetings", 120s};
@@ -76,12 +73,12 @@ class SilentGreetings : public ::testing::Test {
 };
 
 TEST_F(SilentGreetings, ALinkToAServerEndsWithoutAnAnswer) {
-  internal::RemoteServer link(server_options(), [] {});
+  internal::RemoteServer link({link_options()}, [] {});
   EXPECT_TRUE(silence_.has(1));  // its destructor does not wait for the answer, 300 s
 }
 
 TEST_F(SilentGreetings, AServerOfWhichTheJobKnowsThatItIsGoneIsGreetedNoMore) {
-  internal::RemoteServer link(server_options(), [] {});
+  internal::RemoteServer link({link_options()}, [] {});
   ASSERT_TRUE(silence_.has(1));
   lost_(2, died_);  // the life before
   EXPECT_EQ(link.why_gone(), "ps 0: was not met yet");
@@ -94,10 +91,8 @@ TEST_F(SilentGreetings, AServerOfWhichTheJobKnowsThatItIsGoneIsGreetedNoMore) {
 TEST_F(SilentGreetings, AWorkerOfWhichTheJobKnowsThatItIsGoneIsGreetedNoMore) {
   method_ = RpcMethod::kRun;
   internal::RemoteWorkerOptions options;
-  options.connect = [this] { return connect(); };
+  options.link = link_options();
   options.steps = [] { return std::string("steps"); };
-  options.when_lost = when_lost<internal::RemoteWorkerOptions::Lost>();
-  options.hello_timeout = 300s;
   internal::RemoteWorker link(options);
   ASSERT_TRUE(silence_.has(1));
   lost_(3, died_);
