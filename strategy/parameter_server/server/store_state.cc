@@ -1,10 +1,11 @@
-// A store as a whole: its snapshot, its numbers, and who waits.
+// A store as a whole: its snapshot, its numbers, who waits, and calls of other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
@@ -36,14 +37,10 @@ std::vector<StoredShard*> VariableStore::all_shards() const {
   return shards;
 }
 
-void VariableStore::drop_reads_of(std::uint64_t owner) {
+void VariableStore::owner_left(std::uint64_t owner) {
   clocks_.drop_reads_of(owner);
   // Their answers go where the last reference goes: after the locks.
   (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
-}
-
-void VariableStore::owner_left(std::uint64_t owner) {
-  drop_reads_of(owner);
   std::set<std::uint64_t> clients;
   {
     const MutexLock lock(mutex_);
@@ -131,6 +128,18 @@ void VariableStore::fence(std::uint64_t term) {
   fence.term = term;
   const MutexLock lock(mutex_);
   table_.note_applied(fence);
+}
+
+void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch) {
+  const std::uint64_t owner = call->peer().client;
+  store.apply(std::move(batch), owner, [call = std::move(call)](const BatchResult& result) {
+    if (result.error) return call->fail(*result.error);
+    try {
+      call->reply(encode(result.answers));
+    } catch (const Error& error) {
+      call->fail(error);
+    }
+  });
 }
 
 void check_has_all(const std::string& name, const VariableStore& store,

@@ -25,8 +25,9 @@ std::vector<std::string> devices_of_task(const Task& task) {
   return names;
 }
 
-TaskSessions::TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome)
-    : parts_(std::move(parts)), welcome_(std::move(welcome)) {}
+TaskSessions::TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome,
+                           std::function<void()> left)
+    : parts_(std::move(parts)), welcome_(std::move(welcome)), left_(std::move(left)) {}
 
 TaskSessions::~TaskSessions() {
   std::map<std::uint64_t, Open> open;
@@ -99,13 +100,16 @@ std::shared_ptr<TaskSession> TaskSessions::find(const TaskRequest& request) cons
 }
 
 void TaskSessions::client_left(const RpcPeer& peer) {
-  const MutexLock lock(mutex_);
-  std::erase_if(open_, [&](auto& each) TUTTI_REQUIRES(mutex_) {
-    if (each.second.client != peer.client) return false;
-    each.second.session->end();
-    ended_.push_back(std::move(each.second.session));
-    return true;
-  });
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(open_, [&](auto& each) TUTTI_REQUIRES(mutex_) {
+      if (each.second.client != peer.client) return false;
+      each.second.session->end();
+      ended_.push_back(std::move(each.second.session));
+      return true;
+    });
+  }
+  left_();
 }
 
 bool TaskSessions::are_over() const {

@@ -47,8 +47,10 @@ class TaskPeers {
 /// RpcHandler.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `welcome`: what kOpen is answered with. `parts` refers to what outlives this object.
-  TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome);
+  /// `welcome`: what kOpen is answered with. `left`: called when a client has left. `parts` refers
+  /// to what outlives this object.
+  TaskSessions(
+      TaskParts parts, std::function<TaskWelcome()> welcome, std::function<void()> left = [] {});
   ~TaskSessions() override;
 
   void take(std::shared_ptr<RpcCall> call) override;
@@ -69,6 +71,7 @@ class TaskSessions final : public RpcHandler {
 
   const TaskParts parts_;
   const std::function<TaskWelcome()> welcome_;
+  const std::function<void()> left_;
   mutable Mutex mutex_;
   std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
   /// Their threads may still do something.
