@@ -1,4 +1,4 @@
-// The stream of changes that the calling thread belongs to, and what it has read.
+// The stream of changes that the calling thread belongs to.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/update_origin.h"
 
@@ -26,35 +26,6 @@ UpdateOrigin current_update_origin(std::uint64_t client) {
             closure->finished_below()};
   }
   return {{UpdateStream::Kind::kClient, client, replica_of_thread()}};
-}
-
-void ReadVersions::note(const UpdateOrigin& reader, const Variable& variable, std::size_t shard,
-                        std::size_t num_shards, std::uint64_t version) {
-  std::vector<std::uint64_t>& versions = versions_[{reader.stream, reader.attempt}][variable];
-  versions.resize(num_shards, 0);
-  if (versions[shard] == 0) versions[shard] = version;
-}
-
-std::uint64_t ReadVersions::take(const UpdateOrigin& reader, const Variable& variable,
-                                 std::size_t shard) {
-  const auto of_reader = versions_.find({reader.stream, reader.attempt});
-  if (of_reader == versions_.end()) return 0;
-  const auto found = of_reader->second.find(variable);
-  if (found == of_reader->second.end()) return 0;
-  return std::exchange(found->second[shard], 0);
-}
-
-void ReadVersions::forget(const UpdateOrigin& ended) {
-  std::erase_if(versions_, [&](const auto& each) {
-    const auto& [stream, attempt] = each.first;
-    return ended.is_with({.stream = stream, .attempt = attempt});
-  });
-}
-
-void ReadVersions::forget_clients() {
-  std::erase_if(versions_, [](const auto& each) {
-    return each.first.first.kind == UpdateStream::Kind::kClient;
-  });
 }
 
 }  // namespace tutti::internal

@@ -1,12 +1,8 @@
-// In whose name the calling thread changes values, and from which versions it computes.
+// In whose name the calling thread changes values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 
@@ -29,29 +25,5 @@ struct UpdateOrigin {
 /// Of a closure that this thread runs; else of the client `client`, where each replica of a running
 /// step counts for itself.
 UpdateOrigin current_update_origin(std::uint64_t client);
-
-struct ReadCache;
-
-/// By replica or closure, for several of them read the same variable at different times. Of several
-/// reads between two updates the first one counts. Not synchronised.
-class ReadVersions {
- public:
-  using Variable = std::shared_ptr<const ReadCache>;
-
-  /// Shard `shard` of `num_shards` was read in this version.
-  void note(const UpdateOrigin& reader, const Variable& variable, std::size_t shard,
-            std::size_t num_shards, std::uint64_t version);
-  /// That of the first read since the last call; 0: none.
-  std::uint64_t take(const UpdateOrigin& reader, const Variable& variable, std::size_t shard);
-  /// A closure has ended; on all of its replicas.
-  void forget(const UpdateOrigin& ended);
-  /// A step of this process has ended.
-  void forget_clients();
-
- private:
-  using Key = std::pair<UpdateStream, int>;  // with the closure's attempt
-  using Versions = std::map<Variable, std::vector<std::uint64_t>>;
-  std::map<Key, Versions> versions_;
-};
 
 }  // namespace tutti::internal
