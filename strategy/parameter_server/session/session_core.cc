@@ -9,6 +9,7 @@
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -17,9 +18,6 @@ namespace {
 /// Beyond it whoever asks waits.
 constexpr std::size_t kMostUnderWay = 1024;
 constexpr const char* kClient = "client";
-
-/// For the answer of a task that lives.
-constexpr Duration kProbe = std::chrono::seconds(1);
 
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
@@ -338,7 +336,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   if (const auto away = link.client->why_away()) return concat(who, " is gone (", *away, ")");
   try {
     const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
-    (void)link.client->call(request, deadline_after(Clock::system().now(), kProbe));
+    (void)link.client->call(request, deadline_after(Clock::system().now(), kServerPatience));
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAborted) return concat(who, " was started again");
@@ -385,7 +383,7 @@ void SessionCore::announce_return() noexcept {
       const NoDeviceScope here;
       TaskRequest request{TaskRequestKind::kStay, session_};
       request.details = nest_of_integer(time);
-      (void)link.client->call(encode(request), deadline_after(Clock::system().now(), kProbe));
+      (void)link.client->call(encode(request), deadline_after(Clock::system().now(), kServerPatience));
     } catch (const std::exception&) {  // it is lost, or does not answer
     }
   }

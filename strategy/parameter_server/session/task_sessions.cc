@@ -6,15 +6,10 @@
 #include <utility>
 
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
-namespace {
-
-/// To another task: the session has met all of them already, so that one that is not there is gone.
-constexpr Duration kConnectTimeout = std::chrono::seconds(3);
-
-}  // namespace
 
 std::vector<std::string> devices_of_task(const Task& task) {
   std::vector<std::string> names{concat(task.device_prefix(), "/device:CPU:0")};
@@ -142,7 +137,8 @@ std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
-    client.connect_timeout = kConnectTimeout;
+    // The session has met all tasks already, so that one that is not there is gone.
+    client.connect_timeout = 2 * kServerPatience;
     peer->client = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }
   return peer->client;
