@@ -238,8 +238,7 @@ void SessionCore::wait() {
 }
 
 TaskVariable SessionCore::make_variable(const Place& place, const std::string& name,
-                                        const Shape& shape, DType dtype,
-                                        const std::vector<TaskInput>& initial, Nest details) {
+                                        const Tensor& initial) {
   {
     const MutexLock lock(mutex_);
     if (!variables_.emplace(name, place.task).second) {
@@ -250,10 +249,10 @@ TaskVariable SessionCore::make_variable(const Place& place, const std::string& n
   TaskVariable variable;
   variable.core_ = shared_from_this();
   variable.name_ = name;
-  variable.shape_ = shape;
-  variable.dtype_ = dtype;
+  variable.shape_ = initial.shape();
+  variable.dtype_ = initial.dtype();
   variable.task_ = place.task;
-  (void)post(TaskRequestKind::kCreateVariable, place, name, initial, std::move(details));
+  (void)post(TaskRequestKind::kCreateVariable, place, name, {TaskInput(initial)});
   return variable;
 }
 
@@ -383,7 +382,8 @@ void SessionCore::announce_return() noexcept {
       const NoDeviceScope here;
       TaskRequest request{TaskRequestKind::kStay, session_};
       request.details = nest_of_integer(time);
-      (void)link.client->call(encode(request), deadline_after(Clock::system().now(), kServerPatience));
+      (void)link.client->call(encode(request),
+                              deadline_after(Clock::system().now(), kServerPatience));
     } catch (const std::exception&) {  // it is lost, or does not answer
     }
   }

@@ -26,9 +26,9 @@ const Tensor& tensor_of(const Nest& nest, const std::string& who) {
   return *nest.tensor();
 }
 
-ShardSpec spec_of(const std::string& variable, DType dtype, const Shape& shape) {
-  const std::int64_t rows = shape.rank() == 0 ? 1 : shape.dim(0);
-  return {variable, dtype, shape, 0, 1, 0, rows};
+ShardSpec spec_of(const std::string& variable, const Tensor& initial) {
+  const std::int64_t rows = initial.rank() == 0 ? 1 : initial.shape().dim(0);
+  return {variable, initial.dtype(), initial.shape(), 0, 1, 0, rows};
 }
 
 ShardId id_of(const std::string& variable) { return shard_id(variable, 0); }
@@ -194,9 +194,11 @@ Nest TaskSession::done(const TaskRequest& request) {
       return values.at(0);
     case TaskRequestKind::kRun:
       return run_step(request, std::move(values));
-    case TaskRequestKind::kCreateVariable:
-      create_variable(request, std::move(values));
+    case TaskRequestKind::kCreateVariable: {
+      const Tensor initial = tensor_of(values.at(0), "initial value").to(Device{});
+      (void)apply(CreateShard{spec_of(request.name, initial), initial});
       return {};
+    }
     case TaskRequestKind::kReadVariable:
       return Nest(*apply(ReadShard{id_of(request.name)}).value);
     case TaskRequestKind::kAssignVariable: {
@@ -278,24 +280,6 @@ Nest TaskSession::run_step(const TaskRequest& request, std::vector<Nest> argumen
   if (!request.device.empty()) device.emplace(request.device);
   NoResources resources;
   return step.run(Nest(std::move(arguments)), resources);
-}
-
-void TaskSession::create_variable(const TaskRequest& request, std::vector<Nest> arguments) {
-  CreateShard create;
-  if (!arguments.empty()) {
-    const Tensor initial = tensor_of(arguments.at(0), "initial value").to(Device{});
-    create = {spec_of(request.name, initial.dtype(), initial.shape()), initial};
-  } else {
-    const auto [dtype, dims, number] =
-        from_nest<std::tuple<int, std::vector<std::int64_t>, double>>(request.details,
-                                                                      "initial value");
-    ValueGenerator constant;
-    constant.dtype = static_cast<DType>(dtype);
-    constant.shape = Shape(dims);
-    constant.a = number;
-    create = {spec_of(request.name, constant.dtype, constant.shape), constant};
-  }
-  (void)apply(std::move(create));
 }
 
 /// The sum of the replicas' gradients along the canonical tree, as every strategy makes it.

@@ -83,7 +83,6 @@ class TaskSession {
   Nest value_at(const ValueAddress& address, TimePoint deadline);
   OpOutcome moved(const ValueAddress& address, RpcReply& reply, TimePoint deadline);
   Nest run_step(const TaskRequest& request, std::vector<Nest> arguments);
-  void create_variable(const TaskRequest& request, std::vector<Nest> arguments);
   void update_variable(const TaskRequest& request, const std::vector<Nest>& gradients);
   OperationAnswer apply(Operation operation);
   std::string describe(const TaskRequest& request) const;
