@@ -1,6 +1,7 @@
 // A store as a whole: its snapshot, its numbers, who waits, and calls of other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -9,25 +10,6 @@
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
-namespace {
-
-/// Takes away the reads for which `is_meant` holds.
-template <class Meant>
-std::vector<WaitingRead> take_waiting(const std::vector<StoredShard*>& shards,
-                                      const Meant& is_meant) {
-  std::vector<WaitingRead> taken;
-  for (StoredShard* const shard : shards) {
-    const ShardLocks lock(*shard);
-    std::erase_if(shard->waiting, [&](WaitingRead& each) {
-      if (!is_meant(each)) return false;
-      taken.push_back(std::move(each));
-      return true;
-    });
-  }
-  return taken;
-}
-
-}  // namespace
 
 std::vector<StoredShard*> VariableStore::all_shards() const {
   const MutexLock lock(mutex_);
@@ -37,10 +19,18 @@ std::vector<StoredShard*> VariableStore::all_shards() const {
   return shards;
 }
 
+std::vector<WaitingRead> VariableStore::take_reads_of(std::uint64_t owner) {
+  std::vector<WaitingRead> all = clocks_.take_reads_of(owner);
+  for (StoredShard* const shard : all_shards()) {
+    const ShardLocks lock(*shard);
+    std::ranges::move(take_waiting(shard->waiting, owner), std::back_inserter(all));
+  }
+  return all;
+}
+
 void VariableStore::owner_left(std::uint64_t owner) {
-  clocks_.drop_reads_of(owner);
-  // Their answers go where the last reference goes: after the locks.
-  (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
+  // Their answers go where the last reference goes: here no lock is held.
+  (void)take_reads_of(owner);
   std::set<std::uint64_t> clients;
   {
     const MutexLock lock(mutex_);
@@ -50,11 +40,7 @@ void VariableStore::owner_left(std::uint64_t owner) {
 }
 
 void VariableStore::fail_waiting_reads(const Error& error) {
-  for (const WaitingRead& each :
-       take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
-    each.answers->fail(error);
-  }
-  for (const WaitingRead& each : clocks_.take_all()) each.answers->fail(error);
+  for (const WaitingRead& each : take_reads_of(0)) each.answers->fail(error);
 }
 
 /// Those of steps for which too few workers are left.

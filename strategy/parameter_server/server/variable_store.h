@@ -102,6 +102,7 @@ class VariableStore final : public VariableService {
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(WaitingRead read, Call& call);
   void go_on_with(std::vector<WaitingRead> released);
+  std::vector<WaitingRead> take_reads_of(std::uint64_t owner);
   void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,

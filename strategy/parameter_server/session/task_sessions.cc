@@ -124,35 +124,24 @@ std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
   if (!cluster_.has_task(task)) {
     fail(ErrorCode::kInvalidArgument, self_, ": no task '", task, "'; expected one of ", cluster_);
   }
-  std::shared_ptr<Peer> peer;
-  {
-    const MutexLock lock(mutex_);
-    auto& place = peers_[task];
-    if (place == nullptr) place = std::make_shared<Peer>();
-    peer = place;
-  }
-  const MutexLock lock(peer->connecting);
+  const MutexLock lock(mutex_);
+  std::shared_ptr<RpcClient>& peer = peers_[task];
   // A new session may ask before the old connection has found that the task is back.
-  if (peer->client == nullptr || !peer->client->takes_calls()) {
+  if (peer == nullptr || !peer->takes_calls()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
     // The session has met all tasks already, so that one that is not there is gone.
     client.connect_timeout = 2 * kServerPatience;
-    peer->client = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
+    peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }
-  return peer->client;
+  return peer;
 }
 
 void TaskPeers::fail_all(const Error& error) {
-  std::vector<std::shared_ptr<Peer>> peers;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [task, peer] : peers_) peers.push_back(peer);
-  }
-  for (const auto& peer : peers) {
-    const MutexLock lock(peer->connecting);
-    if (peer->client != nullptr) peer->client->fail_all(error);
+  const MutexLock lock(mutex_);
+  for (const auto& [task, peer] : peers_) {
+    if (peer != nullptr) peer->fail_all(error);
   }
 }
 

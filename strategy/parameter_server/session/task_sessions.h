@@ -21,8 +21,8 @@ namespace tutti::internal {
 /// "/job:worker/replica:0/task:1/device:CPU:0", and the GPUs that this process may use.
 std::vector<std::string> devices_of_task(const Task& task);
 
-/// Connections, each opened when it is first asked for, and anew where the last one was given up.
-/// Threads: any.
+/// Connections, each opened when it is first asked for, and anew where the last one was given up;
+/// one at a time, for tasks that are there answer at once. Threads: any.
 class TaskPeers {
  public:
   TaskPeers(ClusterSpec cluster, Task self, ServerOptions options);
@@ -32,15 +32,11 @@ class TaskPeers {
   void fail_all(const Error& error);
 
  private:
-  struct Peer {
-    Mutex connecting;
-    std::shared_ptr<RpcClient> client;  // guarded by connecting
-  };
   const ClusterSpec cluster_;
   const Task self_;
   const ServerOptions options_;
   Mutex mutex_;
-  std::map<Task, std::shared_ptr<Peer>> peers_ TUTTI_GUARDED_BY(mutex_);
+  std::map<Task, std::shared_ptr<RpcClient>> peers_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Opens sessions, hands requests to them, and ends those whose client has left. Threads: as
