@@ -19,7 +19,6 @@
 #include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/parameter_server/client/replica_steps.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/client/update_origin.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/tensor/update_rule.h"
 
