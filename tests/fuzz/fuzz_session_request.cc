@@ -130,16 +130,9 @@ class FuzzedTask {
   }
 
  private:
-  TaskParts parts() {
-    return {Task{"worker", 0}, store_, steps_.registry(), [](const Task& task) {
-              fail(ErrorCode::kUnavailable, task, " is not there");
-              return std::shared_ptr<RpcClient>();
-            }};
-  }
-
   VariableStore store_{"worker 0"};
-  const TaskSteps steps_ = steps_of_task();
-  TaskSessions sessions_{parts(), [] { return TaskWelcome{Task{"worker", 0}}; }};
+  TaskSessions sessions_{ClusterSpec({{"worker", {"127.0.0.1:1"}}}), Task{"worker", 0},
+                         ServerOptions{.steps = steps_of_task()}, store_};
   std::uint64_t last_op_ = 0;
 };
 

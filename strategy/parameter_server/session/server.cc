@@ -40,28 +40,14 @@ struct Server::Impl final : RpcHandler {
       : cluster(given),
         task(std::move(self)),
         store(task.to_string(), internal::restarts_of_task()),
-        steps(options.steps),
-        peers(cluster, task, options),
-        sessions(
-            {task, store, steps.registry(), [this](const Task& other) { return peers.to(other); }},
-            [this] { return welcome(); },
-            [this] {
-              MutexLock lock(mutex);
-              changed.notify_all();
-            }),
+        sessions(cluster, task, options, store,
+                 [this] {
+                   MutexLock lock(mutex);
+                   changed.notify_all();
+                 }),
         missing(clients_of(cluster, task)),
         rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options),
                              {{RpcMethod::kApply, this}, {RpcMethod::kOperate, &sessions}})) {}
-
-  ~Impl() override {
-    rpc.reset();
-    peers.fail_all(Error(ErrorCode::kCancelled, concat(task, ": the server was stopped")));
-  }
-
-  internal::TaskWelcome welcome() const {
-    return {task, cluster.to_json().dump(), internal::devices_of_task(task),
-            steps.registry().text()};
-  }
 
   void take(std::shared_ptr<RpcCall> call) override {
     {
@@ -114,8 +100,6 @@ struct Server::Impl final : RpcHandler {
   const ClusterSpec cluster;
   const Task task;
   internal::VariableStore store;
-  const TaskSteps steps;
-  internal::TaskPeers peers;
   Mutex mutex;
   CondVar changed;
   internal::TaskSessions sessions;
@@ -123,7 +107,7 @@ struct Server::Impl final : RpcHandler {
   std::map<std::uint64_t, RpcPeer> here TUTTI_GUARDED_BY(mutex);  // by client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
-  std::unique_ptr<RpcServer> rpc;  // last: it calls this
+  std::unique_ptr<RpcServer> rpc;  // last: it calls the others
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
