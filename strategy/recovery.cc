@@ -8,10 +8,9 @@
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
-#include <iterator>
 #include <optional>
-#include <sstream>
 
 #include "tutti/core/call_site.h"
 #include "tutti/core/hash.h"
@@ -36,8 +35,16 @@ internal::WorkerTeam* team_of(Strategy& strategy) {
 
 /// The commits of a worker, newest first: "42 41"; "" for a new process.
 std::vector<std::int64_t> steps_of(const std::string& text) {
-  std::istringstream steps(text);
-  return {std::istream_iterator<std::int64_t>(steps), {}};
+  std::vector<std::int64_t> steps;
+  const char* next = text.data();
+  const char* const end = next + text.size();
+  for (std::int64_t step = 0; next != end;) {
+    const auto [after, error] = std::from_chars(next, end, step);
+    if (error != std::errc()) break;
+    steps.push_back(step);
+    next = after == end ? end : after + 1;
+  }
+  return steps;
 }
 
 /// The newest commit that all workers have which have any.
@@ -154,11 +161,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   const auto own = std::ranges::find(kept_, step, &Kept::step);
   const auto taken =
       internal::hand_over_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
-  if (taken) {
-    state_.restore_from_bytes(*taken, concat("the state of worker ", giver));
-  } else {
-    state_.restore(own->state);
-  }
+  state_.restore(taken ? *taken : own->state);
   kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
 }
 

@@ -1,10 +1,13 @@
-// The state of a commit, from worker to worker: the bytes of a checkpoint, without a disk.
+// The state of a commit, from worker to worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker/peer_state.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstring>
 
+#include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 
@@ -12,10 +15,73 @@ namespace tutti::internal {
 namespace {
 
 constexpr const char* kName = "state of a commit";
+/// Tensors up to this size go together: each message more costs the way there and back.
+constexpr std::size_t kTogether = std::size_t{128} << 10;
 
-void broadcast(Communicator& group, int root, void* data, std::size_t size) {
-  group.broadcast(Elements{static_cast<std::byte*>(data), size, DType::kUInt8}, root,
-                  {.name = kName});
+bool goes_alone(std::size_t num_bytes) { return num_bytes > kTogether; }
+
+Elements bytes_of(std::byte* data, std::size_t size) { return {data, size, DType::kUInt8}; }
+
+Elements bytes_of(std::string& text) {
+  return bytes_of(reinterpret_cast<std::byte*>(text.data()), text.size());
+}
+
+/// Bytes of the head, and of the whole.
+using Sizes = std::array<std::uint64_t, 2>;
+
+Elements bytes_of(Sizes& sizes) {
+  return bytes_of(reinterpret_cast<std::byte*>(sizes.data()), sizeof sizes);
+}
+
+void give(Communicator& group, int root, const CheckpointSnapshot& own) {
+  SafetensorsLayout pieces = pieces_of(own);
+  Sizes sizes = {pieces.head.size(), pieces.num_bytes};
+  group.broadcast(bytes_of(sizes), root, {.name = kName});
+  group.broadcast(bytes_of(pieces.head), root, {.name = kName});
+  std::string together;
+  for (const NamedTensor& tensor : pieces.tensors) {
+    const auto bytes = tensor.value.bytes();
+    if (goes_alone(bytes.size())) continue;
+    together.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  group.broadcast(bytes_of(together), root, {.name = kName});
+  for (const NamedTensor& tensor : pieces.tensors) {
+    if (!goes_alone(tensor.value.num_bytes())) continue;
+    // The root's memory is read alone.
+    auto* const data = const_cast<std::byte*>(tensor.value.bytes().data());
+    group.broadcast(bytes_of(data, tensor.value.num_bytes()), root, {.name = kName});
+  }
+}
+
+void take_those_together(Communicator& group, int root, const ArrivingSnapshot& arriving) {
+  std::size_t size = 0;
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    if (!goes_alone(tensor.num_bytes())) size += tensor.num_bytes();
+  }
+  std::string together(size, '\0');
+  group.broadcast(bytes_of(together), root, {.name = kName});
+  const char* next = together.data();
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    if (goes_alone(tensor.num_bytes()) || tensor.num_bytes() == 0) continue;
+    std::memcpy(tensor.data(), next, tensor.num_bytes());
+    next += tensor.num_bytes();
+  }
+}
+
+CheckpointSnapshot take(Communicator& group, int root, const std::string& source,
+                        std::size_t& num_bytes) {
+  Sizes sizes{};
+  group.broadcast(bytes_of(sizes), root, {.name = kName});
+  std::string head(sizes[0], '\0');
+  group.broadcast(bytes_of(head), root, {.name = kName});
+  num_bytes = sizes[1];
+  ArrivingSnapshot arriving(head, num_bytes, source);
+  take_those_together(group, root, arriving);
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    if (!goes_alone(tensor.num_bytes())) continue;
+    group.broadcast(bytes_of(tensor.data(), tensor.num_bytes()), root, {.name = kName});
+  }
+  return arriving.finish();
 }
 
 void say_rate(int worker, int giver, std::size_t bytes, Duration duration) {
@@ -28,9 +94,9 @@ void say_rate(int worker, int giver, std::size_t bytes, Duration duration) {
 
 }  // namespace
 
-std::optional<std::string> hand_over_state(WorkerTeam& team, int giver,
-                                           const std::vector<int>& takers,
-                                           const CheckpointSnapshot* own) {
+std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
+                                                  const std::vector<int>& takers,
+                                                  const CheckpointSnapshot* own) {
   if (takers.empty()) return std::nullopt;
   const TimePoint begin = Clock::system().now();
   std::vector<int> members = takers;
@@ -39,14 +105,14 @@ std::optional<std::string> hand_over_state(WorkerTeam& team, int giver,
   const auto group = team.make_group(is_member ? members : std::vector<int>{}, kName);
   if (!is_member) return std::nullopt;
   const auto root = static_cast<int>(std::ranges::find(members, giver) - members.begin());
-  std::string state = team.worker() == giver ? Checkpoint::to_bytes(*own) : std::string();
-  std::uint64_t size = state.size();
-  broadcast(*group, root, &size, sizeof size);
-  state.resize(size);
-  broadcast(*group, root, state.data(), state.size());
-  if (team.worker() == giver) return std::nullopt;
-  say_rate(team.worker(), giver, state.size(), Clock::system().now() - begin);
-  return state;
+  if (team.worker() == giver) {
+    give(*group, root, *own);
+    return std::nullopt;
+  }
+  std::size_t num_bytes = 0;
+  auto taken = take(*group, root, concat("the state of worker ", giver), num_bytes);
+  say_rate(team.worker(), giver, num_bytes, Clock::system().now() - begin);
+  return taken;
 }
 
 }  // namespace tutti::internal

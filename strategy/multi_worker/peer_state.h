@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint.h"
@@ -11,12 +10,12 @@
 
 namespace tutti::internal {
 
-/// Called by all workers: `giver` has `own`, the `takers` (increasing, without the giver) get it;
-/// all others, and a giver without takers, go on at once. Returns what a taker got: the bytes of
-/// Checkpoint::to_bytes(), whose checksums are compared when they are restored. Throws as
+/// Called by all workers: `giver` has `own`, the `takers` (increasing, without the giver) get it,
+/// from its memory into theirs, small tensors together, others one by one; all others, and a giver
+/// without takers, go on at once. Returns what a taker got: kDataLoss where that is damaged; as
 /// collectives.
-std::optional<std::string> hand_over_state(WorkerTeam& team, int giver,
-                                           const std::vector<int>& takers,
-                                           const CheckpointSnapshot* own);
+std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
+                                                  const std::vector<int>& takers,
+                                                  const CheckpointSnapshot* own);
 
 }  // namespace tutti::internal

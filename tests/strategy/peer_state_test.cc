@@ -32,7 +32,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
     const auto taken = hand_over_state(team, giver, takers, worker == giver ? &own : nullptr);
     EXPECT_EQ(taken.has_value(), std::ranges::count(takers, worker) == 1) << "worker " << worker;
     if (taken) {
-      EXPECT_EQ(state.restore_from_bytes(*taken, "the giver").step, giver);
+      EXPECT_EQ(state.restore(*taken).step, giver);
     }
     // All workers are together again.
     EXPECT_EQ(team.gather_texts("here", "afterwards").size(), static_cast<std::size_t>(workers));
