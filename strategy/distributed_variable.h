@@ -151,10 +151,11 @@ class MirroredStorage : public DistributedStorage {
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:
-  /// aggregation NONE in a replica: an error unless divergence is permitted; writes this device's
-  /// component.
-  void write_divergent(int replica, std::string_view method, const std::function<void(int)>& write);
-  bool is_alone(const LocalReplicaContext& context) const { return context.num_exchanging() == 1; }
+  /// Calls write(component index) for all components outside run and in the only replica; with
+  /// aggregation NONE for this device's, an error unless divergence is permitted. Whether it did:
+  /// else the values of all replicas are combined.
+  bool writes_alone(const LocalReplicaContext* context, std::string_view method,
+                    const std::function<void(int)>& write);
 
   std::shared_ptr<const Placement> placement_;
   const int work_number_;

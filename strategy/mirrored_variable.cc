@@ -102,34 +102,33 @@ Tensor MirroredStorage::read() const {
   return value.to(placement_->replica_devices[static_cast<std::size_t>(replica)]);
 }
 
-void MirroredStorage::write_divergent(int replica, std::string_view method,
-                                      const std::function<void(int)>& write) {
+bool MirroredStorage::writes_alone(const LocalReplicaContext* context, std::string_view method,
+                                   const std::function<void(int)>& write) {
+  if (!context || context->num_exchanging() == 1) {
+    for (int c = 0; c < num_components(); ++c) write(c);
+    return true;
+  }
+  if (options().aggregation != VariableAggregation::kNone) return false;
   if (!options().allow_divergent) {
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method,
          ": called inside a replica with aggregation NONE, which would let the copies differ; "
          "expected an aggregation; try VariableOptions::aggregation, or allow_divergent = true");
   }
   // The first of the replicas that share a device writes for it.
+  const int replica = context->local_replica();
   if (placement_->place_among_sharers[static_cast<std::size_t>(replica)] == 0) {
     write(component_of_replica(replica));
   }
+  return true;
 }
 
 void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origin) {
   const std::string method = concat(op);
   const Tensor operand = checked_operand(op, value);
   LocalReplicaContext* context = replica(method);
-  const VariableAggregation aggregation = options().aggregation;
-  if (!context || is_alone(*context)) {
-    for (int c = 0; c < num_components(); ++c) component(c).assign(op, operand);
-    return;
-  }
-  if (aggregation == VariableAggregation::kNone) {
-    write_divergent(context->local_replica(), method,
-                    [&](int c) { component(c).assign(op, operand); });
-    return;
-  }
-  if (aggregation == VariableAggregation::kSum && origin == ValueOrigin::kPlain) {
+  const auto write = [&](int c) { component(c).assign(op, operand); };
+  if (writes_alone(context, method, write)) return;
+  if (options().aggregation == VariableAggregation::kSum && origin == ValueOrigin::kPlain) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
          ": a plain number in a replica with aggregation SUM, which would be summed over replicas; "
          "expected a computed tensor; try aggregation MEAN or ONLY_FIRST_REPLICA");
@@ -166,16 +165,9 @@ void MirroredStorage::assign_replicated(AssignOp op, const Tensor& value) {
 void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   const std::string method = concat(op);
   LocalReplicaContext* context = replica(method);
+  const auto write = [&](int c) { component(c).scatter(op, slices, name()); };
+  if (writes_alone(context, method, write)) return;
   const VariableAggregation aggregation = options().aggregation;
-  if (!context || is_alone(*context)) {
-    for (int c = 0; c < num_components(); ++c) component(c).scatter(op, slices, name());
-    return;
-  }
-  if (aggregation == VariableAggregation::kNone) {
-    write_divergent(context->local_replica(), method,
-                    [&](int c) { component(c).scatter(op, slices, name()); });
-    return;
-  }
   if (!is_linear(op) && aggregation != VariableAggregation::kOnlyFirstReplica) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", method,
          ": not defined inside a replica with aggregation ", aggregation,

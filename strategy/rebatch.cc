@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <numeric>
 
 #include "tutti/tensor/ops/shape_ops.h"
@@ -192,75 +191,6 @@ class RebatchIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-class RebatchSource final : public DatasetSource {
- public:
-  RebatchSource(Dataset input, std::vector<std::int64_t> sizes, BatchOptions options)
-      : input_(std::move(input)), sizes_(std::move(sizes)), options_(options) {}
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<RebatchIterator>(input_.iterate(epoch), sizes_, options_);
-  }
-  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
-  bool may_end_in_partial_batch() const override { return !options_.drop_remainder; }
-  std::vector<SourcePtr> inputs() const override { return {input_.shared_source()}; }
-  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
-    return std::make_shared<RebatchSource>(Dataset(std::move(inputs.at(0))), sizes_, options_);
-  }
-
- private:
-  Dataset input_;
-  std::vector<std::int64_t> sizes_;
-  BatchOptions options_;
-};
-
-// Cuts each batch by itself.
-class EvenIterator final : public ElementIterator {
- public:
-  EvenIterator(std::unique_ptr<ElementIterator> input, int num_pieces)
-      : input_(std::move(input)), num_pieces_(num_pieces) {}
-
-  std::optional<Element> next() override {
-    if (pieces_.empty()) {
-      std::optional<Element> batch = input_->next();
-      if (!batch) return std::nullopt;
-      require_rows(*batch);
-      std::int64_t first = 0;
-      for (std::int64_t count : replica_rows(batch->rows(), num_pieces_)) {
-        pieces_.push_back(batch->slice_rows(first, count));
-        first += count;
-      }
-    }
-    Element piece = std::move(pieces_.front());
-    pieces_.pop_front();
-    return piece;
-  }
-
- private:
-  std::unique_ptr<ElementIterator> input_;
-  int num_pieces_;
-  std::deque<Element> pieces_;
-};
-
-class EvenSource final : public DatasetSource {
- public:
-  EvenSource(Dataset input, int num_pieces) : input_(std::move(input)), num_pieces_(num_pieces) {}
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<EvenIterator>(input_.iterate(epoch), num_pieces_);
-  }
-  std::optional<std::int64_t> cardinality() const override {
-    const auto count = input_.cardinality();
-    return count && *count != kInfinite ? std::optional(*count * num_pieces_) : count;
-  }
-  bool may_end_in_partial_batch() const override { return true; }
-  std::vector<SourcePtr> inputs() const override { return {input_.shared_source()}; }
-  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
-    return std::make_shared<EvenSource>(Dataset(std::move(inputs.at(0))), num_pieces_);
-  }
-
- private:
-  Dataset input_;
-  int num_pieces_;
-};
-
 }  // namespace
 
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options) {
@@ -270,7 +200,10 @@ Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOp
          "rebatch: expected sizes of 0 or more rows, at least one of them positive, got [",
          join(sizes), "]");
   }
-  return Dataset(std::make_shared<RebatchSource>(dataset, std::move(sizes), options));
+  return Dataset::from_generator([dataset, sizes, options](std::uint64_t epoch) {
+    auto pieces = std::make_shared<RebatchIterator>(dataset.iterate(epoch), sizes, options);
+    return Dataset::Generator([pieces] { return pieces->next(); });
+  });
 }
 
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {
@@ -278,7 +211,19 @@ Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {
     fail(ErrorCode::kInvalidArgument, "rebatch_evenly: expected 1 or more pieces, got ",
          num_pieces);
   }
-  return Dataset(std::make_shared<EvenSource>(dataset, num_pieces));
+  return dataset.flat_map([num_pieces](const Element& batch) {
+    require_rows(batch);
+    const std::vector<std::int64_t> sizes = replica_rows(batch.rows(), num_pieces);
+    return Dataset::from_generator([batch, sizes](std::uint64_t) -> Dataset::Generator {
+      return [batch, sizes, turn = std::size_t{0}, first = std::int64_t{0}]() mutable {
+        std::optional<Element> piece;
+        if (turn == sizes.size()) return piece;
+        piece = batch.slice_rows(first, sizes[turn]);
+        first += sizes[turn++];
+        return piece;
+      };
+    });
+  });
 }
 
 }  // namespace tutti

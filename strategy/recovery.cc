@@ -8,9 +8,10 @@
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
+#include <sstream>
 
 #include "tutti/core/call_site.h"
 #include "tutti/core/hash.h"
@@ -35,16 +36,8 @@ internal::WorkerTeam* team_of(Strategy& strategy) {
 
 /// The commits of a worker, newest first: "42 41"; "" for a new process.
 std::vector<std::int64_t> steps_of(const std::string& text) {
-  std::vector<std::int64_t> steps;
-  const char* next = text.data();
-  const char* const end = next + text.size();
-  for (std::int64_t step = 0; next != end;) {
-    const auto [after, error] = std::from_chars(next, end, step);
-    if (error != std::errc()) break;
-    steps.push_back(step);
-    next = after == end ? end : after + 1;
-  }
-  return steps;
+  std::istringstream steps(text);
+  return {std::istream_iterator<std::int64_t>(steps), {}};
 }
 
 /// The newest commit that all workers have which have any.

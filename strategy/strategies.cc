@@ -28,12 +28,8 @@ Device parameter_device_for(const CentralStorageStrategy& strategy,
 MirroredStrategy::MirroredStrategy(LocalStrategyOptions options)
     : LocalStrategy("mirrored", std::move(options)) {}
 
-MirroredStrategy::~MirroredStrategy() = default;
-
 OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
     : LocalStrategy("one_device", options_for(device, communication)) {}
-
-OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
     : LocalStrategy("central_storage", std::move(options.local)),
@@ -42,8 +38,6 @@ CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
   placement_ = std::make_shared<const Placement>(
       Placement::central({devices.begin(), devices.end()}, parameter_device_));
 }
-
-CentralStorageStrategy::~CentralStorageStrategy() = default;
 
 std::shared_ptr<VariableStorage> CentralStorageStrategy::create_storage(const Tensor& initial_value,
                                                                         VariableOptions options) {

@@ -16,7 +16,6 @@ class MirroredStrategy final : public LocalStrategy {
  public:
   /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
   explicit MirroredStrategy(LocalStrategyOptions options = {});
-  ~MirroredStrategy() override;
   std::string_view name() const override { return "mirrored"; }
 };
 
@@ -28,7 +27,6 @@ class OneDeviceStrategy final : public LocalStrategy {
   explicit OneDeviceStrategy(std::string_view device,
                              const CommunicationOptions& communication = {})
       : OneDeviceStrategy(Device::parse(device), communication) {}
-  ~OneDeviceStrategy() override;
   std::string_view name() const override { return "one_device"; }
 };
 
@@ -46,7 +44,6 @@ class CentralStorageStrategy final : public LocalStrategy {
   /// With the default parameter device: what MirroredStrategy takes.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
-  ~CentralStorageStrategy() override;
   std::string_view name() const override { return "central_storage"; }
   std::vector<Device> parameter_devices() const override { return {parameter_device_}; }
 

@@ -21,7 +21,7 @@
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/server/variable_handler.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::rpc_bench {
 namespace {
@@ -36,6 +36,19 @@ using internal::UpdateShard;
 
 TimePoint now() { return Clock::system().now(); }
 TimePoint soon() { return deadline_after(now(), std::chrono::seconds(60)); }
+
+/// Serves a store, as the servers of a job do.
+class VariableHandler final : public RpcHandler {
+ public:
+  explicit VariableHandler(internal::VariableStore& store) : store_(store) {}
+  void take(std::shared_ptr<RpcCall> call) override {
+    internal::OperationBatch batch = internal::decode_batch(call->request());
+    internal::serve(store_, std::move(call), std::move(batch));
+  }
+
+ private:
+  internal::VariableStore& store_;
+};
 
 struct Job {
   const char* name;
@@ -131,7 +144,7 @@ class Servant {
 
   const internal::SharedText rule_ = describe_update_rule(SgdRule());  // shared, as optimizers do
   internal::VariableStore store_{"ps 0"};
-  internal::VariableHandler handler_;
+  VariableHandler handler_;
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<internal::RemoteService> service_;
   std::unique_ptr<internal::ServerLink> link_;

@@ -10,7 +10,7 @@
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
 
 #include <algorithm>
-#include <charconv>
+#include <sstream>
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
@@ -233,18 +233,12 @@ void WorkerSums::share_findings() {
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);
   NonFiniteFindings findings;
-  bool any = false;
   for (const std::string& each : team_.gather_texts(text, "gradients that are not finite")) {
-    if (each.empty()) continue;
     NonFiniteValue value;
-    const char* const end = each.data() + each.size();
-    const char* next = std::from_chars(each.data(), end, value.variable).ptr;
-    next = std::from_chars(next + 1, end, value.index).ptr;
-    std::from_chars(next + 1, end, value.replica);
-    findings.note(value);
-    any = true;
+    std::istringstream place(each);
+    if (place >> value.variable >> value.index >> value.replica) findings.note(value);
   }
-  if (any) given_.non_finite.replace(*findings.lowest());
+  if (findings.lowest()) given_.non_finite.replace(*findings.lowest());
 }
 
 namespace {

@@ -96,7 +96,10 @@ void ParameterServers::begin_step() {
 
 void ParameterServers::end_step() {
   MutexLock lock(mutex_);
-  if (--num_steps_ == 0) versions_.forget_clients();
+  if (--num_steps_ > 0) return;
+  std::erase_if(versions_, [](const auto& each) {
+    return std::get<UpdateStream>(each.first).kind == UpdateStream::Kind::kClient;
+  });
 }
 
 bool ParameterServers::is_fresh(const ReadCache& cache) const {
@@ -125,7 +128,7 @@ Tensor ParameterServers::read(const std::shared_ptr<ReadCache>& cache) {
            "the servers all the time");
     }
     if (is_fresh(*cache)) {
-      note_versions(cache);
+      note_versions(*cache);
       return cache->whole;
     }
     caches = wanted(cache);
@@ -144,16 +147,15 @@ Tensor ParameterServers::read(const std::shared_ptr<ReadCache>& cache) {
   }
   end_fetching();
   MutexLock lock(mutex_);
-  note_versions(cache);
+  note_versions(*cache);
   return cache->whole;
 }
 
-void ParameterServers::note_versions(const std::shared_ptr<ReadCache>& cache) {
+void ParameterServers::note_versions(const ReadCache& cache) {
   if (num_steps_ == 0) return;  // gradients are of steps
   const UpdateOrigin reader = current_update_origin(client_);
-  const std::vector<std::uint64_t>& versions = cache->versions;
-  for (std::size_t i = 0; i < versions.size(); ++i) {
-    versions_.note(reader, cache, i, versions.size(), versions[i]);
+  for (std::size_t i = 0; i < cache.versions.size(); ++i) {
+    versions_.try_emplace({reader.stream, reader.attempt, cache.shards[i].id}, cache.versions[i]);
   }
 }
 
@@ -164,16 +166,17 @@ void ParameterServers::note_read(const std::shared_ptr<ReadCache>& cache,
   if (num_steps_ == 0) return;
   const UpdateOrigin reader = current_update_origin(client_);
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    versions_.note(reader, cache, static_cast<std::size_t>(indices[i]), cache->shards.size(),
-                   answers[i].version);
+    const ShardId shard = cache->shards[static_cast<std::size_t>(indices[i])].id;
+    versions_.try_emplace({reader.stream, reader.attempt, shard}, answers[i].version);
     if (replica_steps_) replica_steps_->note_rows(cache, answers[i].num_steps);
   }
 }
 
-std::uint64_t ParameterServers::version_of_gradient(const std::shared_ptr<ReadCache>& cache,
-                                                    int shard) {
+std::uint64_t ParameterServers::version_of_gradient(ShardId shard) {
+  const UpdateOrigin reader = current_update_origin(client_);
   MutexLock lock(mutex_);
-  return versions_.take(current_update_origin(client_), cache, static_cast<std::size_t>(shard));
+  const auto read = versions_.extract({reader.stream, reader.attempt, shard});
+  return read ? read.mapped() : 0;
 }
 
 std::vector<ServerStatistics> ParameterServers::statistics() {
@@ -308,8 +311,12 @@ void ParameterServers::begin_anew() {
 
 void ParameterServers::end_stream() {
   {
+    const UpdateOrigin ended = current_update_origin(client_);
     MutexLock lock(mutex_);
-    versions_.forget(current_update_origin(client_));
+    std::erase_if(versions_, [&](const auto& each) {
+      const auto& [stream, attempt, shard] = each.first;
+      return ended.is_with({.stream = stream, .attempt = attempt});
+    });
   }
   for (const auto& each : links_) each->end_stream();
 }

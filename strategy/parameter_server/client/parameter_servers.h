@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,6 @@
 #include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/parameter_server/client/replica_steps.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/client/update_origin.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/tensor/update_rule.h"
 
@@ -97,7 +97,7 @@ class ParameterServers {
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
   /// The version that the calling thread's gradient was computed from, once per update; 0: not
   /// known.
-  std::uint64_t version_of_gradient(const std::shared_ptr<ReadCache>& cache, int shard);
+  std::uint64_t version_of_gradient(ShardId shard);
 
   /// Whether the servers add up gradients of several workers. Then give() says to which step the
   /// calling worker's update of a variable belongs; nothing: it is left out.
@@ -141,7 +141,7 @@ class ParameterServers {
   std::vector<OperationAnswer> ask_all(const Operation& question);
   TellClock own_clock(TellClock::Event event);
   [[noreturn]] void fail_stalled(int server, const Error& error);
-  void note_versions(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
+  void note_versions(const ReadCache& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);
   bool is_in_step();
   void forget_reads();
@@ -162,8 +162,11 @@ class ParameterServers {
   // What the last step read and what this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ReadCache>> read_ TUTTI_GUARDED_BY(mutex_);
-  ReadVersions versions_ TUTTI_GUARDED_BY(mutex_);  // of steps under way
-  std::unique_ptr<ReplicaSteps> replica_steps_;     // what it points to: guarded by mutex_
+  /// Which version the first read since the last update gave, in steps under way: by reader (with
+  /// the closure's attempt) and shard, for readers read the same variable at different times.
+  std::map<std::tuple<UpdateStream, int, ShardId>, std::uint64_t> versions_
+      TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<ReplicaSteps> replica_steps_;  // what it points to: guarded by mutex_
   bool has_joined_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_changed_ TUTTI_GUARDED_BY(mutex_) = false;  // in this step apart
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;   // steps that were ended

@@ -8,6 +8,9 @@
 #include <numeric>
 #include <utility>
 
+#include "tutti/strategy/local_replica.h"
+#include "tutti/strategy/strategy_mode.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -63,7 +66,24 @@ std::size_t bytes_of(const Operation& operation) {
   return 0;
 }
 
+/// 0 outside replicas, whose first is 1.
+std::uint32_t replica_of_thread() {
+  const StrategyMode* mode = current_mode();
+  const auto* replica = mode ? dynamic_cast<const LocalReplicaContext*>(mode->replica) : nullptr;
+  return replica ? static_cast<std::uint32_t>(replica->local_replica()) + 1 : 0;
+}
+
 }  // namespace
+
+UpdateOrigin current_update_origin(std::uint64_t client) {
+  if (const ClosureContext* const closure = ClosureContext::current()) {
+    return {{UpdateStream::Kind::kClosure, closure->number(), replica_of_thread()},
+            closure->attempt(),
+            closure->term(),
+            closure->finished_below()};
+  }
+  return {{UpdateStream::Kind::kClient, client, replica_of_thread()}};
+}
 
 ServerLink::ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client)
     : service_(std::move(service)), client_(client) {}

@@ -13,10 +13,28 @@
 
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
-#include "tutti/strategy/parameter_server/client/update_origin.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {
+
+/// In whose name a thread changes values.
+struct UpdateOrigin {
+  UpdateStream stream = {};
+  /// Of the closure: an earlier attempt may still run in this process, and counts for itself.
+  int attempt = 0;
+  std::uint64_t term = 0;
+  std::uint64_t finished_below = 0;
+
+  /// Whether both are of one client, or of one attempt at a closure, on whatever replica.
+  bool is_with(const UpdateOrigin& other) const {
+    return stream.kind == other.stream.kind && stream.id == other.stream.id &&
+           attempt == other.attempt;
+  }
+};
+
+/// Of a closure that this thread runs; else of the client `client`, where each replica of a running
+/// step counts for itself.
+UpdateOrigin current_update_origin(std::uint64_t client);
 
 /// A server applies what one process sends in order. So whatever a thread changed before it let
 /// another one read (by a meeting, say) is seen by that one: a read sends all that was gathered,

@@ -54,13 +54,8 @@ ShardedComponent::ShardedComponent(std::shared_ptr<ParameterServers> servers,
 }
 
 Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
-  if (num_shards() == 1) return whole;
   const ShardSpec& spec = shard(index).spec;
-  std::vector<std::int64_t> begin(static_cast<std::size_t>(whole.rank()), 0);
-  std::vector<std::int64_t> size(static_cast<std::size_t>(whole.rank()), -1);
-  begin.front() = spec.first_row;
-  size.front() = spec.num_rows;
-  return slice(whole, begin, size);
+  return num_shards() == 1 ? whole : whole.rows(spec.first_row, spec.num_rows);
 }
 
 Tensor ShardedComponent::read_rows(const Tensor& rows) const {
@@ -180,7 +175,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     } else {
       own.gradient = rows_of(values, i);
     }
-    own.computed_at_version = servers_->version_of_gradient(cache_, i);
+    own.computed_at_version = servers_->version_of_gradient(shard(i).id);
     change(i, std::move(own));
   }
 }

@@ -5,14 +5,9 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
-namespace {
-
-/// A good-bye is not worth a longer wait: the end of the connection says it, too.
-constexpr Duration kLongestGoodbye = std::chrono::seconds(2);
-
-}  // namespace
 
 void ParameterServers::leave() noexcept {
   if (!pace_) return;
@@ -21,7 +16,8 @@ void ParameterServers::leave() noexcept {
     if (!std::exchange(has_joined_, false)) return;
   }
   try {
-    const TimePoint end = deadline_after(Clock::system().now(), kLongestGoodbye);
+    // A good-bye is not worth a longer wait: the end of the connection says it, too.
+    const TimePoint end = deadline_after(Clock::system().now(), kServerPatience);
     const TellClock leave = own_clock(TellClock::Event::kLeave);
     std::vector<std::shared_ptr<PendingAnswers>> pending;
     for (const auto& each : links_) pending.push_back(each->read({Operation(leave)}));

@@ -82,6 +82,7 @@ struct SyncSpec {
   int num_ranks = 1;
   int num_to_aggregate = 1;
   double divisor = 1.0;
+  bool operator==(const SyncSpec&) const = default;
 };
 
 /// A text that many operations share: copies name the same memory. A value.

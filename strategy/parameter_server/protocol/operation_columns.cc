@@ -14,18 +14,13 @@ namespace {
 
 constexpr unsigned char kHasValue = 1, kWasAppliedBefore = 2;
 
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, "head of a batch: ", parts...);
-}
-
 template <class Column>
 std::size_t length(const Column& column) {
   return static_cast<std::size_t>(column.size());
 }
 
 void check_length(std::size_t got, std::size_t expected, const char* what) {
-  if (got != expected) refuse("expected ", expected, " ", what, " in a column, got ", got);
+  if (got != expected) refuse_batch("expected ", expected, " ", what, " in a column, got ", got);
 }
 
 // Bits: what is equal may stand for the other.
@@ -36,11 +31,6 @@ bool are_same(const UpdateScalars& a, const UpdateScalars& b) {
   return are_same(a.learning_rate, b.learning_rate) && a.iteration == b.iteration &&
          are_same(a.gradient_scale, b.gradient_scale) && are_same(a.weight_decay, b.weight_decay);
 }
-bool are_same(const std::optional<SyncSpec>& a, const std::optional<SyncSpec>& b) {
-  if (!a || !b) return a.has_value() == b.has_value();
-  return a->step == b->step && a->rank == b->rank && a->num_ranks == b->num_ranks &&
-         a->num_to_aggregate == b->num_to_aggregate && are_same(a->divisor, b->divisor);
-}
 
 bool may_share(const ReadShard& a, const ReadShard& b) {
   return a.at_least_steps == b.at_least_steps;
@@ -48,7 +38,7 @@ bool may_share(const ReadShard& a, const ReadShard& b) {
 bool may_share(const AssignShard& a, const AssignShard& b) { return a.op == b.op; }
 bool may_share(const UpdateShard& a, const UpdateShard& b) {
   return a.rows.has_value() == b.rows.has_value() && a.slots.size() == b.slots.size() &&
-         a.rule == b.rule && are_same(a.scalars, b.scalars) && are_same(a.sync, b.sync);
+         a.rule == b.rule && are_same(a.scalars, b.scalars) && a.sync == b.sync;
 }
 
 /// How many operations from `first`, which is the first of them, on fit in one message.
@@ -190,7 +180,7 @@ void put(std::span<const Operation> run, const UpdateShard& first, PayloadWriter
 
 void check_count(std::size_t count) {
   if (count <= kMostOperations) return;
-  refuse("at most ", kMostOperations, " operations were expected, got ", count);
+  refuse_batch("at most ", kMostOperations, " operations were expected, got ", count);
 }
 
 std::size_t put_run(std::span<const Operation> operations, PayloadWriter& payload,
@@ -229,10 +219,10 @@ void get_run(const v1::UpdateShards& in, PayloadReader& payload, std::vector<Ope
   const std::size_t count = length(in.shards()), num_slots = in.num_slots();
   check_count(out.size() + count);
   if (num_slots > kMostSlots) {
-    refuse("at most ", kMostSlots, " slots were expected, got ", num_slots);
+    refuse_batch("at most ", kMostSlots, " slots were expected, got ", num_slots);
   }
   if (in.rule().size() > kLongestRule) {
-    refuse("a text of ", in.rule().size(), " bytes; expected ", kLongestRule);
+    refuse_batch("a text of ", in.rule().size(), " bytes; expected ", kLongestRule);
   }
   check_length(length(in.slots()), count * num_slots, "slots");
   check_length(length(in.computed_at_versions()), count, "versions");
@@ -286,7 +276,7 @@ std::vector<OperationAnswer> get_answers(const v1::OperationAnswers& in, Payload
   HeadReader values(in.values(), num_values, payload);
   std::vector<OperationAnswer> answers(flags.size());
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    if ((flags[i] & ~(kHasValue | kWasAppliedBefore)) != 0) refuse("an answer of no kind");
+    if ((flags[i] & ~(kHasValue | kWasAppliedBefore)) != 0) refuse_batch("an answer of no kind");
     if (has_value(flags[i])) answers[i].value = values.take();
     answers[i].version = in.versions(static_cast<int>(i));
     answers[i].num_steps = in.num_steps(static_cast<int>(i));

@@ -12,13 +12,8 @@
 namespace tutti::internal {
 namespace {
 
-template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, "head of a batch: ", parts...);
-}
-
 std::string checked_text(const std::string& text, std::size_t longest) {
-  if (text.size() > longest) refuse("a text of ", text.size(), " bytes; expected ", longest);
+  if (text.size() > longest) refuse_batch("a text of ", text.size(), " bytes; expected ", longest);
   return text;
 }
 
@@ -143,7 +138,7 @@ void get_operations(const v1::Operation& in, PayloadReader& payload, std::vector
     case v1::Operation::KIND_NOT_SET:
       break;
   }
-  refuse("an operation of no kind");
+  refuse_batch("an operation of no kind");
 }
 
 /// Those in columns, too; of what may be refused later at most kMostOperations.

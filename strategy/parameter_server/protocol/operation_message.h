@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parameter_server.pb.h"
+#include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
 
@@ -33,6 +34,10 @@ concept GoesInColumns =
 /// into the payload. Returns how many these are; 0: the first is of a kind that has none.
 std::size_t put_run(std::span<const Operation> operations, PayloadWriter& payload,
                     v1::Operation& out);
+template <class... Parts>
+[[noreturn]] void refuse_batch(const Parts&... parts) {
+  fail(ErrorCode::kDataLoss, "head of a batch: ", parts...);
+}
 /// Throws kDataLoss for more than kMostOperations.
 void check_count(std::size_t count);
 /// Appends what put_run() wrote. Throw kDataLoss for columns that do not fit together, and before

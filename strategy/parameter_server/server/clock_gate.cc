@@ -125,19 +125,9 @@ std::set<int> ClockGate::ended() const {
   return table_.ended();
 }
 
-void ClockGate::drop_reads_of(std::uint64_t owner) {
-  std::vector<WaitingRead> dropped;  // destroyed after the lock: their answers go where they go
+std::vector<WaitingRead> ClockGate::take_reads_of(std::uint64_t owner) {
   const MutexLock lock(mutex_);
-  std::erase_if(held_, [&](WaitingRead& each) {
-    if (each.owner != owner) return false;
-    dropped.push_back(std::move(each));
-    return true;
-  });
-}
-
-std::vector<WaitingRead> ClockGate::take_all() {
-  const MutexLock lock(mutex_);
-  return std::exchange(held_, {});
+  return take_waiting(held_, owner);
 }
 
 void ClockGate::report(ServerStatistics& statistics) const {

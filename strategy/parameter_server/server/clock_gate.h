@@ -67,9 +67,8 @@ class ClockGate {
   std::vector<WaitingRead> leave(std::uint64_t client);
   /// See ClockTable.
   std::set<int> ended() const;
-  /// Forgets this owner's reads: no caller wants the answers.
-  void drop_reads_of(std::uint64_t owner);
-  std::vector<WaitingRead> take_all();
+  /// Those of this owner that wait; 0: all.
+  std::vector<WaitingRead> take_reads_of(std::uint64_t owner);
 
   /// Sets what statistics tell of clocks.
   void report(ServerStatistics& statistics) const;

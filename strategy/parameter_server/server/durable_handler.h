@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/server_files.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
-#include "tutti/strategy/parameter_server/server/variable_handler.h"
 
 namespace tutti::internal {
 

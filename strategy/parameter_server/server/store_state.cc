@@ -1,32 +1,15 @@
-// A store as a whole: its snapshot, its numbers, and who waits.
+// A store as a whole: its snapshot, its numbers, who waits, and calls of other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
-namespace {
-
-/// Takes away the reads for which `is_meant` holds.
-template <class Meant>
-std::vector<WaitingRead> take_waiting(const std::vector<StoredShard*>& shards,
-                                      const Meant& is_meant) {
-  std::vector<WaitingRead> taken;
-  for (StoredShard* const shard : shards) {
-    const ShardLocks lock(*shard);
-    std::erase_if(shard->waiting, [&](WaitingRead& each) {
-      if (!is_meant(each)) return false;
-      taken.push_back(std::move(each));
-      return true;
-    });
-  }
-  return taken;
-}
-
-}  // namespace
 
 std::vector<StoredShard*> VariableStore::all_shards() const {
   const MutexLock lock(mutex_);
@@ -36,14 +19,18 @@ std::vector<StoredShard*> VariableStore::all_shards() const {
   return shards;
 }
 
-void VariableStore::drop_reads_of(std::uint64_t owner) {
-  clocks_.drop_reads_of(owner);
-  // Their answers go where the last reference goes: after the locks.
-  (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
+std::vector<WaitingRead> VariableStore::take_reads_of(std::uint64_t owner) {
+  std::vector<WaitingRead> all = clocks_.take_reads_of(owner);
+  for (StoredShard* const shard : all_shards()) {
+    const ShardLocks lock(*shard);
+    std::ranges::move(take_waiting(shard->waiting, owner), std::back_inserter(all));
+  }
+  return all;
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  drop_reads_of(owner);
+  // Their answers go where the last reference goes: here no lock is held.
+  (void)take_reads_of(owner);
   std::set<std::uint64_t> clients;
   {
     const MutexLock lock(mutex_);
@@ -53,11 +40,7 @@ void VariableStore::owner_left(std::uint64_t owner) {
 }
 
 void VariableStore::fail_waiting_reads(const Error& error) {
-  for (const WaitingRead& each :
-       take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
-    each.answers->fail(error);
-  }
-  for (const WaitingRead& each : clocks_.take_all()) each.answers->fail(error);
+  for (const WaitingRead& each : take_reads_of(0)) each.answers->fail(error);
 }
 
 /// Those of steps for which too few workers are left.
@@ -131,6 +114,18 @@ void VariableStore::fence(std::uint64_t term) {
   fence.term = term;
   const MutexLock lock(mutex_);
   table_.note_applied(fence);
+}
+
+void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch) {
+  const std::uint64_t owner = call->peer().client;
+  store.apply(std::move(batch), owner, [call = std::move(call)](const BatchResult& result) {
+    if (result.error) return call->fail(*result.error);
+    try {
+      call->reply(encode(result.answers));
+    } catch (const Error& error) {
+      call->fail(error);
+    }
+  });
 }
 
 void check_has_all(const std::string& name, const VariableStore& store,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <iterator>
 
 #include "tutti/core/executor.h"
 
@@ -25,6 +26,15 @@ UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
 }
 
 }  // namespace
+
+std::vector<WaitingRead> take_waiting(std::vector<WaitingRead>& waiting, std::uint64_t owner) {
+  const auto stays = [&](const WaitingRead& each) { return owner != 0 && each.owner != owner; };
+  const auto first = std::stable_partition(waiting.begin(), waiting.end(), stays);
+  std::vector<WaitingRead> result(std::make_move_iterator(first),
+                                  std::make_move_iterator(waiting.end()));
+  waiting.erase(first, waiting.end());
+  return result;
+}
 
 StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value,
                          std::uint64_t first_version)

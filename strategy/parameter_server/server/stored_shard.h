@@ -37,6 +37,9 @@ struct EndedRead {
   OperationAnswer answer = {};
 };
 
+/// Takes those of this owner away from `waiting`; 0: all.
+std::vector<WaitingRead> take_waiting(std::vector<WaitingRead>& waiting, std::uint64_t owner);
+
 /// `spec` never changes. Everything else belongs to whoever holds `mutex`: use ShardLocks.
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);

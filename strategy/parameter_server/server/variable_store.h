@@ -17,6 +17,10 @@
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
 
+namespace tutti {
+class RpcCall;
+}  // namespace tutti
+
 namespace tutti::internal {
 
 class ChangeLog;
@@ -52,12 +56,11 @@ class VariableStore final : public VariableService {
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
 
   /// The same for callers that do not wait: `done` runs in this thread, or, if a read waits for a
-  /// synchronous step, in the one that completes it. `owner`: see drop_reads_of().
+  /// synchronous step, in the one that completes it. `owner`: see owner_left().
   void apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done);
 
-  /// Forgets this owner's waiting reads: no caller wants their answers any more.
-  void drop_reads_of(std::uint64_t owner);
-  /// It has left, and with it the clients in whose names it sent batches.
+  /// It has left, and with it the clients in whose names it sent batches; no caller wants the
+  /// answers to its waiting reads any more.
   void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error: the step they wait for will not come.
   void fail_waiting_reads(const Error& error);
@@ -99,6 +102,7 @@ class VariableStore final : public VariableService {
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(WaitingRead read, Call& call);
   void go_on_with(std::vector<WaitingRead> released);
+  std::vector<WaitingRead> take_reads_of(std::uint64_t owner);
   void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
@@ -129,6 +133,9 @@ class VariableStore final : public VariableService {
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
   std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
 };
+
+/// Applies a batch, which was the request of `call`, and answers it. Its owner is the caller.
+void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch);
 
 /// Throws kFailedPrecondition naming a shard of `store` that `state` has not, or has otherwise.
 void check_has_all(const std::string& name, const VariableStore& store, const StoreSnapshot& state);

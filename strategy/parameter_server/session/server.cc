@@ -9,7 +9,6 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
@@ -37,42 +36,18 @@ Task own_task(const ClusterResolver& resolver) {
 }  // namespace
 
 struct Server::Impl final : RpcHandler {
-  /// Clients of sessions; those of variables are this object's.
-  struct Operate final : RpcHandler {
-    explicit Operate(Impl& of) : impl(of) {}
-    void take(std::shared_ptr<RpcCall> call) override { impl.sessions.take(std::move(call)); }
-    void client_left(const RpcPeer& peer) override {
-      impl.sessions.client_left(peer);
-      MutexLock lock(impl.mutex);
-      impl.changed.notify_all();
-    }
-    Impl& impl;
-  };
-
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
       : cluster(given),
         task(std::move(self)),
-        store(std::make_shared<internal::VariableStore>(task.to_string(),
-                                                        internal::restarts_of_task())),
-        variables(*store),
-        steps(options.steps),
-        peers(cluster, task, options),
-        sessions(
-            {task, *store, steps.registry(), [this](const Task& other) { return peers.to(other); }},
-            [this] { return welcome(); }),
+        store(task.to_string(), internal::restarts_of_task()),
+        sessions(cluster, task, options, store,
+                 [this] {
+                   MutexLock lock(mutex);
+                   changed.notify_all();
+                 }),
         missing(clients_of(cluster, task)),
         rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options),
-                             {{RpcMethod::kApply, this}, {RpcMethod::kOperate, &operate}})) {}
-
-  ~Impl() override {
-    rpc.reset();
-    peers.fail_all(Error(ErrorCode::kCancelled, concat(task, ": the server was stopped")));
-  }
-
-  internal::TaskWelcome welcome() const {
-    return {task, cluster.to_json().dump(), internal::devices_of_task(task),
-            steps.registry().text()};
-  }
+                             {{RpcMethod::kApply, this}, {RpcMethod::kOperate, &sessions}})) {}
 
   void take(std::shared_ptr<RpcCall> call) override {
     {
@@ -81,11 +56,12 @@ struct Server::Impl final : RpcHandler {
       here.insert_or_assign(call->peer().client, call->peer());
       any_came = true;
     }
-    variables.take(std::move(call));
+    internal::OperationBatch batch = internal::decode_batch(call->request());
+    internal::serve(store, std::move(call), std::move(batch));
   }
 
   void client_left(const RpcPeer& peer) override {
-    variables.client_left(peer);
+    store.owner_left(peer.client);
     MutexLock lock(mutex);
     here.erase(peer.client);
     changed.notify_all();
@@ -123,19 +99,15 @@ struct Server::Impl final : RpcHandler {
 
   const ClusterSpec cluster;
   const Task task;
-  const std::shared_ptr<internal::VariableStore> store;
-  internal::VariableHandler variables;
-  const TaskSteps steps;
-  internal::TaskPeers peers;
-  internal::TaskSessions sessions;
-  Operate operate{*this};
+  internal::VariableStore store;
   Mutex mutex;
   CondVar changed;
+  internal::TaskSessions sessions;
   std::set<std::string> missing TUTTI_GUARDED_BY(mutex);          // tasks that have not come yet
   std::map<std::uint64_t, RpcPeer> here TUTTI_GUARDED_BY(mutex);  // by client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
-  std::unique_ptr<RpcServer> rpc;  // last: it calls this
+  std::unique_ptr<RpcServer> rpc;  // last: it calls the others
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,

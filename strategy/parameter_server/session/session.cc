@@ -55,8 +55,7 @@ TaskValue Session::put(const TaskInput& value) {
 }
 
 TaskVariable Session::variable(const std::string& name, const Tensor& initial_value) {
-  return core_->make_variable(core_->place("variable"), name, initial_value.shape(),
-                              initial_value.dtype(), {TaskInput(initial_value)});
+  return core_->make_variable(core_->place("variable"), name, initial_value);
 }
 
 TaskValue Session::run_step(std::string_view step, std::vector<TaskInput> inputs) {

@@ -9,6 +9,7 @@
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -17,9 +18,6 @@ namespace {
 /// Beyond it whoever asks waits.
 constexpr std::size_t kMostUnderWay = 1024;
 constexpr const char* kClient = "client";
-
-/// For the answer of a task that lives.
-constexpr Duration kProbe = std::chrono::seconds(1);
 
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
@@ -240,8 +238,7 @@ void SessionCore::wait() {
 }
 
 TaskVariable SessionCore::make_variable(const Place& place, const std::string& name,
-                                        const Shape& shape, DType dtype,
-                                        const std::vector<TaskInput>& initial, Nest details) {
+                                        const Tensor& initial) {
   {
     const MutexLock lock(mutex_);
     if (!variables_.emplace(name, place.task).second) {
@@ -252,10 +249,10 @@ TaskVariable SessionCore::make_variable(const Place& place, const std::string& n
   TaskVariable variable;
   variable.core_ = shared_from_this();
   variable.name_ = name;
-  variable.shape_ = shape;
-  variable.dtype_ = dtype;
+  variable.shape_ = initial.shape();
+  variable.dtype_ = initial.dtype();
   variable.task_ = place.task;
-  (void)post(TaskRequestKind::kCreateVariable, place, name, initial, std::move(details));
+  (void)post(TaskRequestKind::kCreateVariable, place, name, {TaskInput(initial)});
   return variable;
 }
 
@@ -338,7 +335,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   if (const auto away = link.client->why_away()) return concat(who, " is gone (", *away, ")");
   try {
     const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
-    (void)link.client->call(request, deadline_after(Clock::system().now(), kProbe));
+    (void)link.client->call(request, deadline_after(Clock::system().now(), kServerPatience));
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAborted) return concat(who, " was started again");
@@ -385,7 +382,8 @@ void SessionCore::announce_return() noexcept {
       const NoDeviceScope here;
       TaskRequest request{TaskRequestKind::kStay, session_};
       request.details = nest_of_integer(time);
-      (void)link.client->call(encode(request), deadline_after(Clock::system().now(), kProbe));
+      (void)link.client->call(encode(request),
+                              deadline_after(Clock::system().now(), kServerPatience));
     } catch (const std::exception&) {  // it is lost, or does not answer
     }
   }

@@ -52,8 +52,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   TaskValue post(TaskRequestKind kind, const Place& place, const std::string& name,
                  const std::vector<TaskInput>& inputs, Nest details = {},
                  const std::vector<std::string>& also_changes = {});
-  TaskVariable make_variable(const Place& place, const std::string& name, const Shape& shape,
-                             DType dtype, const std::vector<TaskInput>& initial, Nest details = {});
+  TaskVariable make_variable(const Place& place, const std::string& name, const Tensor& initial);
   TaskValue read(const TaskVariable& variable);
   /// An operation that changes the variable, and those named in `also`.
   void change(TaskRequestKind kind, const TaskVariable& variable,

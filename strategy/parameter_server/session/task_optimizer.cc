@@ -8,21 +8,8 @@
 #include "tutti/strategy/parameter_server/session/session_core.h"
 
 namespace tutti {
-namespace {
 
-using internal::SessionCore;
 using internal::TaskRequestKind;
-
-/// Filled with a number by the task itself: nothing of its size travels.
-TaskVariable make_filled(SessionCore& core, const TaskVariable& beside, const std::string& name,
-                         const Shape& shape, DType dtype, double number) {
-  std::vector<std::int64_t> dims;
-  for (int axis = 0; axis < shape.rank(); ++axis) dims.push_back(shape.dim(axis));
-  Nest details = internal::to_nest(std::tuple(static_cast<int>(dtype), dims, number));
-  return core.make_variable({beside.task(), ""}, name, shape, dtype, {}, std::move(details));
-}
-
-}  // namespace
 
 TaskOptimizer::TaskOptimizer(Session session, std::vector<TaskVariable> variables,
                              std::shared_ptr<const UpdateRule> rule, LearningRate learning_rate)
@@ -37,15 +24,17 @@ TaskOptimizer::TaskOptimizer(Session session, std::vector<TaskVariable> variable
   const NoDeviceScope here;
   described_ = describe_update_rule(*rule_);
   const std::string name(rule_->name());
-  SessionCore& core = *session_.core_;
-  state_.push_back(
-      make_filled(core, variables_.front(), concat(name, "/iteration"), {}, DType::kInt64, 0.0));
+  const auto make_beside = [&](const TaskVariable& variable, const std::string& own_name,
+                               const Tensor& initial) {
+    state_.push_back(session_.core_->make_variable({variable.task(), ""}, own_name, initial));
+  };
+  make_beside(variables_.front(), concat(name, "/iteration"), Tensor::zeros({}, DType::kInt64));
   for (const TaskVariable& variable : variables_) {
     std::vector<std::string>& names = slots_.emplace_back();
     for (const SlotSpec& slot : rule_->slots()) {
       names.push_back(concat(name, "/", variable.name(), "/", slot.name));
-      state_.push_back(make_filled(core, variable, names.back(), variable.shape(), variable.dtype(),
-                                   slot.initial_value));
+      make_beside(variable, names.back(),
+                  Tensor::full(variable.shape(), slot.initial_value, variable.dtype()));
     }
   }
   iteration_ = state_.front().read().fetch<std::int64_t>();

@@ -37,7 +37,7 @@ enum class TaskRequestKind : std::uint8_t {
   kOpen,
   kPut,             // arguments: the value
   kRun,             // a step
-  kCreateVariable,  // arguments: the initial value; none: details are dtype, shape, a number
+  kCreateVariable,  // arguments: the initial value
   kReadVariable,
   kAssignVariable,  // arguments: the value; details: AssignOp
   kUpdateVariable,  // arguments: a gradient per replica; details: UpdateDetails

@@ -32,8 +32,9 @@ TaskArgument get(const v1::SessionRequest::Argument& in, PayloadReader& payload)
 }
 
 bool needs_argument(TaskRequestKind kind) {
-  return kind == TaskRequestKind::kPut || kind == TaskRequestKind::kAssignVariable ||
-         kind == TaskRequestKind::kUpdateVariable || kind == TaskRequestKind::kFetch;
+  return kind == TaskRequestKind::kPut || kind == TaskRequestKind::kCreateVariable ||
+         kind == TaskRequestKind::kAssignVariable || kind == TaskRequestKind::kUpdateVariable ||
+         kind == TaskRequestKind::kFetch;
 }
 
 }  // namespace

@@ -26,24 +26,15 @@ const Tensor& tensor_of(const Nest& nest, const std::string& who) {
   return *nest.tensor();
 }
 
-ShardSpec spec_of(const std::string& variable, DType dtype, const Shape& shape) {
-  const std::int64_t rows = shape.rank() == 0 ? 1 : shape.dim(0);
-  return {variable, dtype, shape, 0, 1, 0, rows};
+ShardSpec spec_of(const std::string& variable, const Tensor& initial) {
+  const std::int64_t rows = initial.rank() == 0 ? 1 : initial.shape().dim(0);
+  return {variable, initial.dtype(), initial.shape(), 0, 1, 0, rows};
 }
 
 ShardId id_of(const std::string& variable) { return shard_id(variable, 0); }
 
 Error ended_error(const Task& task) {
   return Error(ErrorCode::kCancelled, concat(task, ": the session has ended"));
-}
-
-void answer(RpcCall& call, const OpOutcome& outcome, const std::vector<int>& path) {
-  try {
-    if (outcome.error) return call.fail(*outcome.error);
-    call.reply(encode_nest(part_of(outcome.value, path)));
-  } catch (const Error& error) {
-    call.fail(error);
-  }
 }
 
 }  // namespace
@@ -61,18 +52,16 @@ TaskSession::~TaskSession() {
 }
 
 void TaskSession::end() {
-  std::map<std::uint64_t, std::vector<Told>> asked;
-  std::map<std::uint64_t, OpOutcome> there;  // destroyed without the lock
+  std::map<ValueAddress, Value> values;  // destroyed without the lock
   {
     const MutexLock lock(mutex_);
     if (std::exchange(stops_, true)) return;
     waiting_.clear();
-    asked.swap(asked_);
-    there.swap(there_);
+    values.swap(values_);
     changed_.notify_all();
   }
-  for (const auto& [op, all] : asked) {
-    for (const Told& told : all) told({{}, ended_error(parts_.task)});
+  for (const auto& [address, value] : values) {
+    for (const Told& told : value.asked) told({{}, ended_error(parts_.task)});
   }
 }
 
@@ -81,27 +70,21 @@ void TaskSession::set(std::uint64_t op, OpOutcome outcome) {
   {
     const MutexLock lock(mutex_);
     if (stops_) return;
-    if (const auto found = asked_.find(op); found != asked_.end()) {
-      asked.swap(found->second);
-      asked_.erase(found);
-    }
-    there_.insert_or_assign(op, outcome);
+    Value& value = values_[{parts_.task, op}];
+    value.outcome = outcome;
+    asked.swap(value.asked);
   }
   for (const Told& told : asked) told(outcome);
 }
 
 void TaskSession::when_there(std::uint64_t op, Told told) {
-  OpOutcome outcome;
+  OpOutcome outcome{{}, ended_error(parts_.task)};
   {
     const MutexLock lock(mutex_);
-    const auto found = there_.find(op);
-    if (stops_) {
-      outcome.error = ended_error(parts_.task);
-    } else if (found != there_.end()) {
-      outcome = found->second;
-    } else {
-      asked_[op].push_back(std::move(told));
-      return;
+    if (!stops_) {
+      Value& value = values_[{parts_.task, op}];
+      if (!value.outcome) return value.asked.push_back(std::move(told));
+      outcome = *value.outcome;
     }
   }
   told(outcome);
@@ -126,25 +109,28 @@ void TaskSession::post(TaskRequest request, std::shared_ptr<RpcCall> call) {
 void TaskSession::fetch(const TaskRequest& request, std::shared_ptr<RpcCall> call) {
   const ValueAddress& from = request.arguments.at(0).from;
   when_there(from.op, [call = std::move(call), path = from.path](const OpOutcome& outcome) {
-    answer(*call, outcome, path);
+    try {
+      if (outcome.error) return call->fail(*outcome.error);
+      call->reply(encode_nest(part_of(outcome.value, path)));
+    } catch (const Error& error) {
+      call->fail(error);
+    }
   });
 }
 
 void TaskSession::release(const TaskRequest& request) {
-  // Destroyed without the lock.
-  std::map<std::uint64_t, OpOutcome> own;
-  std::map<ValueAddress, Moved> moved;
+  std::vector<Value> released;  // destroyed without the lock
   const MutexLock lock(mutex_);
-  for (const TaskArgument& each : request.arguments) {
-    if (each.from.task == parts_.task) {
-      own.insert(there_.extract(each.from.op));
-      continue;
-    }
-    const auto begin = moved_.lower_bound({each.from.task, each.from.op, {}});
-    auto end = begin;
-    while (end != moved_.end() && end->first.task == each.from.task &&
-           end->first.op == each.from.op) {
-      moved.insert(moved_.extract(end++));
+  for (const auto& [from, value] : request.arguments) {
+    const auto is_meant = [&from = from](const auto& each) {
+      return each->first.task == from.task && each->first.op == from.op;
+    };
+    auto each = values_.lower_bound({from.task, from.op, {}});
+    while (each != values_.end() && is_meant(each)) {
+      const auto next = std::next(each);
+      // What is not there yet somebody waits for.
+      if (each->second.asked.empty()) released.push_back(std::move(values_.extract(each).mapped()));
+      each = next;
     }
   }
 }
@@ -160,7 +146,7 @@ Nest TaskSession::transfers() const {
 
 std::size_t TaskSession::num_held() const {
   const MutexLock lock(mutex_);
-  return there_.size() + moved_.size();
+  return values_.size();
 }
 
 void TaskSession::run() {
@@ -208,9 +194,11 @@ Nest TaskSession::done(const TaskRequest& request) {
       return values.at(0);
     case TaskRequestKind::kRun:
       return run_step(request, std::move(values));
-    case TaskRequestKind::kCreateVariable:
-      create_variable(request, std::move(values));
+    case TaskRequestKind::kCreateVariable: {
+      const Tensor initial = tensor_of(values.at(0), "initial value").to(Device{});
+      (void)apply(CreateShard{spec_of(request.name, initial), initial});
       return {};
+    }
     case TaskRequestKind::kReadVariable:
       return Nest(*apply(ReadShard{id_of(request.name)}).value);
     case TaskRequestKind::kAssignVariable: {
@@ -244,48 +232,46 @@ std::vector<Nest> TaskSession::values_of(const TaskRequest& request) {
 void TaskSession::ask_for(const ValueAddress& address) {
   {
     const MutexLock lock(mutex_);
-    if (moved_.contains(address)) return;
+    if (values_.contains(address)) return;
   }
   TaskRequest fetch{TaskRequestKind::kFetch, session_};
   fetch.arguments.push_back({address, {}});
   std::shared_ptr<RpcReply> reply = parts_.peer(address.task)->start(encode(fetch));
   const MutexLock lock(mutex_);
-  moved_[address].reply = std::move(reply);
+  values_[address].reply = std::move(reply);
 }
 
 Nest TaskSession::value_at(const ValueAddress& address, TimePoint deadline) {
-  if (address.task == parts_.task) {
-    // Operations before this one are done.
-    const MutexLock lock(mutex_);
-    const auto found = there_.find(address.op);
-    if (found == there_.end()) {
-      fail(ErrorCode::kCancelled, "value ", address.op,
-           " of this task was released, or never made");
-    }
-    if (found->second.error) throw *found->second.error;
-    return part_of(found->second.value, address.path);
-  }
-  std::shared_ptr<RpcReply> reply;
+  const bool is_own = address.task == parts_.task;
+  Value value;
   {
     const MutexLock lock(mutex_);
-    const Moved& moved = moved_.at(address);
-    if (moved.outcome && moved.outcome->error) throw *moved.outcome->error;
-    if (moved.outcome) return moved.outcome->value;
-    reply = moved.reply;
+    const auto found = values_.find(is_own ? ValueAddress{address.task, address.op} : address);
+    if (found != values_.end()) value = {found->second.outcome, {}, found->second.reply};
   }
+  if (!value.outcome && !value.reply) {  // operations before this one are done
+    fail(ErrorCode::kCancelled, "value ", address.op, " of ", address.task,
+         " was released, or never made");
+  }
+  if (!value.outcome) value.outcome = moved(address, *value.reply, deadline);
+  if (value.outcome->error) throw *value.outcome->error;
+  return is_own ? part_of(value.outcome->value, address.path) : value.outcome->value;
+}
+
+OpOutcome TaskSession::moved(const ValueAddress& address, RpcReply& reply, TimePoint deadline) {
   OpOutcome outcome;
   try {
-    outcome.value = decode_nest(reply->wait(deadline));
+    outcome.value = decode_nest(reply.wait(deadline));
   } catch (const Error& error) {
     outcome.error = error;
   }
   const MutexLock lock(mutex_);
-  moved_[address] = {{}, outcome};
-  if (outcome.error) throw *outcome.error;
+  values_[address] = {outcome};
+  if (outcome.error) return outcome;
   Counted& counted = counted_[address.task];
   ++counted.values;
   counted.bytes += bytes_of(outcome.value);
-  return outcome.value;
+  return outcome;
 }
 
 Nest TaskSession::run_step(const TaskRequest& request, std::vector<Nest> arguments) {
@@ -294,24 +280,6 @@ Nest TaskSession::run_step(const TaskRequest& request, std::vector<Nest> argumen
   if (!request.device.empty()) device.emplace(request.device);
   NoResources resources;
   return step.run(Nest(std::move(arguments)), resources);
-}
-
-void TaskSession::create_variable(const TaskRequest& request, std::vector<Nest> arguments) {
-  CreateShard create;
-  if (!arguments.empty()) {
-    const Tensor initial = tensor_of(arguments.at(0), "initial value").to(Device{});
-    create = {spec_of(request.name, initial.dtype(), initial.shape()), initial};
-  } else {
-    const auto [dtype, dims, number] =
-        from_nest<std::tuple<int, std::vector<std::int64_t>, double>>(request.details,
-                                                                      "initial value");
-    ValueGenerator constant;
-    constant.dtype = static_cast<DType>(dtype);
-    constant.shape = Shape(dims);
-    constant.a = number;
-    create = {spec_of(request.name, constant.dtype, constant.shape), constant};
-  }
-  (void)apply(std::move(create));
 }
 
 /// The sum of the replicas' gradients along the canonical tree, as every strategy makes it.

@@ -62,15 +62,17 @@ class TaskSession {
   bool has_ended() const { return has_ended_.load(); }
 
  private:
-  struct Moved {
-    std::shared_ptr<RpcReply> reply = {};
+  /// Called once, by whoever sets the value, or at once; without a lock.
+  using Told = std::function<void(const OpOutcome& outcome)>;
+  /// What an operation here gives, or another task has.
+  struct Value {
     std::optional<OpOutcome> outcome = {};
+    std::vector<Told> asked = {};          // those who wait for it
+    std::shared_ptr<RpcReply> reply = {};  // of the task that has it
   };
   struct Counted {
     std::uint64_t values = 0, bytes = 0;
   };
-  /// Called once, by whoever sets the value, or at once; without a lock.
-  using Told = std::function<void(const OpOutcome& outcome)>;
   void set(std::uint64_t op, OpOutcome outcome);
   void when_there(std::uint64_t op, Told told);
   void run();
@@ -79,8 +81,8 @@ class TaskSession {
   std::vector<Nest> values_of(const TaskRequest& request);
   void ask_for(const ValueAddress& address);
   Nest value_at(const ValueAddress& address, TimePoint deadline);
+  OpOutcome moved(const ValueAddress& address, RpcReply& reply, TimePoint deadline);
   Nest run_step(const TaskRequest& request, std::vector<Nest> arguments);
-  void create_variable(const TaskRequest& request, std::vector<Nest> arguments);
   void update_variable(const TaskRequest& request, const std::vector<Nest>& gradients);
   OperationAnswer apply(Operation operation);
   std::string describe(const TaskRequest& request) const;
@@ -94,10 +96,7 @@ class TaskSession {
   std::deque<TaskRequest> waiting_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
-  // What operations here have given, by their numbers, and those who wait for what is to come.
-  std::map<std::uint64_t, OpOutcome> there_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::vector<Told>> asked_ TUTTI_GUARDED_BY(mutex_);
-  std::map<ValueAddress, Moved> moved_ TUTTI_GUARDED_BY(mutex_);
+  std::map<ValueAddress, Value> values_ TUTTI_GUARDED_BY(mutex_);
   std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
   std::uint64_t next_change_ = 0;                             // of the thread
   std::unique_ptr<Thread> thread_;

@@ -6,29 +6,28 @@
 #include <utility>
 
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
-namespace {
 
-/// To another task: the session has met all of them already, so that one that is not there is gone.
-constexpr Duration kConnectTimeout = std::chrono::seconds(3);
-
-}  // namespace
-
-std::vector<std::string> devices_of_task(const Task& task) {
-  std::vector<std::string> names{concat(task.device_prefix(), "/device:CPU:0")};
-  for (const Device& device : default_devices()) {
-    if (device.type != DeviceType::kGpu) continue;
-    names.push_back(concat(task.device_prefix(), "/device:GPU:", device.index));
-  }
-  return names;
-}
-
-TaskSessions::TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome)
-    : parts_(std::move(parts)), welcome_(std::move(welcome)) {}
+TaskSessions::TaskSessions(const ClusterSpec& cluster, const Task& self,
+                           const ServerOptions& options, VariableStore& store,
+                           std::function<void()> left)
+    : cluster_(cluster),
+      options_(options),
+      parts_{self, store, options_.steps.registry(),
+             [this](const Task& task) { return peer(task); }},
+      left_(std::move(left)) {}
 
 TaskSessions::~TaskSessions() {
+  {
+    const MutexLock lock(connecting_);
+    for (const auto& [task, peer] : peers_) {
+      if (peer == nullptr) continue;
+      peer->fail_all(Error(ErrorCode::kCancelled, concat(parts_.task, ": the server was stopped")));
+    }
+  }
   std::map<std::uint64_t, Open> open;
   std::vector<std::shared_ptr<TaskSession>> ended;
   {
@@ -37,6 +36,16 @@ TaskSessions::~TaskSessions() {
     ended.swap(ended_);
   }
   for (const auto& [number, each] : open) each.session->end();
+}
+
+TaskWelcome TaskSessions::welcome() const {
+  const std::string own = concat(parts_.task.device_prefix(), "/device:");
+  TaskWelcome welcome{parts_.task, cluster_.to_json().dump(), {own + "CPU:0"}, parts_.steps.text()};
+  for (const Device& device : default_devices()) {
+    if (device.type != DeviceType::kGpu) continue;
+    welcome.devices.push_back(concat(own, "GPU:", device.index));
+  }
+  return welcome;
 }
 
 void TaskSessions::take(std::shared_ptr<RpcCall> call) {
@@ -79,7 +88,7 @@ void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
            request.session);
     }
   }
-  call.reply(encode_nest(to_answer(welcome_())));
+  call.reply(encode_nest(to_answer(welcome())));
 }
 
 void TaskSessions::stay(const TaskRequest& request) {
@@ -99,13 +108,16 @@ std::shared_ptr<TaskSession> TaskSessions::find(const TaskRequest& request) cons
 }
 
 void TaskSessions::client_left(const RpcPeer& peer) {
-  const MutexLock lock(mutex_);
-  std::erase_if(open_, [&](auto& each) TUTTI_REQUIRES(mutex_) {
-    if (each.second.client != peer.client) return false;
-    each.second.session->end();
-    ended_.push_back(std::move(each.second.session));
-    return true;
-  });
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(open_, [&](auto& each) TUTTI_REQUIRES(mutex_) {
+      if (each.second.client != peer.client) return false;
+      each.second.session->end();
+      ended_.push_back(std::move(each.second.session));
+      return true;
+    });
+  }
+  left_();
 }
 
 bool TaskSessions::are_over() const {
@@ -118,42 +130,23 @@ TimePoint TaskSessions::stays_until() const {
   return stays_until_;
 }
 
-TaskPeers::TaskPeers(ClusterSpec cluster, Task self, ServerOptions options)
-    : cluster_(std::move(cluster)), self_(std::move(self)), options_(std::move(options)) {}
-
-std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
+std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   if (!cluster_.has_task(task)) {
-    fail(ErrorCode::kInvalidArgument, self_, ": no task '", task, "'; expected one of ", cluster_);
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": no task '", task, "'; expected one of ",
+         cluster_);
   }
-  std::shared_ptr<Peer> peer;
-  {
-    const MutexLock lock(mutex_);
-    auto& place = peers_[task];
-    if (place == nullptr) place = std::make_shared<Peer>();
-    peer = place;
-  }
-  const MutexLock lock(peer->connecting);
+  const MutexLock lock(connecting_);
+  std::shared_ptr<RpcClient>& peer = peers_[task];
   // A new session may ask before the old connection has found that the task is back.
-  if (peer->client == nullptr || !peer->client->takes_calls()) {
+  if (peer == nullptr || !peer->takes_calls()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
-        rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
-    client.connect_timeout = kConnectTimeout;
-    peer->client = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
+        rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
+    // The session has met all tasks already, so that one that is not there is gone.
+    client.connect_timeout = 2 * kServerPatience;
+    peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }
-  return peer->client;
-}
-
-void TaskPeers::fail_all(const Error& error) {
-  std::vector<std::shared_ptr<Peer>> peers;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [task, peer] : peers_) peers.push_back(peer);
-  }
-  for (const auto& peer : peers) {
-    const MutexLock lock(peer->connecting);
-    if (peer->client != nullptr) peer->client->fail_all(error);
-  }
+  return peer;
 }
 
 }  // namespace tutti::internal

@@ -18,37 +18,14 @@
 
 namespace tutti::internal {
 
-/// "/job:worker/replica:0/task:1/device:CPU:0", and the GPUs that this process may use.
-std::vector<std::string> devices_of_task(const Task& task);
-
-/// Connections, each opened when it is first asked for, and anew where the last one was given up.
-/// Threads: any.
-class TaskPeers {
- public:
-  TaskPeers(ClusterSpec cluster, Task self, ServerOptions options);
-  /// Throws as RpcClient::connect(), kInvalidArgument for a task that the cluster has not.
-  std::shared_ptr<RpcClient> to(const Task& task);
-  /// Ends all calls.
-  void fail_all(const Error& error);
-
- private:
-  struct Peer {
-    Mutex connecting;
-    std::shared_ptr<RpcClient> client;  // guarded by connecting
-  };
-  const ClusterSpec cluster_;
-  const Task self_;
-  const ServerOptions options_;
-  Mutex mutex_;
-  std::map<Task, std::shared_ptr<Peer>> peers_ TUTTI_GUARDED_BY(mutex_);
-};
-
 /// Opens sessions, hands requests to them, and ends those whose client has left. Threads: as
 /// RpcHandler.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `welcome`: what kOpen is answered with. `parts` refers to what outlives this object.
-  TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome);
+  /// `left`: called when a client has left. `store` outlives this object.
+  TaskSessions(
+      const ClusterSpec& cluster, const Task& self, const ServerOptions& options,
+      VariableStore& store, std::function<void()> left = [] {});
   ~TaskSessions() override;
 
   void take(std::shared_ptr<RpcCall> call) override;
@@ -66,9 +43,17 @@ class TaskSessions final : public RpcHandler {
   void open(RpcCall& call, const TaskRequest& request);
   void stay(const TaskRequest& request);
   std::shared_ptr<TaskSession> find(const TaskRequest& request) const;
+  TaskWelcome welcome() const;
+  /// The way to another task, opened when first asked for, and anew where the last one was given
+  /// up; one at a time, for tasks that are there answer at once.
+  std::shared_ptr<RpcClient> peer(const Task& task);
 
+  const ClusterSpec cluster_;
+  const ServerOptions options_;
   const TaskParts parts_;
-  const std::function<TaskWelcome()> welcome_;
+  const std::function<void()> left_;
+  Mutex connecting_;
+  std::map<Task, std::shared_ptr<RpcClient>> peers_ TUTTI_GUARDED_BY(connecting_);
   mutable Mutex mutex_;
   std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
   /// Their threads may still do something.

@@ -136,14 +136,14 @@ TEST(WorkerClocks, AHeldReadEndsWithItsOwnerOrTheServer) {
   std::shared_ptr<PendingAnswers> left;
   int num_answered = 0;
   {
-    Job job(2);
-    job.say(0, Event::kJoin), job.say(1, Event::kJoin);
-    job.say(0, Event::kAdvance, 10);
+    Job job(3);
+    for (const int worker : {0, 1, 2}) job.say(worker, Event::kJoin);
+    job.say(0, Event::kAdvance, 10), job.say(2, Event::kAdvance, 10);
     left = job.read(0);
     constexpr std::uint64_t kOwner = 77;
-    job.store.apply(job.clients[0].batch({ReadShard{whole("w", {}).id()}}), kOwner,
+    job.store.apply(job.clients[2].batch({ReadShard{whole("w", {}).id()}}), kOwner,
                     [&](const internal::BatchResult&) { ++num_answered; });
-    job.store.drop_reads_of(kOwner);
+    job.store.owner_left(kOwner);
     job.say(1, Event::kAdvance, 1);
     EXPECT_FALSE(left->is_ready());
   }

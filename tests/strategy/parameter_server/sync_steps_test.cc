@@ -238,7 +238,7 @@ TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
   };
   job.store.apply(job.clients[0].batch({ReadShard{job.id, 0, 1}}), 5, count);
   job.store.apply(job.clients[0].batch({ReadShard{job.id, 0, 1}}), 6, count);
-  job.store.drop_reads_of(5);
+  job.store.owner_left(5);
   EXPECT_EQ(num_done, 0);
   job.store.fail_waiting_reads(Error(ErrorCode::kAborted, "worker 1 died"));
   EXPECT_EQ(num_done, 1);
