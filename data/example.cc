@@ -19,9 +19,9 @@ namespace tutti {
 
 namespace {
 
-// The few parts of protobuf's wire format that this needs.
-
-enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+using internal::put_bytes;
+using internal::put_varint;
+using internal::WireType;
 
 struct WireTag {
   std::uint32_t field = 0;
@@ -114,19 +114,6 @@ class WireReader {
   std::size_t first_offset_;
   std::size_t place_ = 0;
 };
-
-// Appending to a message.
-
-void put_varint(std::string& message, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
-  message.push_back(static_cast<char>(value));
-}
-
-void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
-  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(WireType::kBytes));
-  put_varint(message, bytes.size());
-  message += bytes;
-}
 
 // The messages.
 

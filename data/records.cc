@@ -115,12 +115,7 @@ void TFRecordWriter::write(std::string_view record) {
     fail(ErrorCode::kFailedPrecondition, "TFRecordWriter::write: '", path_,
          "' is closed; expected write() before close()");
   }
-  std::string length;
-  internal::put_little_endian(length, std::uint64_t{record.size()});
-  bytes_ += length;
-  internal::put_little_endian(bytes_, masked_crc32c(length));
-  bytes_ += record;
-  internal::put_little_endian(bytes_, masked_crc32c(record));
+  internal::put_record(bytes_, record);
 }
 
 void TFRecordWriter::close() {
