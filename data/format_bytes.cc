@@ -2,11 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/format_bytes.h"
 
+#include <algorithm>
 #include <span>
 
 #include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
+
+void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
+  if (size == 1) return;
+  for (std::size_t i = 0; i < bytes; i += size) std::reverse(data + i, data + i + size);
+}
 
 std::uint32_t masked_crc32c(std::string_view bytes) {
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes)));

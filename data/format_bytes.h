@@ -31,6 +31,9 @@ void put_little_endian(std::string& bytes, Number number) {
   }
 }
 
+/// Turns the bytes of each element of `size` bytes round: big-endian numbers.
+void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
+
 // TFRecord files. A record is its length (8 bytes), the masked sum of these, the data and its
 // masked sum.
 

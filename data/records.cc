@@ -31,11 +31,6 @@ std::string read_unpacked(const std::string& path, const TFRecordOptions& option
       options.limits);
 }
 
-Tensor tensor_of(std::string_view record) {
-  const Shape shape{static_cast<std::int64_t>(record.size())};
-  return Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(record)));
-}
-
 class TFRecords : public internal::FileElements {
  public:
   TFRecords(const std::string& path, const TFRecordOptions& options)
@@ -44,7 +39,7 @@ class TFRecords : public internal::FileElements {
   std::optional<Element> next() override {
     const auto record = parser_.next();
     if (!record) return std::nullopt;
-    return Element({tensor_of(*record)});
+    return Element({internal::tensor_of_bytes(*record)});
   }
   std::int64_t skip(std::int64_t count) override { return parser_.skip(count); }
 
@@ -137,6 +132,11 @@ Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options
       "tfrecord_dataset");
 }
 
+Tensor internal::tensor_of_bytes(std::string_view bytes) {
+  const Shape shape{static_cast<std::int64_t>(bytes.size())};
+  return Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(bytes)));
+}
+
 std::string_view bytes_of(const Tensor& record) {
   const auto bytes = record.host_span<std::uint8_t>();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -165,7 +165,7 @@ class FixedLengthRecords : public internal::FileElements {
       fail_truncated(file_.offset(), layout_.record, got);  // the file has shrunk
     }
     --left_;
-    return Element({tensor_of(record)});
+    return Element({internal::tensor_of_bytes(record)});
   }
 
   std::int64_t skip(std::int64_t count) override {

@@ -90,16 +90,11 @@ namespace {
 
 constexpr const char* kKeyName = "__key__";
 
-Tensor tensor_of(const std::string& bytes) {
-  return Tensor::from_bytes({static_cast<std::int64_t>(bytes.size())}, DType::kUInt8,
-                            std::as_bytes(std::span(bytes)));
-}
-
 Element element_of(const TarSample& sample) {
-  std::vector<Tensor> tensors = {tensor_of(sample.key)};
+  std::vector<Tensor> tensors = {internal::tensor_of_bytes(sample.key)};
   std::vector<std::string> names = {kKeyName};
   for (const auto& [extension, bytes] : sample.files) {
-    tensors.push_back(tensor_of(bytes));
+    tensors.push_back(internal::tensor_of_bytes(bytes));
     names.push_back(extension);
   }
   return Element(std::move(tensors), std::move(names));
