@@ -6,7 +6,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/core/enum_names.h"
+#include "tutti/core/names.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"

@@ -7,7 +7,7 @@
 
 #include "tutti/checkpoint/run_folder.h"
 #include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/core/enum_names.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/enum_names.h"
+#include "tutti/core/names.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/forwarding_source.h"
 

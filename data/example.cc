@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "tutti/core/names.h"
 #include "tutti/data/format_bytes.h"
 
 namespace tutti {
@@ -325,8 +326,7 @@ Element element_of(const Example& example, const std::vector<FeatureSpec>& specs
     } else if (spec.default_value.defined()) {
       tensors.push_back(spec.default_value);
     } else {
-      std::vector<std::string> known;
-      for (const auto& [name, feature] : example) known.push_back(name);
+      const auto known = internal::names_of(example, [](const auto& each) { return each.first; });
       fail(ErrorCode::kNotFound, source, ": the example has no feature '", spec.name,
            "'; expected one of [", join(known), "]; try a default_value");
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/core/file.h"
+#include "tutti/core/names.h"
 #include "tutti/data/file_sequence.h"
 #include "tutti/data/forwarding_source.h"
 #include "tutti/data/records.h"
@@ -16,8 +17,7 @@ namespace tutti {
 const std::string& TarSample::at(const std::string& extension) const {
   const auto found = files.find(extension);
   if (found != files.end()) return found->second;
-  std::vector<std::string> known;
-  for (const auto& [name, bytes] : files) known.push_back(name);
+  const auto known = internal::names_of(files, [](const auto& file) { return file.first; });
   fail(ErrorCode::kNotFound, "TarSample: sample '", key, "' has no file '", extension,
        "'; expected one of [", join(known), "]");
 }

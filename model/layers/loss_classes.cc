@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
-#include "tutti/core/enum_names.h"
+#include "tutti/core/names.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -73,13 +73,7 @@ const std::vector<NamedLoss>& named_losses() {
 }
 
 const NamedLoss& find_loss(const std::string& name) {
-  std::vector<std::string> names;
-  for (const NamedLoss& entry : named_losses()) {
-    if (name == entry.name) return entry;
-    names.emplace_back(entry.name);
-  }
-  fail(ErrorCode::kInvalidArgument, "Loss: no loss is named '", name, "'; expected one of ",
-       join(names));
+  return internal::named_entry(named_losses(), &NamedLoss::name, name, "Loss", "loss");
 }
 
 std::string name_of(PlainFunction function) {
