@@ -6,7 +6,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/core/error.h"
+#include "tutti/core/names.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -17,32 +17,25 @@ namespace tutti {
 // Names of the options of variables, as tf spells them.
 
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization) {
-  switch (synchronization) {
-    case VariableSynchronization::kAuto:
-      return out << "AUTO";
-    case VariableSynchronization::kNone:
-      return out << "NONE";
-    case VariableSynchronization::kOnWrite:
-      return out << "ON_WRITE";
-    case VariableSynchronization::kOnRead:
-      return out << "ON_READ";
-  }
-  fail(ErrorCode::kInternal,
-       "VariableSynchronization: no such value: ", static_cast<int>(synchronization));
+  constexpr std::string_view kNames[] = {"AUTO", "NONE", "ON_WRITE", "ON_READ"};
+  return out << internal::name_in(kNames, synchronization, "VariableSynchronization");
 }
 
 std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation) {
-  switch (aggregation) {
-    case VariableAggregation::kNone:
-      return out << "NONE";
-    case VariableAggregation::kSum:
-      return out << "SUM";
-    case VariableAggregation::kMean:
-      return out << "MEAN";
-    case VariableAggregation::kOnlyFirstReplica:
-      return out << "ONLY_FIRST_REPLICA";
-  }
-  fail(ErrorCode::kInternal, "VariableAggregation: no such value: ", static_cast<int>(aggregation));
+  constexpr std::string_view kNames[] = {"NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"};
+  return out << internal::name_in(kNames, aggregation, "VariableAggregation");
+}
+
+std::ostream& operator<<(std::ostream& out, AssignOp op) {
+  constexpr std::string_view kNames[] = {"assign", "assign_add", "assign_sub"};
+  return out << internal::name_in(kNames, op, "AssignOp");
+}
+
+std::ostream& operator<<(std::ostream& out, ScatterOp op) {
+  constexpr std::string_view kNames[] = {"scatter_add",   "scatter_sub", "scatter_mul",
+                                         "scatter_div",   "scatter_min", "scatter_max",
+                                         "scatter_update"};
+  return out << internal::name_in(kNames, op, "ScatterOp");
 }
 
 namespace {
@@ -68,38 +61,6 @@ VariableOptions completed(VariableOptions options, DType dtype) {
 }
 
 }  // namespace
-
-std::ostream& operator<<(std::ostream& out, AssignOp op) {
-  switch (op) {
-    case AssignOp::kAssign:
-      return out << "assign";
-    case AssignOp::kAdd:
-      return out << "assign_add";
-    case AssignOp::kSubtract:
-      return out << "assign_sub";
-  }
-  fail(ErrorCode::kInternal, "AssignOp: no such value: ", static_cast<int>(op));
-}
-
-std::ostream& operator<<(std::ostream& out, ScatterOp op) {
-  switch (op) {
-    case ScatterOp::kAdd:
-      return out << "scatter_add";
-    case ScatterOp::kSubtract:
-      return out << "scatter_sub";
-    case ScatterOp::kMultiply:
-      return out << "scatter_mul";
-    case ScatterOp::kDivide:
-      return out << "scatter_div";
-    case ScatterOp::kMin:
-      return out << "scatter_min";
-    case ScatterOp::kMax:
-      return out << "scatter_max";
-    case ScatterOp::kUpdate:
-      return out << "scatter_update";
-  }
-  fail(ErrorCode::kInternal, "ScatterOp: no such value: ", static_cast<int>(op));
-}
 
 VariableStorage::VariableStorage(const Shape& shape, DType dtype, VariableOptions options,
                                  const void* owner)

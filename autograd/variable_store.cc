@@ -4,16 +4,9 @@
 
 #include <algorithm>
 
+#include "tutti/core/names.h"
+
 namespace tutti {
-namespace {
-
-std::string names_of(const std::vector<Variable>& variables) {
-  std::vector<std::string> names;
-  for (const Variable& variable : variables) names.push_back(variable.name());
-  return join(names);
-}
-
-}  // namespace
 
 Variable VariableStore::get(const std::string& name, const Shape& shape,
                             const Variable::Initializer& initializer, VariableOptions options) {
@@ -35,7 +28,7 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   }
   if (found == variables_.end()) {
     fail(ErrorCode::kNotFound, "VariableStore: there is no variable '", name,
-         "' to reuse; expected one of [", names_of(variables_),
+         "' to reuse; expected one of [", join(internal::names_of(variables_, &Variable::name)),
          "]; make it before reuse_variables()");
   }
   if (found->shape() != shape) {

@@ -74,12 +74,6 @@ void read_metadata(const std::string& path, const std::string& key, const std::s
   }
 }
 
-std::string checksum_of(const Tensor& tensor) {
-  Hasher hasher;
-  hasher.update(tensor.bytes());
-  return hasher.hex_digest();
-}
-
 /// Of everything but elements, whose checksums are among the metadata.
 std::string checksum_of(Metadata metadata, const std::map<std::string, Tensor>& tensors) {
   std::sort(metadata.begin(), metadata.end());
@@ -115,7 +109,7 @@ void require_checksums(const std::string& path, const Metadata& metadata,
   }
   for (const auto& [name, tensor] : tensors) {
     const std::string expected = find(metadata, concat(kTensorChecksumPrefix, name));
-    if (const std::string actual = checksum_of(tensor); actual != expected) {
+    if (const std::string actual = hash_of(tensor.bytes()); actual != expected) {
       fail(ErrorCode::kDataLoss, path, ": tensor '", name, "' is damaged; expected checksum ",
            expected, ", got ", actual);
     }
@@ -144,7 +138,7 @@ SafetensorsFile to_safetensors(const CheckpointFile& file) {
   for (const auto& [name, tensor] : file.tensors) {
     out.tensors.push_back({name, tensor.to(Device{})});
     out.metadata.emplace_back(concat(kTensorChecksumPrefix, name),
-                              checksum_of(out.tensors.back().value));
+                              hash_of(out.tensors.back().value.bytes()));
   }
   out.metadata.emplace_back(kChecksumKey, checksum_of(out.metadata, file.tensors));
   return out;

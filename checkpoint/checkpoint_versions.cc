@@ -7,7 +7,7 @@
 
 #include "tutti/checkpoint/run_folder.h"
 #include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
@@ -15,13 +15,6 @@ namespace {
 using internal::CheckpointFile;
 using internal::Folder;
 using internal::Manifest;
-
-Manifest manifest_of(const Folder& folder) {
-  std::optional<Manifest> manifest = internal::read_manifest(folder);
-  if (manifest) return std::move(*manifest);
-  fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "' has no ", internal::kManifestName,
-       ": it is no checkpoint, or one that was never finished; try another one");
-}
 
 bool is_folder(const std::string& path) {
   std::error_code error;
@@ -74,15 +67,8 @@ Json describe(const CheckpointFile& file, const std::string& path) {
 }  // namespace
 
 std::string_view to_string(VersionState state) {
-  switch (state) {
-    case VersionState::kWhole:
-      return "whole";
-    case VersionState::kUnfinished:
-      return "unfinished";
-    case VersionState::kDamaged:
-      return "damaged";
-  }
-  return "damaged";
+  constexpr std::string_view kNames[] = {"whole", "unfinished", "damaged"};
+  return internal::name_in(kNames, state, "VersionState");
 }
 
 std::vector<CheckpointVersion> list_checkpoints(const std::string& directory) {
@@ -100,7 +86,7 @@ std::vector<std::string> verify_checkpoint(const std::string& path) {
       return {};
     }
     const Folder folder = Folder::open(path);
-    return internal::find_damage(folder, manifest_of(folder));
+    return internal::find_damage(folder, internal::require_manifest(folder));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDataLoss) throw;
     return {error.message()};
@@ -109,7 +95,7 @@ std::vector<std::string> verify_checkpoint(const std::string& path) {
 
 Json describe_checkpoint(const std::string& path) {
   if (!is_folder(path)) return describe(internal::read_checkpoint(path), path);
-  return describe(manifest_of(Folder::open(path)), path);
+  return describe(internal::require_manifest(Folder::open(path)), path);
 }
 
 }  // namespace tutti

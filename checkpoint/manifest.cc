@@ -90,9 +90,7 @@ std::string format_manifest(const Manifest& manifest) {
   std::string text = to_json(manifest).dump(1);
   TUTTI_CHECK(text.ends_with("\n}"), "format_manifest: expected an indented object");
   text.resize(text.size() - 2);
-  Hasher hasher;
-  hasher.update(text);
-  return concat(text, kManifestTail, hasher.hex_digest(), kManifestEnd);
+  return concat(text, kManifestTail, hash_of(text), kManifestEnd);
 }
 
 void require_whole(const Manifest& manifest, const std::string& source) {
@@ -136,12 +134,11 @@ void require_checksum(std::string_view text, const std::string& source) {
          ": the manifest is cut or damaged; expected its checksum at the end of ", text.size(),
          " bytes, got something else");
   }
-  Hasher hasher;
-  hasher.update(text.substr(0, at));
+  const std::string actual = hash_of(text.substr(0, at));
   const std::string_view stated = text.substr(at + kManifestTail.size(), kChecksumDigits);
-  if (hasher.hex_digest() != stated) {
+  if (actual != stated) {
     fail(ErrorCode::kDataLoss, source, ": the manifest is damaged; expected checksum ", stated,
-         ", got ", hasher.hex_digest(), " of bytes 0 to ", at);
+         ", got ", actual, " of bytes 0 to ", at);
   }
 }
 

@@ -22,21 +22,13 @@ constexpr std::string_view kOf = "_of_";
 constexpr std::string_view kSave = ".save_";
 constexpr std::string_view kSuffix = ".safetensors";
 
-std::string checksum_of(std::string_view text) {
-  Hasher hasher;
-  hasher.update(text);
-  return hasher.hex_digest();
-}
-
 /// Writes and hashes a piece at a time, so that both passes find it in the cache.
 std::vector<std::string> write_chunks(FileWriter& writer, Hasher& file,
                                       std::span<const std::byte> bytes, std::size_t chunk_bytes) {
   std::vector<std::string> checksums;
   while (!bytes.empty()) {
     const auto chunk = bytes.first(std::min(bytes.size(), chunk_bytes));
-    Hasher hasher;
-    hasher.update(chunk);
-    checksums.push_back(hasher.hex_digest());
+    checksums.push_back(hash_of(chunk));
     file.update(chunk);
     writer.write(chunk);
     bytes = bytes.subspan(chunk.size());
@@ -87,7 +79,7 @@ Manifest write_tensors(const Folder& folder, Manifest about,
   file.name = part_name(about.info.sequence);
   file.num_bytes = layout.num_bytes;
   file.head_bytes = layout.head.size();
-  file.head_checksum = checksum_of(layout.head);
+  file.head_checksum = hash_of(layout.head);
   about.tensors.clear();
   FileWriter writer = folder.create_file(file.name, file.num_bytes);
   writer.reserve();
@@ -171,13 +163,12 @@ class PartReader {
  private:
   bool compare(std::string_view bytes, const std::string& checksum, std::uint64_t offset,
                const std::string& what) {
-    Hasher hasher;
-    hasher.update(bytes);
-    if (hasher.hex_digest() == checksum) return true;
+    const std::string actual = hash_of(bytes);
+    if (actual == checksum) return true;
     damaged_ = true;
     report_(concat(reader_.path(), ": offset ", offset, ": ", what, " is damaged in bytes [",
                    offset, ", ", offset + bytes.size(), "); expected checksum ", checksum, ", got ",
-                   hasher.hex_digest()));
+                   actual));
     return false;
   }
 
@@ -271,27 +262,30 @@ void require_files(const Folder& folder, const Manifest& manifest) {
   }
 }
 
-CheckpointFile read_version(const Folder& folder) {
+Manifest require_manifest(const Folder& folder) {
   std::optional<Manifest> manifest = read_manifest(folder);
-  if (!manifest) {
-    fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "' has no ", kManifestName,
-         ": it is no checkpoint, or one that was never finished; try another one");
-  }
-  require_files(folder, *manifest);  // before memory is asked for
+  if (manifest) return std::move(*manifest);
+  fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "' has no ", kManifestName,
+       ": it is no checkpoint, or one that was never finished; try another one");
+}
+
+CheckpointFile read_version(const Folder& folder) {
+  Manifest manifest = require_manifest(folder);
+  require_files(folder, manifest);  // before memory is asked for
   Destinations destinations;
-  for (const ManifestTensor& tensor : manifest->tensors) {
+  for (const ManifestTensor& tensor : manifest.tensors) {
     destinations.emplace(tensor.name, MutableTensor(tensor.shape, tensor.dtype, Device{}));
   }
   const Report refuse = [](std::string problem) {
     throw Error(ErrorCode::kDataLoss, std::move(problem));
   };
-  for (std::size_t i = 0; i < manifest->files.size(); ++i) {
-    PartReader(folder, *manifest, i, destinations, refuse).read();
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    PartReader(folder, manifest, i, destinations, refuse).read();
   }
   CheckpointFile file;
   for (auto& [name, tensor] : destinations) file.tensors[name] = tensor.freeze();
-  file.states = std::move(manifest->states);
-  file.info = std::move(manifest->info);
+  file.states = std::move(manifest.states);
+  file.info = std::move(manifest.info);
   file.info.path = folder.path();
   return file;
 }

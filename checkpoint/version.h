@@ -35,6 +35,8 @@ void commit_version(const Folder& folder, const Manifest& manifest);
 /// Nothing when the folder has no manifest: it was never committed. Throws kDataLoss for a damaged
 /// one, kUnimplemented for a later format.
 std::optional<Manifest> read_manifest(const Folder& folder);
+/// The same; throws kNotFound where there is none.
+Manifest require_manifest(const Folder& folder);
 
 /// Throws kDataLoss unless every file is there and has its size.
 void require_files(const Folder& folder, const Manifest& manifest);

@@ -42,19 +42,16 @@ set(TUTTI_MISSING_PACKAGES "")
 set(TUTTI_MISSING_NAMES "")
 set(TUTTI_DEPENDENCY_ROWS "")
 find_package(Threads REQUIRED)
-tutti_dependency(NAME fmt PACKAGE fmt APT libfmt-dev GIVES "text formatting of the log" MODE REQUIRED)
 tutti_dependency(NAME spdlog PACKAGE spdlog APT libspdlog-dev GIVES "the log" MODE REQUIRED)
-tutti_dependency(NAME nlohmann-json PACKAGE nlohmann_json APT nlohmann-json3-dev GIVES "reading JSON"
-                 MODE REQUIRED)
+tutti_dependency(NAME nlohmann-json PACKAGE nlohmann_json APT nlohmann-json3-dev GIVES "JSON" MODE REQUIRED)
 tutti_dependency(NAME CLI11 PACKAGE CLI11 APT libcli11-dev GIVES "command-line flags" MODE REQUIRED)
 tutti_dependency(NAME xxHash PACKAGE XXHASH HEADER xxhash.h APT libxxhash-dev
                  GIVES "hashes of weights and files" MODE REQUIRED)
+tutti_dependency(NAME ISA-L PACKAGE ISAL APT libisal-dev GIVES "checksums of messages and records" MODE REQUIRED)
+tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "compressed data files" MODE REQUIRED)
 tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
                  GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN})
-tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "reading .gz data files" MODE ${TUTTI_ZLIB})
-set(tutti_zlib_found ${ZLIB_FOUND})
 tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG})
-set(ZLIB_FOUND ${tutti_zlib_found})  # FindPNG looks for zlib, also where TUTTI_ZLIB is OFF
 tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG})
 tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev"
                  GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC})

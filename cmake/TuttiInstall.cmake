@@ -22,4 +22,4 @@ configure_package_config_file(cmake/tuttiConfig.cmake.in ${CMAKE_BINARY_DIR}/tut
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/tuttiConfig.cmake ${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
-              cmake/FindDNNL2.cmake cmake/FindGRPCCPP.cmake DESTINATION ${package_folder})
+              cmake/FindDNNL2.cmake cmake/FindGRPCCPP.cmake cmake/FindISAL.cmake DESTINATION ${package_folder})

@@ -2,7 +2,7 @@
 # Result: tests-not-built.txt in the build folder, a line per reason.
 file(WRITE ${CMAKE_BINARY_DIR}/tests-not-built.txt "")
 
-# tutti_tests_not_built("no zlib" data/gzip_*_test.cc gpu ...): folders and files below tests/. A script counts as one test.
+# tutti_tests_not_built("no libpng" data/png_*_test.cc gpu ...): folders and files below tests/. A script counts as one test.
 function(tutti_tests_not_built reason)
   set(count 0)
   foreach(place IN LISTS ARGN)

@@ -2,42 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/error.h"
 
+#include <iterator>
 #include <utility>
 
 namespace tutti {
 
 std::string_view to_string(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kOk:
-      return "OK";
-    case ErrorCode::kCancelled:
-      return "CANCELLED";
-    case ErrorCode::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case ErrorCode::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case ErrorCode::kNotFound:
-      return "NOT_FOUND";
-    case ErrorCode::kAlreadyExists:
-      return "ALREADY_EXISTS";
-    case ErrorCode::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case ErrorCode::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case ErrorCode::kAborted:
-      return "ABORTED";
-    case ErrorCode::kOutOfRange:
-      return "OUT_OF_RANGE";
-    case ErrorCode::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case ErrorCode::kInternal:
-      return "INTERNAL";
-    case ErrorCode::kUnavailable:
-      return "UNAVAILABLE";
-    case ErrorCode::kDataLoss:
-      return "DATA_LOSS";
-  }
-  return "UNKNOWN";
+  // 2 and 7 are codes of gRPC alone.
+  constexpr std::string_view kNames[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",       "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "UNKNOWN",       "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED", "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS"};
+  const auto index = static_cast<std::size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "UNKNOWN";
 }
 
 Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}

@@ -25,27 +25,17 @@ Number parse_number(const std::string& name, const std::string& text, const char
   return number;
 }
 
-std::vector<std::string> names_of_flags(const CLI::App& app) {
+/// Of flags or of commands.
+template <class Part>
+std::string names_of(const std::vector<Part*>& parts) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-  return names;
-}
-
-std::vector<std::string> names_of_commands(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-  return names;
+  for (const Part* part : parts) names.push_back(part->get_name());
+  return join(names);
 }
 
 }  // namespace
 
 struct Flags::Impl {
-  struct Command {
-    CLI::App* app;
-    std::function<int()> body;
-    std::unique_ptr<Impl> own;  // with the commands below this one
-  };
-
   /// A flag with one value; the last one on the line counts.
   void add_value(const std::string& name, const std::string& default_text, const std::string& help,
                  const char* type, std::function<void(const std::string&)> assign) {
@@ -56,8 +46,8 @@ struct Flags::Impl {
 
   /// The deepest sub-command that the line named: the one that an error is about.
   const Impl& active() const {
-    for (const Command& command : commands) {
-      if (command.app->parsed()) return command.own->active();
+    for (const auto& command : commands) {
+      if (command->app->parsed()) return command->active();
     }
     return *this;
   }
@@ -70,37 +60,34 @@ struct Flags::Impl {
   int report_unknown(const std::string& word) const {
     const Impl& asked = active();
     if (!word.starts_with("-") && !asked.commands.empty()) {
-      return report(concat("unknown command '", word, "'; expected one of ",
-                           join(names_of_commands(*asked.app))));
+      return report(
+          concat("unknown command '", word, "'; expected one of ", asked.names_of_commands()));
     }
     if (!word.starts_with("-")) {
       return report(concat("unexpected argument '", word, "'; expected flags only; try --help"));
     }
     return report(
-        concat("unknown flag ", word, "; expected one of ", join(names_of_flags(*asked.app))));
+        concat("unknown flag ", word, "; expected one of ", names_of(asked.app->get_options())));
   }
+
+  std::string names_of_commands() const { return names_of(app->get_subcommands(nullptr)); }
 
   int run_command() const {
     if (commands.empty()) return -1;
-    for (const Impl* at = this; !at->commands.empty();) {
-      const auto named = std::ranges::find_if(
-          at->commands, [](const Command& command) { return command.app->parsed(); });
-      if (named == at->commands.end()) break;
-      if (named->own->commands.empty()) return named->body();
-      at = named->own.get();
-    }
-    return report(
-        concat("no command given; expected one of ", join(names_of_commands(*active().app))));
+    const Impl& asked = active();
+    if (asked.commands.empty()) return asked.body();
+    return report(concat("no command given; expected one of ", asked.names_of_commands()));
   }
 
   void allow_extras() {
     app->allow_extras();
-    for (const Command& command : commands) command.own->allow_extras();
+    for (const auto& command : commands) command->allow_extras();
   }
 
   std::unique_ptr<CLI::App> owned;  // of the program; a sub-command's App belongs to its parent
   CLI::App* app = nullptr;
-  std::vector<Command> commands;
+  std::function<int()> body;                    // of a sub-command
+  std::vector<std::unique_ptr<Impl>> commands;  // below this one
 };
 
 Flags::Flags(std::string description) : impl_(std::make_unique<Impl>()) {
@@ -160,11 +147,11 @@ void Flags::add_command(const std::string& name, const std::string& help,
                         const std::function<void(Flags&)>& declare, std::function<int()> body) {
   auto impl = std::make_unique<Impl>();
   impl->app = impl_->app->add_subcommand(name, help);
+  impl->body = std::move(body);
   // What is declared lives in the App of the sub-command, which lives in ours.
   Flags flags(std::move(impl));
   declare(flags);
-  CLI::App* const app = flags.impl_->app;
-  impl_->commands.push_back({app, std::move(body), std::move(flags.impl_)});
+  impl_->commands.push_back(std::move(flags.impl_));
 }
 
 int Flags::parse(int argc, char** argv) {

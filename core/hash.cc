@@ -33,4 +33,12 @@ std::string Hasher::hex_digest() const {
   return text;
 }
 
+std::string hash_of(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.update(bytes);
+  return hasher.hex_digest();
+}
+
+std::string hash_of(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
+
 }  // namespace tutti

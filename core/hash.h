@@ -29,4 +29,8 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
+/// Hasher's digest of one piece.
+std::string hash_of(std::span<const std::byte> bytes);
+std::string hash_of(std::string_view text);
+
 }  // namespace tutti

@@ -3,13 +3,11 @@
 #include "tutti/core/json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tutti/core/error.h"
-#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {
@@ -111,112 +109,34 @@ void Json::push_back(Json value) {
   array->push_back(std::move(value));
 }
 
-// Text: strict, and doubles with the fewest digits that read back to the same bits.
+// Text, by nlohmann's writer.
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+using Written = nlohmann::ordered_json;
 
-class Writer {
- public:
-  Writer(std::string& out, int indent) : out_(out), indent_(indent) {}
-
-  void write(std::nullptr_t) { out_ += "null"; }
-  void write(bool value) { out_ += value ? "true" : "false"; }
-  void write(std::int64_t value) { write_number(value); }
-  void write(double value) {
-    if (!std::isfinite(value)) return write(nullptr);
-    const std::size_t begin = out_.size();
-    write_number(value);
-    // "3" would read back as an integer.
-    if (out_.find_first_of(".e", begin) == std::string::npos) out_ += ".0";
-  }
-
-  void write(const std::string& text) {
-    out_ += '"';
-    for (std::string_view rest = text; !rest.empty();) {
-      const std::size_t length = internal::utf8_length(rest);
-      if (length == 1) {
-        write_character(rest[0]);
-      } else {
-        out_ += length == 0 ? kReplacement : rest.substr(0, length);
-      }
-      rest.remove_prefix(length == 0 ? 1 : length);
-    }
-    out_ += '"';
-  }
-
-  void write(const Json::Array& array) {
-    write_list('[', ']', array, [this](const Json& element) { write_json(element); });
-  }
-
-  void write(const Json::Object& object) {
-    write_list('{', '}', object, [this](const Json::Member& member) {
-      write(member.first);
-      out_ += indent_ < 0 ? ":" : ": ";
-      write_json(member.second);
-    });
-  }
-
-  void write_json(const Json& json) {
-    json.visit([this](const auto& value) { write(value); });
-  }
-
- private:
-  template <class Number>
-  void write_number(Number value) {
-    char text[32];
-    out_.append(text, std::to_chars(text, text + sizeof(text), value).ptr);
-  }
-
-  void write_character(char c) {
-    constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
-    constexpr std::string_view kHex = "0123456789abcdef";
-    if (const std::size_t at = kEscaped.find(c); at != std::string_view::npos) {
-      out_ += '\\';
-      out_ += kLetters[at];
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out_ += "\\u00";
-      out_ += kHex[static_cast<unsigned char>(c) >> 4];
-      out_ += kHex[static_cast<unsigned char>(c) & 15];
+Written written(const Json& json) {
+  return json.visit([]<class Value>(const Value& value) -> Written {
+    if constexpr (std::is_same_v<Value, Json::Array>) {
+      Written::array_t elements;
+      for (const Json& element : value) elements.push_back(written(element));
+      return elements;
+    } else if constexpr (std::is_same_v<Value, Json::Object>) {
+      Written::object_t members;
+      // Past its own insertion, which looks through all members: names are unique already.
+      auto& list = static_cast<Written::object_t::Container&>(members);
+      for (const auto& [name, member] : value) list.emplace_back(name, written(member));
+      return members;
     } else {
-      out_ += c;
+      return value;
     }
-  }
-
-  template <class List, class WriteElement>
-  void write_list(char begin, char end, const List& list, WriteElement write_element) {
-    out_ += begin;
-    ++depth_;
-    bool first = true;
-    for (const auto& element : list) {
-      if (!first) out_ += ',';
-      first = false;
-      new_line();
-      write_element(element);
-    }
-    --depth_;
-    if (!first) new_line();
-    out_ += end;
-  }
-
-  void new_line() {
-    if (indent_ < 0) return;
-    out_ += '\n';
-    out_.append(static_cast<std::size_t>(indent_ * depth_), ' ');
-  }
-
-  std::string& out_;
-  int indent_;
-  int depth_ = 0;
-};
+  });
+}
 
 }  // namespace
 
 std::string Json::dump(int indent) const {
-  std::string out;
-  Writer(out, indent).write_json(*this);
-  return out;
+  return written(*this).dump(indent, ' ', false, Written::error_handler_t::replace);
 }
 
 // Reading, with nlohmann's lexer and parser feeding our values.

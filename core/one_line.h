@@ -13,9 +13,4 @@ namespace tutti {
 /// `most` bytes is cut between two characters and ends in "...".
 std::string one_line(std::string_view text, std::size_t most = 60);
 
-namespace internal {
-/// Length of the well-formed UTF-8 sequence at the front (Unicode table 3-7), or 0.
-std::size_t utf8_length(std::string_view text);
-}  // namespace internal
-
 }  // namespace tutti

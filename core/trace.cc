@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -41,30 +40,22 @@ std::string name_of_this_thread(pid_t thread) {
   return name;
 }
 
-std::string microseconds(Duration duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f",
-                std::chrono::duration<double, std::micro>(duration).count());
-  return text;
+double microseconds(Duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-std::string text_of(const TraceEvent& event, TimePoint origin) {
-  std::string text =
-      concat(R"({"name":")", event.name, R"(","cat":")", event.category, R"(","pid":1,"tid":)",
-             event.thread, R"(,"ts":)", microseconds(event.begin - origin));
-  if (event.duration) {
-    text += concat(R"(,"ph":"X","dur":)", microseconds(*event.duration));
-  } else {
-    text += R"(,"ph":"i","s":"t")";
-  }
-  text += R"(,"args":{)";
+Json json_of(const TraceEvent& event, TimePoint origin) {
+  Json json = Json::object();
+  json.set("name", event.name).set("cat", event.category).set("pid", 1).set("tid", event.thread);
+  json.set("ts", microseconds(event.begin - origin));
+  if (event.duration) json.set("ph", "X").set("dur", microseconds(*event.duration));
+  if (!event.duration) json.set("ph", "i").set("s", "t");
+  Json arguments = Json::object();
   for (std::size_t i = 0; i < event.num_arguments; ++i) {
-    text += concat(i ? "," : "", '"', event.arguments[i].key, "\":", event.arguments[i].number);
+    arguments.set(event.arguments[i].key, event.arguments[i].number);
   }
-  if (!event.label.empty()) {
-    text += concat(event.num_arguments ? "," : "", R"("label":)", Json(event.label).dump());
-  }
-  return text + "}}";
+  if (!event.label.empty()) arguments.set("label", event.label);
+  return json.set("args", std::move(arguments));
 }
 
 /// The one trace of the process. What is still recorded when the process ends is written then.
@@ -144,7 +135,7 @@ class Recorder {
       text += concat(",\n", R"({"name":"thread_name","ph":"M","pid":1,"tid":)", thread,
                      R"(,"args":{"name":)", Json(name).dump(), "}}");
     }
-    for (const TraceEvent& event : events) text += concat(",\n", text_of(event, origin_));
+    for (const TraceEvent& event : events) text += concat(",\n", json_of(event, origin_).dump());
     return text + "\n]}\n";
   }
 
@@ -179,22 +170,17 @@ void TraceSpan::begin(const char* name, const char* category, TraceArguments arg
 }
 
 void TraceSpan::end() noexcept {
-  TraceEvent event{name_, category_, {}, num_arguments_, "", begin_, Clock::system().now() - begin_,
-                   0};
-  std::copy_n(arguments_.begin(), num_arguments_, event.arguments.begin());
-  recorder().add(std::move(event));
+  recorder().add({name_, category_, arguments_, num_arguments_, "", begin_,
+                  Clock::system().now() - begin_, 0});
 }
 
 void trace_instant(const char* name, const char* category, std::string_view label,
                    TraceArguments arguments) {
   if (!trace_is_on()) return;
-  TraceEvent event;
-  event.name = name;
-  event.category = category;
+  TraceEvent event{name,         category, {}, 0, std::string(label), Clock::system().now(),
+                   std::nullopt, 0};
   event.num_arguments = std::min(arguments.size(), event.arguments.size());
   std::copy_n(arguments.begin(), event.num_arguments, event.arguments.begin());
-  event.label = label;
-  event.begin = Clock::system().now();
   recorder().add(std::move(event));
 }
 

@@ -11,54 +11,22 @@
 namespace tutti {
 namespace {
 
-enum class Rows { kKept, kUnknown };
-
-class AugmentSource : public internal::ForwardingSource {
- public:
-  AugmentSource(SourcePtr below, std::shared_ptr<const AugmentFunction> fn,
-                const AugmentOptions& options, Rows rows)
-      : ForwardingSource(std::move(below)), fn_(std::move(fn)), options_(options), rows_(rows) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    RandomKey key;
-    key.seed = options_.seed;
-    key.purpose = kAugmentPurpose;
-    key.a = epoch;
-    auto with_random = [fn = fn_, key](const Element& element, std::uint64_t number) {
-      RandomKey sample = key;
-      sample.b = number;
-      return (*fn)(element, SampleRandom(sample));
-    };
-    return internal::make_map(below().iterate(epoch), std::move(with_random),
-                              options_.num_parallel_calls);
-  }
-
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<AugmentSource>(std::move(below), fn_, options_, rows_);
-  }
-  std::optional<std::int64_t> batch_size() const override {
-    return rows_ == Rows::kKept ? below().batch_size() : std::nullopt;
-  }
-  std::optional<int> batch_depth() const override {
-    return rows_ == Rows::kKept ? below().batch_depth() : std::nullopt;
-  }
-
- private:
-  std::shared_ptr<const AugmentFunction> fn_;
-  AugmentOptions options_;
-  Rows rows_;
-};
+using internal::Rows;
 
 Dataset make_augmented(const Dataset& dataset, AugmentFunction fn, const AugmentOptions& options,
                        Rows rows) {
   internal::require_function(fn, "augment");
-  if (options.num_parallel_calls < 1) {
-    fail(ErrorCode::kInvalidArgument, "augment: expected num_parallel_calls of at least 1, got ",
-         options.num_parallel_calls);
-  }
-  return Dataset(std::make_shared<AugmentSource>(
-      dataset.shared_source(), std::make_shared<const AugmentFunction>(std::move(fn)), options,
-      rows));
+  auto of_epoch = [fn = std::make_shared<const AugmentFunction>(std::move(fn)),
+                   seed = options.seed](std::uint64_t epoch) -> internal::NumberedFunction {
+    return [fn, key = RandomKey{.seed = seed, .purpose = kAugmentPurpose, .a = epoch}](
+               const Element& element, std::uint64_t number) {
+      RandomKey sample = key;
+      sample.b = number;
+      return (*fn)(element, SampleRandom(sample));
+    };
+  };
+  return internal::map_numbered(dataset, std::move(of_epoch), options.num_parallel_calls, "augment",
+                                rows);
 }
 
 std::size_t component_number(const Element& element, const std::string& name) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/names.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/forwarding_source.h"
 
@@ -56,7 +57,7 @@ class ShardIterator : public internal::ForwardingIterator {
     foreign_ = count_ - 1;
   }
 
- private:
+ protected:
   std::int64_t count_;
   std::int64_t foreign_;  // elements of other shards before our next one
 };
@@ -98,21 +99,16 @@ SourcePtr with_files_of(const SourcePtr& source, int num_workers, int index) {
 }
 
 // Elements index, index + count, ... of a pass that has at least `count` elements, or none.
-class DataShardIterator : public internal::ForwardingIterator {
+class DataShardIterator : public ShardIterator {
  public:
   DataShardIterator(std::unique_ptr<ElementIterator> below, const Part& part)
-      : ForwardingIterator(std::move(below)),
-        count_(part.count),
-        index_(part.index),
-        foreign_(part.index) {}
+      : ShardIterator(std::move(below), part), index_(part.index) {}
 
   std::optional<Element> next() override {
     while (seen_ < count_) look_at_first_round();
     if (first_) return std::exchange(first_, std::nullopt);
     if (ended_) return std::nullopt;
-    below().skip(foreign_);
-    foreign_ = count_ - 1;
-    return below().next();
+    return ShardIterator::next();
   }
 
   void skip(std::int64_t count) override {
@@ -122,9 +118,7 @@ class DataShardIterator : public internal::ForwardingIterator {
       return;
     }
     // What is left out was handed out before, so that its round was looked at.
-    const std::int64_t later = internal::saturating_product(count - 1, count_);
-    below().skip(internal::saturating_sum(foreign_ + 1, later));
-    foreign_ = count_ - 1;
+    ShardIterator::skip(count);
     seen_ = count_;
   }
 
@@ -145,9 +139,7 @@ class DataShardIterator : public internal::ForwardingIterator {
     if (place == index_) first_ = std::move(element);
   }
 
-  std::int64_t count_;
   std::int64_t index_;
-  std::int64_t foreign_;   // elements of other workers before our next one
   std::int64_t seen_ = 0;  // elements of the first round that were looked at
   bool ended_ = false;
   std::optional<Element> first_;
@@ -186,17 +178,8 @@ AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
 }  // namespace
 
 std::string_view to_string(AutoShardPolicy policy) {
-  switch (policy) {
-    case AutoShardPolicy::kAuto:
-      return "AUTO";
-    case AutoShardPolicy::kFile:
-      return "FILE";
-    case AutoShardPolicy::kData:
-      return "DATA";
-    case AutoShardPolicy::kOff:
-      return "OFF";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"AUTO", "FILE", "DATA", "OFF"};
+  return internal::name_in(kNames, policy, "AutoShardPolicy");
 }
 
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy) {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "tutti/data/forwarding_source.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
 
@@ -109,41 +111,11 @@ Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
   return dims;
 }
 
-void copy_block(const std::byte* from, const Dims& from_dims, std::byte* to, const Dims& to_dims,
-                std::size_t axis, std::size_t element_bytes) {
-  if (axis == from_dims.size()) {
-    std::memcpy(to, from, element_bytes);
-    return;
-  }
-  std::size_t from_step = element_bytes;
-  std::size_t to_step = element_bytes;
-  for (std::size_t i = axis + 1; i < from_dims.size(); ++i) {
-    from_step *= static_cast<std::size_t>(from_dims[i]);
-    to_step *= static_cast<std::size_t>(to_dims[i]);
-  }
-  if (axis + 1 == from_dims.size()) {
-    const std::size_t bytes = static_cast<std::size_t>(from_dims[axis]) * element_bytes;
-    if (bytes > 0) std::memcpy(to, from, bytes);
-    return;
-  }
-  for (std::int64_t i = 0; i < from_dims[axis]; ++i) {
-    copy_block(from + static_cast<std::size_t>(i) * from_step, from_dims,
-               to + static_cast<std::size_t>(i) * to_step, to_dims, axis + 1, element_bytes);
-  }
-}
-
-Tensor padded(const Tensor& tensor, const Dims& dims, const Tensor& padding) {
-  const Shape shape{std::span<const std::int64_t>(dims)};
-  if (shape == tensor.shape()) return tensor;
-  MutableTensor larger(shape, tensor.dtype(), tensor.device());
-  const std::size_t size = size_of(tensor.dtype());
-  for (std::size_t at = 0; at < larger.num_bytes(); at += size) {
-    std::memcpy(larger.data() + at, padding.bytes().data(), size);
-  }
-  if (tensor.num_elements() > 0) {
-    copy_block(tensor.bytes().data(), dims_of(tensor.shape()), larger.data(), dims, 0, size);
-  }
-  return larger.freeze();
+Tensor padded(const Tensor& tensor, const Dims& dims, double padding) {
+  const NoDeviceScope elements_are_on_the_host;
+  Dims after = dims;
+  for (int i = 0; i < tensor.rank(); ++i) after[static_cast<std::size_t>(i)] -= tensor.shape()[i];
+  return pad(tensor, Dims(dims.size(), 0), after, padding);
 }
 
 struct Batching {
@@ -174,7 +146,7 @@ class BatchIterator : public internal::ForwardingIterator {
     }
     const bool incomplete = rows_.size() < size;
     if (rows_.empty() || (incomplete && drop_remainder_)) return std::nullopt;
-    if (padding_) return internal::stack_elements(pad(rows_), "Dataset::padded_batch");
+    if (padding_) return internal::stack_elements(with_padding(rows_), "Dataset::padded_batch");
     return internal::stack_elements(rows_, "Dataset::batch");
   }
 
@@ -183,14 +155,13 @@ class BatchIterator : public internal::ForwardingIterator {
   }
 
  private:
-  std::vector<Element> pad(const std::vector<Element>& rows) const {
+  std::vector<Element> with_padding(const std::vector<Element>& rows) const {
     std::vector<std::vector<Tensor>> tensors(rows.size());
     for (std::size_t component = 0; component < rows[0].size(); ++component) {
       const Dims dims = wanted_dims(rows, component);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const Tensor& tensor = rows[i][component];
-        tensors[i].push_back(
-            padded(tensor, dims, Tensor::scalar(padding_of(component), tensor.dtype())));
+        tensors[i].push_back(padded(tensor, dims, padding_of(component)));
       }
     }
     std::vector<Element> padded_rows;

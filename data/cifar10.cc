@@ -3,13 +3,14 @@
 #include "tutti/data/image_sets.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <utility>
 
 #include "tutti/data/input_file.h"
 #include "tutti/data/tar_reader.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -21,16 +22,6 @@ constexpr std::size_t kImageBytes = kPlaneBytes * kChannels;
 constexpr std::size_t kRecordBytes = 1 + kImageBytes;
 constexpr unsigned char kNumClasses = 10;
 
-ImageData make_data(MutableTensor images, MutableTensor labels) {
-  return {images.freeze(), labels.freeze()};
-}
-
-std::pair<MutableTensor, MutableTensor> allocate(std::int64_t rows) {
-  constexpr auto kSize = static_cast<std::int64_t>(kSide);
-  return {MutableTensor({rows, kSize, kSize, kChannels}, DType::kUInt8, Device{}),
-          MutableTensor({rows}, DType::kUInt8, Device{})};
-}
-
 void interleave_planes(const unsigned char* planes, std::uint8_t* image) {
   for (std::size_t pixel = 0; pixel < kPlaneBytes; ++pixel) {
     for (std::size_t channel = 0; channel < kChannels; ++channel) {
@@ -40,18 +31,13 @@ void interleave_planes(const unsigned char* planes, std::uint8_t* image) {
 }
 
 ImageData concatenate(const std::vector<ImageData>& parts) {
-  std::int64_t rows = 0;
-  for (const ImageData& part : parts) rows += part.labels.num_elements();
-  auto [images, labels] = allocate(rows);
-  std::byte* next_image = images.data();
-  std::byte* next_label = labels.data();
+  const NoDeviceScope they_are_on_the_host;
+  std::vector<Tensor> images, labels;
   for (const ImageData& part : parts) {
-    std::memcpy(next_image, part.images.bytes().data(), part.images.num_bytes());
-    std::memcpy(next_label, part.labels.bytes().data(), part.labels.num_bytes());
-    next_image += part.images.num_bytes();
-    next_label += part.labels.num_bytes();
+    images.push_back(part.images);
+    labels.push_back(part.labels);
   }
-  return make_data(std::move(images), std::move(labels));
+  return {concat(images, 0), concat(labels, 0)};
 }
 
 namespace fs = std::filesystem;
@@ -126,7 +112,10 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
          ": the file ends within a record; expected records of ", kRecordBytes, " bytes, got ",
          bytes.size() - rows * kRecordBytes, " bytes after ", rows, " records");
   }
-  auto [images, labels] = allocate(static_cast<std::int64_t>(rows));
+  constexpr auto kLength = static_cast<std::int64_t>(kSide);
+  const auto count = static_cast<std::int64_t>(rows);
+  const MutableTensor images({count, kLength, kLength, kChannels}, DType::kUInt8, Device{});
+  const MutableTensor labels({count}, DType::kUInt8, Device{});
   for (std::size_t row = 0; row < rows; ++row) {
     const auto* record = reinterpret_cast<const unsigned char*>(bytes.data()) + row * kRecordBytes;
     if (record[0] >= kNumClasses) {
@@ -137,7 +126,7 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
     labels.span<std::uint8_t>()[row] = record[0];
     interleave_planes(record + 1, images.span<std::uint8_t>().data() + row * kImageBytes);
   }
-  return make_data(std::move(images), std::move(labels));
+  return {images.freeze(), labels.freeze()};
 }
 
 ImageData read_cifar10_file(const std::string& path) {

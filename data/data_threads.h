@@ -14,9 +14,15 @@ namespace tutti::internal {
 /// handed out or left out by skip().
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
-/// Applies `fn` to the elements of `below`. One call at once: on the thread that calls next().
-std::unique_ptr<ElementIterator> make_map(std::unique_ptr<ElementIterator> below,
-                                          NumberedFunction fn, int num_parallel_calls);
+using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
+
+/// Whether a function gives as many rows as it gets: then what is known of batches stays known.
+enum class Rows { kKept, kUnknown };
+
+/// The elements of `dataset`, put through the function that `make` gives for the epoch. One call at
+/// once: on the thread that calls next(). Throws kInvalidArgument naming `who` for less.
+Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
+                     const char* who, Rows rows = Rows::kUnknown);
 
 /// Reads `below` on the thread that calls next(), applies `fn` on `num_threads` threads (started by
 /// the first next()) and yields the results in order. An exception of fn or of `below` comes out of

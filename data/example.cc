@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "tutti/core/names.h"
 #include "tutti/data/format_bytes.h"
 
 namespace tutti {
@@ -19,9 +20,9 @@ namespace tutti {
 
 namespace {
 
-// The few parts of protobuf's wire format that this needs.
-
-enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+using internal::put_bytes;
+using internal::put_varint;
+using internal::WireType;
 
 struct WireTag {
   std::uint32_t field = 0;
@@ -114,19 +115,6 @@ class WireReader {
   std::size_t first_offset_;
   std::size_t place_ = 0;
 };
-
-// Appending to a message.
-
-void put_varint(std::string& message, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
-  message.push_back(static_cast<char>(value));
-}
-
-void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
-  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(WireType::kBytes));
-  put_varint(message, bytes.size());
-  message += bytes;
-}
 
 // The messages.
 
@@ -338,8 +326,7 @@ Element element_of(const Example& example, const std::vector<FeatureSpec>& specs
     } else if (spec.default_value.defined()) {
       tensors.push_back(spec.default_value);
     } else {
-      std::vector<std::string> known;
-      for (const auto& [name, feature] : example) known.push_back(name);
+      const auto known = internal::names_of(example, [](const auto& each) { return each.first; });
       fail(ErrorCode::kNotFound, source, ": the example has no feature '", spec.name,
            "'; expected one of [", join(known), "]; try a default_value");
     }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/data/dataset.h"
@@ -20,6 +21,9 @@ class FileElements {
   /// Leaves out up to `count` elements; gives how many there were.
   virtual std::int64_t skip(std::int64_t count) = 0;
 };
+
+/// What a file or a record holds: uint8 [bytes]. The opposite of bytes_of() (records.h).
+Tensor tensor_of_bytes(std::string_view bytes);
 
 using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& path)>;
 

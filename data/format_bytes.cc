@@ -1,64 +1,46 @@
-// Checksums of file formats.
+// Bytes of file formats: those of protobuf, and records of TFRecord files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/format_bytes.h"
 
-#include <array>
-#include <cstddef>
+#include <algorithm>
 #include <span>
 
 #include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
 
-// Checksums of file formats; that of zip eight bytes a step ("slicing by 8").
-
-namespace {
-
-using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
-
-// Table k gives the remainder of a byte that k more bytes follow.
-constexpr Tables make_tables() {
-  constexpr std::uint32_t kPolynomial = 0xedb88320u;  // reflected
-  Tables tables{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
-    }
-    tables[0][byte] = crc;
-  }
-  for (std::size_t k = 1; k < tables.size(); ++k) {
-    for (std::size_t byte = 0; byte < 256; ++byte) {
-      const std::uint32_t before = tables[k - 1][byte];
-      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
-    }
-  }
-  return tables;
+void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
+  if (size == 1) return;
+  for (std::size_t i = 0; i < bytes; i += size) std::reverse(data + i, data + i + size);
 }
-
-constexpr Tables kZip = make_tables();
-
-}  // namespace
 
 std::uint32_t masked_crc32c(std::string_view bytes) {
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes)));
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-std::uint32_t crc32(std::string_view bytes) {
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-  std::size_t left = bytes.size();
-  std::uint32_t crc = 0xffffffffu;
-  for (; left >= 8; left -= 8, data += 8) {
-    std::uint32_t next = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      next ^= kZip[7 - i][(data[i] ^ (crc >> (8 * i))) & 0xff];
-      next ^= kZip[3 - i][data[4 + i]];
-    }
-    crc = next;
-  }
-  for (; left > 0; --left, ++data) crc = (crc >> 8) ^ kZip[0][(crc ^ *data) & 0xff];
-  return ~crc;
+void put_record(std::string& bytes, std::string_view record) {
+  std::string length;
+  put_little_endian(length, std::uint64_t{record.size()});
+  bytes += length;
+  put_little_endian(bytes, masked_crc32c(length));
+  bytes += record;
+  put_little_endian(bytes, masked_crc32c(record));
+}
+
+void put_varint(std::string& message, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+
+void put_tag(std::string& message, std::uint32_t field, WireType type) {
+  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(type));
+}
+
+void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
+  put_tag(message, field, WireType::kBytes);
+  put_varint(message, bytes.size());
+  message += bytes;
 }
 
 }  // namespace tutti::internal

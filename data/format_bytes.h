@@ -1,4 +1,4 @@
-// Bytes of file formats: little-endian numbers, and checksums.
+// Bytes of file formats: little-endian numbers, records of TFRecord files, fields of protobuf.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,11 +31,25 @@ void put_little_endian(std::string& bytes, Number number) {
   }
 }
 
-// Checksums of file formats: masked CRC-32C (TFRecord) and CRC-32 (zip).
+/// Turns the bytes of each element of `size` bytes round: big-endian numbers.
+void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
+
+// TFRecord files. A record is its length (8 bytes), the masked sum of these, the data and its
+// masked sum.
 
 /// TFRecord's masked form of CRC-32C (core/crc32c.h), which keeps checksums of checksums apart.
 std::uint32_t masked_crc32c(std::string_view bytes);
-/// CRC-32 (ISO 3309) of zip files.
-std::uint32_t crc32(std::string_view bytes);
+/// Appends a record of a TFRecord file.
+void put_record(std::string& bytes, std::string_view record);
+
+// The few parts of protobuf's wire format that Example and TensorBoard's events need.
+
+enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+/// Append to a message: a number, what stands in front of a field's value, a whole field of bytes
+/// or of a message.
+void put_varint(std::string& message, std::uint64_t value);
+void put_tag(std::string& message, std::uint32_t field, WireType type);
+void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes);
 
 }  // namespace tutti::internal

@@ -3,6 +3,7 @@
 #include "tutti/data/input_file.h"
 
 #include <sys/stat.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,10 +13,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/data/input_limits.h"
-
-#ifdef TUTTI_WITH_ZLIB
-#include <zlib.h>
-#endif
 
 namespace tutti::internal {
 
@@ -117,7 +114,11 @@ std::uint64_t InputFile::skip(std::uint64_t count) {
 
 bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
 
-#ifdef TUTTI_WITH_ZLIB
+std::uint32_t crc32(std::string_view bytes) {
+  const auto* data = reinterpret_cast<const Bytef*>(bytes.data());
+  return static_cast<std::uint32_t>(::crc32_z(0, data, bytes.size()));
+}
+
 namespace {
 
 int window_bits(DeflateFormat format) {
@@ -227,29 +228,6 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
   TUTTI_CHECK(status == Z_STREAM_END, "deflate: zlib ends with status ", status);
   return packed;
 }
-
-#else
-
-std::string gunzip(std::string_view, const std::string& source, const InputLimits&) {
-  fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no compressed files; expected a plain file, got a .gz file; try gunzip, "
-       "or apt-get install zlib1g-dev and build with TUTTI_ZLIB=ON");
-}
-
-std::string inflate_bytes(std::string_view, DeflateFormat, const std::string& source,
-                          const InputLimits&, std::size_t) {
-  fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no compressed data; expected plain data; try apt-get install "
-       "zlib1g-dev and build with TUTTI_ZLIB=ON");
-}
-
-std::string deflate_bytes(std::string_view, DeflateFormat) {
-  fail(ErrorCode::kUnimplemented,
-       "deflate: this build writes no compressed data; expected no compression; try apt-get "
-       "install zlib1g-dev and build with TUTTI_ZLIB=ON");
-}
-
-#endif
 
 std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits) {
   std::string bytes = read_file(path);

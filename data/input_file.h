@@ -21,7 +21,7 @@ bool is_gzip(std::string_view bytes);
 
 /// The content of a .gz file (of all its members). `source` names it in errors. Throws kDataLoss
 /// naming source and offset where the bytes are damaged or end early; kResourceExhausted beyond
-/// `limits`; kUnimplemented in a build without zlib.
+/// `limits`.
 std::string gunzip(std::string_view bytes, const std::string& source,
                    const InputLimits& limits = {});
 
@@ -33,8 +33,11 @@ enum class DeflateFormat { kGzip, kZlib, kRaw };
 std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
                           const InputLimits& limits = {}, std::size_t stated_bytes = SIZE_MAX);
 
-/// Packs `bytes`. Throws kUnimplemented in a build without zlib.
+/// Packs `bytes`.
 std::string deflate_bytes(std::string_view bytes, DeflateFormat format);
+
+/// CRC-32 (ISO 3309), as zip files have it.
+std::uint32_t crc32(std::string_view bytes);
 
 /// read_file(), unpacked when it is a .gz file.
 std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits = {});

@@ -11,7 +11,9 @@ namespace tutti {
 
 namespace {
 
+using internal::MakeFunction;
 using internal::NumberedFunction;
+using internal::Rows;
 
 class MapIterator : public internal::ForwardingIterator {
  public:
@@ -39,53 +41,54 @@ class MapIterator : public internal::ForwardingIterator {
 
 class MapSource : public internal::ForwardingSource {
  public:
-  MapSource(std::shared_ptr<const DatasetSource> below, NumberedFunction fn, int num_parallel_calls)
+  MapSource(SourcePtr below, MakeFunction make, int num_parallel_calls, Rows rows)
       : ForwardingSource(std::move(below)),
-        fn_(std::move(fn)),
-        num_parallel_calls_(num_parallel_calls) {}
+        make_(std::move(make)),
+        num_parallel_calls_(num_parallel_calls),
+        rows_(rows) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return internal::make_map(below().iterate(epoch), fn_, num_parallel_calls_);
+    if (num_parallel_calls_ == 1) {
+      return std::make_unique<MapIterator>(below().iterate(epoch), make_(epoch));
+    }
+    return internal::make_parallel_map(below().iterate(epoch), make_(epoch), num_parallel_calls_);
   }
   SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<MapSource>(std::move(below), fn_, num_parallel_calls_);
+    return std::make_shared<MapSource>(std::move(below), make_, num_parallel_calls_, rows_);
+  }
+  std::optional<std::int64_t> batch_size() const override {
+    return rows_ == Rows::kKept ? below().batch_size() : std::nullopt;
+  }
+  std::optional<int> batch_depth() const override {
+    return rows_ == Rows::kKept ? below().batch_depth() : std::nullopt;
   }
 
-  /// The function may change the rows, or make batches.
-  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
-  std::optional<int> batch_depth() const override { return std::nullopt; }
-
  private:
-  NumberedFunction fn_;
+  MakeFunction make_;
   int num_parallel_calls_;
+  Rows rows_;
 };
 
 }  // namespace
 
-namespace internal {
-
-std::unique_ptr<ElementIterator> make_map(std::unique_ptr<ElementIterator> below,
-                                          NumberedFunction fn, int num_parallel_calls) {
-  if (num_parallel_calls == 1) {
-    return std::make_unique<MapIterator>(std::move(below), std::move(fn));
+Dataset internal::map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
+                               const char* who, Rows rows) {
+  if (num_parallel_calls < 1) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected num_parallel_calls of at least 1, got ",
+         num_parallel_calls);
   }
-  return make_parallel_map(std::move(below), std::move(fn), num_parallel_calls);
+  return Dataset(std::make_shared<MapSource>(dataset.shared_source(), std::move(make),
+                                             num_parallel_calls, rows));
 }
-
-}  // namespace internal
 
 Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions options) const {
   internal::require_function(fn, "Dataset::map");
-  if (options.num_parallel_calls < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Dataset::map: expected num_parallel_calls of at least 1, got ",
-         options.num_parallel_calls);
-  }
   NumberedFunction of_element = [fn = std::move(fn)](const Element& element, std::uint64_t) {
     return fn(element);
   };
-  return Dataset(
-      std::make_shared<MapSource>(source_, std::move(of_element), options.num_parallel_calls));
+  return internal::map_numbered(
+      *this, [of_element](std::uint64_t) { return of_element; }, options.num_parallel_calls,
+      "Dataset::map");
 }
 
 // Elements that a predicate accepts, or those up to the first that it refuses.

@@ -9,8 +9,11 @@
 #include <filesystem>
 #include <vector>
 
+#include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/readers.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
@@ -84,18 +87,6 @@ std::size_t checked_data_bytes(const Shape& shape, DType dtype, const std::strin
   return size;
 }
 
-template <class Bits>
-void reverse_each(std::byte* data, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += sizeof(Bits)) {
-    std::reverse(data + i, data + i + sizeof(Bits));
-  }
-}
-
-void from_big_endian(std::byte* data, std::size_t bytes, DType dtype) {
-  if (size_of(dtype) == 4) reverse_each<std::uint32_t>(data, bytes);
-  if (size_of(dtype) == 8) reverse_each<std::uint64_t>(data, bytes);
-}
-
 }  // namespace
 
 Tensor parse_idx(std::string_view bytes, const std::string& source) {
@@ -121,7 +112,7 @@ Tensor parse_idx(std::string_view bytes, const std::string& source) {
   MutableTensor tensor(shape, dtype, Device{});
   if (expected > 0) {
     std::memcpy(tensor.data(), bytes.data() + header, expected);
-    from_big_endian(tensor.data(), expected, dtype);
+    internal::reverse_each(tensor.data(), expected, size_of(dtype));
   }
   return tensor.freeze();
 }
@@ -203,18 +194,12 @@ Tensor scaled_to_one(const Tensor& images) {
   return scaled.freeze();
 }
 
-Tensor as_int64(const Tensor& labels) {
-  MutableTensor wide(labels.shape(), DType::kInt64, labels.device());
-  const auto from = labels.host_span<std::uint8_t>();
-  const auto to = wide.span<std::int64_t>();
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = from[i];
-  return wide.freeze();
-}
-
 }  // namespace
 
 Dataset image_dataset(const ImageData& data) {
-  return Dataset::from_tensor_slices({scaled_to_one(data.images), as_int64(data.labels)});
+  const NoDeviceScope they_are_on_the_host;
+  return Dataset::from_tensor_slices(
+      {scaled_to_one(data.images), cast(data.labels, DType::kInt64)});
 }
 
 }  // namespace tutti

@@ -207,10 +207,6 @@ std::size_t data_bytes(const Header& header, const std::string& source) {
   return size;
 }
 
-void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
-  for (std::size_t i = 0; i < bytes; i += size) std::reverse(data + i, data + i + size);
-}
-
 // Element number i in C order stands at the sum of its indices times Fortran's strides.
 void copy_from_fortran_order(const char* from, MutableTensor& tensor) {
   const std::size_t size = size_of(tensor.dtype());
@@ -249,7 +245,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
   } else if (expected > 0) {
     std::memcpy(tensor.data(), data, expected);
   }
-  if (header.big_endian) reverse_each(tensor.data(), expected, size_of(header.dtype));
+  if (header.big_endian) internal::reverse_each(tensor.data(), expected, size_of(header.dtype));
   if (header.dtype == DType::kBool) {  // any other byte is no bool
     for (std::size_t i = 0; i < expected; ++i) {
       tensor.data()[i] = std::byte{tensor.data()[i] != std::byte{0}};

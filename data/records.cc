@@ -31,11 +31,6 @@ std::string read_unpacked(const std::string& path, const TFRecordOptions& option
       options.limits);
 }
 
-Tensor tensor_of(std::string_view record) {
-  const Shape shape{static_cast<std::int64_t>(record.size())};
-  return Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(record)));
-}
-
 class TFRecords : public internal::FileElements {
  public:
   TFRecords(const std::string& path, const TFRecordOptions& options)
@@ -44,7 +39,7 @@ class TFRecords : public internal::FileElements {
   std::optional<Element> next() override {
     const auto record = parser_.next();
     if (!record) return std::nullopt;
-    return Element({tensor_of(*record)});
+    return Element({internal::tensor_of_bytes(*record)});
   }
   std::int64_t skip(std::int64_t count) override { return parser_.skip(count); }
 
@@ -115,12 +110,7 @@ void TFRecordWriter::write(std::string_view record) {
     fail(ErrorCode::kFailedPrecondition, "TFRecordWriter::write: '", path_,
          "' is closed; expected write() before close()");
   }
-  std::string length;
-  internal::put_little_endian(length, std::uint64_t{record.size()});
-  bytes_ += length;
-  internal::put_little_endian(bytes_, masked_crc32c(length));
-  bytes_ += record;
-  internal::put_little_endian(bytes_, masked_crc32c(record));
+  internal::put_record(bytes_, record);
 }
 
 void TFRecordWriter::close() {
@@ -140,6 +130,11 @@ Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options
       std::move(paths),
       [options](const std::string& path) { return std::make_unique<TFRecords>(path, options); },
       "tfrecord_dataset");
+}
+
+Tensor internal::tensor_of_bytes(std::string_view bytes) {
+  const Shape shape{static_cast<std::int64_t>(bytes.size())};
+  return Tensor::from_bytes(shape, DType::kUInt8, std::as_bytes(std::span(bytes)));
 }
 
 std::string_view bytes_of(const Tensor& record) {
@@ -170,7 +165,7 @@ class FixedLengthRecords : public internal::FileElements {
       fail_truncated(file_.offset(), layout_.record, got);  // the file has shrunk
     }
     --left_;
-    return Element({tensor_of(record)});
+    return Element({internal::tensor_of_bytes(record)});
   }
 
   std::int64_t skip(std::int64_t count) override {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/core/file.h"
+#include "tutti/core/names.h"
 #include "tutti/data/file_sequence.h"
 #include "tutti/data/forwarding_source.h"
 #include "tutti/data/records.h"
@@ -16,8 +17,7 @@ namespace tutti {
 const std::string& TarSample::at(const std::string& extension) const {
   const auto found = files.find(extension);
   if (found != files.end()) return found->second;
-  std::vector<std::string> known;
-  for (const auto& [name, bytes] : files) known.push_back(name);
+  const auto known = internal::names_of(files, [](const auto& file) { return file.first; });
   fail(ErrorCode::kNotFound, "TarSample: sample '", key, "' has no file '", extension,
        "'; expected one of [", join(known), "]");
 }
@@ -90,16 +90,11 @@ namespace {
 
 constexpr const char* kKeyName = "__key__";
 
-Tensor tensor_of(const std::string& bytes) {
-  return Tensor::from_bytes({static_cast<std::int64_t>(bytes.size())}, DType::kUInt8,
-                            std::as_bytes(std::span(bytes)));
-}
-
 Element element_of(const TarSample& sample) {
-  std::vector<Tensor> tensors = {tensor_of(sample.key)};
+  std::vector<Tensor> tensors = {internal::tensor_of_bytes(sample.key)};
   std::vector<std::string> names = {kKeyName};
   for (const auto& [extension, bytes] : sample.files) {
-    tensors.push_back(tensor_of(bytes));
+    tensors.push_back(internal::tensor_of_bytes(bytes));
     names.push_back(extension);
   }
   return Element(std::move(tensors), std::move(names));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/core/text.h"
 #include "tutti/model/model.h"
 
@@ -41,8 +42,7 @@ bool Monitor::is_better(const Model& model, double value, double best, double mi
 
 std::optional<double> Monitor::value(const Logs& logs) const {
   if (logs.has(name_)) return logs.at(name_);
-  std::vector<std::string> names;
-  for (const auto& [name, value] : logs) names.push_back(name);
+  const auto names = names_of(logs, [](const auto& entry) { return entry.first; });
   log_warning_once(concat(who_, ": there is no value '", name_, "' to watch; there are ",
                           join(names), "; is validation_data missing?"));
   return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/model.h"
 
@@ -209,11 +210,10 @@ double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_gl
                                std::int64_t global_batch) {
   const auto found = rates_by_global_batch.find(global_batch);
   if (found != rates_by_global_batch.end()) return found->second;
-  std::string batches;
-  for (const auto& [batch, rate] : rates_by_global_batch)
-    batches += concat(batches.empty() ? "" : ", ", batch);
+  const auto batches = internal::names_of(
+      rates_by_global_batch, [](const auto& entry) { return std::to_string(entry.first); });
   fail(ErrorCode::kNotFound, "learning_rate_for_batch: no rate for a global batch of ",
-       global_batch, "; expected one of ", batches, "; try scaled_learning_rate()");
+       global_batch, "; expected one of ", join(batches), "; try scaled_learning_rate()");
 }
 
 }  // namespace tutti

@@ -1,11 +1,10 @@
 // TensorBoard event files: scalars and histograms over steps.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *record* (TFRecord's format) is the length (8 bytes), its masked CRC-32C (4), the bytes and
-// their masked CRC-32C (4), all little-endian. The bytes are a protocol buffer tensorflow.Event: 1
-// wall_time (double), 2 step (varint), 3 file_version (string), 5 summary; a summary holds values
-// (1), a value holds 1 tag (string) and 2 simple_value (float) or 5 histo. That holds, all double,
-// 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, and packed 6 the buckets' limits and 7 their counts.
+// A TFRecord file. Each record is a protocol buffer tensorflow.Event: 1 wall_time (double), 2 step
+// (varint), 3 file_version (string), 5 summary; a summary holds values (1), a value holds 1 tag
+// (string) and 2 simple_value (float) or 5 histo. That holds, all double, 1 min, 2 max, 3 num, 4
+// sum, 5 sum_squares, and packed 6 the buckets' limits and 7 their counts.
 #include "tutti/model/event_file.h"
 
 #include <unistd.h>
@@ -27,37 +26,18 @@
 namespace tutti {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);
+using internal::put_bytes;
+using internal::put_tag;
+using internal::WireType;
 
-template <class T>
-void append_raw(std::string& out, T value) {
-  char bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);
-  out.append(bytes, sizeof value);
-}
-
-void append_varint(std::string& out, std::uint64_t value) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out.push_back(static_cast<char>(value));
-}
-
-enum WireType : unsigned { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-void append_tag(std::string& out, unsigned field, WireType type) {
-  append_varint(out, field << 3 | type);
-}
-void append_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  append_tag(out, field, kBytes);
-  append_varint(out, bytes.size());
-  out.append(bytes);
+void put_double(std::string& bytes, double value) {
+  internal::put_little_endian(bytes, std::bit_cast<std::uint64_t>(value));
 }
 
 std::string new_event() {
   std::string event;
-  append_tag(event, 1, kFixed64);
-  append_raw(event, wall_time_seconds());
+  put_tag(event, 1, WireType::kFixed64);
+  put_double(event, wall_time_seconds());
   return event;
 }
 
@@ -101,8 +81,8 @@ Buckets fill_buckets(std::span<const double> values) {
   Buckets buckets;
   for (std::size_t i = 0; i < end; ++i) {
     if (counts[i] == 0.0 && counts[i + 1] == 0.0) continue;
-    append_raw(buckets.limits, limits[i]);
-    append_raw(buckets.counts, counts[i]);
+    put_double(buckets.limits, limits[i]);
+    put_double(buckets.counts, counts[i]);
   }
   return buckets;
 }
@@ -114,15 +94,16 @@ EventFileWriter::EventFileWriter(const std::string& directory) : path_(event_pat
   std::filesystem::create_directories(directory, ignored);
   file_.open(path_, std::ios::binary | std::ios::app);
   std::string event = new_event();
-  append_bytes(event, 3, "brain.Event:2");
+  put_bytes(event, 3, "brain.Event:2");
   write_record(event);
 }
 
 void EventFileWriter::scalar(std::string_view tag, std::int64_t step, double value) {
   std::string scalar_value;
-  append_bytes(scalar_value, 1, tag);
-  append_tag(scalar_value, 2, kFixed32);
-  append_raw(scalar_value, static_cast<float>(value));
+  put_bytes(scalar_value, 1, tag);
+  put_tag(scalar_value, 2, WireType::kFixed32);
+  internal::put_little_endian(scalar_value,
+                              std::bit_cast<std::uint32_t>(static_cast<float>(value)));
   write_summary(scalar_value, step);
 }
 
@@ -142,34 +123,31 @@ void EventFileWriter::histogram(std::string_view tag, std::int64_t step,
   unsigned field = 0;
   for (const double number : {values.empty() ? 0.0 : *lowest, values.empty() ? 0.0 : *highest,
                               static_cast<double>(values.size()), sum, sum_squares}) {
-    append_tag(histogram, ++field, kFixed64);
-    append_raw(histogram, number);
+    put_tag(histogram, ++field, WireType::kFixed64);
+    put_double(histogram, number);
   }
   const Buckets buckets = fill_buckets(values);
-  append_bytes(histogram, 6, buckets.limits);
-  append_bytes(histogram, 7, buckets.counts);
+  put_bytes(histogram, 6, buckets.limits);
+  put_bytes(histogram, 7, buckets.counts);
   std::string value;
-  append_bytes(value, 1, tag);
-  append_bytes(value, 5, histogram);
+  put_bytes(value, 1, tag);
+  put_bytes(value, 5, histogram);
   write_summary(value, step);
 }
 
 void EventFileWriter::write_summary(std::string_view value, std::int64_t step) {
   std::string summary;
-  append_bytes(summary, 1, value);
+  put_bytes(summary, 1, value);
   std::string event = new_event();
-  append_tag(event, 2, kVarint);
-  append_varint(event, static_cast<std::uint64_t>(step));
-  append_bytes(event, 5, summary);
+  put_tag(event, 2, WireType::kVarint);
+  internal::put_varint(event, static_cast<std::uint64_t>(step));
+  put_bytes(event, 5, summary);
   write_record(event);
 }
 
 void EventFileWriter::write_record(std::string_view event) {
   std::string record;
-  append_raw(record, static_cast<std::uint64_t>(event.size()));
-  append_raw(record, internal::masked_crc32c(record));
-  record.append(event);
-  append_raw(record, internal::masked_crc32c(event));
+  internal::put_record(record, event);
   const FileSizeLimitScope error_instead_of_signal;
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
   file_.flush();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
@@ -21,8 +22,7 @@ template <class Entries>
 auto& require_entry(Entries& entries, std::string_view who, std::string_view name) {
   auto* entry = find_entry(entries, name);
   if (!entry) {
-    std::vector<std::string> names;
-    for (const auto& each : entries) names.push_back(each.first);
+    const auto names = internal::names_of(entries, [](auto& each) { return each.first; });
     fail(ErrorCode::kNotFound, who, ": there is no value '", name, "'; expected one of ",
          names.empty() ? "(none)" : join(names));
   }
@@ -62,9 +62,7 @@ const std::vector<double>& History::at(std::string_view name) const {
 bool History::has(std::string_view name) const { return find_entry(values_, name) != nullptr; }
 
 std::vector<std::string> History::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, values] : values_) names.push_back(name);
-  return names;
+  return internal::names_of(values_, [](const auto& entry) { return entry.first; });
 }
 
 void History::append(std::int64_t epoch, const Logs& logs) {

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
@@ -343,9 +344,7 @@ LearningRate make_learning_rate(const std::string& name,
 }
 
 std::vector<std::string> learning_rate_schedule_names() {
-  std::vector<std::string> names;
-  for (const NamedSchedule& each : kNamedSchedules) names.emplace_back(each.name);
-  return names;
+  return internal::names_of(kNamedSchedules, &NamedSchedule::name);
 }
 
 }  // namespace tutti

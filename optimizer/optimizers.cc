@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tutti/core/names.h"
+
 namespace tutti {
 
 // Which optimizer, as a value: what Model::compile takes.
@@ -44,9 +46,7 @@ OptimizerSpec::OptimizerSpec(const std::string& name) {
 }
 
 std::vector<std::string> optimizer_names() {
-  std::vector<std::string> names;
-  for (const NamedSpec& each : kNamedSpecs) names.emplace_back(each.name);
-  return names;
+  return internal::names_of(kNamedSpecs, &NamedSpec::name);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,

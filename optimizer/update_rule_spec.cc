@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
@@ -98,19 +99,14 @@ Registry& registry() {
   return instance;
 }
 
-std::vector<std::string> names_of(const std::vector<Entry>& entries) {
-  std::vector<std::string> names;
-  for (const Entry& entry : entries) names.push_back(entry.first);
-  return names;
-}
-
 UpdateRuleFactory factory_of(const std::string& name) {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   const auto entry = std::ranges::find(all.entries, name, &Entry::first);
   if (entry == all.entries.end()) {
     fail(ErrorCode::kNotFound, "make_update_rule: there is no rule '", name, "'; expected one of ",
-         join(names_of(all.entries)), "; try register_update_rule() in every task");
+         join(internal::names_of(all.entries, &Entry::first)),
+         "; try register_update_rule() in every task");
   }
   return entry->second;
 }
@@ -177,7 +173,7 @@ void register_update_rule(const std::string& name, UpdateRuleFactory factory) {
 std::vector<std::string> registered_update_rules() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
-  return names_of(all.entries);
+  return internal::names_of(all.entries, &Entry::first);
 }
 
 }  // namespace tutti

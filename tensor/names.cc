@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "tutti/core/names.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/reduce_op.h"
@@ -51,11 +52,7 @@ static_assert(std::size(kOpNames) == static_cast<std::size_t>(OpId::kCount));
 
 }  // namespace
 
-std::string_view to_string(DType dtype) {
-  const auto index = static_cast<std::size_t>(dtype);
-  if (index < std::size(kDTypeNames)) return kDTypeNames[index];
-  fail(ErrorCode::kInternal, "DType: no such value: ", index);
-}
+std::string_view to_string(DType dtype) { return internal::name_in(kDTypeNames, dtype, "DType"); }
 
 DType parse_dtype(std::string_view name) {
   for (DType dtype : kAllDTypes) {
@@ -78,9 +75,7 @@ bool is_floating(DType dtype) {
 }
 
 std::string_view to_string(ReduceOp op) {
-  const auto index = static_cast<std::size_t>(op);
-  if (index < std::size(kReduceOpNames)) return kReduceOpNames[index];
-  fail(ErrorCode::kInternal, "ReduceOp: no such value: ", static_cast<int>(op));
+  return internal::name_in(kReduceOpNames, op, "ReduceOp");
 }
 
 ReduceOp parse_reduce_op(std::string_view text) {

@@ -20,7 +20,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 KNOTS = "tests/layering_knots.txt"
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
-ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h", "png.h", "jpeglib.h")
+ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "png.h", "jpeglib.h")
 
 
 # Headers of optional libraries stay in folders of one name: everything else builds without.

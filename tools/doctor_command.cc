@@ -39,16 +39,15 @@ struct BuildInfo {
   std::string_view build_type;
   std::string_view compiler;
   std::string_view onednn_version;
-  std::string_view zlib_version;
   std::string_view png_version;
   std::string_view jpeg_version;
   std::string_view sanitizers;
 };
 
 // What the configuration step told the compiler (tools/CMakeLists.txt).
-constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,   TUTTI_COMPILER,
-                           TUTTI_ONEDNN_VERSION, TUTTI_ZLIB_VERSION, TUTTI_PNG_VERSION,
-                           TUTTI_JPEG_VERSION,   TUTTI_SANITIZERS};
+constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,  TUTTI_COMPILER,
+                           TUTTI_ONEDNN_VERSION, TUTTI_PNG_VERSION, TUTTI_JPEG_VERSION,
+                           TUTTI_SANITIZERS};
 
 constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
 
@@ -99,7 +98,6 @@ std::vector<Finding> inspect_build() {
                       concat(kBuild.version, ", ", kBuild.build_type, ", ", kBuild.compiler), ""});
   findings.push_back(
       optional_library("oneDNN", kBuild.onednn_version, "slow kernels", "libdnnl-dev"));
-  findings.push_back(optional_library("zlib", kBuild.zlib_version, "no .gz files", "zlib1g-dev"));
   findings.push_back(
       optional_library("libpng", kBuild.png_version, "no PNG pictures", "libpng-dev"));
   findings.push_back(

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 
-build=(cmake ninja-build g++ libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libdnnl-dev
+build=(cmake ninja-build g++ libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libisal-dev libdnnl-dev
        zlib1g-dev libpng-dev libjpeg-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
        libopenmpi-dev openmpi-bin)
 data=(dataset-fashion-mnist)

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "tutti/core/names.h"
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -44,13 +45,8 @@ const std::vector<ActivationFunction>& activation_table() {
 
 ActivationFunction find_activation(std::string_view name) {
   if (name.empty()) return activation_table().front();
-  std::vector<std::string> names;
-  for (const ActivationFunction& function : activation_table()) {
-    if (function.name == name) return function;
-    names.push_back(function.name);
-  }
-  fail(ErrorCode::kInvalidArgument, "activation: no function is named '", name,
-       "'; expected one of ", join(names));
+  return internal::named_entry(activation_table(), &ActivationFunction::name, name, "activation",
+                               "function");
 }
 
 // Activations as layers of their own.

@@ -33,14 +33,6 @@ Conv2dOptions convolution(Size2D strides, Size2D dilation, Padding padding,
   return options;
 }
 
-void require_sizes(Size2D kernel, Size2D strides, Size2D dilation, std::int64_t channels,
-                   std::string_view who) {
-  internal::require_positive(kernel, who, "kernel size");
-  internal::require_positive(strides, who, "stride");
-  internal::require_positive(dilation, who, "dilation rate");
-  internal::require_positive(channels, who, "number of filters");
-}
-
 void require_groups(std::int64_t filters, std::int64_t groups, std::string_view who) {
   if (groups > 0 && filters % groups == 0) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected groups that divide the ", filters,
@@ -68,13 +60,7 @@ Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
 // The two-dimensional convolution layer.
 
 Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
-    : LayerOf(options.name, options.input_shape),
-      filters_(filters),
-      kernel_size_(kernel_size),
-      options_(std::move(options)),
-      padding_(internal::parse_padding(options_.padding, "Conv2D")),
-      activation_(find_activation(options_.activation)) {
-  require_sizes(kernel_size, options_.strides, options_.dilation_rate, filters, "Conv2D");
+    : LayerOf("Conv2D", filters, kernel_size, std::move(options)) {
   require_groups(filters, options_.groups, "Conv2D");
 }
 
@@ -100,14 +86,7 @@ Tensor Conv2D::call(const Tensor& input, CallContext) const {
 // Depthwise, separable and transposed convolution of images.
 
 DepthwiseConv2D::DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options)
-    : LayerOf(options.name, options.input_shape),
-      kernel_size_(kernel_size),
-      options_(std::move(options)),
-      padding_(internal::parse_padding(options_.padding, "DepthwiseConv2D")),
-      activation_(find_activation(options_.activation)) {
-  require_sizes(kernel_size, options_.strides, options_.dilation_rate, options_.depth_multiplier,
-                "DepthwiseConv2D");
-}
+    : LayerOf("DepthwiseConv2D", options.depth_multiplier, kernel_size, options) {}
 
 Shape DepthwiseConv2D::build(const Shape& input) {
   internal::require_image(input, "DepthwiseConv2D");
@@ -130,14 +109,8 @@ Tensor DepthwiseConv2D::call(const Tensor& input, CallContext) const {
 
 SeparableConv2D::SeparableConv2D(std::int64_t filters, Size2D kernel_size,
                                  SeparableConv2DOptions options)
-    : LayerOf(options.name, options.input_shape),
-      filters_(filters),
-      kernel_size_(kernel_size),
-      options_(std::move(options)),
-      padding_(internal::parse_padding(options_.padding, "SeparableConv2D")),
-      activation_(find_activation(options_.activation)) {
-  require_sizes(kernel_size, options_.strides, options_.dilation_rate,
-                std::min(filters, options_.depth_multiplier), "SeparableConv2D");
+    : LayerOf("SeparableConv2D", filters, kernel_size, std::move(options)) {
+  internal::require_positive(options_.depth_multiplier, "SeparableConv2D", "number of filters");
 }
 
 Shape SeparableConv2D::build(const Shape& input) {
@@ -166,14 +139,7 @@ Tensor SeparableConv2D::call(const Tensor& input, CallContext) const {
 
 Conv2DTranspose::Conv2DTranspose(std::int64_t filters, Size2D kernel_size,
                                  Conv2DTransposeOptions options)
-    : LayerOf(options.name, options.input_shape),
-      filters_(filters),
-      kernel_size_(kernel_size),
-      options_(std::move(options)),
-      padding_(internal::parse_padding(options_.padding, "Conv2DTranspose")),
-      activation_(find_activation(options_.activation)) {
-  require_sizes(kernel_size, options_.strides, options_.dilation_rate, filters, "Conv2DTranspose");
-}
+    : LayerOf("Conv2DTranspose", filters, kernel_size, std::move(options)) {}
 
 Shape Conv2DTranspose::build(const Shape& input) {
   internal::require_image(input, "Conv2DTranspose");

@@ -10,6 +10,34 @@
 
 namespace tutti {
 
+namespace internal {
+
+/// What convolutions of images share: windows, and an activation of the result.
+template <class Options>
+class ImageConvolution : public Layer {
+ protected:
+  ImageConvolution(std::string_view who, std::int64_t filters, Size2D kernel_size, Options options)
+      : Layer(options.name, options.input_shape),
+        filters_(filters),
+        kernel_size_(kernel_size),
+        options_(std::move(options)),
+        padding_(parse_padding(options_.padding, who)),
+        activation_(find_activation(options_.activation)) {
+    require_positive(kernel_size, who, "kernel size");
+    require_positive(options_.strides, who, "stride");
+    require_positive(options_.dilation_rate, who, "dilation rate");
+    require_positive(filters, who, "number of filters");
+  }
+
+  std::int64_t filters_;
+  Size2D kernel_size_;
+  Options options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+}  // namespace internal
+
 // The two-dimensional convolution layer.
 
 struct Conv2DOptions {
@@ -34,20 +62,13 @@ struct Conv2DOptions {
 /// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
 /// kernel_width, in / groups, filters], bias [filters]. Bias and relu, sigmoid or tanh are computed
 /// in the same pass.
-class Conv2D : public LayerOf<Conv2D> {
+class Conv2D : public LayerOf<Conv2D, internal::ImageConvolution<Conv2DOptions>> {
  public:
   Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-
- private:
-  std::int64_t filters_;
-  Size2D kernel_size_;
-  Conv2DOptions options_;
-  Padding padding_;
-  ActivationFunction activation_;
 };
 
 // Depthwise, separable and transposed convolution of images.
@@ -73,19 +94,14 @@ struct DepthwiseConv2DOptions {
 /// Each channel by itself: [batch, height, width, in] -> [batch, out_height, out_width, in *
 /// depth_multiplier], kernel [kernel_height, kernel_width, in, depth_multiplier], bias [in *
 /// depth_multiplier].
-class DepthwiseConv2D : public LayerOf<DepthwiseConv2D> {
+class DepthwiseConv2D
+    : public LayerOf<DepthwiseConv2D, internal::ImageConvolution<DepthwiseConv2DOptions>> {
  public:
   explicit DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-
- private:
-  Size2D kernel_size_;
-  DepthwiseConv2DOptions options_;
-  Padding padding_;
-  ActivationFunction activation_;
 };
 
 struct SeparableConv2DOptions {
@@ -110,20 +126,14 @@ struct SeparableConv2DOptions {
 
 /// A depthwise convolution, then one of 1 x 1: depthwise_kernel [kernel_height, kernel_width, in,
 /// depth_multiplier], pointwise_kernel [1, 1, in * depth_multiplier, filters], bias [filters].
-class SeparableConv2D : public LayerOf<SeparableConv2D> {
+class SeparableConv2D
+    : public LayerOf<SeparableConv2D, internal::ImageConvolution<SeparableConv2DOptions>> {
  public:
   SeparableConv2D(std::int64_t filters, Size2D kernel_size, SeparableConv2DOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-
- private:
-  std::int64_t filters_;
-  Size2D kernel_size_;
-  SeparableConv2DOptions options_;
-  Padding padding_;
-  ActivationFunction activation_;
 };
 
 struct Conv2DTransposeOptions {
@@ -145,20 +155,14 @@ struct Conv2DTransposeOptions {
 /// The opposite of a convolution's shapes: [batch, height, width, in] -> [batch, height * stride,
 /// width * stride, filters] with "same", that plus max(0, kernel - stride) with "valid". Kernel
 /// [kernel_height, kernel_width, filters, in], bias [filters].
-class Conv2DTranspose : public LayerOf<Conv2DTranspose> {
+class Conv2DTranspose
+    : public LayerOf<Conv2DTranspose, internal::ImageConvolution<Conv2DTransposeOptions>> {
  public:
   Conv2DTranspose(std::int64_t filters, Size2D kernel_size, Conv2DTransposeOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-
- private:
-  std::int64_t filters_;
-  Size2D kernel_size_;
-  Conv2DTransposeOptions options_;
-  Padding padding_;
-  ActivationFunction activation_;
 };
 
 // Convolution of sequences.

@@ -18,16 +18,11 @@ Dense::Dense(std::int64_t units, DenseOptions options)
       units_(units),
       options_(std::move(options)),
       activation_(find_activation(options_.activation)) {
-  if (units <= 0)
-    fail(ErrorCode::kInvalidArgument, "Dense: expected a positive number of units, got ", units);
+  internal::require_positive(units, "Dense", "number of units");
 }
 
 Shape Dense::build(const Shape& input) {
-  if (input.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "expected examples of shape [..., features], got scalars; try Flatten() or "
-         "Input{{1}}");
-  }
+  internal::require_features(input);
   add_weight(options_.kernel_initializer, {input[-1], units_}, {.name = "kernel"},
              options_.kernel_regularizer, options_.kernel_constraint);
   add_bias(options_, {units_});
@@ -37,15 +32,16 @@ Shape Dense::build(const Shape& input) {
 
 Tensor Dense::call(const Tensor& input, CallContext) const {
   const Tensor x = internal::rows_of_features(input, weight(0).shape()[0]);
-  const Tensor kernel = weight(0).value();
-  Tensor y;
-  if (options_.use_bias) {
-    y = dense(x, kernel, weight(1).value(), activation_.fused);
-    if (activation_.fused == FusedActivation::kNone) y = activation_(y);
-  } else {
-    y = activation_(matmul(x, kernel));
-  }
+  const Tensor bias = options_.use_bias ? weight(1).value() : Tensor();
+  const Tensor y = internal::dense_product(x, weight(0).value(), bias, activation_);
   return internal::like_input(y, input);
+}
+
+Tensor internal::dense_product(const Tensor& x, const Tensor& kernel, const Tensor& bias,
+                               const ActivationFunction& activation) {
+  if (!bias.defined()) return activation(matmul(x, kernel));
+  const Tensor y = dense(x, kernel, bias, activation.fused);
+  return activation.fused == FusedActivation::kNone ? activation(y) : y;
 }
 
 // The embedding layer.

@@ -41,6 +41,13 @@ class Dense : public LayerOf<Dense> {
   ActivationFunction activation_;
 };
 
+namespace internal {
+/// The activation of x [rows, in] * kernel + bias (undefined: none), in one pass where the kernels
+/// can.
+Tensor dense_product(const Tensor& x, const Tensor& kernel, const Tensor& bias,
+                     const ActivationFunction& activation = {});
+}  // namespace internal
+
 // The embedding layer.
 
 struct EmbeddingOptions {

@@ -11,24 +11,18 @@
 namespace tutti {
 namespace {
 
-double checked_rate(double rate, std::string_view who) {
-  if (rate >= 0.0 && rate < 1.0) return rate;
-  fail(ErrorCode::kInvalidArgument, who, ": expected a rate in [0, 1), got ", rate);
-}
-
 double checked_stddev(double stddev) {
   if (stddev >= 0.0) return stddev;
   fail(ErrorCode::kInvalidArgument, "GaussianNoise: expected a stddev of at least 0, got ", stddev);
 }
 
-/// One decision per example and channel.
-Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key) {
+}  // namespace
+
+Tensor internal::drop_channels(const Tensor& x, double rate, const RandomKey& key) {
   Shape mask = x.shape();
   for (int axis = 1; axis + 1 < mask.rank(); ++axis) mask = mask.with_dim(axis, 1);
   return x * dropout(Tensor::ones(mask, x.dtype(), x.device()), rate, key);
 }
-
-}  // namespace
 
 Tensor Disturbing::call(const Tensor& input, CallContext context) const {
   if (!context.training || strength_ == 0.0) return input;
@@ -36,7 +30,7 @@ Tensor Disturbing::call(const Tensor& input, CallContext context) const {
 }
 
 Dropout::Dropout(double rate, LayerOptions options)
-    : LayerOf(checked_rate(rate, "Dropout"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "Dropout"), std::move(options)) {}
 
 Tensor Dropout::disturbed(const Tensor& x, const RandomKey& key) const {
   return dropout(x, strength_, key);
@@ -50,7 +44,7 @@ Tensor GaussianNoise::disturbed(const Tensor& x, const RandomKey& key) const {
 }
 
 GaussianDropout::GaussianDropout(double rate, LayerOptions options)
-    : LayerOf(checked_rate(rate, "GaussianDropout"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "GaussianDropout"), std::move(options)) {}
 
 Tensor GaussianDropout::disturbed(const Tensor& x, const RandomKey& key) const {
   const double stddev = std::sqrt(strength_ / (1.0 - strength_));
@@ -58,7 +52,7 @@ Tensor GaussianDropout::disturbed(const Tensor& x, const RandomKey& key) const {
 }
 
 SpatialDropout1D::SpatialDropout1D(double rate, LayerOptions options)
-    : LayerOf(checked_rate(rate, "SpatialDropout1D"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "SpatialDropout1D"), std::move(options)) {}
 
 Shape SpatialDropout1D::build(const Shape& input) {
   internal::require_sequence(input, "SpatialDropout1D");
@@ -66,11 +60,11 @@ Shape SpatialDropout1D::build(const Shape& input) {
 }
 
 Tensor SpatialDropout1D::disturbed(const Tensor& x, const RandomKey& key) const {
-  return drop_channels(x, strength_, key);
+  return internal::drop_channels(x, strength_, key);
 }
 
 SpatialDropout2D::SpatialDropout2D(double rate, LayerOptions options)
-    : LayerOf(checked_rate(rate, "SpatialDropout2D"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "SpatialDropout2D"), std::move(options)) {}
 
 Shape SpatialDropout2D::build(const Shape& input) {
   internal::require_image(input, "SpatialDropout2D");
@@ -78,7 +72,7 @@ Shape SpatialDropout2D::build(const Shape& input) {
 }
 
 Tensor SpatialDropout2D::disturbed(const Tensor& x, const RandomKey& key) const {
-  return drop_channels(x, strength_, key);
+  return internal::drop_channels(x, strength_, key);
 }
 
 }  // namespace tutti

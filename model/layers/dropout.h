@@ -6,6 +6,11 @@
 
 namespace tutti {
 
+namespace internal {
+/// x [batch, ..., channels] with one decision per example and channel.
+Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key);
+}  // namespace internal
+
 /// What layers that disturb their input in training share: otherwise, and with strength 0, the
 /// result is the input.
 class Disturbing : public Layer {

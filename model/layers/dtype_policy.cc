@@ -4,9 +4,9 @@
 
 #include <array>
 #include <atomic>
-#include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
@@ -24,29 +24,25 @@ constexpr std::array kPolicies = {
     NamedPolicy{"mixed_float16", DType::kFloat16, DType::kFloat32},
 };
 
-std::size_t index_of(const std::string& name) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < kPolicies.size(); ++i) {
-    if (name == kPolicies[i].name) return i;
-    names.emplace_back(kPolicies[i].name);
-  }
-  fail(ErrorCode::kInvalidArgument, "DTypePolicy: no policy is named '", name,
-       "'; expected one of ", join(names));
+const NamedPolicy& find_policy(const std::string& name) {
+  return internal::named_entry(kPolicies, &NamedPolicy::name, name, "DTypePolicy", "policy");
 }
 
-std::atomic<std::size_t> current_policy = 0;
+std::atomic<const NamedPolicy*> current_policy = &kPolicies[0];
 
 }  // namespace
 
 DTypePolicy::DTypePolicy(const std::string& policy_name) {
-  const NamedPolicy& found = kPolicies[index_of(policy_name)];
+  const NamedPolicy& found = find_policy(policy_name);
   name = found.name;
   compute = found.compute;
   variable = found.variable;
 }
 
-void set_dtype_policy(const DTypePolicy& policy) { current_policy.store(index_of(policy.name)); }
+void set_dtype_policy(const DTypePolicy& policy) {
+  current_policy.store(&find_policy(policy.name));
+}
 
-DTypePolicy dtype_policy() { return kPolicies[current_policy.load()].name; }
+DTypePolicy dtype_policy() { return current_policy.load()->name; }
 
 }  // namespace tutti

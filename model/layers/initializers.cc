@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/names.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 
@@ -134,16 +135,9 @@ const std::vector<NamedInitializer>& named_initializers() {
 }  // namespace
 
 Initializer::Initializer(const std::string& name) {
-  std::vector<std::string> names;
-  for (const NamedInitializer& entry : named_initializers()) {
-    if (name == entry.name) {
-      *this = entry.make();
-      return;
-    }
-    names.emplace_back(entry.name);
-  }
-  fail(ErrorCode::kInvalidArgument, "Initializer: no initializer is named '", name,
-       "'; expected one of ", join(names));
+  *this = internal::named_entry(named_initializers(), &NamedInitializer::name, name, "Initializer",
+                                "initializer")
+              .make();
 }
 
 Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) const {

@@ -3,10 +3,10 @@
 #include "tutti/model/layers/losses.h"
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/names.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -73,13 +73,7 @@ const std::vector<NamedLoss>& named_losses() {
 }
 
 const NamedLoss& find_loss(const std::string& name) {
-  std::vector<std::string> names;
-  for (const NamedLoss& entry : named_losses()) {
-    if (name == entry.name) return entry;
-    names.emplace_back(entry.name);
-  }
-  fail(ErrorCode::kInvalidArgument, "Loss: no loss is named '", name, "'; expected one of ",
-       join(names));
+  return internal::named_entry(named_losses(), &NamedLoss::name, name, "Loss", "loss");
 }
 
 std::string name_of(PlainFunction function) {
@@ -108,10 +102,8 @@ void refuse_local_mean(const std::string& name, LossReduction reduction) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
-  constexpr const char* kNames[] = {"AUTO", "SUM_OVER_BATCH_SIZE", "SUM", "NONE"};
-  const auto index = static_cast<std::size_t>(reduction);
-  TUTTI_CHECK(index < std::size(kNames), "LossReduction: no such value: ", index);
-  return out << kNames[index];
+  constexpr std::string_view kNames[] = {"AUTO", "SUM_OVER_BATCH_SIZE", "SUM", "NONE"};
+  return out << internal::name_in(kNames, reduction, "LossReduction");
 }
 
 Loss::Loss(const std::string& name) : name_(name) {

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "tutti/core/names.h"
 #include "tutti/model/layers/metrics.h"
 
 namespace tutti {
@@ -79,8 +80,7 @@ const NamedMetric* find_metric(const std::string& name) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& name, const Error& loss_error) {
-  std::vector<std::string> names;
-  for (const NamedMetric& entry : named_metrics()) names.emplace_back(entry.name);
+  const auto names = internal::names_of(named_metrics(), &NamedMetric::name);
   throw Error(loss_error.code(), concat("MetricSpec: no metric is named '", name, "'; expected ",
                                         join(names), " or a loss (", loss_error.message(), ")"));
 }

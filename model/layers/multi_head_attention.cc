@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -50,10 +51,7 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_
          "MultiHeadAttention: expected positive numbers of heads and features, got ", num_heads,
          " heads of ", key_dim);
   }
-  if (!(options_.dropout >= 0.0 && options_.dropout < 1.0)) {
-    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected dropout in [0, 1), got ",
-         options_.dropout);
-  }
+  internal::require_rate(options_.dropout, "MultiHeadAttention", "dropout");
 }
 
 void MultiHeadAttention::add_projection(const std::string& name, const Shape& kernel,
@@ -97,9 +95,8 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
 Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);
-  const Tensor rows = as_rows(x);
-  const Tensor y = options_.use_bias ? dense(rows, kernel, reshape(weight(first + 1).value(), {-1}))
-                                     : matmul(rows, kernel);
+  const Tensor bias = options_.use_bias ? reshape(weight(first + 1).value(), {-1}) : Tensor();
+  const Tensor y = internal::dense_product(as_rows(x), kernel, bias);
   const Shape heads{x.shape()[0], x.shape()[1], num_heads_, kernel.shape()[1] / num_heads_};
   return transpose(reshape(y, heads), {0, 2, 1, 3});
 }
@@ -143,8 +140,8 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor rows = reshape(heads, Shape{heads.shape()[0] * heads.shape()[1], length});
   const std::size_t last = options_.use_bias ? 6 : 3;
   const Tensor kernel = as_matrix(weight(last).value(), length);
-  const Tensor y =
-      options_.use_bias ? dense(rows, kernel, weight(last + 1).value()) : matmul(rows, kernel);
+  const Tensor bias = options_.use_bias ? weight(last + 1).value() : Tensor();
+  const Tensor y = internal::dense_product(rows, kernel, bias);
   const Tensor result = reshape(y, query_input.shape().with_dim(2, kernel.shape()[1]));
   MaskScope::set_mask(result, MaskScope::mask_of(query_input));
   return {result};

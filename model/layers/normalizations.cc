@@ -34,14 +34,16 @@ VariableOptions moving_options(const char* name) {
   return options;
 }
 
+void require_epsilon(double epsilon, std::string_view who) {
+  if (epsilon > 0.0) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a positive epsilon, got ", epsilon);
+}
+
 }  // namespace
 
 BatchNormalization::BatchNormalization(BatchNormalizationOptions options)
     : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
-  if (!(options_.epsilon > 0.0)) {
-    fail(ErrorCode::kInvalidArgument, "BatchNormalization: expected a positive epsilon, got ",
-         options_.epsilon);
-  }
+  require_epsilon(options_.epsilon, "BatchNormalization");
 }
 
 Shape BatchNormalization::build(const Shape& input) {
@@ -175,10 +177,7 @@ Tensor standardized(const Tensor& x, const std::vector<int>& axes, double epsilo
 
 LayerNormalization::LayerNormalization(LayerNormalizationOptions options)
     : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
-  if (!(options_.epsilon > 0.0)) {
-    fail(ErrorCode::kInvalidArgument, "LayerNormalization: expected a positive epsilon, got ",
-         options_.epsilon);
-  }
+  require_epsilon(options_.epsilon, "LayerNormalization");
 }
 
 Shape LayerNormalization::build(const Shape& input) {
@@ -193,27 +192,25 @@ Shape LayerNormalization::build(const Shape& input) {
   return input;
 }
 
-Tensor LayerNormalization::call(const Tensor& input, CallContext) const {
-  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x); });
-}
-
-Tensor LayerNormalization::normalized(const Tensor& input) const {
+Tensor LayerNormalization::call(const Tensor& given, CallContext) const {
   // Not kept by build(): copies of the layer that were made before it share its weights alone.
   const std::vector<int> axes =
-      checked_axes(input.shape().without_axis(0), options_.axes, "LayerNormalization");
-  const bool trailing = axes.front() == input.rank() - static_cast<int>(axes.size());
-  if (trailing && options_.scale && options_.center) {
-    return layer_norm(input, weight(0), weight(1),
-                      {static_cast<int>(axes.size()), options_.epsilon});
-  }
-  // Weights as they broadcast: 1 where an axis is not normalised.
-  Shape wide = input.shape();
-  for (int axis = 0; axis < wide.rank(); ++axis)
-    if (std::ranges::find(axes, axis) == axes.end()) wide = wide.with_dim(axis, 1);
-  Tensor y = standardized(input, axes, options_.epsilon);
-  if (options_.scale) y = y * reshape(weight(0).value(), wide);
-  if (options_.center) y = y + reshape(weight(options_.scale ? 1 : 0).value(), wide);
-  return y;
+      checked_axes(given.shape().without_axis(0), options_.axes, "LayerNormalization");
+  const bool trailing = axes.front() == given.rank() - static_cast<int>(axes.size());
+  return internal::in_float32(given, [&](const Tensor& input) {
+    if (trailing && options_.scale && options_.center) {
+      return layer_norm(input, weight(0), weight(1),
+                        {static_cast<int>(axes.size()), options_.epsilon});
+    }
+    // Weights as they broadcast: 1 where an axis is not normalised.
+    Shape wide = input.shape();
+    for (int axis = 0; axis < wide.rank(); ++axis)
+      if (std::ranges::find(axes, axis) == axes.end()) wide = wide.with_dim(axis, 1);
+    Tensor y = standardized(input, axes, options_.epsilon);
+    if (options_.scale) y = y * reshape(weight(0).value(), wide);
+    if (options_.center) y = y + reshape(weight(options_.scale ? 1 : 0).value(), wide);
+    return y;
+  });
 }
 
 GroupNormalization::GroupNormalization(std::int64_t groups, GroupNormalizationOptions options)
@@ -245,22 +242,20 @@ std::int64_t GroupNormalization::groups_of(std::int64_t channels) const {
   return groups_ == -1 ? std::max<std::int64_t>(1, channels) : groups_;
 }
 
-Tensor GroupNormalization::call(const Tensor& input, CallContext) const {
-  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x); });
-}
-
-Tensor GroupNormalization::normalized(const Tensor& input) const {
-  const std::int64_t groups = groups_of(input.shape()[-1]);
-  if (options_.scale && options_.center)
-    return group_norm(input, weight(0), weight(1), {groups, options_.epsilon});
-  const std::int64_t rows = input.shape()[0], channels = input.shape()[-1];
-  std::int64_t places = 1;
-  for (int axis = 1; axis + 1 < input.rank(); ++axis) places *= input.shape()[axis];
-  const Tensor grouped = reshape(input, Shape{rows, places, groups, channels / groups});
-  Tensor y = reshape(standardized(grouped, {1, 3}, options_.epsilon), input.shape());
-  if (options_.scale) y = y * weight(0).value();
-  if (options_.center) y = y + weight(options_.scale ? 1 : 0).value();
-  return y;
+Tensor GroupNormalization::call(const Tensor& given, CallContext) const {
+  const std::int64_t groups = groups_of(given.shape()[-1]);
+  return internal::in_float32(given, [&](const Tensor& input) {
+    if (options_.scale && options_.center)
+      return group_norm(input, weight(0), weight(1), {groups, options_.epsilon});
+    const std::int64_t rows = input.shape()[0], channels = input.shape()[-1];
+    std::int64_t places = 1;
+    for (int axis = 1; axis + 1 < input.rank(); ++axis) places *= input.shape()[axis];
+    const Tensor grouped = reshape(input, Shape{rows, places, groups, channels / groups});
+    Tensor y = reshape(standardized(grouped, {1, 3}, options_.epsilon), input.shape());
+    if (options_.scale) y = y * weight(0).value();
+    if (options_.center) y = y + weight(options_.scale ? 1 : 0).value();
+    return y;
+  });
 }
 
 UnitNormalization::UnitNormalization(UnitNormalizationOptions options)

@@ -95,8 +95,6 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
   MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
-  Tensor normalized(const Tensor& input) const;
-
   LayerNormalizationOptions options_;
 };
 
@@ -125,7 +123,6 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
   MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
-  Tensor normalized(const Tensor& input) const;
   std::int64_t groups_of(std::int64_t channels) const;
 
   std::int64_t groups_;

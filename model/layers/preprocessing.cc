@@ -12,14 +12,21 @@ namespace tutti {
 
 // The layer that scales inputs.
 
+namespace {
+
+Tensor as_floats(const Tensor& input) {
+  return is_floating(input.dtype()) ? input : cast(input, DType::kFloat32);
+}
+
+}  // namespace
+
 Rescaling::Rescaling(double scale, RescalingOptions options)
     : LayerOf(options.name, options.input_shape), scale_(scale), offset_(options.offset) {}
 
 Shape Rescaling::build(const Shape& input) { return input; }
 
 Tensor Rescaling::call(const Tensor& input, CallContext) const {
-  const Tensor x = is_floating(input.dtype()) ? input : cast(input, DType::kFloat32);
-  return x * scale_ + offset_;
+  return as_floats(input) * scale_ + offset_;
 }
 
 // Layers that change pictures at random in training.
@@ -35,10 +42,6 @@ std::array<double, 2> checked_range(std::array<double, 2> range, std::string_vie
   if (range[0] < range[1]) return range;
   fail(ErrorCode::kInvalidArgument, who, ": expected a value_range {low, high}, got {", range[0],
        ", ", range[1], "}");
-}
-
-Tensor as_floats(const Tensor& input) {
-  return is_floating(input.dtype()) ? input : cast(input, DType::kFloat32);
 }
 
 /// One number per picture, in [low, high): [batch, 1, 1, 1].

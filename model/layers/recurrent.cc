@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
@@ -26,17 +28,6 @@ Tensor swapped(const Tensor& x) {
   return transpose(x, order);
 }
 
-/// The same mask for all steps: x [batch, steps, features].
-Tensor dropped(const Tensor& x, double rate, const RandomKey& key) {
-  const Tensor ones = Tensor::ones({x.shape()[0], 1, x.shape()[2]}, x.dtype(), x.device());
-  return x * dropout(ones, rate, key);
-}
-
-double checked_rate(double rate, const char* what) {
-  if (rate >= 0.0 && rate < 1.0) return rate;
-  fail(ErrorCode::kInvalidArgument, "Recurrent: expected ", what, " in [0, 1), got ", rate);
-}
-
 }  // namespace
 
 Recurrent::Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options)
@@ -47,11 +38,9 @@ Recurrent::Recurrent(std::int64_t units, int gates, int states, RecurrentOptions
       options_(std::move(options)),
       activation_(find_activation(options_.activation)),
       recurrent_activation_(find_activation(options_.recurrent_activation)) {
-  if (units <= 0)
-    fail(ErrorCode::kInvalidArgument, "Recurrent: expected a positive number of units, got ",
-         units);
-  checked_rate(options_.dropout, "dropout");
-  checked_rate(options_.recurrent_dropout, "recurrent_dropout");
+  internal::require_positive(units, "Recurrent", "number of units");
+  internal::require_rate(options_.dropout, "Recurrent", "dropout");
+  internal::require_rate(options_.recurrent_dropout, "Recurrent", "recurrent_dropout");
 }
 
 std::vector<Shape> Recurrent::build_all(std::span<const Shape> inputs) {
@@ -92,11 +81,11 @@ std::vector<Tensor> Recurrent::first_states(std::span<const Tensor> inputs) cons
 std::vector<Tensor> Recurrent::inputs_of_steps(const Tensor& input, CallContext context) const {
   Tensor x = input;
   if (context.training && options_.dropout > 0.0)
-    x = dropped(x, options_.dropout, next_random_key());
+    x = internal::drop_channels(x, options_.dropout, next_random_key());
   const std::int64_t rows = x.shape()[0], steps = x.shape()[1], features = x.shape()[2];
   const Tensor flat = reshape(swapped(x), Shape{steps * rows, features});
-  const Tensor products = options_.use_bias ? dense(flat, weight(0).value(), input_bias())
-                                            : matmul(flat, weight(0).value());
+  const Tensor bias = options_.use_bias ? input_bias() : Tensor();
+  const Tensor products = internal::dense_product(flat, weight(0).value(), bias);
   std::vector<Tensor> parts = unstack(reshape(products, Shape{steps, rows, gates_ * units_}));
   if (options_.go_backwards) std::ranges::reverse(parts);
   return parts;

@@ -25,6 +25,11 @@ void require_positive(Size2D size, std::string_view who, std::string_view what) 
        " x ", size.width);
 }
 
+double require_rate(double rate, std::string_view who, std::string_view what) {
+  if (rate >= 0.0 && rate < 1.0) return rate;
+  fail(ErrorCode::kInvalidArgument, who, ": expected ", what, " in [0, 1), got ", rate);
+}
+
 std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_t stride,
                            Padding padding, std::string_view who) {
   if (padding == Padding::kSame) return (length + stride - 1) / stride;
@@ -46,6 +51,12 @@ void require_sequence(const Shape& example, std::string_view who) {
   if (example.rank() == 2) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected examples of shape [steps, channels], got ",
        example, "; try Reshape({-1, 1})");
+}
+
+void require_features(const Shape& example) {
+  if (example.rank() > 0) return;
+  fail(ErrorCode::kInvalidArgument,
+       "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
 }
 
 Tensor rows_of_features(const Tensor& input, std::int64_t features) {

@@ -26,6 +26,8 @@ Padding parse_padding(std::string_view text, std::string_view who);
 /// Throw kInvalidArgument unless the number is, or both are, positive.
 void require_positive(std::int64_t size, std::string_view who, std::string_view what);
 void require_positive(Size2D size, std::string_view who, std::string_view what);
+/// `rate`; throws kInvalidArgument unless it is in [0, 1).
+double require_rate(double rate, std::string_view who, std::string_view what = "a rate");
 /// Number of places of a window along one dimension. Throws kInvalidArgument when the window is
 /// larger than what it slides over.
 std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_t stride,
@@ -34,6 +36,8 @@ std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_
 void require_image(const Shape& example, std::string_view who);
 /// Throws kInvalidArgument unless an example is [steps, channels].
 void require_sequence(const Shape& example, std::string_view who);
+/// Throws kInvalidArgument unless an example is [..., features].
+void require_features(const Shape& example);
 /// [batch, ..., features] as one matrix [rows, features]. Throws kInvalidArgument for inputs of
 /// other features than the weights are made for.
 Tensor rows_of_features(const Tensor& input, std::int64_t features);

@@ -3,6 +3,7 @@
 #include "tutti/model/parallel/parallel_dense.h"
 
 #include "tutti/core/random.h"
+#include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
@@ -15,6 +16,7 @@ namespace tutti {
 namespace {
 
 using internal::canonical_sum;
+using internal::dense_product;
 using internal::like_input;
 using internal::Part;
 using internal::parts_of;
@@ -31,19 +33,6 @@ ActivationFunction elementwise(std::string_view who, const std::string& name) {
 void check_units(std::string_view who, std::int64_t units, const ParallelDenseOptions& options) {
   if (units <= 0) fail(ErrorCode::kInvalidArgument, who, ": expected positive units, got ", units);
   (void)parts_of(who, units, options.devices.devices.size());
-}
-
-void check_example(const Shape& input) {
-  if (input.rank() > 0) return;
-  fail(ErrorCode::kInvalidArgument,
-       "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
-}
-
-Tensor product(const Tensor& x, const Variable& kernel, const Variable* bias,
-               const ActivationFunction& activation) {
-  if (!bias) return activation(matmul(x, kernel.value()));
-  const Tensor y = dense(x, kernel.value(), bias->value(), activation.fused);
-  return activation.fused == FusedActivation::kNone ? activation(y) : y;
 }
 
 /// Some features of the rows of x, cut out where x is.
@@ -82,7 +71,7 @@ ColumnParallelDense::ColumnParallelDense(std::int64_t units, ParallelDenseOption
 
 Shape ColumnParallelDense::build(const Shape& input) {
   internal::require_no_strategy("ColumnParallelDense");
-  check_example(input);
+  internal::require_features(input);
   add_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 1);
   if (options_.use_bias) add_parts("bias", options_.bias_initializer, {units_}, 0);
   set_output_activation(activation_.name);
@@ -95,8 +84,8 @@ Tensor ColumnParallelDense::call(const Tensor& input, CallContext) const {
   std::vector<Tensor> columns;
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceScope scope(devices()[i]);
-    const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
-    columns.push_back(product(x, weight(i), bias, activation_));
+    const Tensor bias = options_.use_bias ? weight(count + i).value() : Tensor();
+    columns.push_back(dense_product(x, weight(i).value(), bias, activation_));
   }
   const DeviceScope scope(input.device());
   return like_input(concat(columns, 1), input);
@@ -112,7 +101,7 @@ RowParallelDense::RowParallelDense(std::int64_t units, ParallelDenseOptions opti
 
 Shape RowParallelDense::build(const Shape& input) {
   internal::require_no_strategy("RowParallelDense");
-  check_example(input);
+  internal::require_features(input);
   add_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 0);
   add_bias_there(units_);
   set_output_activation(activation_.name);
@@ -146,7 +135,7 @@ ParallelDensePair::ParallelDensePair(std::int64_t hidden, std::int64_t units,
 
 Shape ParallelDensePair::build(const Shape& input) {
   internal::require_no_strategy("ParallelDensePair");
-  check_example(input);
+  internal::require_features(input);
   add_parts("hidden_kernel", options_.kernel_initializer, {input[-1], hidden_}, 1);
   if (options_.use_bias) add_parts("hidden_bias", options_.bias_initializer, {hidden_}, 0);
   add_parts("kernel", options_.kernel_initializer, {hidden_, units_}, 0);
@@ -161,8 +150,9 @@ Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
   std::vector<Tensor> sums;
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceScope scope(devices()[i]);
-    const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
-    const Tensor hidden = product(transfer(x, devices()[i]), weight(i), bias, activation_);
+    const Tensor bias = options_.use_bias ? weight(count + i).value() : Tensor();
+    const Tensor hidden =
+        dense_product(transfer(x, devices()[i]), weight(i).value(), bias, activation_);
     sums.push_back(matmul(hidden, weight(second + i).value()));
   }
   const Tensor sum = canonical_sum(std::move(sums), input.device());

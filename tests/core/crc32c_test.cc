@@ -1,4 +1,4 @@
-// CRC32C of every kind of processor against a computation bit by bit.
+// CRC32C against a computation bit by bit.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/crc32c.h"
 
@@ -39,7 +39,6 @@ TEST(Crc32c, IsThatBitByBitForEveryLengthAndPlace) {
     state = state * 1664525u + 1013904223u;
     byte = static_cast<std::byte>(state >> 24);
   }
-  // Around the lengths at which another way begins: 256, 512, 1,024 and 3,072 bytes.
   for (std::size_t count = 0; count < 8000; count += count < 1100 ? 1 : 97) {
     for (const std::size_t first : {0u, 1u, 13u}) {
       const auto part = std::span<const std::byte>(bytes).subspan(first, count);

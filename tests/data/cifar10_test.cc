@@ -103,8 +103,8 @@ TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
   }
 }
 
-// "Good": the archive as it is downloaded, without unpacking it by hand. (Packed where there is
-// zlib: gzip_input_test.cc.)
+// "Good": the archive as it is downloaded, without unpacking it by hand. (Packed:
+// gzip_input_test.cc.)
 TEST(Cifar10, S0_03_ReadsTheArchiveInTheFolderOrByItsPath) {
   const std::string folder = empty_folder("");
   const std::string archive = folder + "/cifar-10-binary.tar.gz";

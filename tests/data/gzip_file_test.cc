@@ -1,5 +1,4 @@
-// Compressed files: read whatever their name, refused when damaged. Not part of builds without
-// zlib.
+// Compressed files: read whatever their name, refused when damaged.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/input_file.h"
 

@@ -1,4 +1,4 @@
-// Compressed CSV, tar and record files. Not part of builds without zlib.
+// Compressed CSV, tar and record files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"

@@ -1,4 +1,4 @@
-// Compressed TFRecord and npz files. Not part of builds without zlib.
+// Compressed TFRecord and npz files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"

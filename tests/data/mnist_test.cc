@@ -49,7 +49,6 @@ TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
   const std::string before = found ? found : "";
   ASSERT_EQ(setenv("TUTTI_DATA_DIR", folder.c_str(), 1), 0);
   EXPECT_EQ(read_mnist("", Split::kTest).labels.num_elements(), 2);
-  // Without zlib the tests below find the real files there.
   const int status =
       before.empty() ? unsetenv("TUTTI_DATA_DIR") : setenv("TUTTI_DATA_DIR", before.c_str(), 1);
   ASSERT_EQ(status, 0);

@@ -6,6 +6,7 @@
 #include "tests/data/resumable_iterator.h"
 #include "tutti/core/file.h"
 #include "tutti/data/format_bytes.h"
+#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace tfrecord_test {

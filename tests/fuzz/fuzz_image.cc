@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tutti/core/error.h"
-#include "tutti/data/format_bytes.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/image.h"
 
 namespace {

@@ -251,7 +251,7 @@ def build(place, runner, table):
         return False
     wheels = [str(pathlib.Path(folder).parent / "include") for folder in wheel_folders(place.flags.python)]
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF",
-               "-DTUTTI_BUILD_BENCHMARKS=ON", f"-DTUTTI_CUDA={'AUTO' if place.tiny else 'ON'}", "-DTUTTI_ZLIB=OFF", "-DTUTTI_PNG=OFF", "-DTUTTI_JPEG=OFF",
+               "-DTUTTI_BUILD_BENCHMARKS=ON", f"-DTUTTI_CUDA={'AUTO' if place.tiny else 'ON'}", "-DTUTTI_PNG=OFF", "-DTUTTI_JPEG=OFF",
                "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON",
                f"-DCMAKE_LIBRARY_PATH={unversioned_links(place)}", "-DCMAKE_INCLUDE_PATH=" + ";".join(wheels)]
     if place.nvcc:
