@@ -4,7 +4,7 @@
 """Usage: count_structure.py [ROOT]
 
 Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it. A walk is a section
-of "Three walks" in docs/architecture.md: its files are the paths in backticks, counted whole.
+of "Three walks" in docs/architecture.md: its units are the paths in backticks, counted whole, with the headers beside them.
 """
 import pathlib
 import re
@@ -17,7 +17,7 @@ BETWEEN_PROCESSES = ("cluster/", "cross_device_ops/", "strategy/parameter_server
 DURATION = re.compile(r"\b(?:constexpr\s+Duration|Duration)\s+(\w+)\s*(?:=|\{)\s*(?:std::chrono|milliseconds|seconds|\d)")
 SERVICE = re.compile(r"^service (\w+)", re.MULTILINE)
 WALKS = re.compile(r"^## Three walks\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-WALK = re.compile(r"^### (.+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
+WALK = re.compile(r"^### ([^\n]+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w/]+\.(?:h|cc|cu|c|proto))`")
 METHOD = re.compile(r"^\s+rpc (\w+)", re.MULTILINE)
 
@@ -30,9 +30,11 @@ def product(root):
 
 def print_walks(root):
     for name, text in WALK.findall(WALKS.search((root / "docs/architecture.md").read_text(encoding="utf-8")).group(1)):
-        files = list(dict.fromkeys(FILE.findall(text)))
+        units = list(dict.fromkeys(FILE.findall(text)))
+        headers = [header for unit in units if (header := re.sub(r"\.cc$", ".h", unit)) not in units]
+        files = units + [header for header in headers if (root / header).exists()]
         lines = sum((root / file).read_text(encoding="utf-8").count("\n") for file in files)
-        print(f"walk of {name[0].lower()}{name[1:]}: {len(files)} files, {lines} lines")
+        print(f"walk of {name[0].lower()}{name[1:]}: {len(units)} units, {len(files)} files with their headers, {lines} lines")
 
 
 def main():
