@@ -9,7 +9,7 @@
 #include "tutti/autograd/recording.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -9,7 +9,7 @@
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 

@@ -6,7 +6,7 @@
 
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/half_conversion.h"
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 namespace {

@@ -12,7 +12,7 @@
 #include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/gpu/peer_work.h"
 #include "tutti/tensor/gpu/pinned_memory.h"
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 namespace {

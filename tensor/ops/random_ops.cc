@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/step_recorder.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/reduction.h"
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

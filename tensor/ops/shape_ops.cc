@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 

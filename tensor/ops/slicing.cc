@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/tensor_impl.h"
 

@@ -1,6 +1,6 @@
 // Checks that public operations share, and sliding windows over NHWC images.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/op_checks.h"
 
 #include <algorithm>
 
