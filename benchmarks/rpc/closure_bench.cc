@@ -45,7 +45,7 @@ std::vector<double> microseconds_of_single_ones(ClusterCoordinator& coordinator)
   return times;
 }
 
-void run(int rounds) {
+int run(int rounds) {
   const auto resolver = resolver_from_environment();
   ParameterServerOptions options;
   options.num_workers = 2;
@@ -53,6 +53,7 @@ void run(int rounds) {
   ParameterServerStrategy strategy(*resolver, options);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("nothing", [] {});
+  if (const auto code = coordinator.serve()) return *code;
   coordinator.start();
   std::vector<double> rates;
   for (int round = -1; round < rounds; ++round) {
@@ -64,6 +65,7 @@ void run(int rounds) {
               quantile(rates, 0.5), rounds, quantile(rates, 0.0), quantile(rates, 1.0));
   std::printf("one at a time     %9.0f us (median; p99 %.0f us)\n", quantile(times, 0.5),
               quantile(times, 0.99));
+  return 0;
 }
 
 }  // namespace
@@ -76,8 +78,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    tutti::closure_bench::run(rounds);
-    return 0;
+    return tutti::closure_bench::run(rounds);
   } catch (const tutti::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
