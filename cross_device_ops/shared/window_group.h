@@ -136,6 +136,7 @@ class WindowGroup {
   int size() const { return size_; }
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
+  bool of_threads() const { return memory_ == nullptr; }
   /// Where others find this memory; nothing: they cannot reach it.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
     if (!memory_) return reinterpret_cast<std::uintptr_t>(data);
