@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/buffer_call.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -12,17 +13,6 @@
 
 namespace tutti::internal {
 namespace {
-
-/// Copies; from or to float32, if the types differ.
-void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
-  if (from.dtype == to.dtype) return copy_buffer(from, to);
-  if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
-  if (to.dtype == DType::kFloat32) {
-    widen(from.dtype, from.data, to.as<float>().data(), from.count);
-  } else {
-    narrow(from.as<float>().data(), to.dtype, to.data, to.count);
-  }
-}
 
 bool overlap(const ReplicaBuffer& a, const ReplicaBuffer& b) {
   const std::less<const std::byte*> before;
@@ -102,6 +92,42 @@ void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   if (to.work) return to.work->copy(from, to);
   if (to.device.type == DeviceType::kGpu) return copy_on_gpu(from, to);
   std::memcpy(to.data, from.data, from.num_bytes());
+}
+
+void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  if (from.dtype == to.dtype) return copy_buffer(from, to);
+  if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
+  // Neither side need be aligned: numbers are converted in memory of this function.
+  constexpr std::size_t kBlock = 1024;
+  std::array<float, kBlock> floats;
+  std::array<std::uint16_t, kBlock> halves;
+  auto* const half_bytes = reinterpret_cast<std::byte*>(halves.data());
+  for (std::size_t first = 0; first < from.count; first += kBlock) {
+    const std::size_t n = std::min(kBlock, from.count - first);
+    const std::byte* const in = from.data + first * size_of(from.dtype);
+    std::byte* const out = to.data + first * size_of(to.dtype);
+    if (is_half(from.dtype)) {
+      std::memcpy(half_bytes, in, n * 2);
+      widen(from.dtype, half_bytes, floats.data(), n);
+      std::memcpy(out, floats.data(), n * 4);
+    } else {
+      std::memcpy(floats.data(), in, n * 4);
+      narrow(floats.data(), to.dtype, half_bytes, n);
+      std::memcpy(out, half_bytes, n * 2);
+    }
+  }
+}
+
+void divide(const ReplicaBuffer& buffer, std::size_t divisor) {
+  if (buffer.device.type == DeviceType::kGpu) return divide_on_gpu(buffer, divisor);
+  visit_arithmetic_floating(buffer.dtype, "MEAN", [&]<class T>() {
+    for (std::size_t i = 0; i < buffer.count; ++i) {
+      T value;
+      std::memcpy(&value, buffer.data + i * sizeof(T), sizeof(T));
+      value /= static_cast<T>(divisor);
+      std::memcpy(buffer.data + i * sizeof(T), &value, sizeof(T));
+    }
+  });
 }
 
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {

@@ -61,6 +61,19 @@ class StagedCall {
 /// or else (both on one device) by the compute stream.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
+/// The same; from or to float32, if the types differ. Host memory of any alignment.
+void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
+/// MEAN's division. Floating types, at any alignment.
+void divide(const ReplicaBuffer& buffer, std::size_t divisor);
+
+/// The elements of a communicator's call; operations do not write to inputs.
+inline ReplicaBuffer buffer_of(const Elements& elements) {
+  return {elements.data, elements.count, elements.dtype, {}};
+}
+inline ReplicaBuffer buffer_of(const ConstElements& elements) {
+  return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
+}
+
 /// The sums of counts before each: where the parts begin.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
 

@@ -6,7 +6,7 @@
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/gpu/device_work.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 namespace {
@@ -14,16 +14,8 @@ namespace {
 using internal::BufferCall;
 using internal::StagedCall;
 
-void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
-  for (const ReplicaBuffer& buffer : buffers) {
-    if (buffer.device.type == DeviceType::kGpu) {
-      internal::divide_on_gpu(buffer, divisor);
-      continue;
-    }
-    visit_arithmetic_floating(buffer.dtype, "MEAN", [&]<class T>() {
-      for (T& element : buffer.as<T>()) element /= static_cast<T>(divisor);
-    });
-  }
+void divide_all(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
+  for (const ReplicaBuffer& buffer : buffers) internal::divide(buffer, divisor);
 }
 
 std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
@@ -227,13 +219,16 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
            "; expected a supported combination; try without strict");
     }
     log_warning_once(what + "; reduction_to_one_device is used");
-    ReductionToOneDevice fallback;
-    static_cast<CrossDeviceOps&>(fallback).dispatch(combining, pending);
+    const auto num_members = static_cast<int>(call.num_members());
+    build_cross_device_ops({.name = "reduction_to_one_device"},
+                           {.world_size = num_members,
+                            .local_devices = std::vector<Device>(call.num_members(), first.device)})
+        ->dispatch(combining, pending);
   }
   if (call.op != ReduceOp::kMean) return;
-  if (!later) return divide_in_place(call.outputs, call.num_members());
+  if (!later) return divide_all(call.outputs, call.num_members());
   const std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
-  pending->after_join([outputs, n = call.num_members()] { divide_in_place(outputs, n); });
+  pending->after_join([outputs, n = call.num_members()] { divide_all(outputs, n); });
 }
 
 void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {

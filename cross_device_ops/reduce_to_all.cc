@@ -1,26 +1,122 @@
-// One pass over memory: combine a block of all inputs, store it to all outputs.
+// The arithmetic of the canonical tree in host memory: one pass that combines all inputs and stores
+// to all outputs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Up to eight floating inputs in place are summed in registers and stored to all. Everything else
-// is combined block by block, a *block* being a run of elements that stays in the first-level cache
-// until it has been copied.
+// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order.
+// Few floating inputs are summed in registers, and stored to all.
 #include "tutti/cross_device_ops/reduce_to_all.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
-#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/element_arithmetic.h"
+#include "tutti/tensor/buffer.h"
 #include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kSumBlockBytes = 8 * 1024;
+constexpr std::size_t kBlockBytes = 16 * 1024;
+
+using Inputs = std::span<const std::byte* const>;
+using Outputs = std::span<std::byte* const>;
+using Nodes = std::span<const CanonicalNode>;
+
+/// How many of the inputs are in the left half of their part of the tree. No nodes: one per
+/// replica.
+std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode> nodes) {
+  if (nodes.empty()) return left_half(num_inputs);
+  const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
+  const int middle = first + static_cast<int>(left_half(static_cast<std::size_t>(end - first)));
+  const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are no whole parts of the tree");
+  return static_cast<std::size_t>(right - nodes.begin());
+}
+
+/// Reduces inputs, each of a replica or of a node, into `out`; scratch has one block per further
+/// level of the tree.
+template <ReduceOp op, class T>
+void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
+                  std::size_t count, T* scratch) {
+  const std::size_t n = inputs.size();
+  if (n == 1) {
+    std::memcpy(out, inputs[0], count * sizeof(T));
+    return;
+  }
+  if (n == 2) {
+    combine_to<op>(out, inputs[0], inputs[1], count);
+    return;
+  }
+  const std::size_t left = inputs_on_left(n, nodes);
+  const std::size_t nodes_on_left = nodes.empty() ? 0 : left;
+  reduce_block<op>(inputs.first(left), nodes.first(nodes_on_left), out, count, scratch);
+  if (n - left == 1) {
+    combine_into_left<op>(out, inputs[left], count);
+    return;
+  }
+  reduce_block<op>(inputs.subspan(left), nodes.subspan(nodes_on_left), scratch, count,
+                   scratch + count);
+  combine_into_left<op>(out, scratch, count);
+}
+
+// Memory of any alignment: what cannot be read as T is copied, block by block.
+template <class T>
+class BlockOf {
+ public:
+  explicit BlockOf(std::size_t block) : block_(block) {}
+  const T* operator()(const std::byte* data, std::size_t count) {
+    if (is_aligned<T>(data)) return reinterpret_cast<const T*>(data);
+    copies_.push_back(BufferRef::allocate(block_ * sizeof(T)));
+    std::memcpy(copies_.back()->data(), data, count * sizeof(T));
+    return reinterpret_cast<const T*>(copies_.back()->data());
+  }
+  void next_block() { copies_.clear(); }
+
+ private:
+  std::size_t block_;
+  std::vector<BufferRef> copies_;
+};
+
+/// More than the tree has.
+std::size_t most_levels(Inputs inputs, Nodes nodes) {
+  const auto replicas = nodes.empty()
+                            ? inputs.size()
+                            : static_cast<std::size_t>(nodes.back().first + nodes.back().count);
+  return static_cast<std::size_t>(std::bit_width(replicas)) + 1;
+}
+
+template <class T>
+bool are_aligned(Inputs inputs, Outputs outputs) {
+  return std::ranges::all_of(inputs, is_aligned<T>) && std::ranges::all_of(outputs, is_aligned<T>);
+}
+
+/// To m places, each of which may be exactly one of the inputs.
+template <std::size_t n, std::size_t m, class T>
+void sum_in_registers(Inputs inputs, Outputs outputs, std::size_t count) {
+  std::array<const T*, n> from;
+  std::array<T*, m> to;
+  for (std::size_t r = 0; r < n; ++r) from[r] = reinterpret_cast<const T*>(inputs[r]);
+  for (std::size_t r = 0; r < m; ++r) to[r] = reinterpret_cast<T*>(outputs[r]);
+  vectorized([=]() __attribute__((always_inline)) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+    for (std::size_t i = 0; i < count; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = from[r][i];
+      const T sum = sum_of_tree<0, n>(values);
+      for (std::size_t r = 0; r < m; ++r) to[r][i] = sum;
+    }
+  });
+}
 
 template <std::size_t n, class T>
-void sum_in_registers(std::span<std::byte* const> buffers, std::size_t first, std::size_t end) {
+void sum_in_place(Outputs buffers, std::size_t first, std::size_t end) {
   std::array<T*, n> at;
   for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<T*>(buffers[r]);
   vectorized([=]() __attribute__((always_inline)) {
@@ -36,11 +132,10 @@ void sum_in_registers(std::span<std::byte* const> buffers, std::size_t first, st
   });
 }
 
-/// sum_in_registers() of whole lines, asking for those that are `ahead` bytes further on. Returns
+/// sum_in_place() of whole lines, asking for those that are `ahead` bytes further on. Returns
 /// how many elements that were.
 template <std::size_t n, class T>
-std::size_t sum_lines_ahead(std::span<std::byte* const> buffers, std::size_t count,
-                            std::size_t ahead) {
+std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahead) {
   constexpr std::size_t kLineBytes = 64, kLine = kLineBytes / sizeof(T);
   const std::size_t num_lines = count / kLine;
   std::array<std::byte*, n> at;
@@ -64,89 +159,126 @@ std::size_t sum_lines_ahead(std::span<std::byte* const> buffers, std::size_t cou
   return num_lines * kLine;
 }
 
-/// The sum to two places, each of which may be exactly one of the inputs.
-template <std::size_t n, class T>
-void sum_into_both(std::span<const std::byte* const> inputs, T* first, T* second,
-                   std::size_t count) {
-  std::array<const T*, n> at;
-  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
-  vectorized([=]() __attribute__((always_inline)) {
-#if !defined(__clang__)
-#pragma GCC ivdep
-#endif
-    for (std::size_t i = 0; i < count; ++i) {
-      T values[n];
-      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
-      first[i] = second[i] = sum_of_tree<0, n>(values);
-    }
-  });
-}
-
-template <class Pointer>
-bool are_aligned(std::span<const Pointer> pointers, DType dtype) {
-  return std::ranges::all_of(pointers, [&](const std::byte* data) {
-    return reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0;
-  });
-}
-
-bool is_float_sum(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs) {
-  return op == ReduceOp::kSum && (dtype == DType::kFloat32 || dtype == DType::kFloat64) &&
-         are_aligned(inputs, dtype);
-}
-
-bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                    std::span<std::byte* const> outputs) {
-  if (!is_float_sum(op, dtype, inputs)) return false;
+/// Whether it could.
+template <class T>
+bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
-  if (!std::ranges::equal(inputs, outputs)) return false;
-  for (std::size_t a = 0; a < inputs.size(); ++a) {
-    for (std::size_t b = 0; b < a; ++b) {
-      if (inputs[a] == inputs[b]) return false;
+  if (!are_aligned<T>(inputs, outputs)) return false;
+  const bool in_place = std::ranges::equal(inputs, outputs);
+  if (!in_place && outputs.size() > 2) return false;
+  with_size(inputs.size(), [&]<std::size_t n>() {
+    if (in_place) {
+      const std::size_t done = ahead > 0 ? sum_lines_ahead<n, T>(outputs, count, ahead) : 0;
+      sum_in_place<n, T>(outputs, done, count);
+    } else if (outputs.size() == 1) {
+      sum_in_registers<n, 1, T>(inputs, outputs, count);
+    } else {
+      sum_in_registers<n, 2, T>(inputs, outputs, count);
     }
-  }
+  });
   return true;
 }
 
-bool fits_two_outputs(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                      std::span<std::byte* const> outputs) {
-  return is_float_sum(op, dtype, inputs) && inputs.size() >= 2 &&
-         inputs.size() <= kMostInRegisters && outputs.size() == 2 && outputs[0] != outputs[1] &&
-         are_aligned(std::span<std::byte* const>(outputs), dtype);
+template <ReduceOp op, class T>
+void combine_two(const std::byte* left, const std::byte* right, std::byte* output,
+                 std::size_t count) {
+  const auto* const a = reinterpret_cast<const T*>(left);
+  const auto* const b = reinterpret_cast<const T*>(right);
+  auto* const out = reinterpret_cast<T*>(output);
+  if (out == a) return combine_into_left<op>(out, b, count);
+  if (out == b) return combine_into_right<op>(a, out, count);
+  combine_to<op>(out, a, b, count);
+}
+
+/// 16-bit numbers are combined as floats and rounded once, at the end.
+template <ReduceOp op, class T>
+void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count) {
+  using Number = std::conditional_t<Half<T>, float, T>;
+  const std::size_t block = std::min(count, kBlockBytes / sizeof(Number));
+  const std::size_t widened = Half<T> ? inputs.size() : 0;
+  const BufferRef scratch =
+      BufferRef::allocate((widened + most_levels(inputs, nodes) + 2) * block * sizeof(Number));
+  auto* const wide = reinterpret_cast<Number*>(scratch->data());
+  Number* const spare = wide + widened * block;
+  std::vector<const Number*> starts(inputs.size());
+  BlockOf<T> readable(block);
+  // Only what is one, aligned and no input can be built where it belongs.
+  const bool beside = Half<T> || outputs.size() > 1 || !is_aligned<T>(outputs[0]) ||
+                      std::ranges::find(inputs, outputs[0]) != inputs.end();
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t n = std::min(block, count - first);
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      const T* const own = readable(inputs[r] + first * sizeof(T), n);
+      if constexpr (Half<T>) {
+        widen(dtype_of<T>(), reinterpret_cast<const std::byte*>(own), wide + r * block, n);
+        starts[r] = wide + r * block;
+      } else {
+        starts[r] = own;
+      }
+    }
+    auto* const result = beside ? spare : reinterpret_cast<Number*>(outputs[0] + first * sizeof(T));
+    reduce_block<op, Number>(starts, nodes, result, n, spare + n);
+    auto* const bytes = reinterpret_cast<std::byte*>(result);
+    if constexpr (Half<T>) narrow(result, dtype_of<T>(), bytes, n);
+    for (std::size_t o = 0; beside && o < outputs.size(); ++o) {
+      std::memcpy(outputs[o] + first * sizeof(T), bytes, n * sizeof(T));
+    }
+    readable.next_block();
+  }
+}
+
+template <ReduceOp op, class T>
+void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
+  if constexpr (!Half<T>) {
+    // In place without a copy of the result: what a step of an algorithm does with what it
+    // received.
+    if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
+      return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
+    }
+  }
+  if constexpr (op == ReduceOp::kSum && std::is_floating_point_v<T>) {
+    if (nodes.empty() && sum_few<T>(inputs, outputs, count, ahead)) return;
+  }
+  reduce_blocks<op, T>(inputs, nodes, outputs, count);
+}
+
+template <class T>
+void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count,
+                 std::size_t ahead) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return reduce_any<ReduceOp::kSum, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMin:
+      return reduce_any<ReduceOp::kMin, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMax:
+      return reduce_any<ReduceOp::kMax, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kProduct:
+      return reduce_any<ReduceOp::kProduct, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMean:
+      break;
+  }
+  fail(ErrorCode::kInternal, "reduce_along_tree: MEAN is SUM and a division; the caller divides");
 }
 
 }  // namespace
 
-void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                   std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead) {
-  if (fits_registers(op, dtype, inputs, outputs)) {
-    return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
-      with_size(outputs.size(), [&]<std::size_t n>() {
-        const std::size_t done = ahead > 0 ? sum_lines_ahead<n, T>(outputs, count, ahead) : 0;
-        sum_in_registers<n, T>(outputs, done, count);
-      });
-    });
-  }
-  if (fits_two_outputs(op, dtype, inputs, outputs)) {
-    return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
-      with_size(inputs.size(), [&]<std::size_t n>() {
-        sum_into_both<n, T>(inputs, reinterpret_cast<T*>(outputs[0]),
-                            reinterpret_cast<T*>(outputs[1]), count);
-      });
-    });
-  }
-  alignas(64) std::array<std::byte, kSumBlockBytes> block;
-  const std::size_t size = size_of(dtype);
-  const std::size_t most = kSumBlockBytes / size;
-  std::array<const std::byte*, 64> few;
-  std::vector<const std::byte*> many(inputs.size() > few.size() ? inputs.size() : 0);
-  const std::span<const std::byte*> starts =
-      many.empty() ? std::span(few).first(inputs.size()) : std::span(many);
-  for (std::size_t first = 0; first < count; first += most) {
-    const std::size_t n = std::min(most, count - first);
-    for (std::size_t i = 0; i < inputs.size(); ++i) starts[i] = inputs[i] + first * size;
-    reduce_along_tree(op, dtype, starts, block.data(), n);
-    for (std::byte* output : outputs) std::memcpy(output + first * size, block.data(), n * size);
-  }
+void fail_bool(ReduceOp op) {
+  fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
+       "; try cast() first");
+}
+
+void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std::size_t count,
+                   std::size_t ahead, Nodes nodes) {
+  if (count == 0) return;
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (op != ReduceOp::kMin && op != ReduceOp::kMax) fail_bool(op);
+      // A bool is a byte of 0 or 1.
+      reduce_with<std::uint8_t>(op, inputs, nodes, outputs, count, ahead);
+    } else {
+      reduce_with<T>(op, inputs, nodes, outputs, count, ahead);
+    }
+  });
 }
 
 }  // namespace tutti::internal

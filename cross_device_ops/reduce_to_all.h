@@ -5,19 +5,22 @@
 #include <cstddef>
 #include <span>
 
-#include "tutti/tensor/dtype.h"
-#include "tutti/tensor/reduce_op.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 
 namespace tutti::internal {
 
 /// How far ahead memory that no cache holds is best asked for: less than a small page.
 inline constexpr std::size_t kAheadBytes = 3072;
 
-/// Combines `inputs` along the canonical tree, as reduce_along_tree does and with the same bits,
-/// into every one of `outputs`; outputs[i] may be one of the inputs. Each cache line is read and
-/// written once. Memory of any alignment. Of up to eight floating inputs in place it asks for
-/// memory `ahead` bytes further on while it sums; 0: for nothing.
+/// Combines `inputs` along the canonical tree into every one of `outputs`; outputs[i] may be one of
+/// the inputs. Each cache line is read and written once. Memory of any alignment. Of up to eight
+/// floating inputs in place it asks for memory `ahead` bytes further on while it sums; 0: for
+/// nothing. `nodes`: what the inputs are of, see combine_nodes(); none: of one replica each.
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                   std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0);
+                   std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0,
+                   std::span<const CanonicalNode> nodes = {});
+
+/// Says which reductions bool has.
+[[noreturn]] void fail_bool(ReduceOp op);
 
 }  // namespace tutti::internal

@@ -25,49 +25,29 @@
 namespace tutti::internal {
 namespace {
 
-class Gathering {
+class Gathering : public SegmentedSchedule {
  public:
-  explicit Gathering(const CallShape& shape)
-      : shape_(shape), slot_(std::min(shape.segment(), shape.count)) {}
-
-  Schedule schedule;
-  std::size_t num_segments() const {
-    return internal::num_segments(shape_.count, shape_.segment());
-  }
-  Range segment(Space space, std::size_t k) const {
-    return segment_of({space, 0, shape_.count}, k, shape_.segment());
-  }
+  using SegmentedSchedule::SegmentedSchedule;
 
   /// The values of `ranks` (increasing), of which this rank's stands in `own`, into `result`.
   void gather(const std::vector<int>& ranks, std::size_t k, Range own, Range result) {
     std::vector<Range> from;
-    std::size_t slot = 0;
+    std::size_t place = 0;
     for (const int rank : ranks) {
       from.push_back(own);
       if (rank == shape_.rank) continue;
-      from.back() = {Space::kScratch, slot_ * (slot++ * kGenerations + k % kGenerations),
+      from.back() = {Space::kScratch, slot() * (place++ * kGenerations + k % kGenerations),
                      own.count};
       schedule.receive(rank, from.back());
     }
-    schedule.scratch_elements = std::max(schedule.scratch_elements, slot_ * slot * kGenerations);
+    schedule.scratch_elements = std::max(schedule.scratch_elements, slot() * place * kGenerations);
     if (own.count > 0) schedule.combine(result, from);
-  }
-  void send(int peer, Range range) {
-    if (!verified_ && shape_.size > 2) schedule.verify();
-    verified_ = true;
-    schedule.send(peer, range);
   }
   void send_to_all(const std::vector<int>& ranks, Range range) {
     for (const int rank : ranks) {
       if (rank != shape_.rank) send(rank, range);
     }
   }
-
- private:
-  static constexpr std::size_t kGenerations = 2;
-  const CallShape& shape_;
-  std::size_t slot_;
-  bool verified_ = false;
 };
 
 std::vector<int> every(int step, int first, int end) {

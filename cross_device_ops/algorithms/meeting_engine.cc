@@ -8,12 +8,7 @@
 namespace tutti::internal {
 
 MeetingEngine::MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
-    : link_(std::move(link)), messages_(std::move(messages)) {
-  for (const int rank : link_.ranks) {
-    if (rank == link_.transport->rank()) continue;
-    never_.push_back(link_.transport->recv(rank, kWatchTag, {}, {}));
-  }
-}
+    : link_(std::move(link)), messages_(std::move(messages)) {}
 
 void MeetingEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
                         TimePoint deadline) {
@@ -57,9 +52,10 @@ void MeetingEngine::tend(const std::function<std::string()>& own_state) {
 
 /// A peer that is gone may just have finished: that is no abort.
 std::optional<Error> MeetingEngine::abort_of_peer() {
-  for (const auto& work : never_) {
+  for (int peer = 0; peer < link_.size(); ++peer) {
+    if (peer == link_.rank) continue;
     try {
-      work->test();
+      link_.recv(peer, Purpose::kNothing, {}, {})->test();
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kAborted) return error;
     }

@@ -21,9 +21,6 @@ namespace tutti::internal {
 /// messages altogether.
 class MeetingEngine : public CollectiveEngine {
  public:
-  /// Of messages beside those of the message engine: its tags never end in this number.
-  static constexpr std::uint64_t kWatchTag = ~std::uint64_t{0};
-
   int rank() const final { return link_.rank; }
   int size() const final { return link_.size(); }
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) final;
@@ -59,9 +56,6 @@ class MeetingEngine : public CollectiveEngine {
   void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   std::optional<Error> abort_of_peer();
 
-  /// Receives that never end by themselves: testing them shows that a peer has aborted the group,
-  /// while nothing is received from it.
-  std::vector<std::unique_ptr<Work>> never_;
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);

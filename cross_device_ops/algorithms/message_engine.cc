@@ -134,7 +134,6 @@ class MessageEngine final : public CollectiveEngine {
   CallPlans plans_;
   ChoiceLog choices_;
   BufferRef scratch_;
-  std::vector<BufferRef> staging_;  // spare
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
 };
@@ -175,7 +174,7 @@ void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader&
                     .dtype = call.dtype};
   if (!call.inputs.empty()) memory.input = call.inputs[0].data;
   if (!call.outputs.empty()) memory.output = call.outputs[0].data;
-  MessageRun run(link_, plan, memory, header, deadline, staging_);
+  MessageRun run(link_, plan, memory, header, deadline);
   try {
     run.run();
   } catch (const Error& error) {

@@ -26,8 +26,7 @@ constexpr auto kVerdictTime = std::chrono::milliseconds(200);
 }  // namespace
 
 MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-                       const CollectiveHeader& header, TimePoint deadline,
-                       std::vector<BufferRef>& spare_staging)
+                       const CollectiveHeader& header, TimePoint deadline)
     : link_(link),
       plan_(plan),
       steps_(plan.schedule.steps),
@@ -37,8 +36,7 @@ MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMem
       own_header_(encode(header)),
       header_is_due_(link.size() > 1),
       left_is_due_(link.size() > 1 && plan.left_greets_with_data),
-      verified_(link.size() == 1),
-      spare_staging_(spare_staging) {}
+      verified_(link.size() == 1) {}
 
 void MessageRun::run() {
   greet();
@@ -102,11 +100,7 @@ void MessageRun::receive(const Step& step) {
   Received& received = received_.front();
   TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
   wait_for_message(received);
-  if (received.staging) {
-    memory_.take(step, received.staging->data());
-    if (spare_staging_.size() == kAhead) spare_staging_.erase(spare_staging_.begin());
-    spare_staging_.push_back(std::move(received.staging));
-  }
+  if (received.staging) memory_.take(step, received.staging->data());
   received_.pop_front();
 }
 
@@ -151,12 +145,7 @@ void MessageRun::post(std::size_t index) {
   std::byte* into = nullptr;
   if (num_bytes > 0 && step.kind == StepKind::kReceive) into = memory_.write(step.range);
   if (num_bytes > 0 && step.kind != StepKind::kReceive) {
-    if (!spare_staging_.empty() && spare_staging_.back()->size() >= num_bytes) {
-      received.staging = std::move(spare_staging_.back());
-      spare_staging_.pop_back();
-    } else {
-      received.staging = BufferRef::allocate(num_bytes);
-    }
+    received.staging = BufferRef::allocate(num_bytes);
     into = received.staging->data();
   }
   const bool with_header = left_is_due_ && step.peer == link_.left();

@@ -26,8 +26,7 @@ struct CallPlan {
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-             const CollectiveHeader& header, TimePoint deadline,
-             std::vector<BufferRef>& spare_staging);
+             const CollectiveHeader& header, TimePoint deadline);
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
   /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
   void run();
@@ -81,7 +80,6 @@ class MessageRun {
   std::size_t next_to_post_ = 0;
   std::deque<Received> received_;  // posted, in order
   std::vector<Sent> sent_;
-  std::vector<BufferRef>& spare_staging_;  // of this call and those before it
 };
 
 }  // namespace tutti::internal

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/cross_device_ops/told_reason.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -43,6 +45,35 @@ std::unique_ptr<Work> RankLink::send(int peer, Purpose purpose, std::span<const 
 std::unique_ptr<Work> RankLink::recv(int peer, Purpose purpose, std::span<std::byte> head,
                                      std::span<std::byte> body) const {
   return transport->recv(ranks[static_cast<std::size_t>(peer)], tag_of(group, purpose), head, body);
+}
+
+void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, TimePoint deadline,
+                              std::string_view who) const {
+  const std::size_t bytes = values.size() / ranks.size();
+  const auto value_of = [&](int r) {
+    return values.subspan(static_cast<std::size_t>(r) * bytes, bytes);
+  };
+  std::vector<std::unique_ptr<Work>> sends, receives(ranks.size());
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank) continue;
+    receives[static_cast<std::size_t>(r)] = recv(r, purpose, {}, value_of(r));
+    sends.push_back(send(r, purpose, {}, value_of(rank)));
+  }
+  std::vector<std::string> late;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank) continue;
+    try {
+      receives[static_cast<std::size_t>(r)]->wait(deadline);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+      late.push_back(concat("rank ", r));
+    }
+  }
+  if (!late.empty()) {
+    fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,
+         join(late), " did not come");
+  }
+  for (const auto& each : sends) each->wait(deadline);
 }
 
 RankLink RankLink::subgroup(const std::vector<int>& members, std::uint32_t number) const {

@@ -26,6 +26,7 @@ enum class Purpose : std::uint16_t {
   kNothing = 3,
   kWindow = 4,
   kIntroduction = 5,
+  kNonce = 6,
   kDataOf = 16,  // + Collective: data that no header stands before
 };
 
@@ -47,6 +48,17 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
+  /// Tells every other rank `own`, a plain value, and returns those of all by rank. Throws
+  /// kDeadlineExceeded, `who` first in the message, naming the ranks that did not come.
+  template <class T>
+  std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
+                          std::string_view who) const {
+    std::vector<T> all(ranks.size(), own);
+    exchange_bytes(purpose, std::as_writable_bytes(std::span(all)), deadline, who);
+    return all;
+  }
+  void exchange_bytes(Purpose purpose, std::span<std::byte> values, TimePoint deadline,
+                      std::string_view who) const;
   /// The group of some members, see CollectiveEngine::subgroup.
   RankLink subgroup(const std::vector<int>& members, std::uint32_t number) const;
 };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -98,6 +99,36 @@ Range segment_of(Range range, std::size_t k, std::size_t segment);
 std::size_t num_segments(std::size_t count, std::size_t segment);
 /// An empty segment is not sent, except the first one: it says that its sender has got that far.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
+
+/// A schedule that works on a buffer segment by segment. Before its first message a rank verifies:
+/// who has heard of all ranks knows that all have.
+class SegmentedSchedule {
+ public:
+  explicit SegmentedSchedule(const CallShape& shape) : shape_(shape) {}
+
+  Schedule schedule;
+  std::size_t num_segments() const {
+    return internal::num_segments(shape_.count, shape_.segment());
+  }
+  Range segment(Space space, std::size_t k) const {
+    return segment_of({space, 0, shape_.count}, k, shape_.segment());
+  }
+  void send(int peer, Range range) {
+    if (!verified_ && shape_.size > 2) schedule.verify();
+    verified_ = true;
+    schedule.send(peer, range);
+  }
+
+ protected:
+  /// Segments that are in scratch memory at once, and room for one.
+  static constexpr std::size_t kGenerations = 2;
+  std::size_t slot() const { return std::min(shape_.count, shape_.segment()); }
+
+  const CallShape& shape_;
+
+ private:
+  bool verified_ = false;
+};
 
 /// Where parts of these lengths begin, and where the last one ends.
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);

@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// ring, halving_doubling, tree or hierarchical_copy among the replicas of a process: the same
-/// schedules as between processes (algorithms/algorithm.h), run by one thread, so that a program
-/// has the same bits in both.
+/// ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device among the replicas of
+/// a process: the same schedules as between processes (algorithms/algorithm.h), run by one thread,
+/// so that a program has the same bits in both.
 class ScheduledOps final : public CrossDeviceOps {
  public:
   /// Throws kNotFound for a name that is no algorithm.

@@ -17,8 +17,6 @@
 // ranks when it has heard of its children; in broadcast the root sends at once.
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 
-#include <algorithm>
-
 namespace tutti::internal {
 namespace {
 
@@ -36,23 +34,15 @@ std::vector<int> children_of(int rank, int size) {
 
 int parent_of(int rank) { return rank & (rank - 1); }
 
-class Tree {
+class Tree : public SegmentedSchedule {
  public:
   explicit Tree(const CallShape& shape)
-      : shape_(shape),
-        children_(children_of(shape.rank, shape.size)),
-        num_segments_(internal::num_segments(shape.count, shape.segment())) {}
+      : SegmentedSchedule(shape), children_(children_of(shape.rank, shape.size)) {}
 
-  Schedule schedule;
-  std::size_t num_segments() const { return num_segments_; }
-  Range segment(Space space, std::size_t k) const {
-    return segment_of({space, 0, shape_.count}, k, shape_.segment());
-  }
   /// A segment in scratch; the room is used again for segment k + 2.
   Range scratch_segment(std::size_t k) {
-    const std::size_t slot = std::min(shape_.count, shape_.segment());
-    schedule.scratch_elements = kGenerations * slot;
-    return {Space::kScratch, k % kGenerations * slot, segment(Space::kInput, k).count};
+    schedule.scratch_elements = kGenerations * slot();
+    return {Space::kScratch, k % kGenerations * slot(), segment(Space::kInput, k).count};
   }
 
   /// Combines the children's values with this rank's; returns where they are.
@@ -64,11 +54,6 @@ class Tree {
     }
     return own;
   }
-  void send(int peer, Range range) {
-    if (!verified_ && shape_.size > 2) schedule.verify();
-    verified_ = true;
-    schedule.send(peer, range);
-  }
   void down(std::size_t k) {
     for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
       send(*child, segment(Space::kOutput, k));
@@ -76,12 +61,7 @@ class Tree {
   }
 
  private:
-  static constexpr std::size_t kGenerations = 2;
-
-  const CallShape& shape_;
   std::vector<int> children_;
-  std::size_t num_segments_;
-  bool verified_ = false;
 };
 
 }  // namespace

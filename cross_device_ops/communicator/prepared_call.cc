@@ -1,12 +1,9 @@
 // Widening, aligning and dividing around an engine's call.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/call_request.h"
-
 #include <algorithm>
-#include <array>
-#include <cstring>
 
-#include "tutti/tensor/half_conversion.h"
+#include "tutti/cross_device_ops/buffer_call.h"
+#include "tutti/cross_device_ops/communicator/call_request.h"
 
 namespace tutti::internal {
 namespace {
@@ -16,44 +13,6 @@ bool are_aligned(std::span<const AnyElements> list, DType dtype) {
   const std::uintptr_t low_bits = size_of(dtype) - 1;  // sizes are powers of two
   return std::ranges::none_of(list, [&](const AnyElements& elements) {
     return (reinterpret_cast<std::uintptr_t>(elements.data) & low_bits) != 0;
-  });
-}
-
-// Neither side need be aligned: numbers are converted in memory of this function.
-void convert(const ConstElements& from, const Elements& to) {
-  constexpr std::size_t kBlock = 1024;
-  std::array<float, kBlock> floats;
-  std::array<std::uint16_t, kBlock> halves;
-  auto* const half_bytes = reinterpret_cast<std::byte*>(halves.data());
-  for (std::size_t first = 0; first < from.count; first += kBlock) {
-    const std::size_t n = std::min(kBlock, from.count - first);
-    const std::byte* const in = from.data + first * size_of(from.dtype);
-    std::byte* const out = to.data + first * size_of(to.dtype);
-    if (is_half(from.dtype)) {
-      std::memcpy(half_bytes, in, n * 2);
-      widen(from.dtype, half_bytes, floats.data(), n);
-      std::memcpy(out, floats.data(), n * 4);
-    } else {
-      std::memcpy(floats.data(), in, n * 4);
-      narrow(floats.data(), to.dtype, half_bytes, n);
-      std::memcpy(out, half_bytes, n * 2);
-    }
-  }
-}
-
-void copy_as(const ConstElements& from, const Elements& to) {
-  if (from.dtype != to.dtype) return convert(from, to);
-  if (from.count > 0) std::memcpy(to.data, from.data, from.num_bytes());
-}
-
-void divide_values(const Elements& elements, int divisor) {
-  visit_arithmetic_floating(elements.dtype, "MEAN", [&]<class T>() {
-    for (std::size_t i = 0; i < elements.count; ++i) {
-      T value;
-      std::memcpy(&value, elements.data + i * sizeof(T), sizeof(T));
-      value /= static_cast<T>(divisor);
-      std::memcpy(elements.data + i * sizeof(T), &value, sizeof(T));
-    }
   });
 }
 
@@ -106,7 +65,7 @@ void PreparedCall::replace(DType dtype) {
   for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
     const ConstElements& from = request_.inputs[i];
     const Elements copy(scratch(from.count, dtype), from.count, dtype);
-    copy_as(from, copy);
+    convert(buffer_of(from), buffer_of(copy));
     inputs_.push_back(copy);
     const std::size_t out = request_.outputs[i].count;
     const bool in_place = request_.collective != Collective::kReduceScatter;
@@ -119,14 +78,14 @@ void PreparedCall::replace(DType dtype) {
 
 void PreparedCall::finish_results() {
   if (!combines(request_.collective) || !has_result()) return;
+  const auto size = static_cast<std::size_t>(engine_.size());
+  // A compressed sum has been rounded by its call; the quotient is not rounded again.
+  const bool divides_last = request_.options.compression.has_value();
+  const bool divides = request_.op == ReduceOp::kMean;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
-    // A compressed sum has been rounded by its call; the quotient is not rounded again.
-    const bool is_compressed = request_.options.compression.has_value();
-    if (request_.op == ReduceOp::kMean && !is_compressed)
-      divide_values(call_.outputs[i], engine_.size());
-    if (replaced_) copy_as(call_.outputs[i], request_.outputs[i]);
-    if (request_.op == ReduceOp::kMean && is_compressed)
-      divide_values(request_.outputs[i], engine_.size());
+    if (divides && !divides_last) divide(buffer_of(call_.outputs[i]), size);
+    if (replaced_) convert(buffer_of(call_.outputs[i]), buffer_of(request_.outputs[i]));
+    if (divides && divides_last) divide(buffer_of(request_.outputs[i]), size);
   }
 }
 

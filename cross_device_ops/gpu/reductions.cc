@@ -55,14 +55,6 @@ void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   spread_slices(buffers);
 }
 
-void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
-                       const ReplicaBuffer& output) {
-  DeviceWork& work = *buffers.front().work;
-  work.meet();
-  work.combine(op, buffers, output);
-  work.meet();
-}
-
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
   const MutableTensor result(values[0].shape(), values[0].dtype(), where);
   std::vector<Device> devices{where};
@@ -73,7 +65,9 @@ Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
     buffers.push_back(buffer_of(value));
     buffers.back().work = &work;
   }
-  reduce_on_one_gpu(op, buffers, buffer_of(result));
+  work.meet();
+  work.combine(op, buffers, buffer_of(result));
+  work.meet();
   work.join();
   return result.freeze();
 }

@@ -18,10 +18,6 @@ namespace tutti::internal {
 /// spread. A device reads (V-1)/V of a buffer from its peers, twice: as much as a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
-/// Into `output`, by its device; it may be one of the buffers.
-void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
-                       const ReplicaBuffer& output);
-
 /// Tensors of one shape and dtype, each on any GPU, combined by `where`.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 

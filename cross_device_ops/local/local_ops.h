@@ -1,4 +1,4 @@
-// Operations on buffers of one process: "canonical", the default, and "reduction_to_one_device".
+// The operation "canonical", the default, on buffers of one process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,20 +16,6 @@ class Canonical final : public CrossDeviceOps {
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
   bool sliceable() const override { return true; }
-
- protected:
-  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
-};
-
-/// What a machine without peer access does: V-1 copies to the first device, a sum there along the
-/// tree, V-1 copies back. Bytes: 2 (V-1) x size. tf.distribute.ReductionToOneDevice.
-class ReductionToOneDevice final : public CrossDeviceOps {
- public:
-  std::string_view name() const override { return "reduction_to_one_device"; }
-  bool supports(ReduceOp op, DType dtype, DeviceType) const override {
-    return internal::can_combine(op, dtype);
-  }
-  Determinism determinism() const override { return Determinism::kCanonical; }
 
  protected:
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;

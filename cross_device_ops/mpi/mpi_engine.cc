@@ -10,15 +10,13 @@
 #include "tutti/cross_device_ops/algorithms/meeting_engine.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
-#include "tutti/cross_device_ops/mpi/mpi_runtime.h"
+#include "tutti/cross_device_ops/mpi/mpi_hub.h"
 
 namespace tutti::internal {
 namespace {
 
 // Of a call that all ranks have begun and that is given up: to finish with the caller's memory.
 constexpr Duration kGrace = std::chrono::seconds(2);
-// Of a call that this rank leaves before it begins: to help those who have begun.
-constexpr Duration kStandInTime = std::chrono::milliseconds(50);
 // For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
 // which has lower tags. Every MPI has tags up to 32767.
 constexpr int kFirstTag = 1000;
@@ -32,19 +30,9 @@ struct Introduction {
 
 std::vector<Introduction> introduce(const RankLink& link, int process, TimePoint deadline) {
   static std::atomic<int> groups_made{0};
-  std::vector<Introduction> all(static_cast<std::size_t>(link.size()));
-  Introduction& own = all[static_cast<std::size_t>(link.rank)];
-  own = {process, kFirstTag + (process * 31 + groups_made.fetch_add(1)) % kNumTags};
-  std::vector<std::unique_ptr<Work>> works;
-  for (int r = 0; r < link.size(); ++r) {
-    if (r == link.rank) continue;
-    auto& other = all[static_cast<std::size_t>(r)];
-    works.push_back(
-        link.recv(r, Purpose::kIntroduction, {}, std::as_writable_bytes(std::span(&other, 1))));
-    works.push_back(link.send(r, Purpose::kIntroduction, {}, std::as_bytes(std::span(&own, 1))));
-  }
-  for (const auto& work : works) work->wait(deadline);
-  return all;
+  const int tag = kFirstTag + (process * 31 + groups_made.fetch_add(1)) % kNumTags;
+  return link.exchange(Purpose::kIntroduction, Introduction{process, tag}, deadline,
+                       concat("mpi: rank ", link.rank));
 }
 
 void require_own_processes(const std::vector<Introduction>& all) {
@@ -130,7 +118,7 @@ void MpiEngine::missed(const CollectiveCall& call) {
   const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
   runtime_.keep(stand_in);
   stand_in->running().start();
-  poll_until(deadline_after(Clock::system().now(), kStandInTime),
+  poll_until(deadline_after(Clock::system().now(), kLastWords),
              [&] { return stand_in->running().test(); });
 }
 

@@ -14,17 +14,6 @@
 namespace tutti::internal {
 namespace {
 
-// Of messages beside those of the message engine: its tags never end in this number.
-constexpr std::uint64_t kNonceTag = MeetingEngine::kWatchTag - 1;
-
-ReplicaBuffer buffer_of(const Elements& elements) {
-  return {elements.data, elements.count, elements.dtype, {}};
-}
-/// An input: operations do not write to it.
-ReplicaBuffer buffer_of(const ConstElements& elements) {
-  return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
-}
-
 ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
@@ -124,22 +113,12 @@ std::unique_ptr<CollectiveEngine> OpsEngine::subgroup(const std::vector<int>& ra
 }
 
 /// A number that no other group has had, from rank 0.
-std::uint64_t agree_on_nonce(Transport& transport, TimePoint deadline) {
-  std::uint64_t nonce = 0;
-  const auto bytes = std::as_writable_bytes(std::span(&nonce, 1));
-  if (transport.rank() != 0) {
-    transport.recv(0, kNonceTag, {}, bytes)->wait(deadline);
-    return nonce;
+std::uint64_t agree_on_nonce(const RankLink& link, std::string_view who, TimePoint deadline) {
+  std::uint64_t own = 0;
+  while (own == 0) {
+    if (::getrandom(&own, sizeof(own), 0) != sizeof(own)) own = 0;
   }
-  while (nonce == 0) {
-    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
-  }
-  std::vector<std::unique_ptr<Work>> sends;
-  for (int peer = 1; peer < transport.size(); ++peer) {
-    sends.push_back(transport.send(peer, kNonceTag, {}, bytes));
-  }
-  for (const auto& send : sends) send->wait(deadline);
-  return nonce;
+  return link.exchange(Purpose::kNonce, own, deadline, who).front();
 }
 
 }  // namespace
@@ -147,12 +126,13 @@ std::uint64_t agree_on_nonce(Transport& transport, TimePoint deadline) {
 std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
                                              TimePoint deadline) {
   require_one_replica(spec.name, group);
-  const std::uint64_t nonce = agree_on_nonce(*group.transport, deadline);
+  RankLink link = link_all(group.transport);
+  const std::uint64_t nonce = agree_on_nonce(link, spec.name, deadline);
   std::shared_ptr<KeyValueStore> store;
   if (group.store) {
     store = std::make_shared<PrefixStore>(group.store, concat("ops/", nonce, "/"));
   }
-  return std::make_unique<OpsEngine>(spec, link_all(group.transport), std::move(store),
+  return std::make_unique<OpsEngine>(spec, std::move(link), std::move(store),
                                      group.local_devices[0],
                                      message_engine(group.transport, "canonical"));
 }

@@ -57,7 +57,7 @@ std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOption
 std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops() {
   return {{"canonical", make<Canonical>},
           {"hierarchical_copy", scheduled("hierarchical_copy")},
-          {"reduction_to_one_device", make<ReductionToOneDevice>},
+          {"reduction_to_one_device", scheduled("reduction_to_one_device")},
           {"ring", scheduled("ring")},
           {"halving_doubling", scheduled("halving_doubling")},
           {"tree", scheduled("tree")},

@@ -6,6 +6,7 @@
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/reduce_to_all.h"
+#include "tutti/cross_device_ops/shared/window_calls.h"
 
 namespace tutti::internal {
 namespace {
@@ -22,20 +23,14 @@ std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 }  // namespace
 
-bool is_in_place(const CollectiveCall& call) {
-  return std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
-    return input.data == output.data;
-  });
-}
-
-GroupParts::GroupParts(const GroupCalls& calls, int size)
+GroupParts::GroupParts(const WindowCalls& calls, int size)
     : calls_(calls), size_(size), inputs_(index(size)), outputs_(index(size)) {}
 
 void GroupParts::require_counts_fit() const {
   for (int r = 0; r < size_; ++r) {
     for (int s = 0; s < size_; ++s) {
-      const std::size_t sent = calls_.call(r).counts[index(s)];
-      const std::size_t expected = calls_.call(s).receive_counts[index(r)];
+      const std::size_t sent = calls_.counts(r)[index(s)];
+      const std::size_t expected = calls_.receive_counts(s)[index(r)];
       if (sent == expected) continue;
       fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
            " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
@@ -50,15 +45,14 @@ void GroupParts::do_part(const CollectiveCall& call, int part) {
     case Collective::kReduce:
       return combine_part(call, part);
     case Collective::kReduceScatter:
-      return combine_for(part);
-    case Collective::kBroadcast: {
-      const Elements& data = calls_.call(part).outputs[0];
-      return copy_bytes(calls_.call(call.root).outputs[0].data, data.data, data.num_bytes());
-    }
+      return combine_for(call, part);
+    case Collective::kBroadcast:
+      return copy_bytes(calls_.output(call.root, 0), calls_.output(part, 0),
+                        call.outputs[0].num_bytes());
     case Collective::kAllGather:
-      return gather_for(part);
+      return gather_for(call, part);
     case Collective::kAllToAll:
-      return exchange_for(part);
+      return exchange_for(call, part);
     case Collective::kBarrier:
       return;
   }
@@ -96,45 +90,42 @@ void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::si
       // In place one list is read instead of two: each costs a cache miss.
       if (calls_.in_place(r)) continue;
     }
-    inputs_[index(r)] = calls_.call(r).inputs[buffer].data + offset;
+    inputs_[index(r)] = calls_.input(r, buffer) + offset;
   }
   if (call.collective == Collective::kAllReduce) {
     const bool past_caches = call.count * size_of_element * index(size_) > kCaches;
     return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin,
                          past_caches ? kAheadBytes : 0);
   }
-  std::byte* const result = calls_.call(call.root).outputs[0].data + offset;
-  reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
+  reduce_along_tree(call.op, call.dtype, inputs_, calls_.output(call.root, 0) + offset,
+                    end - begin);
 }
 
-void GroupParts::combine_for(int rank) {
-  const CollectiveCall& own = calls_.call(rank);
+void GroupParts::combine_for(const CollectiveCall& call, int rank) {
   std::size_t begin = 0;
-  for (int r = 0; r < rank; ++r) begin += own.counts[index(r)];
+  for (int r = 0; r < rank; ++r) begin += call.counts[index(r)];
   for (int r = 0; r < size_; ++r) {
-    inputs_[index(r)] = calls_.call(r).inputs[0].data + begin * size_of(own.dtype);
+    inputs_[index(r)] = calls_.input(r, 0) + begin * size_of(call.dtype);
   }
-  reduce_along_tree(own.op, own.dtype, inputs_, own.outputs[0].data, own.outputs[0].count);
+  reduce_along_tree(call.op, call.dtype, inputs_, calls_.output(rank, 0), call.counts[index(rank)]);
 }
 
-void GroupParts::gather_for(int rank) const {
-  std::byte* place = calls_.call(rank).outputs[0].data;
+void GroupParts::gather_for(const CollectiveCall& call, int rank) const {
+  std::byte* place = calls_.output(rank, 0);
   for (int r = 0; r < size_; ++r) {
-    const ConstElements& part = calls_.call(r).inputs[0];
-    copy_bytes(part.data, place, part.num_bytes());
-    place += part.num_bytes();
+    const std::size_t bytes = call.counts[index(r)] * size_of(call.dtype);
+    copy_bytes(calls_.input(r, 0), place, bytes);
+    place += bytes;
   }
 }
 
-void GroupParts::exchange_for(int rank) const {
-  const CollectiveCall& own = calls_.call(rank);
-  std::byte* place = own.outputs[0].data;
+void GroupParts::exchange_for(const CollectiveCall& call, int rank) const {
+  std::byte* place = calls_.output(rank, 0);
   for (int r = 0; r < size_; ++r) {
-    const CollectiveCall& other = calls_.call(r);
     std::size_t begin = 0;
-    for (int s = 0; s < rank; ++s) begin += other.counts[index(s)];
-    const std::size_t bytes = own.receive_counts[index(r)] * size_of(own.dtype);
-    copy_bytes(other.inputs[0].data + begin * size_of(own.dtype), place, bytes);
+    for (int s = 0; s < rank; ++s) begin += calls_.counts(r)[index(s)];
+    const std::size_t bytes = calls_.receive_counts(rank)[index(r)] * size_of(call.dtype);
+    copy_bytes(calls_.input(r, 0) + begin * size_of(call.dtype), place, bytes);
     place += bytes;
   }
 }

@@ -9,8 +9,9 @@
 
 namespace tutti::internal {
 
-/// The calls of the group's round. One thread.
-class WindowCalls final : public GroupCalls {
+/// The calls of the group's round. The headers are equal, so all but addresses, and the counts of
+/// an all_to_all, is in each as in this rank's. One thread.
+class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
@@ -19,41 +20,46 @@ class WindowCalls final : public GroupCalls {
 
   /// After arriving: what can be done with what all have shown.
   enum class Way { kInline, kShared, kNeither };
-  Way way() const;
-  /// Makes all ranks' calls readable where they are shown, `own` being this rank's. Not of
-  /// kNeither, nor of an inline call that combine_inline() does.
-  void read(const CollectiveCall& own, Way way);
+  Way way();
   /// Of an all_reduce or reduce that is shown inline: this rank's result.
   void combine_inline(const CollectiveCall& call);
 
-  const CollectiveCall& call(int rank) const override { return calls_[index(rank)].call; }
-  const CollectiveHeader& header(int rank) const override {
-    return group_.window(rank).seat(group_.round()).header;
+  // What the ranks have shown, in this process's addresses; not of kNeither. Of a call that is
+  // shown inline a rank has one input (of a broadcast the root's output) and sees no outputs but
+  // its own.
+  const std::byte* input(int rank, std::size_t buffer) const {
+    if (is_inline_) return inline_data(rank);
+    return shared_data(rank, buffer == 0 ? seat(rank).first_input : offsets(rank)[buffer]);
   }
-  std::byte* output(int rank, std::size_t buffer) const override {
-    return calls_[index(rank)].outputs[buffer].data;
+  std::byte* output(int rank, std::size_t buffer) const {
+    if (is_inline_) {
+      return rank == group_.rank() ? own_->outputs[buffer].data : inline_data(rank);
+    }
+    return shared_data(rank, buffer == 0 ? seat(rank).first_output
+                                         : offsets(rank)[WindowLayout::kMostBuffers + buffer]);
   }
-  bool in_place(int rank) const override {
-    return (group_.window(rank).seat(group_.round()).flags & WindowSeat::kIsInPlace) != 0;
-  }
+  bool in_place(int rank) const { return (seat(rank).flags & WindowSeat::kIsInPlace) != 0; }
+  const CollectiveHeader& header(int rank) const { return seat(rank).header; }
+  /// Of an all_to_all, [size] each.
+  const std::uint64_t* counts(int rank) const { return group_.window(rank).counts(group_.round()); }
+  const std::uint64_t* receive_counts(int rank) const { return counts(rank) + group_.size(); }
 
  private:
-  struct ReadCall {
-    CollectiveCall call;
-    std::vector<ConstElements> inputs;
-    std::vector<Elements> outputs;
-    std::vector<std::size_t> counts;
-    std::vector<std::size_t> receive_counts;
-  };
-  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  const WindowSeat& seat(int rank) const { return group_.window(rank).seat(group_.round()); }
+  std::byte* inline_data(int rank) const { return group_.window(rank).inline_data(group_.round()); }
+  const std::uint64_t* offsets(int rank) const {
+    return group_.window(rank).offsets(group_.round());
+  }
+  std::byte* shared_data(int rank, std::uint64_t offset) const {
+    return group_.window(rank).in_place_of_rank(offset);
+  }
   bool show_inline(const CollectiveCall& call);
   bool show_offsets(const CollectiveCall& call);
-  void show_counts(const CollectiveCall& call);
-  void read_call(int rank, const CollectiveCall& own, Way way);
   std::size_t inline_limit(const CollectiveCall& call) const;
 
   const WindowGroup& group_;
-  std::vector<ReadCall> calls_;  // by rank
+  const CollectiveCall* own_ = nullptr;  // of the round
+  bool is_inline_ = false;
   std::vector<const std::byte*> inputs_;
 };
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <new>
 
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/shared/thread_group.h"
 #include "tutti/cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
@@ -37,11 +39,29 @@ WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_
   offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t));
   inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t));
   slots = inline_data + 2 * kInlineBytes;
-  num_bytes = slots + size * kDepth * slot_bytes;
+  num_bytes = rounded_up(slots + size * kDepth * slot_bytes);
+}
+
+void Window::make() const {
+  new (&board()) WindowBoard;
+  new (&progress()) WindowProgress;
+  for (std::uint64_t round = 0; round < 2; ++round) new (&seat(round)) WindowSeat;
 }
 
 WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
-    : link_(std::move(link)), memory_(std::move(memory)), layout_(link_.size()) {}
+    : link_(std::move(link)),
+      memory_(std::move(memory)),
+      rank_(link_.rank),
+      size_(link_.size()),
+      layout_(size_) {}
+
+WindowGroup::WindowGroup(std::shared_ptr<ThreadGroup> threads, int rank)
+    : threads_(std::move(threads)), rank_(rank), size_(threads_->size()), layout_(size_) {
+  for (int member = 0; member < size_; ++member) {
+    windows_.emplace_back(threads_->window(member), nullptr, layout_);
+  }
+  open(size_ > num_hardware_threads(), num_hardware_threads());
+}
 
 WindowGroup::~WindowGroup() {
   const Error why = why_it_leaves();
@@ -52,6 +72,7 @@ WindowGroup::~WindowGroup() {
     own().progress().has_left.store(1);
     notify();
   }
+  if (!memory_) return;
   // Others may look at this window until they have left, too.
   std::vector<const WindowProgress*> members;
   for (const Window& window : windows_) members.push_back(&window.progress());
@@ -99,11 +120,11 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     return Window(place + offset, place, layout_);
   };
   const Window mine = at(rank(), own_offset_);
-  new (&mine.board()) WindowBoard;
-  new (&mine.progress()) WindowProgress;
-  for (std::uint64_t round = 0; round < 2; ++round) new (&mine.seat(round)) WindowSeat;
+  mine.make();
   windows_.assign(static_cast<std::size_t>(size()), mine);
-  const std::vector<Introduction> members = introduce(header, deadline);
+  const std::vector<Introduction> members =
+      link_.exchange(Purpose::kWindow, Introduction{own_offset_, own_cores()}, deadline,
+                     concat("rank ", rank(), ": ", header.describe()));
   std::array<std::uint64_t, 16> cores{};
   for (int member = 0; member < size(); ++member) {
     const Introduction& other = members[static_cast<std::size_t>(member)];
@@ -123,44 +144,16 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   // Of all members together: each may be bound to one core. Equal on all, as it must be.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
-  shares_parts_ = link_.transport->size() > num_cores;
+  open(link_.transport->size() > num_cores, num_cores);
+}
+
+void WindowGroup::open(bool crowded, int num_cores) {
+  shares_parts_ = crowded;
   num_lanes_ = PartLanes::num_lanes(size(), num_cores);
   MutexLock lock(mutex_);
   board_ = &window(0).board();
   wait_.emplace(&board_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
   is_connected_ = true;
-}
-
-std::vector<WindowGroup::Introduction> WindowGroup::introduce(const CollectiveHeader& header,
-                                                              TimePoint deadline) {
-  const Introduction mine{own_offset_, own_cores()};
-  std::vector<Introduction> members(static_cast<std::size_t>(size()), mine);
-  std::vector<std::unique_ptr<Work>> sends, receives(members.size());
-  for (int member = 0; member < size(); ++member) {
-    if (member == rank()) continue;
-    const auto m = static_cast<std::size_t>(member);
-    receives[m] =
-        link_.recv(member, Purpose::kWindow, {}, std::as_writable_bytes(std::span(&members[m], 1)));
-    sends.push_back(link_.send(member, Purpose::kWindow, {}, std::as_bytes(std::span(&mine, 1))));
-  }
-  std::vector<std::string> late;
-  const auto wait = [&](Work& work, int member) {
-    try {
-      work.wait(deadline);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-      late.push_back(concat("rank ", member));
-    }
-  };
-  for (int member = 0; member < size(); ++member) {
-    if (member != rank()) wait(*receives[static_cast<std::size_t>(member)], member);
-  }
-  if (!late.empty()) {
-    fail(ErrorCode::kDeadlineExceeded, "rank ", rank(), ": ", header.describe(), ": expected all ",
-         size(), " ranks", kMissing, join(late), " did not come");
-  }
-  for (const auto& send : sends) send->wait(deadline);
-  return members;
 }
 
 bool WindowGroup::all_arrived(std::uint64_t round) const {
@@ -199,10 +192,6 @@ std::string WindowGroup::missing(std::uint64_t round) const {
 
 int WindowGroup::take_part() { return board_->parts_taken.take(part_round_, size(), num_lanes_); }
 
-void WindowGroup::take_own_part() {
-  if (shares_parts_) board_->parts_taken.take_part(rank(), size(), num_lanes_);
-}
-
 void WindowGroup::finish_part() {
   if (shares_parts_) {
     board_->parts_done.fetch_add(1);
@@ -214,13 +203,18 @@ void WindowGroup::finish_part() {
 
 void WindowGroup::leave(TimePoint deadline) {
   const std::uint64_t parts = part_round_ * static_cast<std::uint64_t>(size());
-  try {
-    wait_for("finish their parts", deadline, [&] {
-      if (shares_parts_) return board_->parts_done.load() >= parts;
-      return std::ranges::all_of(windows_, [this](const Window& window) {
-        return window.progress().finished.load() >= part_round_;
-      });
+  const auto all_finished = [&] {
+    if (shares_parts_) return board_->parts_done.load() >= parts;
+    return std::ranges::all_of(windows_, [this](const Window& window) {
+      return window.progress().finished.load() >= part_round_;
     });
+  };
+  if (!memory_) {
+    wait_->wait_until(TimePoint::max(), all_finished, [] {});
+    return;
+  }
+  try {
+    wait_for("finish their parts", deadline, all_finished);
   } catch (...) {
     memory_->detach();
     throw;

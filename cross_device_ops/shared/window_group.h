@@ -1,5 +1,5 @@
-// Where ranks that are processes of one host meet, and the layout of the memory in which they do:
-// SharedGroup in memory that all of them map.
+// Where ranks meet that are threads of a process or processes of one host, and the layout of the
+// memory in which they do.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,13 +14,15 @@
 
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/rank_link.h"
+#include "tutti/cross_device_ops/collective_header.h"
 #include "tutti/cross_device_ops/shared/group_parts.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"
 #include "tutti/cross_device_ops/shared/process_wait.h"
 
 namespace tutti::internal {
 
-/// What a rank brings to a round. Numbers of addresses are offsets in the rank's place.
+/// What a rank brings to a round. Numbers of addresses are offsets in the rank's place; of threads
+/// the addresses.
 struct WindowSeat {
   static constexpr std::uint32_t kIsInline = 1;   // the inputs are copied behind the seat
   static constexpr std::uint32_t kIsShared = 2;   // all buffers lie in the place
@@ -29,6 +31,8 @@ struct WindowSeat {
   alignas(64) std::atomic<std::uint64_t> arrived{0};  // the round; written last
   std::uint64_t fingerprint = 0;
   std::uint32_t flags = 0;
+  std::uint64_t first_input = 0;  // offsets of a single buffer are all that others read
+  std::uint64_t first_output = 0;
   alignas(64) CollectiveHeader header;
 };
 
@@ -76,6 +80,8 @@ class Window {
  public:
   Window(std::byte* start, std::byte* place, const WindowLayout& layout)
       : start_(start), place_(place), layout_(&layout) {}
+  /// Makes what stands in it, before anybody else looks.
+  void make() const;
 
   WindowBoard& board() const { return *at<WindowBoard>(0); }
   WindowProgress& progress() const { return *at<WindowProgress>(sizeof(WindowBoard)); }
@@ -84,7 +90,7 @@ class Window {
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Of inputs, then of outputs, [2 * kMostBuffers].
+  /// Of inputs, then of outputs, [2 * kMostBuffers]; those of the first buffers stand in the seat.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
@@ -108,23 +114,34 @@ class Window {
   const WindowLayout* layout_;
 };
 
+class ThreadGroup;
+
 /// One member's side. A *round* is one collective: every rank arrives, showing its call; then it
 /// may read what the others show until it arrives at the next round but one. Either all ranks see a
-/// round as complete, or none does, but for ranks that die within it. Threads: close() any, the
-/// rest one.
+/// round as complete, or none does, but for ranks that die within it: one that gives up closes the
+/// group for this and all later rounds, unless the last one arrived before. Threads: close() any,
+/// the rest one.
 class WindowGroup {
  public:
+  /// Of processes.
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);
+  /// Of threads.
+  WindowGroup(std::shared_ptr<ThreadGroup> threads, int rank);
   /// Says that this rank has left, and why if its transport was aborted.
   ~WindowGroup();
   WindowGroup(const WindowGroup&) = delete;
   WindowGroup& operator=(const WindowGroup&) = delete;
 
-  int rank() const { return link_.rank; }
-  int size() const { return link_.size(); }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
-  const HostMemory& memory() const { return *memory_; }
+  bool of_threads() const { return memory_ == nullptr; }
+  /// Where others find this memory; nothing: they cannot reach it.
+  std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
+    if (!memory_) return reinterpret_cast<std::uintptr_t>(data);
+    return memory_->offset_of(data, bytes);
+  }
   /// This rank's window before it arrives, and everybody's afterwards.
   const Window& window(int member) const { return windows_[static_cast<std::size_t>(member)]; }
   const Window& own() const { return window(rank()); }
@@ -157,9 +174,9 @@ class WindowGroup {
   /// A part that nobody has taken; -1: none is left.
   int take_part();
   void finish_part();
-  void take_own_part();
-  /// Waits until all parts are done. When that fails, buffers in HostMemory are detached: a peer
-  /// that was stopped may go on with its part one day.
+  /// Waits until all parts are done: never long, for nothing in a part waits; threads always do.
+  /// When that fails, buffers in HostMemory are detached: a process that was stopped may go on with
+  /// its part one day.
   void leave(TimePoint deadline);
 
   /// Ends arrivals, running and later, with this reason. The first one counts.
@@ -167,11 +184,12 @@ class WindowGroup {
 
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
+  /// With all windows there. `crowded`: there are more ranks than cores.
+  void open(bool crowded, int num_cores);
   struct Introduction {
     std::uint64_t offset = 0;               // of the window in the place
     std::array<std::uint64_t, 16> cores{};  // that the process may use, a bit each
   };
-  std::vector<Introduction> introduce(const CollectiveHeader& header, TimePoint deadline);
   bool all_arrived(std::uint64_t round) const;
   std::string missing(std::uint64_t round) const;
   bool is_closed() const { return board_ != nullptr && board_->state.load() != WindowBoard::kOpen; }
@@ -188,8 +206,10 @@ class WindowGroup {
   void probe() const;
   Error why_it_leaves() const;
 
-  const RankLink link_;
-  const std::shared_ptr<HostMemory> memory_;
+  const RankLink link_;                         // of processes
+  const std::shared_ptr<HostMemory> memory_;    // of processes
+  const std::shared_ptr<ThreadGroup> threads_;  // of threads
+  const int rank_, size_;
   const WindowLayout layout_;
   bool shares_parts_ = false;
   int num_lanes_ = 1;

@@ -34,18 +34,6 @@ TEST(PartLanes, GivesEachPartOnceInEveryRound) {
   }
 }
 
-TEST(PartLanes, RoundsOfOwnPartsCountToo) {
-  constexpr int kParts = 5, kLanes = 2;
-  PartLanes lanes;
-  for (int part = 0; part < kParts; ++part) lanes.take_part(part, kParts, kLanes);
-  std::vector<int> taken(kParts);
-  for (int part = lanes.take(2, kParts, kLanes); part >= 0; part = lanes.take(2, kParts, kLanes)) {
-    ++taken[static_cast<std::size_t>(part)];
-  }
-  EXPECT_EQ(taken, std::vector<int>(kParts, 1));
-  EXPECT_EQ(lanes.take(2, kParts, kLanes), -1);
-}
-
 TEST(PartLanes, ThreadsShareThePartsOfARound) {
   constexpr int kParts = 400, kThreads = 4;
   PartLanes lanes;
