@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/names.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/data/forwarding_source.h"
 
 namespace tutti {

@@ -23,9 +23,7 @@ void ServerStream::begin() { StartRead(&incoming_); }
 
 void ServerStream::refuse(const Error& error) { end(to_status(context_, error)); }
 
-void ServerStream::OnReadDone(bool ok) {
-  ok ? go(true) : half_close();
-}
+void ServerStream::OnReadDone(bool ok) { ok ? go(true) : half_close(); }
 
 void ServerStream::go(bool is_new) {
   Next next = Next::kEnd;

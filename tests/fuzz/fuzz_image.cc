@@ -7,8 +7,8 @@
 #include <string>
 
 #include "tutti/core/error.h"
-#include "tutti/data/input_file.h"
 #include "tutti/data/image.h"
+#include "tutti/data/input_file.h"
 
 namespace {
 
