@@ -98,7 +98,8 @@ class Stranger:
 
     def is_closed(self):
         try:
-            return not self.sock.recv(65536)
+            # A rank that listens anew has left its port, and who calls a port of nobody from that very port calls itself.
+            return not self.sock.recv(65536) or self.sock.getsockname() == self.sock.getpeername()
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.ENOTCONN)
 
