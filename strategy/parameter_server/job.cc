@@ -102,7 +102,6 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
       options_(options.server),
       durability_(options.durability) {
   check_rpc_layer(resolver);
-  if (role_ == ParameterServerRole::kServer) serve_variables();
   if (is_coordinated_) {
     join_coordinated();
   } else {
@@ -117,6 +116,8 @@ ParameterServerJob::~ParameterServerJob() {
   server_group_.reset();
 }
 
+/// A member first: a run that used the server and ended before it had joined would be missed, and
+/// the next one waited for.
 void ParameterServerJob::serve_variables() {
   if (durability_ == Durability::kNone) {
     server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
@@ -132,7 +133,7 @@ void ParameterServerJob::serve_variables() {
 
 void ParameterServerJob::join_coordinated() {
   watch_ = std::make_shared<JobWatch>(cluster_, task_, group_);
-  if (role_ == ParameterServerRole::kServer) return;
+  if (role_ == ParameterServerRole::kServer) return serve_variables();
   const bool outlives_servers = durability_ != Durability::kNone;
   if (is_chief() && outlives_servers) meet_servers();
   servers_.connect(cluster_, task_, group_, options_, outlives_servers);
@@ -149,8 +150,9 @@ void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trai
     watch_ = has_group ? std::make_shared<JobWatch>(task_, group_, rules)
                        : std::make_shared<JobWatch>(cluster_, task_, group_, rules);
     group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
-    subscribe();
   }
+  if (role_ == ParameterServerRole::kServer) serve_variables();
+  if (watch_) subscribe();
   if (!is_worker) return;
   if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
   if (watch_) watch_->wait_for_servers(group_.join_timeout);
