@@ -1,12 +1,19 @@
 // The kernels of cpu devices against the reference kernels, and on what their bits may not depend.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <ucontext.h>
 
 #include <gtest/gtest.h>
-#include <cstdlib>
 
+#include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <tuple>
+#include <vector>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
@@ -202,6 +209,59 @@ TEST(Numerics, FingerprintNamesAnInstructionSetThatThisProcessorHas) {
   const bool capped = cap && std::string_view(cap) == "avx2";
   EXPECT_FALSE(capped && wide) << text;
 }
+
+#if defined(__x86_64__)
+struct SeenBySignals {
+  std::uintptr_t stack_begin = 0, stack_end = 0;
+  volatile std::sig_atomic_t num = 0, num_off_the_stack = 0;
+};
+SeenBySignals seen;
+
+/// On its own stack: where the interrupted code's stack pointer points is what this test is about.
+void look_at_stack_pointer(int, siginfo_t*, void* context) {
+  const auto pointer = static_cast<std::uintptr_t>(
+      static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
+  seen.num = seen.num + 1;
+  if (pointer < seen.stack_begin || pointer >= seen.stack_end) {
+    seen.num_off_the_stack = seen.num_off_the_stack + 1;
+  }
+}
+
+/// oneDNN's sgemm keeps a pointer into the heap in the stack pointer: a handler's frame went there.
+TEST(OneDnn, SignalsAreHandledWhenTheStackPointerPointsIntoTheStack) {
+  pthread_attr_t attributes;
+  void* begin = nullptr;
+  std::size_t size = 0;
+  ASSERT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+  ASSERT_EQ(pthread_attr_getstack(&attributes, &begin, &size), 0);
+  pthread_attr_destroy(&attributes);
+  seen.stack_begin = reinterpret_cast<std::uintptr_t>(begin);
+  seen.stack_end = seen.stack_begin + size;
+  std::vector<char> stack(std::size_t{1} << 20);
+  const stack_t own{stack.data(), 0, stack.size()};
+  stack_t before{};
+  ASSERT_EQ(sigaltstack(&own, &before), 0);
+  struct sigaction action {};
+  action.sa_sigaction = look_at_stack_pointer;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  struct sigaction action_before {};
+  ASSERT_EQ(sigaction(SIGALRM, &action, &action_before), 0);
+  const itimerval often{{0, 300}, {0, 300}}, never{};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const Tensor a = values({130, 1152}, 1), b = values({130, 128}, 2);
+  for (const auto& [x, y, options] : {std::tuple{a, b, MatMulOptions{.transpose_a = true}},
+                                      std::tuple{b, values({128, 1152}, 3), MatMulOptions{}}}) {
+    for (const int end = seen.num + 100; seen.num < end;) (void)matmul(x, y, options);
+  }
+  for (const OpCall& call : convolution_calls({16, 28, 28, 8}, {3, 3, 8, 16}, 1)) {
+    for (const int end = seen.num + 20; seen.num < end;) (void)compute(call);
+  }
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &action_before, nullptr);
+  sigaltstack(&before, nullptr);
+  EXPECT_EQ(seen.num_off_the_stack, 0) << "of " << seen.num;
+}
+#endif
 
 }  // namespace onednn_test
 }  // namespace tutti

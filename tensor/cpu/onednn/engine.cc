@@ -95,6 +95,20 @@ OneThread::~OneThread() {
   if (open_mp().exists()) open_mp().set_num_threads(previous_);
 }
 
+SignalsHeld::SignalsHeld() {
+  static const sigset_t held = [] {
+    sigset_t set;
+    sigfillset(&set);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) {
+      sigdelset(&set, fault);
+    }
+    return set;
+  }();
+  pthread_sigmask(SIG_BLOCK, &held, &previous_);
+}
+
+SignalsHeld::~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data) {
   return dnnl::memory(description, onednn_engine(), const_cast<void*>(data));
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <signal.h>
 #include <dnnl.hpp>
 
 #include <algorithm>
@@ -27,6 +28,20 @@ class OneThread {
 
  private:
   int previous_;
+};
+
+/// While one lives, this thread handles no signal; those that come wait. oneDNN's matrix products
+/// keep a pointer to their workspace in the stack pointer (2.6.3, AVX-512), and the system puts a
+/// handler's frame where that points: into the heap. Faults are not held back.
+class SignalsHeld {
+ public:
+  SignalsHeld();
+  ~SignalsHeld();
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  sigset_t previous_;
 };
 
 /// A memory object over a plain buffer.

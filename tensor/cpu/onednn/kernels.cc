@@ -284,10 +284,11 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
   if (made.reorder.primitive) made.reorder.run(gradient, plain);
 }
 
-/// `kernel` on one thread, with oneDNN's exceptions as ours.
+/// `kernel` on one thread that no signal interrupts, with oneDNN's exceptions as ours.
 template <Kernel kernel>
 void guarded(const KernelArgs& args) {
   const OneThread one_thread;
+  const SignalsHeld signals_held;
   try {
     kernel(args);
   } catch (const dnnl::error& error) {
