@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-/// Who wants what of whom, for messages.
+/// The server, and the words for messages about reaching it.
 struct ServerToReach {
   std::string who;         // "control: worker 0"
   std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"

@@ -15,7 +15,7 @@ namespace tutti::durations {
 /// Schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
 /// A line that says what is waited for is to come within 5 s; those about connections that were
-/// refused come no more often, for strangers must not fill the disk.
+/// refused come no more often, for unauthenticated peers must not fill the disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
 /// Between two looks at what others do at once, once they are there: that a process listens, a
 /// descriptor is free, a connection that is away has come back, a peer in memory has ended, a
@@ -29,12 +29,12 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 // Watching the members of a job: HealthOptions says more.
 
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// A member without a heartbeat, one that does not acknowledge the step to stop at, and whoever
+/// A member without a heartbeat, one that does not acknowledge the step to stop at, and a peer that
 /// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a
 /// second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
-/// Also a client of calls whose stream broke: it has left. And a new connection that proves
-/// nothing: it is a stranger's.
+/// Also a client of calls whose stream broke: it has left. And a new connection that has not
+/// authenticated itself.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// On another machine a connection that closed, and none opened anew, or a server whose port
 /// refuses connections: dead. The system closes the connections of a process that ends; silence
@@ -52,7 +52,7 @@ inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 /// A server of calls that was started again is back by then; that of the job answers at once, or
 /// is lost long before this.
 inline constexpr Duration kServerPatience = std::chrono::seconds(30);
-/// For what the others learn in other ways, too, only later: a failure, a good-bye.
+/// For what the others learn in other ways, too, only later: that a member has failed or left.
 inline constexpr Duration kLongestReport = std::chrono::seconds(1);
 /// For a peer that takes what is said last, with a long message in front of it, and for its system
 /// to have all; a server waits so long for those that are about to leave.

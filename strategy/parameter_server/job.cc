@@ -116,8 +116,8 @@ ParameterServerJob::~ParameterServerJob() {
   server_group_.reset();
 }
 
-/// A member first: a run that used the server and ended before it had joined would be missed, and
-/// the next one waited for.
+/// Called when this task has joined the job: a server that joined later would miss the end of a
+/// short run that had used it, and wait for the next one.
 void ParameterServerJob::serve_variables() {
   if (durability_ == Durability::kNone) {
     server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);

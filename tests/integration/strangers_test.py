@@ -98,7 +98,7 @@ class Stranger:
 
     def is_closed(self):
         try:
-            # A rank that listens anew has left its port, and who calls a port of nobody from that very port calls itself.
+            # A rank that listens anew has left its port; a connection to it from that very port connects to itself.
             return not self.sock.recv(65536) or self.sock.getsockname() == self.sock.getpeername()
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.ENOTCONN)

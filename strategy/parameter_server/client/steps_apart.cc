@@ -16,7 +16,7 @@ void ParameterServers::leave() noexcept {
     if (!std::exchange(has_joined_, false)) return;
   }
   try {
-    // A good-bye is not worth a longer wait: the end of the connection says it, too.
+    // Leaving is not worth a longer wait: the end of the connection says it, too.
     const TimePoint end = deadline_after(Clock::system().now(), kServerPatience);
     const TellClock leave = own_clock(TellClock::Event::kLeave);
     std::vector<std::shared_ptr<PendingAnswers>> pending;

@@ -94,7 +94,7 @@ void RemoteServer::work(RpcClient& client) {
   }
 }
 
-/// Who waits for its answers must not wait for those of the next life.
+/// Callers that wait for its answers must not wait for those of the next incarnation.
 void RemoteServer::ended(std::shared_ptr<RpcClient> client, const Error& why) {
   client->fail_all(Error(ErrorCode::kUnavailable, concat(name(), ": ", why.message())));
 }

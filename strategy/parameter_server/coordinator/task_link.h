@@ -35,8 +35,7 @@ class TaskLink {
   const std::string& name() const { return options_.name; }
   /// `changed` is called, by the thread, when another life is there or none; it holds no locks.
   void watch(std::function<void()> changed);
-  /// The job found out that the task is gone, of which this was the life or a later one: meets
-  /// whoever is there then.
+  /// The job found out that the task's incarnations up to this one are gone: connects to the next.
   void give_up(std::uint64_t incarnation, const Error& error);
 
  protected:

@@ -9,8 +9,8 @@ namespace tutti::internal {
 /// Of what comes anyway, or is tried again: by a link's thread, which must not stay long when the
 /// coordinator ends; by a disk that refused a cut.
 inline constexpr Duration kOneTry = std::chrono::milliseconds(500);
-/// A broken connection to a server that took its variables along: nobody starts this step again. So
-/// long is also waited for an answer of who may be gone.
+/// A broken connection to a server that took its variables along: nobody starts this step again.
+/// Also for an answer of a task that may be gone.
 inline constexpr Duration kServerPatience = std::chrono::seconds(2);
 /// A broken connection while the worker lives; a dead one the job knows at once.
 inline constexpr Duration kWorkerPatience = std::chrono::seconds(10);

@@ -62,7 +62,7 @@ class TaskSession {
   bool has_ended() const { return has_ended_.load(); }
 
  private:
-  /// Called once, by whoever sets the value, or at once; without a lock.
+  /// Called once, by the thread that sets the value, or at once; without a lock.
   using Told = std::function<void(const OpOutcome& outcome)>;
   /// What an operation here gives, or another task has.
   struct Value {
