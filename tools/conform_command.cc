@@ -1,7 +1,10 @@
 // `tutti conform`: checks a cross-device operation against the conformance kit.
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "tools/commands.h"
 #include "tutti/core/error.h"
@@ -43,6 +46,46 @@ std::string find_name(const ConformOptions& options) {
   return name;
 }
 
+/// How the operation is tested again: "tutti conform NAME --plugin FILE --devices gpu:0-1".
+std::string repeat(const conformance::Subject& subject, const ConformOptions& options) {
+  const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
+  const std::string devices = options.devices.empty() ? "" : " --devices " + options.devices;
+  return "tutti conform " + subject.name() + plugin + devices;
+}
+
+// An operation that crashes ends this program. What it was doing then is written down before each
+// case, where the handler of the signal can read it.
+char running_case[1024] = "";
+
+void note_running_case(const std::string& command, const conformance::Case& c) {
+  std::snprintf(running_case, sizeof(running_case), "%s --case %s", command.c_str(),
+                c.id().c_str());
+}
+
+/// A signal handler: says which case ran; the signal then ends the program as it would have.
+void tell_crash(int signal) {
+  const auto say = [](std::string_view text) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  };
+  const char digits[] = {static_cast<char>('0' + signal / 10),
+                         static_cast<char>('0' + signal % 10)};
+  say("tutti: the operation crashed (signal ");
+  say(std::string_view(signal < 10 ? digits + 1 : digits, signal < 10 ? 1 : 2));
+  say("); to repeat its case: ");
+  say(running_case);
+  say("\n");
+  ::raise(signal);
+}
+
+void tell_crashes() {
+  struct sigaction action {};
+  action.sa_handler = tell_crash;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
 int run_one(const conformance::Case& c, conformance::Subject& subject, OutputFormat format) {
   conformance::Report report;
   report.name = subject.name();
@@ -65,13 +108,13 @@ int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
     limits.budget =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.budget));
   }
+  const std::string command = repeat(subject, options);
+  limits.before_case = [&](const conformance::Case& c) { note_running_case(command, c); };
   const conformance::Report report = conformance::run(plan, subject, limits);
   if (options.format == OutputFormat::kJson) {
     std::printf("%s\n", report.json().dump(2).c_str());
   } else {
-    const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
-    const std::string devices = options.devices.empty() ? "" : " --devices " + options.devices;
-    std::printf("%s", report.table("tutti conform " + subject.name() + plugin + devices).c_str());
+    std::printf("%s", report.table(command).c_str());
   }
   return report.passed() ? 0 : 1;
 }
@@ -94,7 +137,11 @@ int conform_command(const ConformOptions& options) {
   }
   conformance::Subject subject(name);
   subject.use_devices(devices);
-  if (!options.case_id.empty()) return run_one(one, subject, options.format);
+  tell_crashes();
+  if (!options.case_id.empty()) {
+    note_running_case(repeat(subject, options), one);
+    return run_one(one, subject, options.format);
+  }
   return run_plan(plan, subject, options);
 }
 

@@ -253,6 +253,7 @@ Report run(const Plan& plan, Subject& subject, const RunOptions& options) {
     if (report.failures.size() >= options.max_failures || Clock::system().now() >= end) {
       report.add_not_run(c);
     } else {
+      if (options.before_case) options.before_case(c);
       report.add(c, run(c, subject));
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,9 @@ struct RunOptions {
   Duration budget = Duration::max();
   /// Stop after so many failures: what fails everywhere need not run long.
   std::size_t max_failures = 100;
+  /// Called before each case runs, by the thread that runs the plan: a program can note what runs,
+  /// for the handler of a crash.
+  std::function<void(const Case&)> before_case = nullptr;
 };
 
 /// Runs the plan's cases.

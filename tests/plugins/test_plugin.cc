@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "tutti/cross_device_ops/plugin_abi.h"
@@ -48,6 +49,9 @@ int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t 
   std::snprintf(text, sizeof(text), "peer 3 is silent for %d ms", static_cast<int>(timeout_ms));
   say(error, TUTTI_DEADLINE_EXCEEDED, text);
   return TUTTI_DEADLINE_EXCEEDED;
+#elif defined(PLUGIN_REDUCE_CRASHES)
+  (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms, (void)error;
+  std::abort();
 #elif defined(PLUGIN_ODD_CODE)
   (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms;
   std::memset(error->message, 'x', sizeof(error->message));  // not ended by a 0

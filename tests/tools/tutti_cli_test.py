@@ -4,6 +4,7 @@
 """Usage: tutti_cli_test.py PROGRAM [TuttiProgram.test_NAME]"""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -223,6 +224,14 @@ class TuttiProgram(unittest.TestCase):
         case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
         code, text, _ = run("conform", "canonical", "--case", case)
         self.assertEqual((code, text.strip()), (0, "passed " + case))
+
+    def test_conform_names_the_case_in_which_a_plugin_crashes(self):
+        plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_crashes.so")
+        for words in ([], ["--case", "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"]):
+            code, _, errors = run("conform", "--plugin", plugin, "--shape", "local", *words)
+            self.assertEqual(code, -signal.SIGABRT, errors)
+            self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat its case: tutti conform "
+                             r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
 
     def test_conform_wrong_usage_ends_with_2(self):
         for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
