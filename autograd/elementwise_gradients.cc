@@ -99,6 +99,14 @@ Gradients divide_gradient(const GradientContext& c) {
   return result;
 }
 
+/// a - floor_divide(a, b) * b, whose quotient is constant between its jumps.
+Gradients floor_mod_gradient(const GradientContext& c) {
+  Gradients result(2);
+  if (c.needs(0)) result[0] = unbroadcast(c, 0, c.dy());
+  if (c.needs(1)) result[1] = -unbroadcast(c, 1, c.dy() * floor_divide(c.in(0), c.in(1)));
+  return result;
+}
+
 Gradients maximum_gradient(const GradientContext& c) {
   return choice_gradient(c, greater_equal(c.in(0), c.in(1)));
 }
@@ -220,6 +228,7 @@ constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kMaximum, maximum_gradient, kEveryTensor},
     {OpId::kMinimum, minimum_gradient, kEveryTensor},
     {OpId::kPower, power_gradient, kEveryTensor, kFirstTensor},
+    {OpId::kFloorMod, floor_mod_gradient, kEveryTensor},
     {OpId::kWhere, where_gradient, kFirstTensor},
     {OpId::kDropout, dropout_gradient, kNoTensor},
     {OpId::kRelu, relu_gradient, kNoTensor, kFirstTensor},

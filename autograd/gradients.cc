@@ -26,10 +26,11 @@ using Table = std::array<OpGradient, static_cast<std::size_t>(OpId::kCount)>;
 
 /// Their results are piecewise constant or not floating: they pass no gradient.
 constexpr OpId kConstantOps[] = {
-    OpId::kSign,         OpId::kFloor,      OpId::kCeil,      OpId::kRound,       OpId::kLogicalNot,
-    OpId::kEqual,        OpId::kNotEqual,   OpId::kLess,      OpId::kLessEqual,   OpId::kGreater,
-    OpId::kGreaterEqual, OpId::kLogicalAnd, OpId::kLogicalOr, OpId::kReduceAny,   OpId::kReduceAll,
-    OpId::kArgMax,       OpId::kArgMin,     OpId::kOneHot,    OpId::kStopGradient};
+    OpId::kSign,        OpId::kFloor,      OpId::kCeil,      OpId::kRound,
+    OpId::kFloorDivide, OpId::kLogicalNot, OpId::kEqual,     OpId::kNotEqual,
+    OpId::kLess,        OpId::kLessEqual,  OpId::kGreater,   OpId::kGreaterEqual,
+    OpId::kLogicalAnd,  OpId::kLogicalOr,  OpId::kReduceAny, OpId::kReduceAll,
+    OpId::kArgMax,      OpId::kArgMin,     OpId::kOneHot,    OpId::kStopGradient};
 
 Table all_gradients() {
   Table table;

@@ -31,6 +31,10 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
   return names;
 }
 
+/// "a, b, c" for the message about a name that is none of them, with "; did you mean 'b'?" where
+/// one differs by a letter or two.
+std::string choices(const std::vector<std::string>& names, std::string_view given);
+
 /// The entry of that name. Throws kInvalidArgument for another one, with `who` and what `kind` of
 /// entry it is, and the names that there are.
 template <class Table, class NameOf>
@@ -39,7 +43,7 @@ const auto& named_entry(const Table& table, NameOf name_of, std::string_view nam
   const auto found = std::ranges::find(table, name, name_of);
   if (found != std::end(table)) return *found;
   fail(ErrorCode::kInvalidArgument, who, ": no ", kind, " is named '", name, "'; expected one of ",
-       join(names_of(table, name_of)));
+       choices(names_of(table, name_of), name));
 }
 
 }  // namespace tutti::internal

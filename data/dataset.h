@@ -102,6 +102,11 @@ class Dataset {
   /// Element i is row i of every tensor. Throws kInvalidArgument when their first dimensions
   /// differ.
   static Dataset from_tensor_slices(std::vector<Tensor> tensors);
+  /// `from_tensor_slices(x, y)`.
+  template <std::convertible_to<Tensor>... Tensors>
+  static Dataset from_tensor_slices(const Tensors&... tensors) requires(sizeof...(Tensors) > 0) {
+    return from_tensor_slices(std::vector<Tensor>{tensors...});
+  }
   /// One element.
   static Dataset from_tensors(std::vector<Tensor> tensors);
   /// int64 scalars begin, begin + step, ... below end (above end for a negative step). Step 0

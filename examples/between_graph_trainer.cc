@@ -106,8 +106,10 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
 }  // namespace
 
 int main(int argc, char** argv) {
-  ExampleOptions options{
-      .strategy = "parameter_server", .devices = "cpu:0", .update_mode = "async"};
+  ExampleOptions options;
+  options.strategy = "parameter_server";
+  options.devices = "cpu:0";
+  options.update_mode = "async";
   TaskFlags task;
   TrainerOptions trainer;
   const int code = parse_options(

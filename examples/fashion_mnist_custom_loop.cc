@@ -4,8 +4,7 @@
 #include <cstdio>
 
 #include "examples/common/example_options.h"
-#include "examples/common/training_record.h"
-#include "examples/common/training_session.h"
+#include "examples/common/metrics_file.h"
 #include "tutti/readers.h"
 #include "tutti/tutti.h"
 
@@ -69,7 +68,8 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
     test_accuracy.update_state(batch.labels(), model(batch.features()));
   };
 
-  TrainingSession session(options, *strategy, model.variables(), optimizer, train_batches);
+  TrainingSession session(*strategy, model.variables(), optimizer, train_batches,
+                          session_options(options));
   session.train([&] {
     while (session.begin_epoch()) {
       for (const PerReplica<Batch>& batch : train_batches) {
@@ -82,7 +82,7 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
       session.end_epoch("accuracy", test_accuracy.result().item());
     }
   });
-  return session.finish(min_accuracy);
+  return finish(session, options, *strategy, model.variables(), optimizer, min_accuracy);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ int train(const ExampleOptions& options, std::int64_t test_examples, double min_
       {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
   if (strategy->is_chief()) std::printf("%s", model.summary().c_str());
 
-  TrainingRecord record(options);
+  TrainingRecord record = make_record(options);
   FitOptions fit = fit_options(options, record, data.cardinality().value());
   fit.validation_data = test;
   const std::string saved = options.checkpoint_dir + "/checkpoint.safetensors";
@@ -44,9 +44,10 @@ int train(const ExampleOptions& options, std::int64_t test_examples, double min_
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
   if (!options.checkpoint_dir.empty()) model.checkpoint().save(saved, record.steps());
 
-  const int code = report(*strategy, model.evaluate(test), record, min_accuracy);
-  record.write(options, *strategy, model.variables(), model.optimizer().state_variables());
-  return code;
+  const Logs result = model.evaluate(test);
+  write_metrics(options, record, result.at("accuracy"), *strategy, model.variables(),
+                model.optimizer().state_variables());
+  return report(*strategy, result, record, min_accuracy);
 }
 
 }  // namespace

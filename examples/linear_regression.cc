@@ -3,8 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "examples/common/example_options.h"
-#include "examples/common/training_session.h"
+#include "examples/common/metrics_file.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -23,13 +22,13 @@ int train(const ExampleOptions& options) {
   Tensor x = random_uniform({1024, 1}, {.seed = 7}, -1.0, 1.0);
   Tensor y = kSlope * x + kIntercept;
   DistributedDataset batches = strategy->distribute_dataset(
-      Dataset::from_tensor_slices({x, y}).shuffle(1024, options.seed).batch(options.batch_size));
+      Dataset::from_tensor_slices(x, y).shuffle(1024, options.seed).batch(options.batch_size));
 
   auto scope = strategy->scope();
   Variable slope(Tensor::zeros({1, 1}), {.name = "slope"});
   Variable intercept(Tensor::zeros({1}), {.name = "intercept"});
   const std::vector<Variable> weights{slope, intercept};
-  Sgd optimizer(weights, {.learning_rate = 0.1});
+  Sgd optimizer(weights, 0.1);
 
   auto train_step = [&](const Batch& batch) {
     GradientTape tape;
@@ -40,7 +39,7 @@ int train(const ExampleOptions& options) {
     return loss;
   };
 
-  TrainingSession session(options, *strategy, weights, optimizer, batches);
+  TrainingSession session(*strategy, weights, optimizer, batches, session_options(options));
   session.train([&] {
     while (session.begin_epoch()) {
       for (const PerReplica<Batch>& batch : batches) {
@@ -55,13 +54,14 @@ int train(const ExampleOptions& options) {
   if (strategy->is_chief()) {
     std::printf("line       y = %.4f x + %.4f\n", slope.value().item(), intercept.value().item());
   }
-  return session.finish(0.99);
+  return finish(session, options, *strategy, weights, optimizer, 0.99);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  ExampleOptions options{.epochs = 20};
+  ExampleOptions options;
+  options.epochs = 20;
   const int code = parse_options(argc, argv, "Fits a line", options);
   return code >= 0 ? code : run_example([&] { return train(options); });
 }

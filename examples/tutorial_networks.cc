@@ -77,15 +77,16 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
   model.compile({.optimizer = tutorial.optimizer,
                  .loss = "sparse_categorical_crossentropy",
                  .metrics = {"accuracy"}});
-  TrainingRecord record(options);
+  TrainingRecord record = make_record(options);
   FitOptions fit = fit_options(options, record, tutorial.examples);
   if (tutorial.rate_of_epoch)
     fit.callbacks.push_back(LearningRateScheduler(tutorial.rate_of_epoch));
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
 
-  const int code = report(*strategy, model.evaluate(test), record, min_accuracy);
-  record.write(options, *strategy, model.variables(), model.optimizer().state_variables());
-  return code;
+  const Logs result = model.evaluate(test);
+  write_metrics(options, record, result.at("accuracy"), *strategy, model.variables(),
+                model.optimizer().state_variables());
+  return report(*strategy, result, record, min_accuracy);
 }
 
 // Parses into options that begin as the tutorial's; its name is known after a first look.

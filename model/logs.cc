@@ -24,7 +24,7 @@ auto& require_entry(Entries& entries, std::string_view who, std::string_view nam
   if (!entry) {
     const auto names = internal::names_of(entries, [](auto& each) { return each.first; });
     fail(ErrorCode::kNotFound, who, ": there is no value '", name, "'; expected one of ",
-         names.empty() ? "(none)" : join(names));
+         names.empty() ? "(none)" : internal::choices(names, name));
   }
   return entry->second;
 }

@@ -337,7 +337,7 @@ LearningRate make_learning_rate(const std::string& name,
   const auto found = std::ranges::find(kNamedSchedules, name, &NamedSchedule::name);
   if (found == std::end(kNamedSchedules)) {
     fail(ErrorCode::kInvalidArgument, "learning-rate schedule '", name,
-         "' is unknown; expected one of ", join(learning_rate_schedule_names()),
+         "' is unknown; expected one of ", internal::choices(learning_rate_schedule_names(), name),
          "; or pass an object of a class derived from LearningRateSchedule");
   }
   return found->make(name, options);

@@ -202,6 +202,17 @@ class OptimizerWith final : public Optimizer {
  public:
   explicit OptimizerWith(std::span<const Variable> variables, const Options& options = {})
       : Optimizer(variables, options.make_rule(), shared_options(options)) {}
+  /// `Adam(variables, 1e-3)`, and with a schedule.
+  template <std::convertible_to<LearningRate> Rate>
+  OptimizerWith(std::span<const Variable> variables, const Rate& learning_rate)
+      : OptimizerWith(variables, with_rate(learning_rate)) {}
+
+ private:
+  static Options with_rate(LearningRate learning_rate) {
+    Options options;
+    options.learning_rate = std::move(learning_rate);
+    return options;
+  }
 };
 
 }  // namespace tutti

@@ -40,7 +40,8 @@ OptimizerSpec::OptimizerSpec(const std::string& name) {
   const auto found = std::ranges::find(kNamedSpecs, name, &NamedSpec::name);
   if (found == std::end(kNamedSpecs)) {
     fail(ErrorCode::kInvalidArgument, "optimizer '", name, "' is unknown; expected one of ",
-         join(optimizer_names()), "; or pass SgdOptions, AdamOptions, ... or a function");
+         internal::choices(optimizer_names(), name),
+         "; or pass SgdOptions, AdamOptions, ... or a function");
   }
   *this = found->make();
 }

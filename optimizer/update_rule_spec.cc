@@ -105,7 +105,7 @@ UpdateRuleFactory factory_of(const std::string& name) {
   const auto entry = std::ranges::find(all.entries, name, &Entry::first);
   if (entry == all.entries.end()) {
     fail(ErrorCode::kNotFound, "make_update_rule: there is no rule '", name, "'; expected one of ",
-         join(internal::names_of(all.entries, &Entry::first)),
+         internal::choices(internal::names_of(all.entries, &Entry::first), name),
          "; try register_update_rule() in every task");
   }
   return entry->second;

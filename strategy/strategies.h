@@ -16,6 +16,10 @@ class MirroredStrategy final : public LocalStrategy {
  public:
   /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
   explicit MirroredStrategy(LocalStrategyOptions options = {});
+  /// `MirroredStrategy("cpu:0-1")`.
+  template <std::convertible_to<DeviceList> Devices>
+  explicit MirroredStrategy(const Devices& devices)
+      : MirroredStrategy(LocalStrategyOptions{.devices = devices}) {}
   std::string_view name() const override { return "mirrored"; }
 };
 
@@ -44,6 +48,9 @@ class CentralStorageStrategy final : public LocalStrategy {
   /// With the default parameter device: what MirroredStrategy takes.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
+  template <std::convertible_to<DeviceList> Devices>
+  explicit CentralStorageStrategy(const Devices& devices)
+      : CentralStorageStrategy(LocalStrategyOptions{.devices = devices}) {}
   std::string_view name() const override { return "central_storage"; }
   std::vector<Device> parameter_devices() const override { return {parameter_device_}; }
 

@@ -124,6 +124,7 @@ constexpr std::string_view kTfNames[] = {
     "Ceil", "Round", "Erf", "Log1p", "Expm1", "Sin", "Cos",
     "Relu", "Sigmoid", "Tanh", "Softplus", "Elu", "Gelu", "LogicalNot", "Cast", "ClipByValue",
     "AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "Pow", "AddRelu",
+    "FloorDiv", "FloorMod",
     "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual",
     "LogicalAnd", "LogicalOr",
     "ReluGrad", "SigmoidGrad", "TanhGrad", "EluGrad", "GeluGrad",

@@ -28,6 +28,7 @@ constexpr std::string_view kOpNames[] = {
     "ceil", "round", "erf", "log1p", "expm1", "sin", "cos",
     "relu", "sigmoid", "tanh", "softplus", "elu", "gelu", "logical_not", "cast", "clip",
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "pow", "add_relu",
+    "floor_divide", "floor_mod",
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
     "logical_and", "logical_or",
     "relu_grad", "sigmoid_grad", "tanh_grad", "elu_grad", "gelu_grad",

@@ -29,6 +29,7 @@ enum class OpId : std::uint8_t {
   kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kLogicalNot, kCast, kClip,
   // elementwise, two inputs, broadcasting; comparisons and logic give bool
   kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower, kAddRelu,
+  kFloorDivide, kFloorMod,
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
   // elementwise gradients: (dy, x or y)
   kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad,

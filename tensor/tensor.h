@@ -2,20 +2,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tutti/core/source_location.h"
 #include "tutti/tensor/buffer.h"
 #include "tutti/tensor/device.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
 
 namespace tutti {
+
+/// Elements begin .. end - 1 of an axis; negative ones count from its end, and what lies outside
+/// counts for nothing, as in Python. Range{} is the whole axis.
+struct Range {
+  std::optional<std::int64_t> begin = std::nullopt;
+  std::optional<std::int64_t> end = std::nullopt;
+};
+
+/// What stands in `x[...]` for one axis: a number, which takes the axis away, or a Range.
+struct Index {
+  template <std::integral Number>
+  Index(Number number, SourceLocation location = SourceLocation::current())  // NOLINT
+      : at(static_cast<std::int64_t>(number)), where(location) {}
+  Index(Range elements, SourceLocation location = SourceLocation::current())  // NOLINT
+      : range(elements), is_range(true), where(location) {}
+
+  std::int64_t at = 0;
+  Range range = {};
+  bool is_range = false;
+  SourceLocation where;
+};
 
 /// An n-dimensional array on one device, dense and row-major. Cheap to copy: copies share storage.
 /// Values never change after creation; only Variables change. Threads: all const functions, any
@@ -25,6 +49,10 @@ class Tensor {
   /// Names no array: defined() is false, everything else throws kFailedPrecondition.
   Tensor() = default;
   Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` reads as it should)
+  /// [values.size()], float32: `Tensor t = {1.f, 2.f};`. On current_device().
+  Tensor(std::initializer_list<float> values) {  // NOLINT
+    *this = from(Shape{static_cast<std::int64_t>(values.size())}, values);
+  }
 
   // Without a device: on current_device(), cpu:0 outside of device scopes.
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32,
@@ -55,6 +83,29 @@ class Tensor {
   static Tensor scalar(double value, DType dtype, Device device = current_device()) {
     return full({}, value, dtype, device);
   }
+
+  /// `x[i]`, `x[-1]` and `x[{i, Range{1, 4}}]`, recorded on tapes like slice(). Throws
+  /// kInvalidArgument naming axis and shape for a number that is out of range. Elements are changed
+  /// with where(), scatter() or a Variable.
+  Tensor operator[](const Index& index) const;
+  Tensor operator[](std::initializer_list<Index> indices) const;
+
+  /// reduce_sum(x) and its like: of all elements, or along an axis. Recorded on tapes.
+  Tensor sum(SourceLocation where = SourceLocation::current()) const;
+  Tensor sum(int axis, bool keep_dims = false,
+             SourceLocation where = SourceLocation::current()) const;
+  Tensor mean(SourceLocation where = SourceLocation::current()) const;
+  Tensor mean(int axis, bool keep_dims = false,
+              SourceLocation where = SourceLocation::current()) const;
+  Tensor max(SourceLocation where = SourceLocation::current()) const;
+  Tensor max(int axis, bool keep_dims = false,
+             SourceLocation where = SourceLocation::current()) const;
+  Tensor min(SourceLocation where = SourceLocation::current()) const;
+  Tensor min(int axis, bool keep_dims = false,
+             SourceLocation where = SourceLocation::current()) const;
+  /// `x.reshape({2, -1})`, recorded on tapes.
+  Tensor reshape(std::initializer_list<std::int64_t> dims,
+                 SourceLocation where = SourceLocation::current()) const;
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const;

@@ -4,6 +4,8 @@
 
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/creation.h"
+#include "tutti/tensor/ops/einsum.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/normalization.h"

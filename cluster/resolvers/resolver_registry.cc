@@ -14,6 +14,7 @@
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -128,7 +129,7 @@ std::unique_ptr<ClusterResolver> make_cluster_resolver(std::string_view name,
     const auto entry = std::ranges::find(all.entries, name, &Entry::first);
     if (entry == all.entries.end()) {
       fail(ErrorCode::kNotFound, "make_cluster_resolver: there is no resolver '", name,
-           "'; expected one of ", join(names_of(all.entries)));
+           "'; expected one of ", internal::choices(names_of(all.entries), name));
     }
     factory = entry->second;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
@@ -180,7 +181,8 @@ CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
   MutexLock lock(all.mutex);
   if (all.find(name) == nullptr) {
     fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
-         join(all.names()), "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
+         internal::choices(all.names(), name),
+         "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
   }
   return {name, options};
 }

@@ -5,14 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/model/layers/dtype_policy.h"
-#include "tutti/strategy/multi_worker_mirrored_strategy.h"
-#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/strategy/strategies.h"
 #include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::examples {
@@ -51,6 +47,10 @@ void check(const ExampleOptions& options) {
   require_positive("--parameter-servers", options.parameter_servers, 1);
   require_positive("--staleness", options.staleness, 0);
   require_positive("--replicas-to-aggregate", options.replicas_to_aggregate, 0);
+  if (options.strategy == "one_device" && options.replicas > 1) {
+    throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
+                            options.replicas, "; try --strategy mirrored"));
+  }
   if (options.update_mode != "sync" && options.strategy != "parameter_server") {
     throw UsageError(concat("--update-mode ", options.update_mode, ": steps of --strategy ",
                             options.strategy, " are synchronous; try parameter_server"));
@@ -66,31 +66,10 @@ void check(const ExampleOptions& options) {
 }
 
 void declare(Flags& flags, ExampleOptions& options) {
-  flags.add_choice(
-      "--strategy", options.strategy,
-      {"one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server"},
-      "how training is distributed");
-  flags.add("--devices", options.devices, "names and ranges: cpu:0-3 is four virtual devices");
+  add_strategy_flags(flags, options);
   flags.add("--virtual-gpus", options.virtual_gpus,
             "parts of each GPU, each a device: 4, or 4:512 with MiB each");
-  flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
-  flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
-  flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
-                   "how bytes get from worker to worker");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
-  flags.add("--bytes-per-pack", options.bytes_per_pack,
-            "gradients are summed in buckets of this size; 0: automatic");
-  flags.add_choice("--compression", options.compression, {"none", "bfloat16", "float16"},
-                   "type in which gradients travel");
-  flags.add_choice("--non-finite", options.non_finite, {"ignore", "error", "skip", "zero"},
-                   "what happens when a gradient is infinite or NaN");
-  flags.add_choice("--update-mode", options.update_mode, {"sync", "async", "ssp", "sync_replicas"},
-                   "how workers of parameter servers keep pace");
-  flags.add("--staleness", options.staleness, "of ssp: by how many steps a worker may be ahead");
-  flags.add("--replicas-to-aggregate", options.replicas_to_aggregate,
-            "of sync_replicas: workers whose gradients make a step; 0: all");
-  flags.add("--parameter-servers", options.parameter_servers,
-            "servers in this process, where there is no cluster");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},
                    "element types of weights and of arithmetic");
@@ -107,6 +86,12 @@ void declare(Flags& flags, ExampleOptions& options) {
 }
 
 }  // namespace
+
+ExampleOptions::ExampleOptions() {
+  devices = "cpu:0-1";
+  cross_device_ops = "canonical";
+  static_cast<StrategySpec&>(*this) = strategy_spec_from_environment(*this);
+}
 
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more) {
@@ -129,45 +114,6 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   set_dtype_policy(options.dtype_policy);
   if (!options.trace.empty()) start_trace(options.trace);
   return -1;
-}
-
-CommunicationOptions communication_options(const ExampleOptions& options) {
-  CommunicationOptions communication;
-  communication.bytes_per_pack = options.bytes_per_pack;
-  communication.compression = parse_wire_compression(options.compression);
-  communication.non_finite = parse_non_finite_policy(options.non_finite);
-  return communication;
-}
-
-std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
-  LocalStrategyOptions local{.devices = parse_devices(options.devices),
-                             .replicas = static_cast<int>(options.replicas),
-                             .cross_device_ops = make_cross_device_ops(
-                                 options.cross_device_ops, communication_options(options))};
-  if (options.strategy == "central_storage") {
-    return std::make_unique<CentralStorageStrategy>(CentralStorageOptions{.local = local});
-  }
-  if (options.strategy == "multi_worker_mirrored") {
-    MultiWorkerOptions workers{.local = local};
-    workers.cluster.way = parse_way(options.transport);
-    return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
-  }
-  if (options.strategy == "parameter_server") {
-    ParameterServerOptions servers{.local = local};
-    servers.num_servers = static_cast<int>(options.parameter_servers);
-    servers.update_mode = parse_update_mode(options.update_mode);
-    servers.staleness = static_cast<int>(options.staleness);
-    servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
-    servers.cluster.way = parse_way(options.transport);
-    return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), servers);
-  }
-  if (options.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
-  if (local.replicas > 1) {
-    throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
-                            local.replicas, "; try --strategy mirrored"));
-  }
-  return std::make_unique<OneDeviceStrategy>(local.devices.devices.front(),
-                                             communication_options(options));
 }
 
 void print_setup(const ExampleOptions& options, Strategy& strategy) {

@@ -40,9 +40,8 @@ FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
   return fit;
 }
 
-int report(const Strategy& strategy, const Logs& result, TrainingRecord& record,
+int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,
            double min_accuracy) {
-  record.set_accuracy(result.at("accuracy"));
   if (strategy.is_chief()) {
     std::printf("result     test loss %.4f, test accuracy %.4f (%.0f examples/s)\n",
                 result.at("loss"), result.at("accuracy"), record.examples_per_second());

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "examples/common/example_options.h"
-#include "examples/common/training_record.h"
+#include "examples/common/metrics_file.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/tutti.h"
 
@@ -30,9 +30,8 @@ class FitRecorder final : public Callback {
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
-/// Prints what was reached (one of several workers does) and keeps it in the record. The exit code:
-/// 1 below `min_accuracy`.
-int report(const Strategy& strategy, const Logs& result, TrainingRecord& record,
+/// Prints what was reached (one of several workers does). The exit code: 1 below `min_accuracy`.
+int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,
            double min_accuracy);
 
 }  // namespace tutti::examples

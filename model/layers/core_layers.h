@@ -29,6 +29,10 @@ struct DenseOptions {
 class Dense : public LayerOf<Dense> {
  public:
   explicit Dense(std::int64_t units, DenseOptions options = {});
+  /// `Dense(4, "relu")`.
+  template <std::convertible_to<std::string> Name>
+  Dense(std::int64_t units, const Name& activation)
+      : Dense(units, DenseOptions{.activation = activation}) {}
 
  protected:
   Shape build(const Shape& input) override;

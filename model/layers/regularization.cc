@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -39,7 +40,8 @@ Regularizer::Regularizer(const char* name) {
     *this = regularizers::orthogonal();
   } else if (!text.empty()) {
     fail(ErrorCode::kInvalidArgument, "Regularizer: no regularizer is named '", text,
-         "'; expected one of l1, l2, l1_l2, orthogonal_regularizer");
+         "'; expected one of ",
+         internal::choices({"l1", "l2", "l1_l2", "orthogonal_regularizer"}, text));
   }
 }
 
@@ -110,7 +112,8 @@ Constraint::Constraint(const char* name) {
     *this = constraints::min_max_norm();
   } else if (!text.empty()) {
     fail(ErrorCode::kInvalidArgument, "Constraint: no constraint is named '", text,
-         "'; expected one of max_norm, non_neg, unit_norm, min_max_norm");
+         "'; expected one of ",
+         internal::choices({"max_norm", "non_neg", "unit_norm", "min_max_norm"}, text));
   }
 }
 

@@ -53,8 +53,57 @@ struct Maximum {
 struct Minimum {
   constexpr auto operator()(auto a, auto b) const { return ((b < a) | (b != b)) ? b : a; }
 };
+/// Towards minus infinity, as in numpy and tf. Integers: by 0 it is 0, as in numpy.
+struct FloorDivide {
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      return std::floor(a / b);
+    } else if (b == T{0}) {
+      return T{0};
+    } else if constexpr (std::is_signed_v<T>) {
+      if (b == T{-1}) return Subtract{}(T{0}, a);  // the lowest value wraps around
+      const T quotient = static_cast<T>(a / b);
+      return static_cast<T>(quotient - T{a % b != 0 && (a < 0) != (b < 0)});
+    } else {
+      return static_cast<T>(a / b);
+    }
+  }
+};
+/// What FloorDivide leaves: it has the sign of b. Integers: by 0 it is 0, as in numpy.
+struct FloorMod {
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    T rest{0};
+    if constexpr (std::is_floating_point_v<T>) {
+      rest = std::fmod(a, b);
+    } else if (b != T{0} && b != static_cast<T>(-1)) {
+      rest = static_cast<T>(a % b);
+    } else if constexpr (std::is_unsigned_v<T>) {
+      if (b != T{0}) rest = static_cast<T>(a % b);
+    }
+    return rest != T{0} && (rest < T{0}) != (b < T{0}) ? static_cast<T>(rest + b) : rest;
+  }
+};
+/// Integers: negative exponents give 1 / a^-b towards zero, so of 1 and -1 alone not 0.
 struct Power {
-  constexpr auto operator()(auto a, auto b) const { return std::pow(a, b); }
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    if constexpr (std::is_floating_point_v<T>) {
+      return std::pow(a, b);
+    } else {
+      if (b < T{0}) {
+        if (a != T{1} && a != static_cast<T>(-1)) return T{0};
+        return b % T{2} == T{0} ? T{1} : a;
+      }
+      T power{1};
+      for (T left = b; left > T{0}; left = static_cast<T>(left / T{2})) {
+        if (left % T{2} == T{1}) power = Multiply{}(power, a);
+        a = Multiply{}(a, a);
+      }
+      return power;
+    }
+  }
 };
 struct Equal {
   constexpr bool operator()(auto a, auto b) const { return a == b; }

@@ -109,7 +109,9 @@ void register_binary(KernelTable& table) {
   set_binary<Minimum, TUTTI_NUMBER_TYPES>(table, OpId::kMinimum);
   set_binary<AddRelu, TUTTI_NUMBER_TYPES>(table, OpId::kAddRelu);
   set_binary<Divide, TUTTI_FLOATING_TYPES>(table, OpId::kDivide);
-  set_binary<Power, TUTTI_FLOATING_TYPES>(table, OpId::kPower);
+  set_binary<Power, TUTTI_NUMBER_TYPES>(table, OpId::kPower);
+  set_binary<FloorDivide, TUTTI_NUMBER_TYPES>(table, OpId::kFloorDivide);
+  set_binary<FloorMod, TUTTI_NUMBER_TYPES>(table, OpId::kFloorMod);
   set_binary<ReluGrad, TUTTI_FLOATING_TYPES>(table, OpId::kReluGrad);
   set_binary<SigmoidGrad, TUTTI_FLOATING_TYPES>(table, OpId::kSigmoidGrad);
   set_binary<TanhGrad, TUTTI_FLOATING_TYPES>(table, OpId::kTanhGrad);

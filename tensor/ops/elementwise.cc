@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
+#include <limits>
+
 #include "tutti/tensor/op_checks.h"
 
 namespace tutti {
@@ -75,8 +77,10 @@ Tensor divide(const Operand& a, const Operand& b) {
 Tensor maximum(const Operand& a, const Operand& b) { return binary(OpId::kMaximum, a, b); }
 Tensor minimum(const Operand& a, const Operand& b) { return binary(OpId::kMinimum, a, b); }
 Tensor pow(const Operand& base, const Operand& exponent) {
-  return binary(OpId::kPower, base, exponent, Domain::kFloating);
+  return binary(OpId::kPower, base, exponent);
 }
+Tensor floor_divide(const Operand& a, const Operand& b) { return binary(OpId::kFloorDivide, a, b); }
+Tensor floor_mod(const Operand& a, const Operand& b) { return binary(OpId::kFloorMod, a, b); }
 Tensor add_relu(const Operand& a, const Operand& b) { return binary(OpId::kAddRelu, a, b); }
 
 Tensor equal(const Operand& a, const Operand& b) {
@@ -96,6 +100,17 @@ Tensor logical_and(const Operand& a, const Operand& b) {
 }
 Tensor logical_or(const Operand& a, const Operand& b) {
   return comparison(OpId::kLogicalOr, a, b, Domain::kBool);
+}
+Tensor isnan(const Operand& x) { return not_equal(x, x); }
+Tensor isinf(const Operand& x) {
+  if (!is_floating(defined(OpId::kAbs, x).dtype())) return not_equal(x, x);
+  const Operand size(abs(x), x.where);
+  return equal(size, std::numeric_limits<double>::infinity());
+}
+Tensor isfinite(const Operand& x) {
+  if (!is_floating(defined(OpId::kAbs, x).dtype())) return equal(x, x);
+  const Operand size(abs(x), x.where);
+  return less(size, std::numeric_limits<double>::infinity());
 }
 Tensor logical_not(const Operand& x) { return unary(OpId::kLogicalNot, x, Domain::kBool); }
 

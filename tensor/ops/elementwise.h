@@ -12,11 +12,16 @@ namespace tutti {
 Tensor add(const Operand& a, const Operand& b);
 Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
-/// True division; integers throw (cast first).
+/// True division; integers throw: try cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
+/// Integers: negative exponents give 1 / base^-exponent towards zero.
 Tensor pow(const Operand& base, const Operand& exponent);
+/// The quotient towards minus infinity, and what it leaves, with the sign of b. An integer divided
+/// by 0 gives 0 and leaves 0, as in numpy. tf.math.floordiv, tf.math.floormod.
+Tensor floor_divide(const Operand& a, const Operand& b);
+Tensor floor_mod(const Operand& a, const Operand& b);
 /// relu(a + b), the end of a residual block, in one pass: with the bits of the two operations and,
 /// like add(), with broadcasting.
 Tensor add_relu(const Operand& a, const Operand& b);
@@ -25,6 +30,7 @@ inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); 
 inline Tensor operator-(const Operand& a, const Operand& b) { return subtract(a, b); }
 inline Tensor operator*(const Operand& a, const Operand& b) { return multiply(a, b); }
 inline Tensor operator/(const Operand& a, const Operand& b) { return divide(a, b); }
+inline Tensor operator%(const Operand& a, const Operand& b) { return floor_mod(a, b); }
 
 /// Comparisons give bool tensors.
 Tensor equal(const Operand& a, const Operand& b);
@@ -36,6 +42,23 @@ Tensor greater_equal(const Operand& a, const Operand& b);
 Tensor logical_and(const Operand& a, const Operand& b);
 Tensor logical_or(const Operand& a, const Operand& b);
 Tensor logical_not(const Operand& x);
+/// Bool tensors, too; of integers none is NaN or infinite. tf.math.is_nan, is_inf, is_finite.
+Tensor isnan(const Operand& x);
+Tensor isinf(const Operand& x);
+Tensor isfinite(const Operand& x);
+
+inline Tensor operator==(const Operand& a, const Operand& b) { return equal(a, b); }
+inline Tensor operator!=(const Operand& a, const Operand& b) { return not_equal(a, b); }
+inline Tensor operator<(const Operand& a, const Operand& b) { return less(a, b); }
+inline Tensor operator<=(const Operand& a, const Operand& b) { return less_equal(a, b); }
+inline Tensor operator>(const Operand& a, const Operand& b) { return greater(a, b); }
+inline Tensor operator>=(const Operand& a, const Operand& b) { return greater_equal(a, b); }
+
+/// A new tensor takes the place of `a`; copies of the old one keep its value.
+inline Tensor& operator+=(Tensor& a, const Operand& b) { return a = add(a, b); }
+inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, b); }
+inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
+inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
 Tensor negate(const Operand& x);
 inline Tensor operator-(const Operand& x) { return negate(x); }

@@ -7,6 +7,9 @@
 #include <cstring>
 
 #include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
@@ -125,6 +128,27 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
     fail_op(op, x.where, "expected a rate in [0, 1), got ", rate);
   }
   return dispatch_unary(op, x, DropoutAttributes{rate, key, key_of_each_step(x.tensor, key)});
+}
+
+RandomKey next_random_key() {
+  const RandomContext& context = current_random_context();
+  // Layers count their calls under their numbers, which are small.
+  const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
+  return {context.seed, kUserPurpose, context.step, context.replica, call};
+}
+
+Tensor random_categorical(const Operand& logits, std::int64_t count, const RandomKey& key) {
+  constexpr OpId op = OpId::kArgMax;
+  require_floating(op, logits);
+  if (logits.shape().rank() != 2 || logits.shape()[1] == 0 || count < 0) {
+    fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
+         "[batch, classes] and a count of 0 or more, got shape ", logits.shape(), " and ", count);
+  }
+  // Gumbel's trick: the largest of logit - log(-log(u)) is a class with its probability.
+  const Shape shape{logits.shape()[0], count, logits.shape()[1]};
+  const Tensor u = random_uniform(shape, key, 0.0, 1.0, logits.dtype(), logits.tensor.device());
+  const Tensor noise = negate(log(negate(log(u))));
+  return argmax(Operand(expand_dims(logits, 1) + noise, logits.where), 2);
 }
 
 }  // namespace tutti

@@ -7,15 +7,22 @@
 
 namespace tutti {
 
+/// A key that no other call of this replica and step has, of the global seed, the step and the
+/// replica (set_random_seed()): what random tensors are made of where no key is given. The same
+/// calls in the same order give the same numbers again. In a captured step random tensors throw,
+/// with any key.
+RandomKey next_random_key();
+
 /// Uniform in [low, high). Element i depends on the key and i alone. A floating dtype.
-Tensor random_uniform(const Shape& shape, const RandomKey& key, double low = 0.0, double high = 1.0,
-                      DType dtype = DType::kFloat32, Device device = current_device());
-Tensor random_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
-                     double stddev = 1.0, DType dtype = DType::kFloat32,
+Tensor random_uniform(const Shape& shape, const RandomKey& key = next_random_key(),
+                      double low = 0.0, double high = 1.0, DType dtype = DType::kFloat32,
+                      Device device = current_device());
+Tensor random_normal(const Shape& shape, const RandomKey& key = next_random_key(),
+                     double mean = 0.0, double stddev = 1.0, DType dtype = DType::kFloat32,
                      Device device = current_device());
 /// Normal, values beyond two standard deviations drawn again.
-Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
-                        double stddev = 1.0, DType dtype = DType::kFloat32,
+Tensor truncated_normal(const Shape& shape, const RandomKey& key = next_random_key(),
+                        double mean = 0.0, double stddev = 1.0, DType dtype = DType::kFloat32,
                         Device device = current_device());
 
 /// Elements first, first + 1, ... of the tensors above, whatever size these have: a part gives the
@@ -33,5 +40,10 @@ Tensor truncated_normal_from(std::uint64_t first, const Shape& shape, const Rand
 /// Each element is 0 with probability `rate`, else x / (1 - rate). The mask is a function of `key`
 /// and the element's index, so the gradient is dropout of dy with the same key. rate in [0, 1).
 Tensor dropout(const Operand& x, double rate, const RandomKey& key);
+
+/// int64 [batch, count]: classes drawn with the probabilities softmax(logits), logits [batch,
+/// classes], floating. tf.random.categorical.
+Tensor random_categorical(const Operand& logits, std::int64_t count,
+                          const RandomKey& key = next_random_key());
 
 }  // namespace tutti

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/reduction.h"
 
+#include <algorithm>
+
 #include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -126,6 +129,38 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
   return added > 0 ? reshape(sum, shape) : sum.tensor;
 }
 
+// Reductions that others make up.
+
+namespace {
+
+/// Without the axes that a reduction with keep_dims left with length 1.
+Tensor dropped(const Operand& x, Tensor kept, const ReduceOptions& options, OpId op) {
+  if (options.keep_dims) return kept;
+  const Shape shape = reduced_shape(x.shape(), {axis_bits(op, x, options.axes), false});
+  return reshape(Operand(kept, x.where), shape);
+}
+
+}  // namespace
+
+Tensor reduce_variance(const Operand& x, ReduceOptions options) {
+  const Operand mean(reduce_mean(x, {options.axes, true}), x.where);
+  const Operand apart(subtract(x, mean), x.where);
+  return reduce_mean(Operand(square(apart), x.where), options);
+}
+
+Tensor reduce_std(const Operand& x, ReduceOptions options) {
+  return sqrt(Operand(reduce_variance(x, options), x.where));
+}
+
+Tensor reduce_logsumexp(const Operand& x, ReduceOptions options) {
+  require_floating(OpId::kExp, x);
+  const Operand largest(stop_gradient(reduce_max(x, {options.axes, true})), x.where);
+  // An infinite largest element would make NaN of inf - inf.
+  const Operand base(where(isfinite(largest), largest, 0.0), x.where);
+  const Operand sum(reduce_sum(Operand(exp(x - base), x.where), {options.axes, true}), x.where);
+  return dropped(x, log(sum) + base, options, OpId::kReduceMax);
+}
+
 // Running sums and the largest elements: checks and calls.
 
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options) {
@@ -146,6 +181,67 @@ TopKResult top_k(const Operand& x, std::int64_t k) {
   std::vector<Tensor> outputs =
       dispatch({op, {x.tensor}, {{result, x.dtype()}, {result, DType::kInt64}}, {}, x.where});
   return {outputs[0], outputs[1]};
+}
+
+namespace {
+
+/// x moved by `distance` towards the end of an axis, ones filling up what becomes free.
+Tensor moved_behind_ones(const Operand& x, int axis, std::int64_t distance) {
+  const auto rank = static_cast<std::size_t>(x.shape().rank());
+  std::vector<std::int64_t> begin(rank, 0), before(rank, 0);
+  std::vector<std::int64_t> size(x.shape().begin(), x.shape().end());
+  const auto at = static_cast<std::size_t>(axis);
+  before[at] = std::min(distance, size[at]);
+  size[at] -= before[at];
+  return pad(Operand(slice(x, begin, size), x.where), before, begin, 1.0);
+}
+
+/// x with `axis` in the last place, or back from there.
+Tensor with_last(const Operand& x, int axis) {
+  const int rank = x.shape().rank();
+  if (axis == rank - 1) return x.tensor;
+  std::vector<int> order;
+  for (int a = 0; a < rank; ++a) order.push_back(a == axis ? rank - 1 : a == rank - 1 ? axis : a);
+  return transpose(x, order);
+}
+
+/// The elements along the last axis, the largest or the smallest first. Reversed before and after,
+/// equal ones keep their order when the smallest comes first.
+TopKResult in_order(const Operand& x, bool descending) {
+  const std::int64_t count = x.shape().dim(-1);
+  if (descending) return top_k(x, count);
+  const TopKResult largest = top_k(Operand(reverse(x, {-1}), x.where), count);
+  const Tensor from_end = reverse(largest.indices, {-1});
+  return {reverse(Operand(largest.values, x.where), {-1}), count - 1 - from_end};
+}
+
+TopKResult sorted(const char* name, const Operand& x, const SortOptions& options) {
+  require_number(OpId::kTopK, x);
+  const int axis = checked_axis(name, x, options.axis, x.shape().rank());
+  const Operand last(with_last(x, axis), x.where);
+  const TopKResult result = in_order(last, options.descending);
+  return {with_last(Operand(result.values, x.where), axis), with_last(result.indices, axis)};
+}
+
+}  // namespace
+
+Tensor cumulative_product(const Operand& x, CumulativeSumOptions options) {
+  require_floating(OpId::kCumulativeSum, x);
+  const int axis = checked_axis("cumulative_product", x, options.axis, x.shape().rank());
+  const std::int64_t length = x.shape().dim(axis);
+  Operand product = options.reverse ? Operand(reverse(x, {axis}), x.where) : x;
+  if (options.exclusive) product = Operand(moved_behind_ones(product, axis, 1), x.where);
+  // After each round an element is the product of twice as many (Hillis, Steele 1986).
+  for (std::int64_t distance = 1; distance < length; distance *= 2) {
+    product = Operand(multiply(product, moved_behind_ones(product, axis, distance)), x.where);
+  }
+  return options.reverse ? reverse(product, {axis}) : product.tensor;
+}
+
+Tensor sort(const Operand& x, SortOptions options) { return sorted("sort", x, options).values; }
+
+Tensor argsort(const Operand& x, SortOptions options) {
+  return sorted("argsort", x, options).indices;
 }
 
 }  // namespace tutti

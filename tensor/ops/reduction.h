@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <vector>
 
 #include "tutti/tensor/op.h"
@@ -25,9 +26,34 @@ Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
+/// The mean of (x - mean)^2, and its root. Floating types only. tf.math.reduce_variance,
+/// tf.math.reduce_std.
+Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
+Tensor reduce_std(const Operand& x, ReduceOptions options = {});
+/// log(sum(exp(x))) without overflow; of nothing -inf. Floating types only. tf.reduce_logsumexp.
+Tensor reduce_logsumexp(const Operand& x, ReduceOptions options = {});
 /// bool only.
 Tensor reduce_any(const Operand& x, ReduceOptions options = {});
 Tensor reduce_all(const Operand& x, ReduceOptions options = {});
+
+/// `reduce_sum(x, 1)` and `reduce_mean(x, -1, true)`, as with tf's `axis` and `keepdims`.
+/// (Templates so that `reduce_sum(x, {})` means ReduceOptions.)
+template <std::same_as<int> Axis>
+Tensor reduce_sum(const Operand& x, Axis axis, bool keep_dims = false) {
+  return reduce_sum(x, ReduceOptions{{axis}, keep_dims});
+}
+template <std::same_as<int> Axis>
+Tensor reduce_mean(const Operand& x, Axis axis, bool keep_dims = false) {
+  return reduce_mean(x, ReduceOptions{{axis}, keep_dims});
+}
+template <std::same_as<int> Axis>
+Tensor reduce_max(const Operand& x, Axis axis, bool keep_dims = false) {
+  return reduce_max(x, ReduceOptions{{axis}, keep_dims});
+}
+template <std::same_as<int> Axis>
+Tensor reduce_min(const Operand& x, Axis axis, bool keep_dims = false) {
+  return reduce_min(x, ReduceOptions{{axis}, keep_dims});
+}
 
 /// Index of the first largest (smallest) element along `axis`, int64, without that axis.
 Tensor argmax(const Operand& x, int axis = -1);
@@ -50,6 +76,9 @@ struct CumulativeSumOptions {
 /// tf.cumsum.
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 
+/// The product of all elements up to here along an axis, floating types only. tf.math.cumprod.
+Tensor cumulative_product(const Operand& x, CumulativeSumOptions options = {});
+
 struct TopKResult {
   Tensor values;
   Tensor indices;  // int64
@@ -57,5 +86,15 @@ struct TopKResult {
 /// The k largest elements along the last axis, largest first, and where they stand: [..., n] ->
 /// [..., k]. Among equal ones the first comes first; NaN counts as the largest. tf.math.top_k.
 TopKResult top_k(const Operand& x, std::int64_t k);
+
+struct SortOptions {
+  int axis = -1;
+  bool descending = false;
+};
+/// The elements along an axis in order; NaN counts as the largest. tf.sort.
+Tensor sort(const Operand& x, SortOptions options = {});
+/// int64: where the elements of sort(x) stand in x; among equal ones the first comes first, in
+/// either direction. tf.argsort with stable=True.
+Tensor argsort(const Operand& x, SortOptions options = {});
 
 }  // namespace tutti

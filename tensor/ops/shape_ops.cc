@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 
@@ -157,6 +158,45 @@ Tensor reverse(const Operand& x, const std::vector<int>& axes) {
     attributes.axes |= 1u << place;
   }
   return dispatch_one({op, {tensor}, {{tensor.shape(), tensor.dtype()}}, attributes, x.where});
+}
+
+Tensor roll(const Operand& x, std::int64_t shift, int axis) {
+  axis = checked_axis("roll", x, axis, defined(OpId::kSlice, x).rank());
+  const std::int64_t length = x.shape().dim(axis);
+  if (length == 0) return x.tensor;
+  const std::int64_t behind = (shift % length + length) % length;  // elements that go round
+  const std::vector<Tensor> parts = split(x, {length - behind, behind}, axis);
+  return concat({parts[1], parts[0]}, axis, x.where);
+}
+
+namespace {
+
+/// x where keep(row, column), else 0.
+template <class Keep>
+Tensor masked_matrix(const char* name, const Operand& x, Keep keep) {
+  const Shape& shape = defined(OpId::kWhere, x).shape();
+  if (shape.rank() < 2) {
+    fail(ErrorCode::kInvalidArgument, who(name, x.where), ": expected [..., rows, columns], got ",
+         "shape ", shape);
+  }
+  MutableTensor mask({shape.dim(-2), shape.dim(-1)}, DType::kBool, Device{});
+  const std::span<bool> kept = mask.span<bool>();
+  for (std::int64_t row = 0, i = 0; row < shape.dim(-2); ++row) {
+    for (std::int64_t column = 0; column < shape.dim(-1); ++column, ++i) {
+      kept[static_cast<std::size_t>(i)] = keep(row, column);
+    }
+  }
+  return where(Operand(mask.freeze().to(x.tensor.device()), x.where), x, 0.0);
+}
+
+}  // namespace
+
+Tensor tril(const Operand& x, std::int64_t k) {
+  return masked_matrix("tril", x, [k](auto row, auto column) { return column - row <= k; });
+}
+
+Tensor triu(const Operand& x, std::int64_t k) {
+  return masked_matrix("triu", x, [k](auto row, auto column) { return column - row >= k; });
 }
 
 Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples) {

@@ -58,11 +58,26 @@ Tensor gather(const Operand& params, const Operand& indices);
 /// values [n, ...] added into zeros of `dense_shape` at rows indices [n], in position order.
 Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& dense_shape);
 
+/// values added into zeros of `shape` where indices [..., d] (int32 or int64) say: each of their
+/// last axis names the first d coordinates, values have the shape indices.shape[:-1] +
+/// shape[d:]. An index out of range throws kInvalidArgument naming it: the indices are read on the
+/// host, so of a GPU's it waits for them. tf.scatter_nd.
+Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape);
+/// The slices of x along the axes of mask (bool, its shape that of x's first axes) where it is
+/// true, one behind the other: [n, rest...]. It reads the mask on the host. tf.boolean_mask.
+Tensor boolean_mask(const Operand& x, const Operand& mask);
+
 // Operations that repeat, turn round or pick elements along an axis; made of others but for
 // reverse().
 
 /// The elements of each of `axes` in opposite order. tf.reverse.
 Tensor reverse(const Operand& x, const std::vector<int>& axes);
+/// Element i goes to i + shift along the axis, around its end. tf.roll.
+Tensor roll(const Operand& x, std::int64_t shift, int axis);
+/// x [..., rows, columns] with zeros above (tril) or below (triu) diagonal k; diagonal 0 begins in
+/// the upper left corner, 1 lies right of it. numpy.tril, numpy.triu.
+Tensor tril(const Operand& x, std::int64_t k = 0);
+Tensor triu(const Operand& x, std::int64_t k = 0);
 /// x, multiples[i] times along axis i. tf.tile.
 Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples);
 /// Each element `count` times in a row along `axis`. tf.repeat with one number.

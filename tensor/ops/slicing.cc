@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/tensor_impl.h"
 
@@ -187,6 +188,80 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
   }
   return dispatch_one(
       {kOp, {tensor, indices.tensor}, {{dense_shape, tensor.dtype()}}, {}, values.where});
+}
+
+namespace {
+
+/// The row of [the product of shape's first `depth` dimensions, ...] that each index names.
+Tensor rows_named(const Operand& indices, const Shape& shape, int depth) {
+  const Tensor here = cast(indices, DType::kInt64).to(Device{});
+  const std::span<const std::int64_t> all = here.host_span<std::int64_t>();
+  const auto count = depth == 0
+                         ? std::accumulate(indices.shape().begin(), indices.shape().end() - 1,
+                                           std::int64_t{1}, std::multiplies<>())
+                         : std::ssize(all) / depth;
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(count), 0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto index =
+        all.subspan(i * static_cast<std::size_t>(depth), static_cast<std::size_t>(depth));
+    for (int axis = 0; axis < depth; ++axis) {
+      const std::int64_t at = index[static_cast<std::size_t>(axis)];
+      if (at < 0 || at >= shape.dim(axis)) {
+        fail(ErrorCode::kInvalidArgument, who("scatter", indices.where), ": expected indices of ",
+             "0 .. ", shape.dim(axis) - 1, " for axis ", axis, " of shape ", shape, ", got ", at,
+             " in [", join(index), "]");
+      }
+      rows[i] = rows[i] * shape.dim(axis) + at;
+    }
+  }
+  return Tensor::from(Shape{count}, rows, Device{}).to(indices.tensor.device());
+}
+
+}  // namespace
+
+Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape) {
+  require_index(OpId::kScatterRows, indices);
+  defined(OpId::kScatterRows, values);
+  const Shape& places = indices.shape();
+  const bool has_depth = places.rank() >= 1 && places.dim(-1) <= shape.rank();
+  const int depth = has_depth ? static_cast<int>(places.dim(-1)) : 0;
+  std::vector<std::int64_t> expected(places.begin(), places.end() - (places.rank() > 0));
+  expected.insert(expected.end(), shape.begin() + depth, shape.end());
+  if (!has_depth || values.shape() != Shape(expected)) {
+    fail(ErrorCode::kInvalidArgument, who("scatter", indices.where), ": expected indices [..., d] ",
+         "and values [..., rest of the shape ", shape, " after its first d axes], got indices ",
+         places, " and values ", values.shape());
+  }
+  const Operand rows(rows_named(indices, shape, depth), indices.where);
+  std::vector<std::int64_t> flat{1};
+  for (int axis = 0; axis < depth; ++axis) flat[0] *= shape.dim(axis);
+  flat.insert(flat.end(), shape.begin() + depth, shape.end());
+  std::vector<std::int64_t> parts = flat;
+  parts[0] = rows.shape().dim(0);
+  const Operand flat_values(reshape(values, Shape(parts)), values.where);
+  return reshape(Operand(scatter_rows(flat_values, rows, Shape(flat)), values.where), shape);
+}
+
+Tensor boolean_mask(const Operand& x, const Operand& mask) {
+  const Shape& shape = defined(OpId::kGather, x).shape();
+  require_dtype(OpId::kGather, mask, DType::kBool);
+  const Shape& lines = mask.shape();
+  if (lines.rank() < 1 || lines.rank() > shape.rank() ||
+      !std::equal(lines.begin(), lines.end(), shape.begin())) {
+    fail(ErrorCode::kInvalidArgument, who("boolean_mask", x.where),
+         ": expected a mask whose shape ", "is that of the first axes of ", shape, ", got ", lines);
+  }
+  const Tensor here = mask.tensor.to(Device{});
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; const bool is_kept : here.host_span<bool>()) {
+    if (is_kept) rows.push_back(row);
+    ++row;
+  }
+  std::vector<std::int64_t> flat{lines.num_elements()};
+  flat.insert(flat.end(), shape.begin() + lines.rank(), shape.end());
+  const Tensor indices = Tensor::from(Shape{std::ssize(rows)}, rows, Device{});
+  return gather(Operand(reshape(x, Shape(flat)), x.where),
+                Operand(indices.to(x.tensor.device()), mask.where));
 }
 
 }  // namespace tutti

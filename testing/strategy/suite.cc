@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "tutti/core/executor.h"
+#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/testing/strategy/expect.h"
 
@@ -77,7 +78,7 @@ std::string run_strategy_check(const StrategySubject& subject, const std::string
   const auto check = std::ranges::find(all, name, &StrategyCheck::name);
   if (check == all.end()) {
     fail(ErrorCode::kInvalidArgument, "conformance: no such check of strategies: '", name,
-         "'; expected one of ", join(strategy_checks()));
+         "'; expected one of ", internal::choices(strategy_checks(), name));
   }
   // The others use results of all replicas, which there must be.
   const std::string premise = run_check(subject, all.front());

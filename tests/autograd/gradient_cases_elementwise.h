@@ -108,6 +108,9 @@ inline std::vector<Case> binary_cases() {
   add_binary(cases, OpId::kMinimum, any, any, minimum);
   add_binary(cases, OpId::kPower, positive, any, pow);
   add_binary(cases, OpId::kAddRelu, any, any, add_relu);
+  // Quotients between 1 / 4 and 3 / 4: away from the jumps.
+  add_binary(cases, OpId::kFloorMod, {{}, 1.0, 1.5}, {{}, 2.0, 4.0}, floor_mod);
+  add_binary(cases, OpId::kFloorMod, {{}, -1.5, -1.0}, {{}, 2.0, 4.0}, floor_mod);
   cases.push_back({OpId::kAddRelu, "by itself", {{{2, 3}, -1.0, 1.0, true}}, [](const Tensors& t) {
                      return add_relu(square(t[0]), t[0]);
                    }});

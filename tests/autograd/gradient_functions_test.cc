@@ -59,10 +59,11 @@ std::set<OpId> ops_with_cases() {
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
                                             OpId::kLrnGrad, OpId::kGroupNormGrad};
 const std::set<OpId> kConstantOps = {
-    OpId::kCeil,         OpId::kRound,      OpId::kSign,      OpId::kFloor,       OpId::kLogicalNot,
-    OpId::kEqual,        OpId::kNotEqual,   OpId::kLess,      OpId::kLessEqual,   OpId::kGreater,
-    OpId::kGreaterEqual, OpId::kLogicalAnd, OpId::kLogicalOr, OpId::kReduceAny,   OpId::kReduceAll,
-    OpId::kArgMax,       OpId::kArgMin,     OpId::kOneHot,    OpId::kStopGradient};
+    OpId::kCeil,       OpId::kRound,       OpId::kSign,      OpId::kFloor,
+    OpId::kLogicalNot, OpId::kFloorDivide, OpId::kEqual,     OpId::kNotEqual,
+    OpId::kLess,       OpId::kLessEqual,   OpId::kGreater,   OpId::kGreaterEqual,
+    OpId::kLogicalAnd, OpId::kLogicalOr,   OpId::kReduceAny, OpId::kReduceAll,
+    OpId::kArgMax,     OpId::kArgMin,      OpId::kOneHot,    OpId::kStopGradient};
 
 TEST(GradientFunctions, S2_26_EveryOperationIsCheckedOrConstantOrListed) {
   const std::set<OpId> checked = ops_with_cases();

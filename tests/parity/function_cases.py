@@ -73,10 +73,11 @@ def cases(keras):
     return table | corner_cases(keras) | short_vector_cases(keras)
 
 
-def record(tf, keras):
+def record_functions(tf, table, first_seed):
+    """What the functions of {name: (function, what makes its input)} give, with gradients."""
     tensors = {}
-    for number, (name, (function, make_input)) in enumerate(cases(keras).items()):
-        random = numpy.random.RandomState(700 + number)
+    for number, (name, (function, make_input)) in enumerate(table.items()):
+        random = numpy.random.RandomState(first_seed + number)
         x = tf.constant(make_input(random))
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -86,5 +87,10 @@ def record(tf, keras):
         tensors[f"{name}/x"] = x.numpy()
         tensors[f"{name}/y"] = y.numpy()
         tensors[f"{name}/factors"] = numpy.asarray(factors)
-        tensors[f"{name}/gradient"] = tape.gradient(target, x).numpy()
+        gradient = tape.gradient(target, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        tensors[f"{name}/gradient"] = gradient.numpy()
     return tensors
+
+
+def record(tf, keras):
+    return record_functions(tf, cases(keras), 700)

@@ -33,6 +33,7 @@ MADE_BY = {
     "optimizers": ("optimizer_cases", "float64"),
     "replicas": ("replica_cases", "float64"),
     "schedules": ("schedule_cases", "float64"),
+    "tensors": ("tensor_cases", "float64"),
     "training_float32": ("training_cases", "float32"),
     "training_float64": ("training_cases", "float64"),
 }

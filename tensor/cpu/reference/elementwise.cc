@@ -163,7 +163,9 @@ void register_binary(KernelTable& table) {
   set_number_binary<Minimum>(table, OpId::kMinimum);
   set_number_binary<AddRelu>(table, OpId::kAddRelu);
   set_floating_binary<Divide>(table, OpId::kDivide);
-  set_floating_binary<Power>(table, OpId::kPower);
+  set_number_binary<Power>(table, OpId::kPower);
+  set_number_binary<FloorDivide>(table, OpId::kFloorDivide);
+  set_number_binary<FloorMod>(table, OpId::kFloorMod);
   set_number_binary<Equal>(table, OpId::kEqual);
   set_number_binary<NotEqual>(table, OpId::kNotEqual);
   set_binary<Equal, bool>(table, OpId::kEqual);

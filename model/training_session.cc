@@ -1,21 +1,29 @@
-// Epochs, progress, checkpoints and the report of a training loop written by hand.
+// Epochs, progress, checkpoints and recovery around the steps of a training loop of one's own.
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/common/training_session.h"
+#include "tutti/model/training_session.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 
 #include "tutti/core/file.h"
 
-namespace tutti::examples {
+namespace tutti {
 namespace {
 
 constexpr int kStoppedOnRequest = 75;
+constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 
 volatile std::sig_atomic_t stop_requested = 0;
 extern "C" void request_stop(int) { stop_requested = 1; }
+
+std::string four_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4f", value);
+  return text;
+}
 
 Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
                            const Optimizer& optimizer, DistributedDataset batches,
@@ -41,38 +49,49 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
 
 }  // namespace
 
-TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strategy,
-                                 std::vector<Variable> weights, const Optimizer& optimizer,
-                                 DistributedDataset batches)
-    : options_(options),
+TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weights,
+                                 const Optimizer& optimizer, DistributedDataset batches,
+                                 TrainingSessionOptions options)
+    : options_(std::move(options)),
       strategy_(strategy),
       weights_(std::move(weights)),
       optimizer_(optimizer),
       batches_(std::move(batches)),
-      record_(options),
+      record_(options_.keep_losses),
       local_(dynamic_cast<LocalStrategy*>(&strategy)),
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
-  if (strategy_.is_chief()) progress_.emplace();
-  if (options_.checkpoint_dir.empty()) return;
+  if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
+  if (options_.checkpoint_dir.empty()) {
+    if (!options_.resume) return;
+    fail(ErrorCode::kInvalidArgument, "TrainingSession: resume needs a checkpoint_dir");
+  }
   checkpoints_.emplace(
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
       options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
-  std::signal(SIGINT, request_stop);
-  std::signal(SIGTERM, request_stop);
+  stop_requested = 0;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    earlier_handlers_[i] = std::signal(kStopSignals[i], request_stop);
+  }
   // A process that takes another's place gets its state from the others.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   if (restore_latest()) return;
-  fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
-       "; train without --resume first");
+  fail(ErrorCode::kNotFound, "TrainingSession: expected a checkpoint to resume from in ",
+       options_.checkpoint_dir, ", found none; train without resume first");
+}
+
+TrainingSession::~TrainingSession() {
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    if (earlier_handlers_[i]) std::signal(kStopSignals[i], earlier_handlers_[i]);
+  }
 }
 
 bool TrainingSession::restore_latest() {
   const auto info = checkpoints_ ? checkpoints_->restore_latest() : std::nullopt;
   if (!info) return false;
   saved_step_ = info->step;
-  if (strategy_.is_chief()) {
+  if (progress_) {
     std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
   }
   return true;
@@ -136,7 +155,7 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
 
 void TrainingSession::end_epoch(const std::string& metric, double value) {
   last_value_ = value;
-  record_.set_accuracy(value);
+  last_metric_ = metric;
   const std::pair<std::string, double> values[] = {{"test " + metric, value}};
   const TimeSplit split = strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{};
   if (progress_) progress_->end_epoch(values, split);
@@ -160,22 +179,18 @@ void TrainingSession::log_scalar(const std::string& tag, double value) {
   std::ofstream(options_.log_dir + "/log.jsonl", std::ios::app) << line.dump() << '\n';
 }
 
-int TrainingSession::finish(double min_value) {
-  std::vector<Variable> slots = optimizer_.state_variables();
-  record_.write(options_, strategy_, weights_, slots);
-  const std::string weights_hash = hash_variables(weights_);
-  if (strategy_.is_chief()) {
-    std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
-                static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
-                weights_hash.c_str());
+int TrainingSession::finish() {
+  const std::string weights_hash = hash_variables(weights_);  // all workers read them together
+  if (progress_) {
+    const std::string metric =
+        last_metric_.empty() ? "" : concat(", test ", last_metric_, " ", four_digits(last_value_));
+    std::printf("result     %lld steps, %.0f examples/s%s, weights %s\n",
+                static_cast<long long>(record_.steps()), record_.examples_per_second(),
+                metric.c_str(), weights_hash.c_str());
   }
   if (checkpoints_) checkpoints_->wait();
-  const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
-  if (stopped_on_request_) return is_saved ? kStoppedOnRequest : 1;
-  if (last_value_ >= min_value) return 0;
-  std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
-               last_value_);
-  return 1;
+  if (!stopped_on_request_) return 0;
+  return !checkpoints_ || !checkpoints_->last_error() ? kStoppedOnRequest : 1;
 }
 
-}  // namespace tutti::examples
+}  // namespace tutti

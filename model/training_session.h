@@ -1,0 +1,114 @@
+// Epochs, progress, checkpoints and recovery around the steps of a training loop of one's own.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/model/event_file.h"
+#include "tutti/model/progress.h"
+#include "tutti/model/training_record.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/strategy/recovery.h"
+
+namespace tutti {
+
+struct TrainingSessionOptions {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;  // ends after so many; 0: no limit
+  /// Folder for log.jsonl and TensorBoard's events; empty: none.
+  std::string log_dir = "";
+  /// Folder for checkpoints; empty: none. One is written after each epoch, at the last step, and
+  /// on SIGINT or SIGTERM, which end the run after the step under way.
+  std::string checkpoint_dir = "";
+  /// Goes on from the latest checkpoint; kNotFound where there is none.
+  bool resume = false;
+  /// Keeps the loss of every step in record(), in checkpoints too.
+  bool keep_losses = false;
+  /// A line of progress on standard output, of the chief.
+  bool show_progress = true;
+};
+
+/// What surrounds the steps of a custom loop: it counts epochs and steps, shows progress, logs,
+/// saves and resumes, so that the loop shows the training alone:
+///
+///     TrainingSession session(*strategy, weights, optimizer, batches, {.epochs = 3});
+///     session.train([&] {
+///       while (session.begin_epoch()) {
+///         for (const PerReplica<Batch>& batch : batches) {
+///           Tensor loss = strategy->reduce(ReduceOp::kSum, strategy->run(train_step, batch));
+///           if (!session.step(loss.item(), batch[0].global_rows())) break;
+///         }
+///         session.end_epoch("accuracy", evaluate());
+///       }
+///     });
+///     return session.finish();
+///
+/// Under any strategy; all workers make the same calls. With a checkpoint_dir it takes over SIGINT
+/// and SIGTERM while it lives. One at a time, used by one thread.
+class TrainingSession {
+ public:
+  /// Restores the latest checkpoint if that is asked for. Make every variable before. `strategy`
+  /// and `optimizer` must outlive it.
+  TrainingSession(Strategy& strategy, std::vector<Variable> weights, const Optimizer& optimizer,
+                  DistributedDataset batches, TrainingSessionOptions options = {});
+  ~TrainingSession();
+  TrainingSession(const TrainingSession&) = delete;
+  TrainingSession& operator=(const TrainingSession&) = delete;
+
+  /// Calls the loop over epochs. Under a launcher that starts dead workers again
+  /// (TUTTI_MAX_RESTARTS) the others go back to the last step and it is called once more.
+  void train(const std::function<void()>& loop);
+
+  /// Whether there is another epoch to train (in part).
+  bool begin_epoch();
+  /// Tells of a finished step; false when the run should end here.
+  bool step(float loss, std::int64_t examples);
+  /// Shows and keeps what was evaluated after the epoch, and saves.
+  void end_epoch(const std::string& metric, double value);
+  /// Prints what was reached and waits for the last checkpoint. The exit code: 0; 75 when it was
+  /// asked to stop; 1 when the checkpoint of that stop could not be written.
+  int finish();
+
+  const TrainingRecord& record() const { return record_; }
+  /// Of the last end_epoch(); 0 before.
+  double last_value() const { return last_value_; }
+
+ private:
+  bool restore_latest();
+  bool stopped() const;
+  bool is_asked_to_stop();
+  std::int64_t epoch() const;
+  void take_times();
+  void save();
+  void log_scalar(const std::string& tag, double value);
+
+  const TrainingSessionOptions options_;
+  Strategy& strategy_;
+  std::vector<Variable> weights_;
+  const Optimizer& optimizer_;
+  DistributedDataset batches_;
+  TrainingRecord record_;
+  std::optional<Progress> progress_;            // of the chief
+  LocalStrategy* const local_;                  // nullptr: none of the library's
+  MultiWorkerMirroredStrategy* const workers_;  // nullptr: another strategy
+  std::optional<CheckpointManager> checkpoints_;
+  std::optional<Recovery> recovery_;
+  std::optional<EventFileWriter> events_;
+  TimeSplit split_;
+  std::int64_t first_step_of_epoch_ = 0;
+  std::int64_t saved_step_ = -1;
+  bool stopped_on_request_ = false;
+  std::string last_metric_;
+  using SignalHandler = void (*)(int);
+  SignalHandler earlier_handlers_[2] = {};  // of SIGINT and SIGTERM
+  double last_value_ = 0.0;
+};
+
+}  // namespace tutti

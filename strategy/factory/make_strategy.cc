@@ -1,0 +1,136 @@
+// A strategy by its name, from options that flags and the environment can set.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/factory/make_strategy.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tutti/core/names.h"
+#include "tutti/cluster/resolver_registry.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/strategy/strategies.h"
+
+namespace tutti {
+namespace {
+
+void require_at_least(const char* option, std::int64_t value, std::int64_t least) {
+  if (value >= least) return;
+  fail(ErrorCode::kInvalidArgument, "strategy options: ", option, ": expected ", least,
+       " or more, got ", value);
+}
+
+void check(const StrategySpec& spec) {
+  const std::vector<std::string> names = strategy_names();
+  if (std::ranges::find(names, spec.strategy) == names.end()) {
+    fail(ErrorCode::kInvalidArgument, "strategy options: no strategy is named '", spec.strategy,
+         "'; expected one of ", internal::choices(names, spec.strategy));
+  }
+  require_at_least("replicas", spec.replicas, 0);
+  require_at_least("bytes_per_pack", spec.bytes_per_pack, 0);
+  require_at_least("staleness", spec.staleness, 0);
+  require_at_least("replicas_to_aggregate", spec.replicas_to_aggregate, 0);
+  require_at_least("parameter_servers", spec.parameter_servers, 1);
+  if (spec.strategy == "one_device" && spec.replicas > 1) {
+    fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one replica, got ",
+         spec.replicas, "; try mirrored");
+  }
+  if (spec.update_mode != "sync" && spec.strategy != "parameter_server") {
+    fail(ErrorCode::kInvalidArgument, "strategy options: update_mode ", spec.update_mode,
+         ": steps of ", spec.strategy, " are synchronous; try parameter_server");
+  }
+}
+
+LocalStrategyOptions local_options(const StrategySpec& spec) {
+  LocalStrategyOptions local{.replicas = static_cast<int>(spec.replicas)};
+  if (!spec.devices.empty()) local.devices = spec.devices;
+  if (spec.cross_device_ops.empty()) {
+    local.cross_device_ops.options = communication_options(spec);
+  } else {
+    local.cross_device_ops =
+        make_cross_device_ops(spec.cross_device_ops, communication_options(spec));
+  }
+  return local;
+}
+
+std::unique_ptr<Strategy> make_multi_worker(const StrategySpec& spec) {
+  MultiWorkerOptions options{.local = local_options(spec)};
+  options.cluster.way = parse_way(spec.transport);
+  return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
+}
+
+std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
+  ParameterServerOptions options{.local = local_options(spec)};
+  options.num_servers = static_cast<int>(spec.parameter_servers);
+  options.update_mode = parse_update_mode(spec.update_mode);
+  options.staleness = static_cast<int>(spec.staleness);
+  options.replicas_to_aggregate = static_cast<int>(spec.replicas_to_aggregate);
+  options.cluster.way = parse_way(spec.transport);
+  return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), options);
+}
+
+}  // namespace
+
+std::vector<std::string> strategy_names() {
+  return {"one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server"};
+}
+
+std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
+  check(spec);
+  if (spec.strategy == "multi_worker_mirrored") return make_multi_worker(spec);
+  if (spec.strategy == "parameter_server") return make_parameter_server(spec);
+  const LocalStrategyOptions local = local_options(spec);
+  if (spec.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
+  if (spec.strategy == "central_storage") return std::make_unique<CentralStorageStrategy>(local);
+  const std::vector<Device> devices =
+      local.devices.devices.empty() ? default_devices() : local.devices.devices;
+  return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));
+}
+
+std::unique_ptr<Strategy> make_strategy(std::string_view name, StrategySpec spec) {
+  spec.strategy = name;
+  return make_strategy(spec);
+}
+
+StrategySpec strategy_spec_from_environment(StrategySpec otherwise) {
+  const auto take = [](const char* name, std::string& value) {
+    if (const char* text = std::getenv(name); text && *text) value = text;
+  };
+  take("TUTTI_STRATEGY", otherwise.strategy);
+  take("TUTTI_DEVICES", otherwise.devices);
+  take("TUTTI_CROSS_DEVICE_OPS", otherwise.cross_device_ops);
+  return otherwise;
+}
+
+void add_strategy_flags(Flags& flags, StrategySpec& spec) {
+  flags.add_choice("--strategy", spec.strategy, strategy_names(), "how training is distributed");
+  flags.add("--devices", spec.devices, "names and ranges: cpu:0-3 is four virtual devices");
+  flags.add("--replicas", spec.replicas, "number of replicas; 0: one per device");
+  flags.add("--cross-device-ops", spec.cross_device_ops, "how gradients are summed");
+  flags.add_choice("--transport", spec.transport, {"auto", "shm", "tcp"},
+                   "how bytes get from worker to worker");
+  flags.add("--bytes-per-pack", spec.bytes_per_pack,
+            "gradients are summed in buckets of this size; 0: automatic");
+  flags.add_choice("--compression", spec.compression, {"none", "bfloat16", "float16"},
+                   "type in which gradients travel");
+  flags.add_choice("--non-finite", spec.non_finite, {"ignore", "error", "skip", "zero"},
+                   "what happens when a gradient is infinite or NaN");
+  flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "ssp", "sync_replicas"},
+                   "how workers of parameter servers keep pace");
+  flags.add("--staleness", spec.staleness, "of ssp: by how many steps a worker may be ahead");
+  flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,
+            "of sync_replicas: workers whose gradients make a step; 0: all");
+  flags.add("--parameter-servers", spec.parameter_servers,
+            "servers in this process, where there is no cluster");
+}
+
+CommunicationOptions communication_options(const StrategySpec& spec) {
+  CommunicationOptions communication;
+  communication.bytes_per_pack = spec.bytes_per_pack;
+  communication.compression = parse_wire_compression(spec.compression);
+  communication.non_finite = parse_non_finite_policy(spec.non_finite);
+  return communication;
+}
+
+}  // namespace tutti

@@ -1,0 +1,82 @@
+// Tensors made of a rule, on the host.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/creation.h"
+
+#include <cmath>
+
+#include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+/// value(0), value(1), ... of `Number`, converted to `dtype` as cast() converts.
+template <class Number, class Function>
+Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
+  MutableTensor numbers({count}, dtype_of<Number>(), Device{});
+  std::int64_t i = 0;
+  for (Number& number : numbers.span<Number>()) number = value(i++);
+  return cast(numbers.freeze(), dtype).to(device);
+}
+
+void require_step(bool is_nonzero) {
+  if (is_nonzero) return;
+  fail(ErrorCode::kInvalidArgument, "arange: expected a step that is not 0, got 0");
+}
+
+void require_count(const char* name, std::int64_t count) {
+  if (count >= 0) return;
+  fail(ErrorCode::kInvalidArgument, name, ": expected 0 or more, got ", count);
+}
+
+}  // namespace
+
+Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
+                Device device) {
+  require_step(step != 0);
+  const std::int64_t distance = stop - start;
+  const bool is_empty = step > 0 ? distance <= 0 : distance >= 0;
+  const std::int64_t count = is_empty ? 0 : (distance - (step > 0 ? 1 : -1)) / step + 1;
+  return counted<std::int64_t>(count, dtype, device, [=](auto i) { return start + i * step; });
+}
+
+Tensor range_of(double start, double stop, double step, DType dtype, Device device) {
+  require_step(step != 0.0);
+  const double steps = std::ceil((stop - start) / step);
+  if (!std::isfinite(steps) || steps > 0x1p53) {
+    fail(ErrorCode::kInvalidArgument, "arange: expected finite bounds and a step that leads from ",
+         "one to the other, got start ", start, ", stop ", stop, " and step ", step);
+  }
+  const auto count = static_cast<std::int64_t>(std::max(steps, 0.0));
+  return counted<double>(count, dtype, device,
+                         [=](auto i) { return start + static_cast<double>(i) * step; });
+}
+
+Tensor linspace(double start, double stop, std::int64_t count, DType dtype, Device device) {
+  require_count("linspace", count);
+  const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0.0;
+  return counted<double>(count, dtype, device, [=](auto i) {
+    return i > 0 && i == count - 1 ? stop : start + static_cast<double>(i) * step;
+  });
+}
+
+Tensor eye(std::int64_t rows, std::int64_t columns, DType dtype, Device device) {
+  require_count("eye", rows);
+  if (columns < 0) columns = rows;
+  const auto on_diagonal = [=](auto i) { return i / columns == i % columns ? 1.0 : 0.0; };
+  return counted<double>(rows * columns, dtype, device, on_diagonal).reshaped({rows, columns});
+}
+
+Tensor zeros_like(const Operand& x) {
+  const Tensor& like = defined(OpId::kStopGradient, x);
+  return Tensor::zeros(like.shape(), like.dtype(), device_beside(like));
+}
+
+Tensor ones_like(const Operand& x) {
+  const Tensor& like = defined(OpId::kStopGradient, x);
+  return Tensor::ones(like.shape(), like.dtype(), device_beside(like));
+}
+
+}  // namespace tutti

@@ -1,0 +1,26 @@
+// Sums of products by the names of axes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "tutti/tensor/op.h"
+
+namespace tutti {
+
+/// Products of elements, summed over the axes whose letters the result does not have:
+/// einsum("bij,bjk->bik", {a, b}) multiplies matrices, "ii->" is the trace, "...ij->...ji"
+/// transposes. Without "->" the result has the letters that stand once, in the order of the
+/// alphabet. Axes of one letter have one length; those of "..." broadcast. Floating types, of one
+/// kind. Several operands are multiplied from left to right. Throws kInvalidArgument that quotes
+/// the equation. tf.einsum.
+Tensor einsum(std::string_view equation, std::span<const Tensor> operands,
+              SourceLocation where = SourceLocation::current());
+inline Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands,
+                     SourceLocation where = SourceLocation::current()) {
+  return einsum(equation, std::span<const Tensor>(operands.begin(), operands.size()), where);
+}
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// What a tensor can be asked by itself, made of operations: parts, sums, other shapes.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+
+#include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+/// Where Python's slice would begin and end on an axis.
+std::int64_t bounded(std::optional<std::int64_t> bound, std::int64_t otherwise,
+                     std::int64_t length) {
+  if (!bound) return otherwise;
+  return std::clamp(*bound < 0 ? *bound + length : *bound, std::int64_t{0}, length);
+}
+
+}  // namespace
+
+Tensor Tensor::operator[](const Index& index) const { return (*this)[{index}]; }
+
+Tensor Tensor::operator[](std::initializer_list<Index> indices) const {
+  const SourceLocation where = indices.size() > 0 ? indices.begin()->where : SourceLocation{};
+  const Operand x(*this, where);
+  const Shape& dims = internal::defined(OpId::kSlice, x).shape();
+  if (std::ssize(indices) > dims.rank()) {
+    fail(ErrorCode::kInvalidArgument, who("operator[]", where), ": expected at most ", dims.rank(),
+         " indices for shape ", dims, ", got ", indices.size());
+  }
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(dims.rank()), 0), kept;
+  std::vector<std::int64_t> size(dims.begin(), dims.end());
+  std::size_t axis = 0;
+  for (const Index& index : indices) {
+    const std::int64_t length = size[axis];
+    if (index.is_range) {
+      begin[axis] = bounded(index.range.begin, 0, length);
+      size[axis] =
+          std::max<std::int64_t>(bounded(index.range.end, length, length) - begin[axis], 0);
+      kept.push_back(size[axis]);
+    } else {
+      if (index.at < -length || index.at >= length) {
+        fail(ErrorCode::kInvalidArgument, who("operator[]", where), ": expected ", -length, " .. ",
+             length - 1, " for axis ", axis, " of shape ", dims, ", got ", index.at);
+      }
+      begin[axis] = index.at < 0 ? index.at + length : index.at;
+      size[axis] = 1;
+    }
+    ++axis;
+  }
+  kept.insert(kept.end(), size.begin() + static_cast<std::ptrdiff_t>(axis), size.end());
+  return tutti::reshape(Operand(slice(x, begin, size), where), Shape(kept));
+}
+
+Tensor Tensor::sum(SourceLocation where) const { return reduce_sum(Operand(*this, where)); }
+Tensor Tensor::sum(int axis, bool keep_dims, SourceLocation where) const {
+  return reduce_sum(Operand(*this, where), axis, keep_dims);
+}
+Tensor Tensor::mean(SourceLocation where) const { return reduce_mean(Operand(*this, where)); }
+Tensor Tensor::mean(int axis, bool keep_dims, SourceLocation where) const {
+  return reduce_mean(Operand(*this, where), axis, keep_dims);
+}
+Tensor Tensor::max(SourceLocation where) const { return reduce_max(Operand(*this, where)); }
+Tensor Tensor::max(int axis, bool keep_dims, SourceLocation where) const {
+  return reduce_max(Operand(*this, where), axis, keep_dims);
+}
+Tensor Tensor::min(SourceLocation where) const { return reduce_min(Operand(*this, where)); }
+Tensor Tensor::min(int axis, bool keep_dims, SourceLocation where) const {
+  return reduce_min(Operand(*this, where), axis, keep_dims);
+}
+
+Tensor Tensor::reshape(std::initializer_list<std::int64_t> dims, SourceLocation where) const {
+  return tutti::reshape(Operand(*this, where), std::vector<std::int64_t>(dims));
+}
+
+}  // namespace tutti

@@ -1,0 +1,132 @@
+// A loop of one's own inside a TrainingSession: it stops, saves, resumes, and leaves signals alone.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/training_session.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/tensor_matchers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/file.h"
+#include "tutti/core/random.h"
+#include "tutti/strategy/strategies.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace training_session_test {
+
+using testing::expect_error;
+
+/// An empty folder of the test that runs.
+std::string own_folder() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = concat(::testing::TempDir(), "tutti_session_", test->name());
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+struct Outcome {
+  int code = 0;
+  std::int64_t steps = 0;
+  std::vector<float> losses;
+  Tensor weight;
+};
+
+/// Trains 12 rows in batches of 3. `before_step`, if there, is called with the number of steps
+/// before each.
+Outcome train(TrainingSessionOptions options,
+              const std::function<void(std::int64_t)>& before_step = {}) {
+  set_random_seed(4);
+  options.show_progress = false;
+  options.keep_losses = true;
+  MirroredStrategy strategy("cpu:0-1");
+  const Tensor x = random_uniform({12, 2}, {.seed = 1});
+  DistributedDataset batches = strategy.distribute_dataset(
+      Dataset::from_tensor_slices(x, x.sum(1)).shuffle(12, /*seed=*/2).batch(3));
+  const auto scope = strategy.scope();
+  const Variable w(Tensor{0.f, 0.f}, {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1, .momentum = 0.9});
+  const auto step = [&](const Batch& batch) {
+    GradientTape tape;
+    const Tensor error = reduce_sum(batch.features() * w.value(), 1) - batch.labels();
+    const Tensor loss = square(error).sum() / static_cast<double>(batch.global_rows());
+    optimizer.minimize(tape, loss);
+    return loss;
+  };
+  TrainingSession session(strategy, {w}, optimizer, batches, options);
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for (const PerReplica<Batch>& batch : batches) {
+        if (before_step) before_step(session.record().steps());
+        const Tensor loss = strategy.reduce(ReduceOp::kSum, strategy.run(step, batch));
+        if (!session.step(loss.item(), batch[0].global_rows())) break;
+      }
+      session.end_epoch("error", w.value().sum().item());
+    }
+  });
+  const int code = session.finish();
+  return {code, session.record().steps(), session.record().losses(), w.value()};
+}
+
+TEST(TrainingSession, EndsAfterItsEpochsOrSteps) {
+  EXPECT_EQ(train({.epochs = 3}).steps, 12);
+  EXPECT_EQ(train({.epochs = 3, .steps = 6}).steps, 6);
+  EXPECT_EQ(train({.epochs = 1, .steps = 6}).steps, 4);
+}
+
+TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
+  const std::string folder = own_folder();
+  const Outcome straight = train({.epochs = 4});
+  const std::string checkpoints = folder + "/checkpoints";
+  for (const int signal : {SIGINT, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    std::filesystem::remove_all(checkpoints);
+    const Outcome stopped =
+        train({.epochs = 4, .checkpoint_dir = checkpoints}, [&](std::int64_t steps) {
+          if (steps == 6) std::raise(signal);
+        });
+    EXPECT_EQ(stopped.code, 75);
+    EXPECT_EQ(stopped.steps, 7);  // the step under way is finished
+    const Outcome resumed = train({.epochs = 4, .checkpoint_dir = checkpoints, .resume = true});
+    EXPECT_EQ(resumed.code, 0);
+    EXPECT_EQ(resumed.steps, straight.steps);
+    EXPECT_EQ(resumed.losses, straight.losses);
+    testing::expect_same_bits(resumed.weight, straight.weight);
+  }
+}
+
+TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
+  static int received = 0;
+  const auto earlier = std::signal(SIGTERM, [](int) { ++received; });
+  const std::string folder = own_folder();
+  train({.checkpoint_dir = folder + "/checkpoints"});
+  std::raise(SIGTERM);
+  EXPECT_EQ(received, 1);
+  train({}, [](std::int64_t steps) {
+    if (steps == 1) std::raise(SIGTERM);  // without checkpoints the program's handler stays
+  });
+  EXPECT_EQ(received, 2);
+  std::signal(SIGTERM, earlier);
+}
+
+TEST(TrainingSession, LogsWhatItIsTold) {
+  const std::string folder = own_folder();
+  train({.epochs = 2, .log_dir = folder});
+  const std::string log = read_file(folder + "/log.jsonl");
+  EXPECT_EQ(std::ranges::count(log, '\n'), 8 + 2);
+  EXPECT_NE(log.find("\"test_error\""), std::string::npos);
+}
+
+TEST(TrainingSession, ThereMustBeSomethingToResumeFrom) {
+  const std::string folder = own_folder();
+  expect_error(ErrorCode::kNotFound, {"TrainingSession", folder, "train without resume"},
+               [&] { train({.checkpoint_dir = folder, .resume = true}); });
+  expect_error(ErrorCode::kInvalidArgument, {"resume needs a checkpoint_dir"},
+               [] { train({.resume = true}); });
+}
+
+}  // namespace training_session_test
+}  // namespace tutti

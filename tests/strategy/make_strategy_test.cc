@@ -1,0 +1,124 @@
+// Strategies by their names, from options, flags and the environment.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/factory/make_strategy.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/support/tensor_matchers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/strategies.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace make_strategy_test {
+
+using testing::expect_error;
+
+constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+
+/// A variable of the environment while it lives.
+class EnvironmentScope {
+ public:
+  EnvironmentScope(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~EnvironmentScope() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+/// A weight after two steps of least squares on four rows; the same under every strategy of two
+/// replicas.
+Tensor trained_under(Strategy& strategy) {
+  set_random_seed(1);
+  std::optional<Variable> w;
+  std::unique_ptr<Optimizer> optimizer;
+  {
+    const auto scope = strategy.scope();
+    w.emplace(Tensor{0.5f, -1.f}, VariableOptions{.name = "w"});
+    optimizer = std::make_unique<Sgd>(std::vector<Variable>{*w}, 0.25);
+  }
+  const Tensor x = Tensor::from<float>({4, 2}, {1, 2, 3, 4, -1, 0.5, 2, -3});
+  const Dataset rows = Dataset::from_tensor_slices(x, Tensor{1.f, 0.f, 2.f, -1.f});
+  for (const auto& batch : strategy.distribute_dataset(rows.batch(4).repeat(2))) {
+    strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor error = reduce_sum(part[0] * w->value(), 1) - part[1];
+          optimizer->minimize(tape, square(error).sum() / 4);
+        },
+        batch);
+  }
+  return w->value();
+}
+
+TEST(MakeStrategy, EveryNameTrainsToTheSameBits) {
+  const auto mirrored = make_strategy("mirrored", {.devices = "cpu:0-1"});
+  const Tensor expected = trained_under(*mirrored);
+  EXPECT_EQ(mirrored->num_replicas_in_sync(), 2);
+  for (const std::string& name : strategy_names()) {
+    SCOPED_TRACE(name);
+    const bool is_one = name == "one_device";
+    const auto strategy = make_strategy(name, {.devices = is_one ? "cpu:0" : "cpu:0-1"});
+    EXPECT_EQ(strategy->name(), name);
+    EXPECT_EQ(strategy->num_replicas_in_sync(), is_one ? 1 : 2);
+    const Tensor weight = trained_under(*strategy);
+    if (!is_one) testing::expect_same_bits(weight, expected);
+  }
+}
+
+TEST(MakeStrategy, WithoutDevicesThereAreThoseOfTheMachine) {
+  EXPECT_EQ(make_strategy("mirrored")->num_replicas_in_sync(),
+            static_cast<int>(default_devices().size()));
+  EXPECT_EQ(make_strategy("mirrored", {.replicas = 3})->num_replicas_in_sync(), 3);
+}
+
+TEST(MakeStrategy, ErrorsNameTheOption) {
+  expect_error(kInvalid, {"mirrored, central_storage", "'mirorred'", "did you mean 'mirrored'?"},
+               [] { make_strategy("mirorred"); });
+  expect_error(kInvalid, {"replicas", "got -1"},
+               [] { make_strategy("mirrored", {.replicas = -1}); });
+  expect_error(kInvalid, {"one_device has one replica", "got 2", "try mirrored"},
+               [] { make_strategy("one_device", {.replicas = 2}); });
+  expect_error(kInvalid, {"update_mode async", "central_storage", "try parameter_server"},
+               [] { make_strategy("central_storage", {.update_mode = "async"}); });
+  expect_error(ErrorCode::kNotFound, {"'star'", "ring"},
+               [] { make_strategy("mirrored", {.cross_device_ops = "star"}); });
+  expect_error(kInvalid, {"'zip'"}, [] { make_strategy("mirrored", {.compression = "zip"}); });
+}
+
+TEST(MakeStrategy, TheEnvironmentChooses) {
+  const EnvironmentScope name("TUTTI_STRATEGY", "central_storage"),
+      devices("TUTTI_DEVICES", "cpu:0-2"), ops("TUTTI_CROSS_DEVICE_OPS", "ring");
+  const StrategySpec spec = strategy_spec_from_environment({.devices = "cpu:0", .replicas = 6});
+  const auto strategy = make_strategy(spec);
+  EXPECT_EQ(strategy->name(), "central_storage");
+  EXPECT_EQ(strategy->num_replicas_in_sync(), 6);
+  EXPECT_EQ(spec.devices, "cpu:0-2");
+  EXPECT_EQ(spec.cross_device_ops, "ring");
+  const EnvironmentScope empty("TUTTI_STRATEGY", "");
+  EXPECT_EQ(strategy_spec_from_environment().strategy, "mirrored");
+}
+
+TEST(MakeStrategy, FlagsChoose) {
+  StrategySpec spec;
+  Flags flags("test");
+  add_strategy_flags(flags, spec);
+  const char* words[] = {"program",       "--strategy", "parameter_server", "--devices", "cpu:0-1",
+                         "--update-mode", "ssp",        "--staleness",      "2"};
+  ASSERT_EQ(flags.parse(static_cast<int>(std::size(words)), const_cast<char**>(words)), -1);
+  EXPECT_EQ(make_strategy(spec)->name(), "parameter_server");
+  EXPECT_EQ(spec.staleness, 2);
+}
+
+TEST(ShortOptions, DevicesAloneMakeAStrategy) {
+  EXPECT_EQ(MirroredStrategy("cpu:0-1").num_replicas_in_sync(), 2);
+  EXPECT_EQ(MirroredStrategy(std::string("cpu:0-2")).num_replicas_in_sync(), 3);
+  EXPECT_EQ(CentralStorageStrategy("cpu:0-1").num_replicas_in_sync(), 2);
+}
+
+}  // namespace make_strategy_test
+}  // namespace tutti
