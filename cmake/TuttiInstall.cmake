@@ -15,6 +15,11 @@ foreach(header IN LISTS headers)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place})
 endforeach()
 
+# Guides, and the examples as a project by itself.
+install(FILES LICENSE README.md CHANGELOG.md CITATION.cff SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc
+        PATTERN "__pycache__" EXCLUDE PATTERN "coverage*" EXCLUDE)
+
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tutti_targets NAMESPACE tutti:: DESTINATION ${package_folder})
 configure_package_config_file(cmake/tuttiConfig.cmake.in ${CMAKE_BINARY_DIR}/tuttiConfig.cmake

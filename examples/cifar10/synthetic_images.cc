@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <numbers>
 #include <vector>
 
 #include "examples/cifar10/cifar10_input.h"
-#include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/core/text.h"
 
@@ -85,7 +85,10 @@ std::string make_synthetic_images(const std::string& data_dir, const SyntheticOp
     for (std::int64_t i = 0; i < file.count; ++i) {
       bytes += synthetic_record(file.number, static_cast<std::uint64_t>(i));
     }
-    write_file_atomically(path.string(), bytes);
+    // Renamed once it is whole: a program that was killed leaves no half file behind.
+    const fs::path part = path.string() + ".part";
+    std::ofstream(part, std::ios::binary) << bytes;
+    fs::rename(part, path);
   }
   return folder.string();
 }

@@ -3,8 +3,8 @@
 #include "examples/common/metrics_file.h"
 
 #include <cstdio>
+#include <fstream>
 
-#include "tutti/core/file.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/numerics.h"
 
@@ -50,7 +50,9 @@ void write_metrics(const ExampleOptions& options, const TrainingRecord& record, 
   metrics.set("slots_hash", slots_hash);
   const std::optional<double> seconds = record.seconds_to_first_step();
   metrics.set("seconds_to_first_step", seconds ? Json(*seconds) : Json());
-  write_file_atomically(options.metrics_json, metrics.dump(2) + "\n");
+  std::ofstream file(options.metrics_json);
+  file << metrics.dump(2) << std::endl;
+  if (!file) fail(ErrorCode::kUnavailable, "--metrics-json: cannot write ", options.metrics_json);
 }
 
 TrainingSessionOptions session_options(const ExampleOptions& options) {

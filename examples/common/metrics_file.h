@@ -15,7 +15,7 @@ namespace tutti::examples {
 /// A record that keeps losses where --metrics-json reports them.
 TrainingRecord make_record(const ExampleOptions& options);
 
-/// Writes --metrics-json (if it was given): one JSON object, atomically. `slots` are the
+/// Writes --metrics-json (if it was given): one JSON object. `slots` are the
 /// optimizer's state.
 void write_metrics(const ExampleOptions& options, const TrainingRecord& record, double accuracy,
                    Strategy& strategy, std::span<const Variable> weights,

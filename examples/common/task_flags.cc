@@ -2,12 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/task_flags.h"
 
+#include <sstream>
+
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti::examples {
+namespace {
+
+std::vector<std::string> addresses_of(const std::string& hosts) {
+  std::vector<std::string> addresses;
+  std::istringstream text(hosts);
+  for (std::string address; std::getline(text, address, ',');) addresses.push_back(address);
+  return addresses;
+}
+
+}  // namespace
+
 void TaskFlags::add_to(Flags& flags) {
   flags.add("--ps_hosts", ps_hosts, "addresses of the servers, with commas between");
   flags.add("--worker_hosts", worker_hosts, "addresses of the workers");
@@ -20,7 +32,8 @@ std::unique_ptr<ClusterResolver> TaskFlags::resolver() const {
     if (ps_hosts.empty() && worker_hosts.empty()) return resolver_from_environment();
     fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name, too");
   }
-  const ClusterSpec cluster({{"ps", split_text(ps_hosts)}, {"worker", split_text(worker_hosts)}});
+  const ClusterSpec cluster(
+      {{"ps", addresses_of(ps_hosts)}, {"worker", addresses_of(worker_hosts)}});
   StaticResolverOptions self;
   self.task_type = job_name;
   self.task_id = static_cast<int>(task_index);

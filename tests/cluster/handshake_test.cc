@@ -197,7 +197,7 @@ TEST(Handshake, G13_NamesBothSidesWhenTheyDoNotFit) {
   newer.oldest_version = 7;
   newer.newest_version = 9;
   expect_refusal(newer, hello_of("chief", 0),
-                 "the versions do not fit: chief 0 has tutti 0.1.0 with wire versions 2 to 2, "
+                 "the versions do not fit: chief 0 has tutti 0.2.0 with wire versions 2 to 2, "
                  "worker 2 has tutti 9.0.0 with wire versions 7 to 9; install one version of tutti "
                  "on all machines");
   PeerHello other = hello_of("worker", 2);

@@ -74,6 +74,16 @@ def check_eigen_loop(prefix, folder):
             check(run_ranks(program, 3, folder / "store", "--plugin", plugin))
 
 
+def check_examples(prefix, compiler, folder):
+    """The installed examples are a project by themselves."""
+    source = next(prefix.rglob("examples/linear_regression.cc")).parent
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler}")
+    run("cmake", "--build", folder, "--target", "linear_regression")
+    output = run(folder / "examples" / "linear_regression", "--strategy", "central_storage")
+    assert "line       y = 3.0" in output, output
+
+
 def check_plugin(build, prefix, folder):
     """Builds a plugin, and trains with it."""
     build_project("tree_sum", prefix, folder)
@@ -133,6 +143,7 @@ def main():
             assert "sum 3" in output, output
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
+        check_examples(prefix, compiler, pathlib.Path(folder) / "examples")
         check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
         check_eigen_loop(prefix, pathlib.Path(folder))
         check_conformance(prefix, compiler, pathlib.Path(folder) / "plugin" / "libtree_sum.so",
