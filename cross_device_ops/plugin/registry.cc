@@ -10,7 +10,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
-#include "tutti/cross_device_ops/gpu/placement.h"
+#include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #if TUTTI_NCCL
