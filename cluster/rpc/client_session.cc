@@ -300,7 +300,7 @@ ClientSession::~ClientSession() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), durations::kLongestReport));
+  if (stream) stream->leave(deadline_after(now(), durations::kOneTry));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();

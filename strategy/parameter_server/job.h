@@ -105,7 +105,7 @@ class ParameterServerJob {
   void serve_variables();
   void join_coordinated();
   void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
-  TaskLinkOptions link_to(const Task& task, RpcMethod method, Duration patience);
+  TaskLinkOptions link_to(const Task& task, RpcMethod method);
   void meet_servers();
   void subscribe();
 
