@@ -19,7 +19,6 @@
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 

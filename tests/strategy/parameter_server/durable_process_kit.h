@@ -15,7 +15,7 @@
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
