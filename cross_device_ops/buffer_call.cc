@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tutti/cross_device_ops/gpu/device_work.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/device_work.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {

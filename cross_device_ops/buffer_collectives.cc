@@ -5,7 +5,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/device_work.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/element_arithmetic.h"
-#include "tutti/cross_device_ops/gpu/reductions.h"
+#include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/cross_device_ops/reduce_to_all.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/half_conversion.h"

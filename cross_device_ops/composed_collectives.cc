@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/device_work.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 #include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
 

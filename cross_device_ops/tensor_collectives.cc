@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 
 namespace tutti {
 namespace {

@@ -9,8 +9,9 @@
 #include <cstdlib>
 
 #include "tutti/core/error.h"
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/device_memory.h"
 
 namespace tutti {
 
@@ -170,15 +171,30 @@ void BufferAllocator::evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted
 
 BufferRef BufferRef::allocate(std::size_t size) { return host_allocator().allocate(size); }
 
+BufferRef BufferRef::allocate(std::size_t size, Device device) {
+  return device.type == DeviceType::kCpu ? internal::cpu_allocator(device).allocate(size)
+                                         : Accelerator::of(device).allocate(size);
+}
+
 void BufferRef::recycle() {
-  // What a graph that is being captured may use must not become another's.
-  if (GraphMemory* const graph = GraphMemory::current(*buffer_->allocator_)) {
-    BufferRef kept;
+  BufferAllocator& allocator = *buffer_->allocator_;
+  if (const auto& keep = allocator.options_.keep_freed) {
+    BufferRef freed;
     buffer_->references_.store(1, std::memory_order_relaxed);
-    kept.buffer_ = buffer_;
-    return graph->keep(std::move(kept));
+    freed.buffer_ = buffer_;
+    if (keep(freed)) return;
+    freed.buffer_ = nullptr;
   }
-  buffer_->allocator_->recycle(buffer_);
+  allocator.recycle(buffer_);
+}
+
+AllocatorStatistics allocator_statistics(Device device) {
+  return internal::allocator_of(device).statistics();
+}
+
+void trim_allocator_cache(Device device) {
+  device.type == DeviceType::kCpu ? internal::cpu_allocator(device).trim()
+                                  : Accelerator::of(device).trim();
 }
 
 // Host memory for tensors.

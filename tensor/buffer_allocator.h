@@ -37,6 +37,9 @@ struct BufferAllocatorOptions {
   std::function<void()> on_shortage = {};
   /// Told of each buffer that begins to wait. May not allocate.
   std::function<void(std::byte*)> on_recycle = {};
+  /// Asked on the thread that frees a buffer. Takes the buffer, and returns true, while work is
+  /// captured there that may use it: then it must not become another's.
+  std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
 /// Freed buffers wait, by size class, for the next request of that class. A buffer may be handed

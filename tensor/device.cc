@@ -10,8 +10,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/one_line.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/gpus.h"
+#include "tutti/tensor/accelerator.h"
 
 namespace tutti {
 
@@ -88,14 +87,14 @@ void require_available(const Device& device) {
       device.index < kNumVirtualCpuDevices) {
     return;
   }
-  if (GpuDevice::opened(device)) return;
-  const auto num_gpus = static_cast<int>(logical_gpus().size());
+  if (Accelerator::is_open(device)) return;
+  const int num_gpus = Accelerator::count();
   if (device.type == DeviceType::kGpu && device.index >= 0 && device.index < num_gpus) return;
   const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();
-  fail(ErrorCode::kUnavailable, device, " is unavailable: ",
-       device.type == DeviceType::kGpu && num_gpus == 0 ? gpu_unavailable_reason()
-                                                        : "no such device",
-       "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
+  fail(
+      ErrorCode::kUnavailable, device, " is unavailable: ",
+      device.type == DeviceType::kGpu && num_gpus == 0 ? Accelerator::why_none() : "no such device",
+      "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
 }
 
 std::vector<Device> parse_devices(std::string_view list) {
@@ -112,7 +111,7 @@ std::vector<Device> parse_devices(std::string_view list) {
 
 std::vector<Device> default_devices() {
   std::vector<Device> devices;
-  for (const LogicalGpu& gpu : logical_gpus()) devices.push_back({DeviceType::kGpu, gpu.index});
+  for (int i = 0, n = Accelerator::count(); i < n; ++i) devices.push_back({DeviceType::kGpu, i});
   if (devices.empty()) devices.push_back(Device{});
   return devices;
 }

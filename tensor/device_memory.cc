@@ -13,9 +13,8 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {
@@ -113,23 +112,14 @@ void clear_memory_limit(Device device) {
 
 DeviceMemory device_memory(Device device) {
   require_available(device);
-  const AllocatorStatistics statistics = allocator_statistics(device);
-  DeviceMemory memory{statistics.in_use, statistics.peak_in_use, kUnlimitedMemory};
-  if (device.type == DeviceType::kCpu) {
-    memory.limit = internal::cpu_allocator(device).limit();
-  } else {
-    for (const LogicalGpu& gpu : logical_gpus()) {
-      if (gpu.index == device.index) memory.limit = static_cast<std::size_t>(gpu.memory_limit);
-    }
-  }
-  return memory;
+  const BufferAllocator& allocator = internal::allocator_of(device);
+  const AllocatorStatistics statistics = allocator.statistics();
+  return {statistics.in_use, statistics.peak_in_use, allocator.limit()};
 }
 
 void reset_peak_memory(Device device) {
   require_available(device);
-  BufferAllocator& allocator = device.type == DeviceType::kCpu ? internal::cpu_allocator(device)
-                                                               : GpuDevice::of(device).allocator();
-  allocator.reset_peak();
+  internal::allocator_of(device).reset_peak();
 }
 
 namespace internal {
@@ -137,6 +127,11 @@ namespace internal {
 BufferAllocator& cpu_allocator(Device device) {
   BufferAllocator* const own = memories().own(device);
   return own ? *own : host_allocator();
+}
+
+BufferAllocator& allocator_of(Device device) {
+  return device.type == DeviceType::kCpu ? cpu_allocator(device)
+                                         : Accelerator::of(device).allocator();
 }
 
 bool share_memory(Device a, Device b) {

@@ -41,6 +41,8 @@ void reset_peak_memory(Device device);
 namespace internal {
 /// Where tensors of a CPU device get memory.
 BufferAllocator& cpu_allocator(Device device);
+/// Where those of any device do.
+BufferAllocator& allocator_of(Device device);
 /// Whether tensors of both devices can share their elements.
 bool share_memory(Device a, Device b);
 }  // namespace internal

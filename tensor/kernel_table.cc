@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/op_checks.h"
 
@@ -79,7 +79,7 @@ std::vector<Tensor> compute(const OpCall& call) {
   const Device device = call.inputs[0].device();
   if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);
   return outputs_of(call, [&](std::span<const MutableTensor> outputs) {
-    GpuDevice::of(device).run(call, outputs);
+    Accelerator::of(device).run(call, outputs);
   });
 }
 

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
@@ -47,7 +47,7 @@ void fill(const MutableTensor& tensor, double value, std::string_view who) {
     if (tensor.device().type == DeviceType::kCpu) {
       std::ranges::fill(tensor.span<T>(), element);
     } else {
-      GpuDevice::of(tensor.device()).fill(tensor, value);
+      Accelerator::of(tensor.device()).fill(tensor, value);
     }
   });
 }
@@ -60,11 +60,11 @@ void copy_bytes(Device to_device, void* to, Device from_device, const void* from
   if (to_host && from_host) {
     std::memcpy(to, from, bytes);
   } else if (to_host) {
-    GpuDevice::of(from_device).copy_to_host(to, from, bytes);
+    Accelerator::of(from_device).copy_to_host(to, from, bytes);
   } else if (from_host) {
-    GpuDevice::of(to_device).copy_from_host(to, from, bytes);
+    Accelerator::of(to_device).copy_from_host(to, from, bytes);
   } else {
-    GpuDevice::of(to_device).copy_from_gpu(to, GpuDevice::of(from_device), from, bytes);
+    Accelerator::of(to_device).copy_from_peer(to, from_device, from, bytes);
   }
 }
 

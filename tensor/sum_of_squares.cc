@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/core/error.h"
+#include "tutti/tensor/accelerator.h"
 
 namespace tutti {
 namespace {
@@ -68,7 +69,7 @@ Tensor sums_of_squares(std::span<const Tensor> tensors) {
   const Device device = tensors.front().device();
   const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
   if (device.type == DeviceType::kGpu) {
-    GpuDevice::of(device).sums_of_squares(tensors, sums);
+    Accelerator::of(device).sums_of_squares(tensors, sums);
     return sums.freeze();
   }
   const auto places = sums.span<double>();

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 #include "tutti/tensor/tensor_in_buffer.h"
 
@@ -68,7 +68,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   if (device.type == DeviceType::kCpu) {
     std::memset(tensor.data(), 0, tensor.num_bytes());
   } else {
-    GpuDevice::of(device).clear(tensor.address(), tensor.num_bytes());
+    Accelerator::of(device).clear(tensor.address(), tensor.num_bytes());
   }
   return tensor.freeze();
 }
@@ -130,7 +130,7 @@ Tensor Tensor::to(Device device) const {
   const bool to_host = device.type == DeviceType::kCpu;
   if (!to_host && from.type == DeviceType::kCpu) {
     auto impl = std::make_shared<Impl>();
-    impl->buffer = GpuDevice::of(device).upload(address(), num_bytes());
+    impl->buffer = Accelerator::of(device).upload(address(), num_bytes());
     impl->shape = shape();
     impl->dtype = dtype();
     impl->device = device;

@@ -28,7 +28,7 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
              "cmake": (".cmake", ".cmake.in"),
              "docs": (".md", "coverage_rows.csv"),
-             "tests": SOURCES + (".py", ".sh", "layering_knots.txt"),
+             "tests": SOURCES + (".py", ".sh"),
              "tools": SOURCES + (".sh",)}
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 

@@ -6,9 +6,8 @@
 Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
 A folder may include the folders it depends on, and whatever those depend on. Programs (tools, examples,
 benchmarks, tests) stand on top and may include everything below; no library folder may include them.
-Sub-folders have an order too: without the edges of layering_knots.txt their includes form no cycle. That list may
-only shrink: an edge that is not needed any more, or has fewer includes than it says, is an error as well. A header of
-nothing but includes stands above what it includes, and is no edge of its folder.
+Sub-folders have an order too: their includes form no cycle. A header of nothing but includes stands above what it
+includes, and is no edge of its folder.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
@@ -19,7 +18,6 @@ import tempfile
 MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
 NOTHING_BUT_INCLUDES = re.compile(r"(?:\s*(?://[^\n]*|#[^\n]*)\n)+\s*")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-KNOTS = "tests/layering_knots.txt"
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "png.h", "jpeglib.h")
@@ -121,8 +119,8 @@ def check_include(root, file, include, modules, reachable):
 
 
 def folder_edges(root, modules):
-    """{(folder, included folder): number of #include lines}, for all folders that hold sources."""
-    edges = {}
+    """{(folder, included folder)}, for all folders that hold sources."""
+    edges = set()
     for top in sorted({folder.split("/")[0] for folder in modules}):
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".h", ".cc", ".cu"):
@@ -133,20 +131,8 @@ def folder_edges(root, modules):
             for include in INCLUDE.findall(text):
                 target = pathlib.PurePosixPath(include).parent.as_posix().removeprefix("tutti/")
                 if include.startswith("tutti/") and target not in (folder, "tutti"):
-                    edges[folder, target] = edges.get((folder, target), 0) + 1
+                    edges.add((folder, target))
     return edges
-
-
-def read_knots(root):
-    """{(folder, included folder): number of #include lines that are tolerated}"""
-    knots = {}
-    path = root / KNOTS
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        if line and not line.startswith("#"):
-            folder, arrow, target, count = line.split()
-            assert arrow == "->", line
-            knots[folder, target] = int(count)
-    return knots
 
 
 def find_cycle(edges):
@@ -171,17 +157,8 @@ def find_cycle(edges):
 
 
 def check_folders(root, modules):
-    edges, knots, errors = folder_edges(root, modules), read_knots(root), []
-    for (folder, target), allowed in sorted(knots.items()):
-        count = edges.get((folder, target), 0)
-        if count > allowed:
-            errors.append(f"{folder} includes {target} {count} times; expected at most {allowed} ({KNOTS}), better none")
-        elif count < allowed:
-            errors.append(f"{folder} includes {target} {count} times, no longer {allowed}: write that into {KNOTS}")
-    cycle = find_cycle({edge for edge in edges if edge not in knots})
-    if cycle:
-        errors.append("cycle of sub-folders: " + " -> ".join(cycle) + "; move what is shared to the lower one")
-    return errors
+    cycle = find_cycle(folder_edges(root, modules))
+    return ["cycle of sub-folders: " + " -> ".join(cycle) + "; move what is shared to the lower one"] if cycle else []
 
 
 def self_test():
@@ -216,14 +193,9 @@ def self_test():
         assert check_folders(root, modules) == []
         write("low/up.cc", '#include "tutti/low/mpi/down.h"\n')
         assert "cycle of sub-folders: low -> low/mpi -> low" in check_folders(root, modules)[0]
-        write(KNOTS, "# edges\nlow -> low/mpi 1\n")
-        assert check_folders(root, modules) == []
-        write("low/more.cc", '#include "tutti/low/mpi/down.h"\n')
-        assert "at most 1" in check_folders(root, modules)[0]
         write("low/up.cc", "")
-        write("low/more.cc", "")
-        write("low/more.h", '// All of it.\n#pragma once\n\n#include "tutti/low/mpi/down.h"\n')
-        assert "no longer 1" in check_folders(root, modules)[0]
+        write("low/all.h", '// All of it.\n#pragma once\n\n#include "tutti/low/mpi/down.h"\n')
+        assert check_folders(root, modules) == []
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])
 

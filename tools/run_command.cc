@@ -15,6 +15,7 @@
 #include "tools/launch/run_reporter.h"
 #include "tools/launch/supervisor.h"
 #include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {
@@ -159,7 +160,7 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   options.job_id = *plan.variable("TUTTI_JOB_ID");
   options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
   // A step may take long; collectives have deadlines of their own.
-  options.health.abort_stuck_after = std::chrono::minutes(10);
+  options.health.abort_stuck_after = durations::kLongestStep;
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
     // Servers come where the program's strategy serves.

@@ -19,7 +19,6 @@
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
@@ -33,22 +32,10 @@ using internal::ReadShard;
 using internal::ShardId;
 using internal::ShardSpec;
 using internal::UpdateShard;
+using internal::VariableHandler;
 
 TimePoint now() { return Clock::system().now(); }
 TimePoint soon() { return deadline_after(now(), std::chrono::seconds(60)); }
-
-/// Serves a store, as the servers of a job do.
-class VariableHandler final : public RpcHandler {
- public:
-  explicit VariableHandler(internal::VariableStore& store) : store_(store) {}
-  void take(std::shared_ptr<RpcCall> call) override {
-    internal::OperationBatch batch = internal::decode_batch(call->request());
-    internal::serve(store_, std::move(call), std::move(batch));
-  }
-
- private:
-  internal::VariableStore& store_;
-};
 
 struct Job {
   const char* name;

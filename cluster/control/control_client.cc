@@ -142,7 +142,7 @@ void ControlSession::report_failure(const Error& error) noexcept {
     v1::ReportFailureRequest request;
     request.set_code(static_cast<std::uint32_t>(error.code()));
     request.set_message(proto_text(error.message()));
-    (void)call(&Job::ReportFailure, std::move(request), after(durations::kLongestReport),
+    (void)call(&Job::ReportFailure, std::move(request), after(durations::kOneTry),
                "no answer to the report of a failure");
   } catch (const std::exception&) {  // the server is gone, which is news of its own
   }
@@ -155,7 +155,7 @@ void ControlSession::report_disconnection(const MemberTask& peer, std::uint64_t 
   request.set_peer_job(proto_text(peer.job));
   request.set_peer_index(static_cast<std::uint32_t>(peer.index));
   request.set_message(proto_text(why));
-  (void)call(&Job::ReportDisconnection, std::move(request), after(durations::kLongestReport),
+  (void)call(&Job::ReportDisconnection, std::move(request), after(durations::kOneTry),
              concat("no answer to the report that the connection to ", peer.to_string(), " broke"));
 }
 

@@ -3,11 +3,13 @@
 #include "tutti/cluster/control/control_session.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/control/reach_server.h"
+#include "tutti/cluster/grpc/stream_to_server.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
@@ -30,6 +32,81 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
 }
 
 }  // namespace
+
+/// This member's stream of Join on a channel of its own. Threads: as StreamToServer; receive() one
+/// at a time.
+class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
+ public:
+  explicit JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
+    stub_->async()->Join(&context_, this);
+    StartRead(&incoming_);
+    start();
+  }
+  ~JobStream() override { stop(); }
+
+  v1::Job::Stub& stub() { return *stub_; }
+  /// Hands it over. A broken stream swallows it.
+  void send(v1::MemberReport report) {
+    MutexLock lock(mutex_);
+    if (!is_open_ || !can_write_) return;
+    unsent_.push_back(std::move(report));
+    write_next();
+  }
+  /// What has come: waits for something, for wake(), for the end of the stream or the deadline.
+  std::vector<v1::JobEvent> receive(TimePoint deadline) {
+    MutexLock lock(mutex_);
+    const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
+      return !received_.empty() || is_awake_ || !is_open_;
+    };
+    changed_.wait_until(mutex_, deadline, is_over);
+    is_awake_ = false;
+    return std::exchange(received_, {});
+  }
+  void wake() {
+    MutexLock lock(mutex_);
+    is_awake_ = true;
+    changed_.notify_all();
+  }
+  /// Whether something may still come.
+  bool is_open() {
+    MutexLock lock(mutex_);
+    if (!is_open_) release();
+    return is_open_ || !received_.empty();
+  }
+
+  void OnReadDone(bool ok) override {
+    {
+      MutexLock lock(mutex_);
+      if (ok) received_.push_back(incoming_);
+      if (!ok) is_open_ = false;
+      changed_.notify_all();
+    }
+    if (ok) StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(mutex_);
+    unsent_.pop_front();
+    is_writing_ = false;
+    if (!ok) {  // what the server said before it left is still to be read
+      can_write_ = false;
+      unsent_.clear();
+    }
+    write_next();
+  }
+
+ private:
+  void write_next() TUTTI_REQUIRES(mutex_) {
+    if (is_writing_ || unsent_.empty() || has_released_) return;
+    is_writing_ = true;
+    StartWrite(&unsent_.front());
+  }
+
+  const std::unique_ptr<v1::Job::Stub> stub_;
+  v1::JobEvent incoming_;
+  std::vector<v1::JobEvent> received_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<v1::MemberReport> unsent_ TUTTI_GUARDED_BY(mutex_);
+  bool is_awake_ TUTTI_GUARDED_BY(mutex_) = false;
+};
 
 ControlSession::ControlSession(const std::string& target, const MemberTask& self,
                                const ControlOptions& options)
@@ -368,7 +445,7 @@ void ControlSession::leave() noexcept {
     v1::LeaveRequest request;
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
-               deadline_after(now(), durations::kLongestReport), "no answer to leaving");
+               deadline_after(now(), durations::kOneTry), "no answer to leaving");
   } catch (const Error&) {  // nobody there to say it to
   }
   end(ErrorCode::kFailedPrecondition,

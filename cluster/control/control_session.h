@@ -11,14 +11,17 @@
 #include <string_view>
 #include <vector>
 
+#include "job.grpc.pb.h"
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/job_stream.h"
 #include "tutti/cluster/control/stop_agreement.h"
+#include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
+
+class JobStream;
 
 /// Threads: any, all functions.
 class ControlSession final : public ControlClient {

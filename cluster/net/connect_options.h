@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/core/clock.h"
+#include "tutti/cross_device_ops/durations.h"
 
 namespace tutti {
 
@@ -27,7 +26,7 @@ struct ConnectOptions {
   std::string listen_at = "";
   std::string reached_at = "";
   /// For finding and connecting all ranks.
-  Duration timeout = std::chrono::seconds(30);
+  Duration timeout = durations::kJoinTimeout;
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";
   /// Messages that came before their recv() are kept, this much in all; beyond it the connection

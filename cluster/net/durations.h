@@ -1,26 +1,21 @@
 // How long the processes of a job wait for each other, each with its reason.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options that users set take their defaults from here; what they mean for a user stands there.
+// Those that are the same without a network stand in cross_device_ops/durations.h. Options that
+// users set take their defaults from here; what they mean for a user stands there.
 #pragma once
 
 #include <chrono>
 
-#include "tutti/core/clock.h"
+#include "tutti/cross_device_ops/durations.h"
 
 namespace tutti::durations {
 
 // Reaching a process that may not have begun yet.
 
-/// Schedulers start the tasks of a job within minutes.
-inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
 /// A line that says what is waited for is to come within 5 s; those about connections that were
 /// refused come no more often, for unauthenticated peers must not fill the disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
-/// Between two looks at what others do at once, once they are there: that a process listens, a
-/// descriptor is free, a connection that is away has come back, a peer in memory has ended, a
-/// member has fallen silent.
-inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Interfaces, routes and name servers of a machine that has just started may come a little later.
 inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
 /// Stores without notifications are asked again.
@@ -29,9 +24,9 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 // Watching the members of a job: HealthOptions says more.
 
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
-/// A member without a heartbeat, one that does not acknowledge the step to stop at, and a peer that
-/// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a
-/// second.
+/// A member without a heartbeat, one that does not acknowledge the step to stop at, a peer that
+/// does not answer a handshake, and a task that may be gone with what it had: answers take
+/// milliseconds, packets lost in a row delay them by a second.
 inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// Also a client of calls whose stream broke: it has left. And a new connection that has not
 /// authenticated itself.
@@ -50,15 +45,12 @@ inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 // Calls, and their end.
 
 /// A server of calls that was started again is back by then; that of the job answers at once, or
-/// is lost long before this.
+/// is lost long before this, as is a worker that died.
 inline constexpr Duration kServerPatience = std::chrono::seconds(30);
-/// For what the others learn in other ways, too, only later: that a member has failed or left.
-inline constexpr Duration kLongestReport = std::chrono::seconds(1);
-/// For a peer that takes what is said last, with a long message in front of it, and for its system
-/// to have all; a server waits so long for those that are about to leave.
-inline constexpr Duration kLinger = std::chrono::seconds(2);
-/// For a peer that takes nothing of what is said last.
-inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
+/// For what comes in another way, too, or is tried again: a report that a member has failed or
+/// left, the exit status of one that is ending, a connection that a thread makes again and again, a
+/// cut that a disk refused.
+inline constexpr Duration kOneTry = std::chrono::seconds(1);
 
 // Bytes between ranks.
 

@@ -65,7 +65,7 @@ class GrpcRpcServer final : public RpcServer {
                 {&parameter_server_, &worker_, &session_}) {}
   ~GrpcRpcServer() override {
     core_.cancel_all();
-    server_.shutdown(durations::kLongestReport);
+    server_.shutdown(durations::kOneTry);
   }
   std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }
 

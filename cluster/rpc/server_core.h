@@ -11,7 +11,6 @@
 
 #include "tutti/cluster/net/strangers.h"
 #include "tutti/cluster/rpc/server_session.h"
-#include "tutti/cluster/rpc/server_stream.h"
 
 namespace tutti::internal {
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tutti/cross_device_ops/durations.h"
 #include "tutti/cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
@@ -20,8 +21,6 @@ constexpr std::size_t kLookAhead = 64;      // steps
 constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
 // How often a rank that waits for a message looks whether a header has come instead.
 constexpr auto kHeaderInterval = std::chrono::milliseconds(5);
-// How long another rank may take to say that calls differ, when only a length shows it here.
-constexpr auto kVerdictTime = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -243,8 +242,9 @@ void MessageRun::fail_length(const Error& error) {
     compare_headers();
   }
   const bool lengths_are_own = header_.collective == Collective::kAllToAll;
+  // Another rank says that calls differ, when only a length shows it here.
   const TimePoint verdict =
-      lengths_are_own ? deadline_after(Clock::system().now(), kVerdictTime) : deadline_;
+      lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
   try {
     link_.recv(link_.left(), Purpose::kNothing, {}, {})->wait(std::min(verdict, deadline_));
   } catch (const Error& reason) {

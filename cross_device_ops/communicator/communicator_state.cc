@@ -6,11 +6,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "tutti/cross_device_ops/durations.h"
+
 namespace tutti::internal {
 namespace {
-
-/// For the others to come to a call that this rank refuses; who comes later finds the group closed.
-constexpr Duration kTimeToTell = std::chrono::seconds(2);
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
   // FNV-1a over words: names and counts are short.
@@ -111,7 +110,8 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    run_with_header(request, meeting, std::min<Duration>(timeout, kTimeToTell));
+    // Who comes later finds the group closed.
+    run_with_header(request, meeting, std::min<Duration>(timeout, durations::kLinger));
   } catch (const Error&) {  // the others have it, or will have it; this rank knows why
   }
   name_size_ = 0;  // it held the reason

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/local/local_ops.h"
 
-#include "tutti/cross_device_ops/gpu/reductions.h"
+#include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/cross_device_ops/reduce_to_all.h"
 
 namespace tutti {

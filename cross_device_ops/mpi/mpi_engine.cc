@@ -15,8 +15,8 @@
 namespace tutti::internal {
 namespace {
 
-// Of a call that all ranks have begun and that is given up: to finish with the caller's memory.
-constexpr Duration kGrace = std::chrono::seconds(2);
+using durations::kLinger;
+
 // For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
 // which has lower tags. Every MPI has tags up to 32767.
 constexpr int kFirstTag = 1000;
@@ -140,10 +140,10 @@ void MpiEngine::run_native(const CollectiveCall& call, const CollectiveHeader& h
 }
 
 void MpiEngine::give_up(MpiCall& call, const CollectiveHeader& header) {
-  const TimePoint end = deadline_after(Clock::system().now(), kGrace);
+  const TimePoint end = deadline_after(Clock::system().now(), kLinger);
   if (!poll_until(end, [&] { return call.test(); })) {
     runtime_.retire(concat(header.describe(), " was given up, and MPI did not end it in ",
-                           kGrace / std::chrono::seconds(1), " s more"));
+                           kLinger / std::chrono::seconds(1), " s more"));
   }
   throw_if_closed();
 }

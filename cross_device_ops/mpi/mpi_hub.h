@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/durations.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 
 namespace tutti::internal {
 
-/// For messages that are under way when nothing waits for them any more.
-inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
+using durations::kLastWords;
 
 /// What travels between two ranks in one MPI message: a header and bytes, in memory of its own. The
 /// processes of an MPI job are of one build.

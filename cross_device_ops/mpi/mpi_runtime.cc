@@ -16,9 +16,7 @@ namespace tutti {
 namespace internal {
 namespace {
 
-// Between two looks at the clock, and the first sleep; sleeps grow up to the longest, which is also
-// how long other threads are given way to first.
-constexpr Duration kSlice = std::chrono::microseconds(100);
+// Sleeps grow up to it; so long are other threads given way to first.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
 
 bool is_initialized() {
@@ -145,6 +143,7 @@ bool poll_until(TimePoint deadline, const std::function<bool()>& ready) {
   Clock& clock = Clock::system();
   SpinWait politely(SpinPolicy::kYield);
   const TimePoint begin = clock.now();
+  constexpr Duration kSlice = kLongestSleep / 10;  // between two looks at the clock
   Duration sleep = kSlice;
   for (;;) {
     if (ready()) return true;

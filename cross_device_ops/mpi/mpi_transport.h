@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cross_device_ops/durations.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
@@ -28,7 +29,7 @@ struct MpiOptions {
   /// Groups that are made at once by several threads of a process need different ones.
   std::string name = "mpi";
   /// For finding all ranks.
-  Duration timeout = std::chrono::seconds(30);
+  Duration timeout = durations::kJoinTimeout;
 };
 
 /// Connects this rank with all others, who call it too, groups of one name in the same order. The

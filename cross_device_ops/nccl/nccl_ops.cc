@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/gpu/placement.h"
+#include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 

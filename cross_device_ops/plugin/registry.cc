@@ -11,7 +11,7 @@
 #include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
-#include "tutti/cross_device_ops/gpu/placement.h"
+#include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #if TUTTI_NCCL

@@ -12,12 +12,12 @@
 #include <ctime>
 
 #include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/durations.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr Duration kSpin = std::chrono::microseconds(200);
-constexpr Duration kSlice = std::chrono::milliseconds(10);
 
 long futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
            const timespec* timeout) {
@@ -49,7 +49,8 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
 
 // A writer stores before it looks for sleepers; a sleeper counts as one before its last look.
 void ProcessWait::sleep_once(TimePoint deadline, const std::function<bool()>& ready) {
-  const Duration left = std::min(kSlice, std::max(deadline - Clock::system().now(), Duration(0)));
+  const Duration left =
+      std::min(durations::kTryAgain, std::max(deadline - Clock::system().now(), Duration(0)));
   const BlockedScope blocked;
   const AsleepScope asleep;
   word_->sleepers.fetch_add(1);
@@ -76,7 +77,7 @@ bool ProcessWait::wait_long(TimePoint deadline, const std::function<bool()>& rea
         if (ready()) return true;
         throw;
       }
-      ask_at = deadline_after(clock.now(), kSlice);
+      ask_at = deadline_after(clock.now(), durations::kTryAgain);
     }
     if (ready()) return true;
     if (now >= deadline) return false;

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/durations.h"
 #include "tutti/cross_device_ops/shared/thread_group.h"
 #include "tutti/cross_device_ops/told_reason.h"
 
@@ -270,8 +271,7 @@ void WindowGroup::close_from(const Error& reason,
 /// Why the group is closed, once who closes has written it down.
 Error WindowGroup::reason() {
   const auto written = [this] { return board_->state.load() == WindowBoard::kClosed; };
-  constexpr Duration kGrace = std::chrono::seconds(1);
-  const TimePoint end = deadline_after(Clock::system().now(), kGrace);
+  const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);
   while (!written() && Clock::system().now() < end) {
     Clock::system().sleep_for(std::chrono::microseconds(50));
   }

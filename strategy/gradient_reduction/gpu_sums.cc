@@ -3,7 +3,7 @@
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 
 #include "tutti/core/trace.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/strategy/gradient_reduction/bucket_sums.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/peer_work.h"

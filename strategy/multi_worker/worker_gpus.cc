@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/gpu/placement.h"
+#include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 

@@ -7,6 +7,7 @@
 
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
@@ -15,7 +16,6 @@
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 #include "tutti/strategy/recovery.h"
@@ -54,7 +54,7 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
     client.interruption = interruption_;
     if (outlives_servers) {
       client.survives_restarts = true;
-      client.patience = kDurableServerPatience;
+      client.patience = group.join_timeout;
     }
     auto service = std::make_shared<RemoteService>(
         RpcClient::connect(concat("grpc://", address), RpcMethod::kApply, client));
@@ -175,12 +175,12 @@ void ParameterServerJob::subscribe() {
 }
 
 /// The way to a worker or server, which may come later, and again.
-TaskLinkOptions ParameterServerJob::link_to(const Task& task, RpcMethod method, Duration patience) {
+TaskLinkOptions ParameterServerJob::link_to(const Task& task, RpcMethod method) {
   const std::string& address = cluster_.task_address(task.type, task.index);
   RpcClientOptions client =
       rpc_client_options(task_, {task.type, task.index, address}, group_, options_);
-  client.connect_timeout = kOneTry;
-  client.patience = patience;
+  client.connect_timeout = durations::kOneTry;  // the link's thread must not stay long
+  if (method == RpcMethod::kRun) client.patience = durations::kServerPatience;
   TaskLinkOptions link;
   link.name = concat(task, " (", address, ")");
   link.connect = [client, method, target = concat("grpc://", address)] {
@@ -195,7 +195,7 @@ void ParameterServerJob::meet_servers() {
   const std::uint64_t run = new_run_nonce();
   std::vector<RemoteServerOptions> all;
   for (const int index : cluster_.task_indices("ps")) {
-    all.push_back({link_to({"ps", index}, RpcMethod::kOrder, kServerPatience), run});
+    all.push_back({link_to({"ps", index}, RpcMethod::kOrder), run});
   }
   server_group_ = std::make_unique<RemoteServers>(std::move(all), group_.join_timeout);
   server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
@@ -207,7 +207,7 @@ std::string ParameterServerJob::worker_name(int worker) const {
 
 std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
                                                                const StepRegistry& registry) {
-  TaskLinkOptions link = link_to({"worker", worker}, RpcMethod::kRun, kWorkerPatience);
+  TaskLinkOptions link = link_to({"worker", worker}, RpcMethod::kRun);
   link.name = concat("worker ", worker);
   return std::make_unique<RemoteWorker>(
       RemoteWorkerOptions{std::move(link), worker, [&registry] { return registry.text(); }});

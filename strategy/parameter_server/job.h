@@ -11,7 +11,7 @@
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/coordinator/task_link.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/strategy/parameter_server/job_watch.h"
@@ -105,7 +105,7 @@ class ParameterServerJob {
   void serve_variables();
   void join_coordinated();
   void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
-  TaskLinkOptions link_to(const Task& task, RpcMethod method, Duration patience);
+  TaskLinkOptions link_to(const Task& task, RpcMethod method);
   void meet_servers();
   void subscribe();
 

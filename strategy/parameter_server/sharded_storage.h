@@ -4,11 +4,61 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/parameter_server/client/sharded_component.h"
+#include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti::internal {
+
+/// Which of a list's rows a part of a variable has.
+struct ListedRows {
+  std::vector<std::int64_t> positions = {};  // in the list
+  std::vector<std::int64_t> rows = {};       // of the part
+};
+/// For the part that has rows [first, first + count).
+ListedRows rows_within(std::int64_t first, std::int64_t count,
+                       const std::vector<std::int64_t>& rows);
+
+/// Reads join the shards; changes go to each shard's server, cut into its rows. Of several workers
+/// that train together all call assign() and scatter(), and the first one changes the values for
+/// all; update() and assign_by_one() are called by one of them, and all then call
+/// ParameterServers::meet(). Threads: any.
+class ShardedComponent final : public Component {
+ public:
+  /// The shards were created.
+  ShardedComponent(std::shared_ptr<ParameterServers> servers, std::vector<RemoteShard> shards);
+
+  Tensor read() const override { return servers_->read(cache_); }
+  Device device() const override { return Device{}; }
+  void assign(AssignOp op, const Tensor& value) override;
+  void assign_by_one(AssignOp op, const Tensor& value);
+  void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override;
+  /// Throws kUnimplemented for rules with norms and more than one shard: a norm is of the whole
+  /// variable.
+  void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+
+  /// For counters, in a step whose gradients the servers add up: adds `value` (the same on all
+  /// workers) when the step is complete.
+  void add_once(const Tensor& value);
+
+  const std::vector<RemoteShard>& shards() const { return cache_->shards; }
+  /// Rows `rows` (int64 [n], ascending) from the servers that have them: [n, ...].
+  Tensor read_rows(const Tensor& rows) const;
+
+ private:
+  int num_shards() const { return static_cast<int>(cache_->shards.size()); }
+  const RemoteShard& shard(int index) const {
+    return cache_->shards[static_cast<std::size_t>(index)];
+  }
+  std::string name() const { return shard(0).spec.variable; }
+  Tensor rows_of(const Tensor& whole, int shard) const;
+  void change(int shard, Operation operation);
+
+  const std::shared_ptr<ParameterServers> servers_;
+  const std::shared_ptr<ReadCache> cache_;
+};
 
 /// Every replica reads and writes the same values; what replicas assign is combined as in a
 /// mirrored variable. tf's AggregatingVariable and ShardedVariable.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/strategy/parameter_server/client/sharded_component.h"
+#include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

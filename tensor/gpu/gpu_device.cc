@@ -8,7 +8,6 @@
 #include <iterator>
 #include <unordered_map>
 
-#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/gpu/peer_work.h"
 #include "tutti/tensor/gpu/pinned_memory.h"
@@ -67,6 +66,11 @@ BufferAllocatorOptions allocator_options(const LogicalGpu& gpu, std::function<vo
   options.advice = "try a smaller batch, gradient_accumulation_steps or the policy mixed_bfloat16";
   options.granularity = GpuDevice::kAlignment;
   options.on_shortage = std::move(on_shortage);
+  options.keep_freed = [device = Device{DeviceType::kGpu, gpu.index}](BufferRef& freed) {
+    GraphMemory* const graph = GraphMemory::current(device);
+    if (graph) graph->keep(std::move(freed));
+    return graph != nullptr;
+  };
   if (gpu.memory_limit > 0) options.limit = static_cast<std::size_t>(gpu.memory_limit);
   return options;
 }
@@ -208,6 +212,11 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
 
 GpuDevice::~GpuDevice() = default;
 
+BufferRef GpuDevice::allocate(std::size_t bytes) {
+  GraphMemory* const graph = GraphMemory::current(device());
+  return (graph ? graph->allocator() : *allocator_).allocate(bytes);
+}
+
 void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) {
   const auto inputs = device_tensors(std::span<const Tensor>(call.inputs));
   const auto results = device_tensors(outputs);
@@ -319,8 +328,9 @@ bool GpuDevice::reaches(const GpuDevice& other) const {
   return own == theirs || backend_.can_access_peer(own, theirs);
 }
 
-void GpuDevice::copy_from_gpu(void* to, GpuDevice& from, const void* data, std::size_t bytes) {
+void GpuDevice::copy_from_peer(void* to, Device of, const void* data, std::size_t bytes) {
   if (bytes == 0) return;
+  GpuDevice& from = GpuDevice::of(of);
   const int ordinal = from.description_.ordinal;
   if (&from == this) {
     with_context([&](DeviceContext& context) {
@@ -389,22 +399,9 @@ void GpuDevice::flush_updates() {
   updates.run(context_->math());
 }
 
-BufferRef BufferRef::allocate(std::size_t size, Device device) {
-  if (device.type == DeviceType::kCpu) return internal::cpu_allocator(device).allocate(size);
-  if (GraphMemory* const graph = GraphMemory::current(device)) {
-    return graph->allocator().allocate(size);
-  }
-  return GpuDevice::of(device).allocator().allocate(size);
-}
-
-AllocatorStatistics allocator_statistics(Device device) {
-  return device.type == DeviceType::kCpu ? internal::cpu_allocator(device).statistics()
-                                         : GpuDevice::of(device).statistics();
-}
-
-void trim_allocator_cache(Device device) {
-  device.type == DeviceType::kCpu ? internal::cpu_allocator(device).trim()
-                                  : GpuDevice::of(device).trim();
-}
+int Accelerator::count() { return static_cast<int>(logical_gpus().size()); }
+const std::string& Accelerator::why_none() { return gpu_unavailable_reason(); }
+bool Accelerator::is_open(Device device) { return GpuDevice::opened(device) != nullptr; }
+Accelerator& Accelerator::of(Device device) { return GpuDevice::of(device); }
 
 }  // namespace tutti

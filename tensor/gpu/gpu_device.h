@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
+#include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
@@ -27,7 +28,7 @@ class Uploads;
 /// One logical GPU. Work is put into its streams in the order of the calls; nothing here waits for
 /// the GPU but copies to host memory, synchronize() and what says so. Lives as long as the process.
 /// Any thread: a mutex sees to it that one at a time uses the context.
-class GpuDevice {
+class GpuDevice final : public Accelerator {
  public:
   static constexpr std::size_t kAlignment = 256;  // of its memory
 
@@ -43,7 +44,8 @@ class GpuDevice {
   /// Buffers are for work of the compute stream: freed, they may be handed out again at once,
   /// because that stream runs in order. A user of one in another stream makes the compute
   /// stream wait for that use before the buffer is freed.
-  BufferAllocator& allocator() { return *allocator_; }
+  BufferAllocator& allocator() override { return *allocator_; }
+  BufferRef allocate(std::size_t bytes) override;
 
   /// Calls `use(context)` with the context locked, after the updates that wait (update_later).
   template <class Use>
@@ -55,24 +57,18 @@ class GpuDevice {
 
   /// Puts the operation's kernel into the compute stream. Throws kUnimplemented naming op, dtype
   /// and device.
-  void run(const OpCall& call, std::span<const MutableTensor> outputs);
-  void fill(const MutableTensor& tensor, double value);
-  /// Sets bytes to 0.
-  void clear(void* data, std::size_t bytes);
+  void run(const OpCall& call, std::span<const MutableTensor> outputs) override;
+  void fill(const MutableTensor& tensor, double value) override;
+  void clear(void* data, std::size_t bytes) override;
   /// counts[i], [n] int64 on this device: how many elements of tensor i are NaN or infinite.
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
-  /// sums[i], [n] float64 on this device: the sum of squares of the floating tensor i.
-  void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
-  /// Host memory may change once this has returned. Waits for nothing but room in pinned memory.
-  void copy_from_host(void* to, const void* from, std::size_t bytes);
-  /// A copy of host memory, of work that comes from now on, beside the work that is queued already.
-  /// Host memory may change once this has returned.
-  BufferRef upload(const void* from, std::size_t bytes);
-  /// Waits for the work before it and for the copy.
-  void copy_to_host(void* to, const void* from, std::size_t bytes);
-  /// From another GPU's memory (or within this one): after the work that `from` was given, and
-  /// `from`'s later work waits for it. Without peer access by way of the host, which waits.
-  void copy_from_gpu(void* to, GpuDevice& from, const void* data, std::size_t bytes);
+  void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums) override;
+  /// Waits for nothing but room in pinned memory.
+  void copy_from_host(void* to, const void* from, std::size_t bytes) override;
+  BufferRef upload(const void* from, std::size_t bytes) override;
+  void copy_to_host(void* to, const void* from, std::size_t bytes) override;
+  /// Without peer access by way of the host, which waits.
+  void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes) override;
   /// Waits for all that was put into its streams. Throws what went wrong there.
   void synchronize();
   /// From now on every wait for this device asks `work`, as long as it lives.
@@ -85,12 +81,11 @@ class GpuDevice {
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
-  /// Gives memory that waits back to the GPU.
-  void trim();
+  void trim() override;
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
   GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
-  ~GpuDevice();
+  ~GpuDevice() override;
 
  private:
   struct PendingUpdates;

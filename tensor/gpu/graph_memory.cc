@@ -13,15 +13,6 @@ namespace {
 
 thread_local const GraphMemoryScope::Memories* current_memories = nullptr;
 
-template <class Matches>
-GraphMemory* find_current(const Matches& matches) {
-  if (!current_memories) return nullptr;
-  for (const auto& memory : *current_memories) {
-    if (matches(*memory)) return memory.get();
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 struct GraphMemory::Pinned {
@@ -39,20 +30,19 @@ struct GraphMemory::Pinned {
 
 GraphMemory::GraphMemory(Device device)
     : device_(device),
-      device_allocator_(GpuDevice::of(device).allocator()),
       pool_(std::make_shared<BufferAllocator>(
-          std::make_unique<MemoryOfAllocator>(device_allocator_),
+          std::make_unique<MemoryOfAllocator>(GpuDevice::of(device).allocator()),
           BufferAllocatorOptions{.name = concat("captured graph on ", device),
                                  .granularity = GpuDevice::kAlignment})) {}
 
 GraphMemory::~GraphMemory() = default;
 
 GraphMemory* GraphMemory::current(Device device) {
-  return find_current([&](const GraphMemory& memory) { return memory.device() == device; });
-}
-
-GraphMemory* GraphMemory::current(const BufferAllocator& allocator) {
-  return find_current([&](const GraphMemory& memory) { return memory.concerns(allocator); });
+  if (!current_memories) return nullptr;
+  for (const auto& memory : *current_memories) {
+    if (memory->device() == device) return memory.get();
+  }
+  return nullptr;
 }
 
 void GraphMemory::keep(BufferRef buffer) {

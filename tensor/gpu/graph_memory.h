@@ -28,12 +28,8 @@ class GraphMemory {
 
   /// That of `device` in this thread's scope; nullptr when there is none.
   static GraphMemory* current(Device device);
-  /// That of this thread's scope which concerns `allocator`, or nullptr.
-  static GraphMemory* current(const BufferAllocator& allocator);
 
   BufferAllocator& allocator() { return *pool_; }
-  /// Whether `allocator` is the device's own, whose buffers a capture may use.
-  bool concerns(const BufferAllocator& allocator) const { return &allocator == &device_allocator_; }
   /// A buffer that was freed while work was captured which may use it.
   void keep(BufferRef buffer);
   /// A copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
@@ -42,7 +38,6 @@ class GraphMemory {
  private:
   struct Pinned;
   const Device device_;
-  BufferAllocator& device_allocator_;
   std::shared_ptr<BufferAllocator> pool_;
   Mutex mutex_;
   std::vector<BufferRef> kept_ TUTTI_GUARDED_BY(mutex_);

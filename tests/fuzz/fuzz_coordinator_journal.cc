@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "tests/fuzz/plain_or_checked.h"
-#include "tutti/core/byte_codec.h"
-#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
-#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
+#include "tutti/strategy/parameter_server/protocol/record_file.h"
 
 namespace {
 
@@ -26,7 +24,7 @@ constexpr LedgerRules kRules{4, 2};
 /// What was accepted is a ledger that another journal can begin with.
 void read_damaged(std::span<const std::byte> file) {
   try {
-    const FoundJournal found = read_journal_file("journal", file, kRules);
+    const FoundJournal found = read_journal_file("journal", file.size(), source_of(file), kRules);
     if (found.num_bytes > file.size()) std::abort();
     const ClosureLedger& ledger = found.ledger;
     if (ledger.num_running() + ledger.num_queued() > ledger.next_number()) std::abort();
@@ -54,23 +52,13 @@ std::size_t take_length(std::span<const std::byte>& input) {
 /// bytes), the state, and for each record its length and its body.
 Bytes checked(std::span<const std::byte> input) {
   Bytes file;
-  CheckedWriter out(journal_kind(), {}, [&](std::span<const std::byte> piece) {
+  RecordWriter out(journal_kind(), {}, [&](std::span<const std::byte> piece) {
     file.insert(file.end(), piece.begin(), piece.end());
   });
-  const auto state = take(input, take_length(input));
-  ByteWriter length;
-  length.number(std::uint64_t{state.size()});
-  out.put(length.bytes());
-  out.put(state);
-  out.finish();
-  while (!input.empty()) {
-    const auto body = take(input, take_length(input));
-    ByteWriter record;
-    record.number(static_cast<std::uint32_t>(body.size()));
-    record.number(crc32c_of(body));
-    record.raw(body);
-    file.insert(file.end(), record.bytes().begin(), record.bytes().end());
-  }
+  do {
+    const auto message = take(input, take_length(input));
+    out.put({{message.begin(), message.end()}, {}});
+  } while (!input.empty());
   return file;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/fuzz/plain_or_checked.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/server/server_files.h"
 
@@ -18,14 +19,14 @@ using namespace tutti::internal;
 
 using Bytes = std::vector<std::byte>;
 
-CheckedReader::Source source_of(std::span<const std::byte> bytes) {
+RecordReader::Source within(std::span<const std::byte> bytes) {
   return [bytes](std::uint64_t offset, std::span<std::byte> out) {
     if (offset > bytes.size() || out.size() > bytes.size() - offset) std::abort();
-    std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
+    source_of(bytes)(offset, out);
   };
 }
 
-CheckedWriter::Sink into(Bytes& bytes) {
+RecordWriter::Sink into(Bytes& bytes) {
   return [&bytes](std::span<const std::byte> piece) {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
   };
@@ -40,9 +41,9 @@ Bytes file_of(const SavedSnapshot& saved) {
 /// What was accepted can be saved again, and is the same then; a server starts with it.
 void read_damaged(std::span<const std::byte> file) {
   try {
-    const SavedSnapshot saved = read_snapshot("snapshot", file.size(), source_of(file));
+    const SavedSnapshot saved = read_snapshot("snapshot", file.size(), within(file));
     const Bytes again = file_of(saved);
-    if (file_of(read_snapshot("again", again.size(), source_of(again))) != again) std::abort();
+    if (file_of(read_snapshot("again", again.size(), within(again))) != again) std::abort();
     VariableStore("ps 0").restore(saved.snapshot);
   } catch (const Error& error) {
     const bool is_format = error.code() == ErrorCode::kUnimplemented;
@@ -50,15 +51,28 @@ void read_damaged(std::span<const std::byte> file) {
   }
 }
 
-/// The input behind the checksums, which would keep it out otherwise: label, then body.
+std::span<const std::byte> take(std::span<const std::byte>& input, std::uint64_t wanted) {
+  const auto piece =
+      input.first(static_cast<std::size_t>(std::min<std::uint64_t>(wanted, input.size())));
+  input = input.subspan(piece.size());
+  return piece;
+}
+
+/// The input behind the checksums, which would keep it out otherwise: the label with its length,
+/// eight bytes, then records: u32 and u64 lengths of message and tensors, and both.
 Bytes checked(std::span<const std::byte> input) {
-  const std::size_t wanted = input.empty() ? 0 : std::to_integer<std::size_t>(input.front());
-  if (!input.empty()) input = input.subspan(1);
-  const auto label = input.first(std::min(wanted, input.size()));
+  const auto length = take(input, 1);
+  const auto label = take(input, length.empty() ? 0 : std::to_integer<unsigned>(length.front()));
+  (void)take(input, 8);
   Bytes file;
-  CheckedWriter out(snapshot_kind(), label, into(file));
-  out.put(input.subspan(label.size()));
-  out.finish();
+  RecordWriter out(snapshot_kind(), label, into(file));
+  while (!input.empty()) {
+    ByteReader lengths(take(input, 12));
+    const auto message_bytes = lengths.number<std::uint32_t>();
+    const auto tensor_bytes = lengths.number<std::uint64_t>();
+    const auto message = take(input, message_bytes);
+    out.put({{message.begin(), message.end()}, {{take(input, tensor_bytes), nullptr}}});
+  }
   return file;
 }
 

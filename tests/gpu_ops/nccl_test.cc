@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/nccl/nccl_functions.h"
 #include "tutti/cross_device_ops/nccl/nccl_ops.h"

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -18,10 +19,6 @@ constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
 constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
 constexpr std::size_t kLastLines = 12;
-constexpr Duration kAskWhoIsGivenUp = std::chrono::milliseconds(100);
-// From the last connection that the kernel closes to the end of the process; longer on a machine
-// that is short of cores.
-constexpr Duration kLongestEnd = std::chrono::seconds(1);
 
 bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
@@ -255,7 +252,7 @@ struct Supervisor::Impl {
       };
       const auto slot = std::ranges::find_if(slots, is_it);
       if (slot == slots.end()) continue;
-      const Duration patience = given_up.is_ending ? kLongestEnd : Duration::zero();
+      const Duration patience = given_up.is_ending ? durations::kOneTry : Duration::zero();
       slot->given_up_at = deadline_after(now(), patience);
       slot->why_given_up = std::move(given_up.why);
     }
@@ -314,7 +311,7 @@ struct Supervisor::Impl {
     };
     if (reason == StopReason::kNone) consider(job_deadline);
     for (const Slot& slot : slots) consider(slot.restart_at);
-    if (options.find_given_up) consider(deadline_after(now(), kAskWhoIsGivenUp));
+    if (options.find_given_up) consider(deadline_after(now(), durations::kTryAgain));
     return next;
   }
 

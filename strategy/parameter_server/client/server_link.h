@@ -1,4 +1,4 @@
-// One server as this process uses it: changes are gathered, reads send them first.
+// One server as this process uses it: the way to it; changes are gathered, reads send them first.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,11 +11,27 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {
+
+/// A parameter server in another process: batches as calls. Tensors of a batch are sent from where
+/// they lie; they are kept until the answer is there. What cannot be sent is thrown by wait(). Of
+/// one batch's answers one thread waits at a time. Threads: any.
+class RemoteService final : public VariableService {
+ public:
+  explicit RemoteService(std::shared_ptr<RpcClient> client) : client_(std::move(client)) {}
+
+  std::string name() const override { return client_->server_name(); }
+  std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
+  RpcClient& client() { return *client_; }
+
+ private:
+  const std::shared_ptr<RpcClient> client_;
+};
 
 /// In whose name a thread changes values.
 struct UpdateOrigin {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 
@@ -17,7 +17,7 @@ void ParameterServers::leave() noexcept {
   }
   try {
     // Leaving is not worth a longer wait: the end of the connection says it, too.
-    const TimePoint end = deadline_after(Clock::system().now(), kServerPatience);
+    const TimePoint end = deadline_after(Clock::system().now(), durations::kSilentAfter);
     const TellClock leave = own_clock(TellClock::Event::kLeave);
     std::vector<std::shared_ptr<PendingAnswers>> pending;
     for (const auto& each : links_) pending.push_back(each->read({Operation(leave)}));

@@ -4,12 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "tutti/cluster/rpc/packet.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 
 namespace tutti::internal {
@@ -100,7 +99,12 @@ using ClosureEvent =
                  events::Failed, events::Stopped, events::ErrorRaised, events::TookOver,
                  events::CutBegan, events::CutTaken, events::BeganAfter>;
 
-/// A record: length, checksum, and the event.
+/// A message of cluster/proto/coordinator.proto.
+Packet encode(const ClosureEvent& event);
+/// Throws kDataLoss for packets that encode() does not write.
+ClosureEvent decode_event(const Packet& packet);
+
+/// A record of no file (record_file.h), for whoever keeps a journal of its own.
 std::vector<std::byte> encode_record(const ClosureEvent& event);
 
 /// Whether an event is about all servers or the coordinator's reign: what must not be forgotten
@@ -110,11 +114,5 @@ inline bool is_of_all_servers(const ClosureEvent& event) {
          std::holds_alternative<events::CutBegan>(event) ||
          std::holds_alternative<events::CutTaken>(event);
 }
-
-/// Calls `take` with each event, in order. Returns the bytes of whole records: a last record that
-/// is cut short or damaged was being written when the process died, and is left out. Throws
-/// kDataLoss naming the place for a damaged record that others follow.
-std::size_t read_journal(std::span<const std::byte> journal,
-                         const std::function<void(const ClosureEvent&)>& take);
 
 }  // namespace tutti::internal

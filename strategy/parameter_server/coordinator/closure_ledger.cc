@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/strategy/parameter_server/protocol/record_file.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -25,18 +27,32 @@ void ClosureLedger::apply(const ClosureEvent& event) {
   forget();
 }
 
-ClosureLedger ClosureLedger::replay_from_here(std::span<const std::byte> journal,
-                                              std::size_t* num_bytes) const {
-  ClosureLedger ledger = *this;
-  const std::size_t whole = read_journal(journal, [&](const ClosureEvent& event) {
-    try {
-      ledger.apply(event);
-    } catch (const Error& error) {
-      throw Error(ErrorCode::kDataLoss, concat("coordinator's journal: ", error.message()));
-    }
-  });
-  if (num_bytes) *num_bytes = whole;
+std::vector<std::byte> encode_record(const ClosureEvent& event) {
+  std::vector<std::byte> record;
+  RecordWriter(0, [&](std::span<const std::byte> bytes) {
+    record.insert(record.end(), bytes.begin(), bytes.end());
+  }).put(encode(event));
+  return record;
+}
+
+ClosureLedger ClosureLedger::replay(std::span<const std::byte> journal, LedgerRules rules) {
+  RecordReader in("coordinator's journal", journal.size(), source_of(journal));
+  ClosureLedger ledger(rules);
+  ledger.replay_from_here(in);
   return ledger;
+}
+
+void ClosureLedger::replay_from_here(RecordReader& in) {
+  for (;;) {
+    const std::uint64_t first = in.offset();
+    const auto packet = in.next();
+    if (!packet) return;
+    try {
+      apply(decode_event(*packet));
+    } catch (const Error& error) {
+      in.refuse(first, "expected an event that can happen there, found ", error.message());
+    }
+  }
 }
 
 std::optional<std::uint64_t> ClosureLedger::next_queued() const {

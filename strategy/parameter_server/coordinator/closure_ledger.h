@@ -14,6 +14,8 @@
 
 namespace tutti::internal {
 
+class RecordReader;
+
 struct LedgerRules {
   /// Attempts that infrastructure may end before the closure fails.
   int most_attempts = 4;
@@ -43,14 +45,11 @@ class ClosureLedger {
 
   /// Throws kFailedPrecondition, and changes nothing, for an event that cannot happen now.
   void apply(const ClosureEvent& event);
-  /// The state that a journal leads to, and its terms' last. Throws as read_journal(); kDataLoss
-  /// for an event that cannot follow.
-  static ClosureLedger replay(std::span<const std::byte> journal, LedgerRules rules = {}) {
-    return ClosureLedger(rules).replay_from_here(journal);
-  }
-  /// The same for a journal that began with this state. `num_bytes`: of its whole records.
-  ClosureLedger replay_from_here(std::span<const std::byte> journal,
-                                 std::size_t* num_bytes = nullptr) const;
+  /// The state that records of events (encode_record()) lead to; a last one that is cut short is
+  /// left out. Throws as RecordReader; kDataLoss for an event that cannot follow.
+  static ClosureLedger replay(std::span<const std::byte> journal, LedgerRules rules = {});
+  /// The same of records that go on from this state.
+  void replay_from_here(RecordReader& in);
 
   std::uint64_t term() const { return term_; }
   std::uint64_t next_number() const { return next_number_; }

@@ -198,13 +198,11 @@ void CoordinatorCore::go_on_from_folder() {
 void CoordinatorCore::write_journal(const ClosureEvent& event) {
   // The folder says where it goes on; the queue was made before.
   if (journal_ == nullptr && !options_.snapshots.folder.empty()) return;
-  if (journal_ == nullptr && !options_.journal) return;
-  const std::vector<std::byte> record = encode_record(event);
   if (journal_ != nullptr) {
-    journal_->append(record);
+    journal_->append(event);
     if (is_of_all_servers(event)) journal_->sync();
   }
-  if (options_.journal) options_.journal(record);
+  if (options_.journal) options_.journal(encode_record(event));
 }
 
 void CoordinatorCore::save_snapshot(TimePoint deadline) {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/core/clock.h"
+#include "tutti/cross_device_ops/durations.h"
 
 namespace tutti {
 
@@ -52,10 +52,10 @@ struct ClusterCoordinatorOptions {
   int most_workers_lost = 2;
   /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
   Duration start_delay = Duration::zero();
-  Duration most_start_delay = std::chrono::minutes(5);
+  Duration most_start_delay = durations::kJoinTimeout;
   /// For workers in other processes: start() waits for all; after this long it goes on with
   /// those that came.
-  Duration join_timeout = std::chrono::seconds(300);
+  Duration join_timeout = durations::kJoinTimeout;
   /// When all workers have been gone for so long, what is queued fails.
   Duration most_absence = std::chrono::hours(1);
   /// Whether a closure that a server's failure ended is tried again, as one that a worker's did, or

@@ -4,16 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "tutti/checkpoint/folder.h"
-#include "tutti/core/executor.h"
-#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
+#include "tutti/strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 
@@ -24,16 +19,14 @@ struct FoundJournal {
 };
 /// What a file of these bytes leads to. Throws kDataLoss naming path, offset, what was expected and
 /// found.
-FoundJournal read_journal_file(const std::string& path, std::span<const std::byte> file,
-                               LedgerRules rules);
-/// The head of a file that begins with this state; records may follow.
-std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedger& ledger);
+FoundJournal read_journal_file(const std::string& path, std::uint64_t size,
+                               RecordReader::Source source, LedgerRules rules);
 /// Magic and format.
 FileKind journal_kind();
 
-/// The file `journal` of a folder: a ledger's state in checked blocks (checked_blocks.h), with the
-/// job's random name in their head, then the records of what happened since. What was appended
-/// outlives the process; `sync_within` later at most it outlives a power cut, too. Threads: any.
+/// The file `journal` of a folder (record_file.h): the job's random name as its head, a ledger's
+/// state, then the events since. What was appended outlives the process; `sync_within` later at
+/// most it outlives a power cut, too. Threads: any.
 class JournalFile {
  public:
   /// Reads what is there, cuts off a record at the end that was being written when the last
@@ -42,8 +35,7 @@ class JournalFile {
   /// journal; kDataLoss naming path, offset, what was expected and found for other damage; errors
   /// of Folder.
   JournalFile(const std::string& folder, LedgerRules rules,
-              Duration sync_within = std::chrono::milliseconds(5));
-  ~JournalFile();
+              Duration sync_within = RecordLogOptions().sync_within);
   JournalFile(const JournalFile&) = delete;
   JournalFile& operator=(const JournalFile&) = delete;
 
@@ -52,35 +44,23 @@ class JournalFile {
   /// What it led to when it was opened.
   const ClosureLedger& ledger() const { return ledger_; }
 
-  /// Of encode_record(). When it throws (errors of Folder), nothing is appended any more.
-  void append(std::span<const std::byte> record);
+  /// When it throws (errors of Folder), nothing is appended any more.
+  void append(const ClosureEvent& event);
   /// All that was appended is on the disk.
-  void sync();
+  void sync() { log_.sync(); }
   /// Makes the file short: it begins with this state, which all that was appended led to. Nothing
   /// is appended meanwhile.
   void begin_with(const ClosureLedger& ledger);
-  /// Bytes of records in the file.
-  std::uint64_t num_appended() const;
+  /// Bytes of events in the file.
+  std::uint64_t num_appended() const { return log_.num_appended(); }
 
  private:
   void read(LedgerRules rules);
-  void write_new(const ClosureLedger& ledger);
-  void fail_if_broken() const TUTTI_REQUIRES(mutex_);
-  void run();
 
   const Folder folder_;
-  const Duration sync_within_;
   std::string job_id_;
   ClosureLedger ledger_;
-  Mutex sync_mutex_;  // held while something is put on the disk; before mutex_
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::optional<FileAppender> file_ TUTTI_GUARDED_BY(mutex_);  // changed with both held
-  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t num_appended_ TUTTI_GUARDED_BY(mutex_) = 0;
-  bool has_unsynced_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_closing_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Thread> thread_;
+  RecordLog log_;
 };
 
 }  // namespace tutti::internal

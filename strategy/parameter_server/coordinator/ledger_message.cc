@@ -1,20 +1,15 @@
-// Records of the journal (u32 length, u32 CRC32C of what follows, a message ClosureEvent), and a
-// ledger as bytes: what a journal begins with, and what hashes compare.
+// Events of the journal as messages, and a ledger as bytes: what a journal begins with, and what
+// hashes compare.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <utility>
 
-#include "tutti/core/byte_codec.h"
-#include "tutti/core/crc32c.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/strategy/parameter_server/coordinator/report_message.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr std::size_t kRecordHead = 8;
 
 void put(const events::Scheduled& event, v1::ClosureEvent& out) {
   out.mutable_scheduled()->set_number(event.number);
@@ -87,36 +82,6 @@ ClosureEvent get(const v1::ClosureEvent& in) {
   fail(ErrorCode::kDataLoss, "coordinator's journal: an event of no kind");
 }
 
-/// Nothing: no event was written so.
-std::optional<ClosureEvent> event_in(std::span<const std::byte> body) {
-  InArena<v1::ClosureEvent> message;
-  try {
-    parse(body, *message);
-    return get(*message);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-struct Record {
-  ClosureEvent event;
-  std::size_t end = 0;
-};
-
-/// Nothing, if no whole record begins there.
-std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t place) {
-  if (journal.size() - place < kRecordHead) return std::nullopt;
-  ByteReader head(journal.subspan(place, kRecordHead));
-  const std::size_t length = head.number<std::uint32_t>();
-  const auto checksum = head.number<std::uint32_t>();
-  if (length == 0 || length > journal.size() - place - kRecordHead) return std::nullopt;
-  const auto body = journal.subspan(place + kRecordHead, length);
-  if (crc32c_of(body) != checksum) return std::nullopt;
-  auto event = event_in(body);
-  if (!event) return std::nullopt;
-  return Record{std::move(*event), place + kRecordHead + length};
-}
-
 void put(const ClosureLedger::Closure& closure, v1::ClosureLedger::Closure& out) {
   out.set_state(static_cast<std::uint32_t>(closure.state));
   out.set_attempts(closure.attempts), out.set_worker(closure.worker);
@@ -138,36 +103,16 @@ ClosureLedger::Closure get(const v1::ClosureLedger::Closure& in) {
 
 }  // namespace
 
-std::vector<std::byte> encode_record(const ClosureEvent& event) {
+Packet encode(const ClosureEvent& event) {
   InArena<v1::ClosureEvent> message;
   std::visit([&](const auto& each) { put(each, *message); }, event);
-  std::vector<std::byte> record = serialized(*message, std::numeric_limits<std::uint32_t>::max());
-  record.insert(record.begin(), kRecordHead, std::byte{0});
-  const auto body = std::span(record).subspan(kRecordHead);
-  ByteWriter head;
-  head.number(static_cast<std::uint32_t>(body.size()));
-  head.number(crc32c_of(body));
-  std::ranges::copy(head.bytes(), record.begin());
-  return record;
+  return {serialized(*message, std::numeric_limits<std::uint32_t>::max()), {}};
 }
 
-std::size_t read_journal(std::span<const std::byte> journal,
-                         const std::function<void(const ClosureEvent&)>& take) {
-  std::size_t place = 0;
-  while (place < journal.size()) {
-    const auto record = record_at(journal, place);
-    if (!record) break;
-    take(record->event);
-    place = record->end;
-  }
-  // Nothing stands behind what was being written when a process died.
-  for (std::size_t later = place + 1; later < journal.size(); ++later) {
-    if (!record_at(journal, later)) continue;
-    fail(ErrorCode::kDataLoss, "coordinator's journal: record at byte ", place, " of ",
-         journal.size(), " is damaged; expected a known event with its checksum before the whole ",
-         "record at byte ", later, ", found other bytes; try a copy of the folder");
-  }
-  return place;
+ClosureEvent decode_event(const Packet& packet) {
+  InArena<v1::ClosureEvent> message;
+  parse(packet.head, *message);
+  return get(*message);
 }
 
 std::vector<std::byte> ClosureLedger::bytes() const {

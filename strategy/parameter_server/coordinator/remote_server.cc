@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/durations.h"
-
 namespace tutti::internal {
 
 RemoteServer::RemoteServer(RemoteServerOptions options, std::function<void()> changed)
@@ -65,7 +63,7 @@ std::uint64_t RemoteServer::meet(RpcClient& client) {
     sets_up = sets_up_;
   }
   return decode_life(client.call(encode(ServerOrder{0, orders::Meet{run_, sets_up}}),
-                                 deadline_after(Clock::system().now(), kDurableServerPatience)));
+                                 deadline_after(Clock::system().now(), durations::kJoinTimeout)));
 }
 
 std::uint64_t RemoteServer::next_look() {

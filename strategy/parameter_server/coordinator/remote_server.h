@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/strategy/parameter_server/coordinator/task_link.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
 
@@ -18,7 +19,7 @@ struct RemoteServerOptions {
   std::uint64_t run = 0;
   /// How often it is asked whether it is there. One that was started again is found out earlier
   /// where a question waited for the connection to be back.
-  Duration look_every = std::chrono::milliseconds(100);
+  Duration look_every = durations::kHeartbeatEvery;
 };
 
 /// Meets the server, asks it now and then, and meets the next one. Threads: any.

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 
@@ -76,7 +76,7 @@ std::string RemoteWorker::doing() const {
 
 void RemoteWorker::greet(RpcClient& client) {
   (void)client.call(encode(WorkerHello{steps_()}),
-                    deadline_after(Clock::system().now(), kDurableServerPatience));
+                    deadline_after(Clock::system().now(), durations::kJoinTimeout));
   is_alive_.store(true);
 }
 

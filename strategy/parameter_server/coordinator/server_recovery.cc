@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -149,7 +149,7 @@ std::optional<Error> ServerRecovery::try_cut() {
       if (!servers_.lost()) {
         log_warning(concat("coordinator: could not save a cut: ", error.message(),
                            "; the one before and the logs since then still count"));
-        next_cut_at_ = deadline_after(Clock::system().now(), kOneTry);
+        next_cut_at_ = deadline_after(Clock::system().now(), durations::kOneTry);
         return error;
       }
     }

@@ -5,41 +5,37 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/checkpoint/folder.h"
-#include "tutti/core/executor.h"
-#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "tutti/strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 
 /// Beside a server's snapshots, files `ps_0_of_2.log_<cut>_<part>`: what came after the snapshot of
-/// this cut was taken, one part per process, in the order of their names. Each begins with the job
-/// in checked blocks (checked_blocks.h); each record has its number, lengths and
-/// checksums, so that a changed, missing or moved one is found. A record that was being written
-/// when the process died is left out: nobody was told of it. What was written outlives the process
-/// at once, and a power cut `sync_within` later. Threads: append() any; the others one.
+/// this cut was taken, one part per process, in the order of their names. Each has the job as its
+/// head, and a record (record_file.h) per batch; a missing one leaves a gap in the numbers of its
+/// stream. One that was being written when the process died is left out: nobody was told of it.
+/// What was written outlives the process at once, and a power cut `sync_within` later. Threads:
+/// append() any; the others one.
 class ChangeLog {
  public:
   /// Makes the folder if it is missing.
   ChangeLog(const std::string& folder, std::string job_id, int server, int num_servers,
-            Duration sync_within = std::chrono::milliseconds(5));
-  ~ChangeLog();
-  ChangeLog(const ChangeLog&) = delete;
-  ChangeLog& operator=(const ChangeLog&) = delete;
+            Duration sync_within = RecordLogOptions().sync_within);
 
   /// A new file for what comes after the snapshot of this cut; it is written from switch_over() on.
   /// Before the first of these nothing is written. Where there are files of a later cut, one that
   /// was begun and never taken, it goes on behind the last of them: files are read in their order.
   void prepare(std::uint64_t cut);
-  void switch_over();
+  void switch_over() { log_.go_on_with(std::move(next_)); }
   /// A batch that was checked, before it is applied. Batches that meet at a shard, or are of one
   /// stream, come in the order in which they are applied: their locks are held. Throws, and so does
   /// each later call, what the disk said; a later switch_over() ends that.
-  void append(const OperationBatch& batch);
+  void append(const OperationBatch& batch) { log_.append(encode(batch)); }
   /// Deletes what came before this cut.
   void forget_before(std::uint64_t cut) const;
 
@@ -53,32 +49,16 @@ class ChangeLog {
     std::uint64_t number = 0;
     auto operator<=>(const Part&) const = default;
   };
-  struct File {
-    File(const Folder& folder, const std::string& name) : out(folder.append_to(name)) {}
-    FileAppender out;
-    std::uint64_t num_records = 0;
-  };
-
   std::string name_of(const Part& part) const;
   std::vector<Part> parts() const;
-  std::vector<std::byte> head() const;
   std::uint64_t replay_part(const Part& part,
                             const std::function<void(OperationBatch)>& take) const;
-  void sync();
-  void run();
 
   const Folder folder_;
   const std::string begin_;  // of the names of its files
   const std::string job_id_;
-  const Duration sync_within_;
-  std::shared_ptr<File> next_;  // prepared
-  Mutex mutex_;
-  CondVar changed_;
-  std::shared_ptr<File> file_ TUTTI_GUARDED_BY(mutex_);
-  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);
-  bool has_unsynced_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_closing_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Thread> thread_;
+  std::shared_ptr<RecordLog::File> next_;  // prepared
+  RecordLog log_;
 };
 
 }  // namespace tutti::internal

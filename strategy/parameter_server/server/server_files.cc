@@ -1,8 +1,6 @@
-// A snapshot is a label, shards and a table, each a message with its tensors behind it.
+// A snapshot is a file of records (record_file.h) whose head is a label: a record per shard, and
+// the table.
 // SPDX-License-Identifier: Apache-2.0
-//
-// In checked blocks (checked_blocks.h) whose head is the label: u64 number of shards; for each of
-// them, and for the table, u32 and u64 lengths of message and tensors, the message, the tensors.
 #include "tutti/strategy/parameter_server/server/server_files.h"
 
 #include <algorithm>
@@ -10,13 +8,12 @@
 #include <memory>
 #include <utility>
 
-#include "tutti/core/byte_codec.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
 
-SnapshotLabel label_in(const CheckedReader& in) {
+SnapshotLabel label_in(const RecordReader& in) {
   try {
     return decode_label(in.head());
   } catch (const Error& error) {
@@ -24,40 +21,9 @@ SnapshotLabel label_in(const CheckedReader& in) {
   }
 }
 
-template <class Number>
-Number number_in(CheckedReader& in) {
-  std::byte bytes[sizeof(Number)];
-  in.get(std::span<std::byte>(bytes));
-  return ByteReader(bytes).number<Number>();
-}
-
-void put(const Packet& packet, CheckedWriter& out) {
-  ByteWriter lengths;
-  lengths.number(static_cast<std::uint32_t>(packet.head.size()));
-  lengths.number(std::uint64_t{packet.payload_bytes()});
-  out.put(lengths.bytes());
-  out.put(packet.head);
-  for (const SharedBytes& piece : packet.payload) out.put(piece.bytes);
-}
-
-/// What `decode` makes of the next packet.
-template <class Decode>
-auto next_in(CheckedReader& in, const char* what, const Decode& decode) {
-  const std::uint64_t first = in.offset();
-  const auto head_bytes = number_in<std::uint32_t>(in);
-  const auto payload_bytes = number_in<std::uint64_t>(in);
-  Packet packet{in.get(head_bytes), {}};
-  const auto payload = std::make_shared<const std::vector<std::byte>>(in.get(payload_bytes));
-  packet.payload.push_back({*payload, payload});
-  try {
-    return decode(packet);
-  } catch (const Error& error) {
-    in.refuse(first, "expected ", what, ", found ", error.message());
-  }
-}
-
-CheckedReader::Source source_of(const FileReader& file) {
-  return [&file](std::uint64_t offset, std::span<std::byte> bytes) { file.read(offset, bytes); };
+AppliedTable decode_table(const Packet& packet) {
+  if (packet.payload_bytes() != 0) fail(ErrorCode::kDataLoss, "tensors behind it");
+  return AppliedTable::restore(packet.head);
 }
 
 }  // namespace
@@ -65,42 +31,43 @@ CheckedReader::Source source_of(const FileReader& file) {
 std::uint64_t about_size(const StoreSnapshot& snapshot) {
   std::uint64_t size = 4096;
   for (const ShardSnapshot& each : snapshot.shards) size += each.value.num_bytes() + 512;
-  return size + size / CheckedWriter::kLongestBlock * 8;  // and what stands around each block
+  return size;
 }
 
-FileKind snapshot_kind() { return {"TUTTIPSS", 3}; }
+FileKind snapshot_kind() { return {"TUTTIPSS", 4}; }
 
-void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink) {
-  CheckedWriter out(snapshot_kind(), encode_for_file(saved.label), sink);
-  ByteWriter number;
-  number.number(std::uint64_t{saved.snapshot.shards.size()});
-  out.put(number.bytes());
-  for (const ShardSnapshot& each : saved.snapshot.shards) put(encode_for_file(each), out);
-  put({saved.snapshot.table.save(), {}}, out);
-  out.finish();
+void write_snapshot(const SavedSnapshot& saved, const RecordWriter::Sink& sink) {
+  RecordWriter out(snapshot_kind(), encode_for_file(saved.label), sink);
+  for (const ShardSnapshot& each : saved.snapshot.shards) out.put(encode_for_file(each));
+  out.put({saved.snapshot.table.save(), {}});
 }
 
 SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
-                            CheckedReader::Source source) {
-  CheckedReader in(snapshot_kind(), path, size, std::move(source));
+                            RecordReader::Source source) {
+  RecordReader in(snapshot_kind(), path, size, std::move(source));
   SavedSnapshot saved;
   saved.label = label_in(in);
-  for (auto left = number_in<std::uint64_t>(in); left > 0; --left) {
+  for (;;) {
     const std::uint64_t first = in.offset();
-    ShardSnapshot shard = next_in(in, "a shard", decode_shard);
-    auto& shards = saved.snapshot.shards;
-    if (!shards.empty() && shards.back().spec.id() >= shard.spec.id()) {
-      in.refuse(first, "expected shards in the order of their ids, found ", shard.spec.to_string(),
-                " behind ", shards.back().spec.to_string());
+    const Packet packet = in.get();
+    const bool is_last = in.is_at_end();
+    try {
+      if (is_last) {
+        saved.snapshot.table = decode_table(packet);
+        return saved;
+      }
+      saved.snapshot.shards.push_back(decode_shard(packet));
+    } catch (const Error& error) {
+      in.refuse(first, "expected ", is_last ? "a table of applied changes" : "a shard", ", found ",
+                error.message());
     }
-    shards.push_back(std::move(shard));
+    const auto& shards = saved.snapshot.shards;
+    if (shards.size() < 2) continue;
+    const ShardSpec &before = shards[shards.size() - 2].spec, &own = shards.back().spec;
+    if (before.id() < own.id()) continue;
+    in.refuse(first, "expected shards in the order of their ids, found ", own.to_string(),
+              " behind ", before.to_string());
   }
-  saved.snapshot.table = next_in(in, "a table of applied changes", [](const Packet& packet) {
-    if (packet.payload_bytes() != 0) fail(ErrorCode::kDataLoss, "tensors behind it");
-    return AppliedTable::restore(packet.head);
-  });
-  in.finish();
-  return saved;
 }
 
 SnapshotFolder::SnapshotFolder(const std::string& path, std::string job_id, int server,
@@ -139,7 +106,7 @@ std::vector<std::uint64_t> SnapshotFolder::cuts() const {
 
 SnapshotLabel SnapshotFolder::label_of(std::uint64_t cut) const {
   const FileReader file = folder_.open_file(name_of(cut));
-  return label_in(CheckedReader(snapshot_kind(), file.path(), file.size(), source_of(file)));
+  return label_in(RecordReader(snapshot_kind(), file.path(), file.size(), source_of(file)));
 }
 
 void SnapshotFolder::require_own(const SnapshotLabel& label, std::uint64_t cut) const {

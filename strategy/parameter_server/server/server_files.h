@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/checkpoint/folder.h"
-#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
+#include "tutti/strategy/parameter_server/protocol/record_file.h"
 #include "tutti/strategy/parameter_server/server/change_log.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
@@ -33,11 +33,11 @@ struct SavedSnapshot {
 /// Of its bytes in a file: not less, but for what many held gradients take.
 std::uint64_t about_size(const StoreSnapshot& snapshot);
 /// The bytes of a file, in order; tensors are not copied as a whole.
-void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink);
+void write_snapshot(const SavedSnapshot& saved, const RecordWriter::Sink& sink);
 /// Throws kDataLoss naming path, offset, what was expected and what was found, unless every byte is
 /// as it was written.
 SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
-                            CheckedReader::Source source);
+                            RecordReader::Source source);
 /// Magic and format.
 FileKind snapshot_kind();
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <variant>
 
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {

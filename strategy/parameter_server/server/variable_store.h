@@ -12,14 +12,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
-
-namespace tutti {
-class RpcCall;
-}  // namespace tutti
 
 namespace tutti::internal {
 
@@ -136,6 +133,21 @@ class VariableStore final : public VariableService {
 
 /// Applies a batch, which was the request of `call`, and answers it. Its owner is the caller.
 void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch);
+
+/// Serves a store to whoever calls.
+class VariableHandler : public RpcHandler {
+ public:
+  /// `store` outlives it.
+  explicit VariableHandler(VariableStore& store) : store_(store) {}
+  void take(std::shared_ptr<RpcCall> call) override {
+    OperationBatch batch = decode_batch(call->request());
+    serve(store_, std::move(call), std::move(batch));
+  }
+  void client_left(const RpcPeer& peer) override { store_.owner_left(peer.client); }
+
+ private:
+  VariableStore& store_;
+};
 
 /// Throws kFailedPrecondition naming a shard of `store` that `state` has not, or has otherwise.
 void check_has_all(const std::string& name, const VariableStore& store, const StoreSnapshot& state);

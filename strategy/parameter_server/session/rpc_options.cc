@@ -3,7 +3,7 @@
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 #include "tutti/cluster/environment.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
+#include "tutti/cluster/net/durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -48,7 +48,8 @@ RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
   client.self = {self.type, self.index, ""};
   client.server = server;
   client.connect_timeout = cluster.join_timeout;
-  client.patience = kServerPatience;
+  // A server took its variables along: nobody starts this step again.
+  client.patience = durations::kSilentAfter;
   return client;
 }
 

@@ -35,9 +35,10 @@ Task own_task(const ClusterResolver& resolver) {
 
 }  // namespace
 
-struct Server::Impl final : RpcHandler {
+struct Server::Impl final : internal::VariableHandler {
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
-      : cluster(given),
+      : VariableHandler(store),
+        cluster(given),
         task(std::move(self)),
         store(task.to_string(), internal::restarts_of_task()),
         sessions(cluster, task, options, store,
@@ -56,12 +57,11 @@ struct Server::Impl final : RpcHandler {
       here.insert_or_assign(call->peer().client, call->peer());
       any_came = true;
     }
-    internal::OperationBatch batch = internal::decode_batch(call->request());
-    internal::serve(store, std::move(call), std::move(batch));
+    VariableHandler::take(std::move(call));
   }
 
   void client_left(const RpcPeer& peer) override {
-    store.owner_left(peer.client);
+    VariableHandler::client_left(peer);
     MutexLock lock(mutex);
     here.erase(peer.client);
     changed.notify_all();

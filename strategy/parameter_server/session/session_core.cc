@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -335,7 +335,8 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   if (const auto away = link.client->why_away()) return concat(who, " is gone (", *away, ")");
   try {
     const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
-    (void)link.client->call(request, deadline_after(Clock::system().now(), kServerPatience));
+    (void)link.client->call(request,
+                            deadline_after(Clock::system().now(), durations::kSilentAfter));
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAborted) return concat(who, " was started again");
@@ -383,7 +384,7 @@ void SessionCore::announce_return() noexcept {
       TaskRequest request{TaskRequestKind::kStay, session_};
       request.details = nest_of_integer(time);
       (void)link.client->call(encode(request),
-                              deadline_after(Clock::system().now(), kServerPatience));
+                              deadline_after(Clock::system().now(), durations::kSilentAfter));
     } catch (const std::exception&) {  // it is lost, or does not answer
     }
   }

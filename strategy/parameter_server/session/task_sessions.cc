@@ -5,8 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "tutti/cluster/net/durations.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/protocol/durations.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
@@ -142,8 +142,8 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
-    // The session has met all tasks already, so that one that is not there is gone.
-    client.connect_timeout = 2 * kServerPatience;
+    // The session has met all tasks already: one that is not there is gone.
+    client.connect_timeout = durations::kUnreachableAfter;
     peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }
   return peer;

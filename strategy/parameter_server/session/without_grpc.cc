@@ -47,11 +47,8 @@ TaskOutcome decode_outcome(const Packet&) { refuse(); }
 std::string scheduled_content(const std::string&, const Nest&) { refuse(); }
 std::pair<std::string, Nest> decode_scheduled(const std::string&) { refuse(); }
 
-std::vector<std::byte> encode_record(const ClosureEvent&) { refuse(); }
-std::size_t read_journal(std::span<const std::byte>,
-                         const std::function<void(const ClosureEvent&)>&) {
-  refuse();
-}
+Packet encode(const ClosureEvent&) { refuse(); }
+ClosureEvent decode_event(const Packet&) { refuse(); }
 std::vector<std::byte> ClosureLedger::bytes() const { refuse(); }
 ClosureLedger ClosureLedger::restore(std::span<const std::byte>, LedgerRules) { refuse(); }
 

@@ -201,12 +201,11 @@ TEST(ChangeLog, AFileOfAnotherFormatIsRefusedByItsNumber) {
   const OwnFolder folder("log_format");
   { const Logged logged(folder); }
   std::string bytes;
-  internal::CheckedWriter out({"TUTTIPSL", 1}, {}, [&](std::span<const std::byte> piece) {
+  const internal::RecordWriter out({"TUTTIPSL", 3}, {}, [&](std::span<const std::byte> piece) {
     bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   });
-  out.finish();
   put_file(only_file(folder), bytes);
-  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 3, found 1", "try"},
+  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 4, found 3", "try"},
                [&] { (void)replayed(folder); });
 }
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -21,7 +20,6 @@
 
 namespace tutti::durable_tests {
 
-using internal::CheckedReader;
 using internal::SavedSnapshot;
 using internal::ShardSnapshot;
 using internal::SnapshotFolder;
@@ -78,15 +76,9 @@ inline std::string file_of(const SavedSnapshot& saved) {
   return bytes;
 }
 
-inline CheckedReader::Source source_of(const std::string& bytes) {
-  return [&bytes](std::uint64_t offset, std::span<std::byte> out) {
-    ASSERT_LE(offset + out.size(), bytes.size());
-    std::memcpy(out.data(), bytes.data() + offset, out.size());
-  };
-}
-
 inline SavedSnapshot read_bytes(const std::string& bytes) {
-  return internal::read_snapshot("/some/ps_0", bytes.size(), source_of(bytes));
+  return internal::read_snapshot("/some/ps_0", bytes.size(),
+                                 internal::source_of(std::as_bytes(std::span(bytes))));
 }
 
 /// A server whose every value is `number`, and whose table says that closure `number` was applied.

@@ -15,7 +15,7 @@
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
@@ -180,9 +180,9 @@ class DurableJob final : public CoordinatedStrategy {
     options.snapshots.folder = folder;
     options.snapshots.every_closures = every_closures;
     options.journal = [this](std::span<const std::byte> record) {
-      (void)internal::read_journal(record, [this](const internal::ClosureEvent& event) {
-        num_taken_over += std::holds_alternative<internal::events::TookOver>(event) ? 1 : 0;
-      });
+      internal::RecordReader in("record", record.size(), internal::source_of(record));
+      const internal::ClosureEvent event = internal::decode_event(in.get());
+      num_taken_over += std::holds_alternative<internal::events::TookOver>(event) ? 1 : 0;
     };
     ClusterCoordinator coordinator(*this, options);
     coordinator.define("count", [this](std::int64_t closure) {

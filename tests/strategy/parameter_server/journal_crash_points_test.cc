@@ -14,7 +14,7 @@ void write_story(const std::string& folder, bool with_sync, const std::function<
     JournalFile journal(folder, kJournalRules, kNever);
     const std::size_t end = std::min(story.size(), i + 18);
     for (; i < end; ++i) {
-      journal.append(internal::encode_record(story[i]));
+      journal.append(story[i]);
       if (i % 12 == 10) journal.begin_with(ledgers[i + 1]);
       if (with_sync) journal.sync();
       done();
@@ -75,14 +75,14 @@ TEST(JournalCrashPoints, PutsRecordsOnTheDiskTogetherAndSoon) {
   JournalFile journal(folder.path(), kJournalRules, std::chrono::milliseconds(5));
   const std::string path = folder.path() + "/journal";
   file_faults::arm(folder.path(), file_faults::Action::kCount);
-  journal.append(internal::encode_record(events::TookOver{1}));
+  journal.append(events::TookOver{1});
   const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(60));
   while (num_syncs(path) == 0 && Clock::system().now() < deadline) {
     Clock::system().sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_EQ(num_syncs(path), 1);
   for (std::uint64_t n = 0; n < 1000; ++n) {
-    journal.append(internal::encode_record(events::Scheduled{n, "content"}));
+    journal.append(events::Scheduled{n, "content"});
   }
   journal.sync();
   EXPECT_LT(num_syncs(path), 1000);

@@ -32,7 +32,7 @@ TEST(JournalFile, GivesALaterCoordinatorTheSameLedger) {
     EXPECT_EQ(journal.ledger(), ledgers[i]);
     if (i == 0) job_id = journal.job_id();
     EXPECT_EQ(journal.job_id(), job_id);
-    journal.append(internal::encode_record(story[i]));
+    journal.append(story[i]);
     EXPECT_GT(journal.num_appended(), 0u);
     EXPECT_THAT(warnings.lines, IsEmpty());
   }
@@ -55,7 +55,7 @@ TEST(JournalFile, CutsOffARecordThatWasBeingWritten) {
     {
       JournalFile journal(folder.path(), kJournalRules, kNever);
       EXPECT_EQ(journal.ledger(), ledgers[story.size() - 1]) << missing;
-      journal.append(internal::encode_record(story.back()));
+      journal.append(story.back());
     }
     if (missing == last) {
       EXPECT_THAT(warnings.lines, IsEmpty());  // between two records
@@ -102,12 +102,11 @@ TEST(JournalFile, AFileOfAnotherFormatIsRefusedByItsNumber) {
   const OwnFolder folder("journal_format");
   (void)journal_with({}, folder.path());
   std::string bytes;
-  internal::CheckedWriter out({"TUTTIJNL", 2}, {}, [&](std::span<const std::byte> piece) {
+  const internal::RecordWriter out({"TUTTIJNL", 3}, {}, [&](std::span<const std::byte> piece) {
     bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   });
-  out.finish();
   write_file_atomically(folder.path() + "/journal", bytes);
-  expect_error(ErrorCode::kUnimplemented, {"/journal", "expected format 3, found 2", "try"},
+  expect_error(ErrorCode::kUnimplemented, {"/journal", "expected format 4, found 3", "try"},
                [&] { (void)ledger_in(folder.path()); });
 }
 
@@ -115,7 +114,7 @@ TEST(JournalFile, OneCoordinatorAtATime) {
   const HangWatchdog watchdog("two journals");
   const OwnFolder folder("journal_locked");
   auto first = std::make_unique<JournalFile>(folder.path(), kJournalRules);
-  first->append(internal::encode_record(events::TookOver{1}));
+  first->append(events::TookOver{1});
   expect_error(ErrorCode::kFailedPrecondition,
                {folder.path() + "/journal: another coordinator writes it", "expected one", "try"},
                [&] { JournalFile(folder.path(), kJournalRules); });
@@ -165,13 +164,12 @@ TEST(JournalFile, REL_G9_WritesNothingBehindHalfARecordOfAFullDisk) {
     JournalFile journal(folder.path(), kJournalRules, kNever);
     append_story(journal, {story.begin(), story.begin() + kFirst});
     file_faults::arm(folder.path(), file_faults::Action::kNoSpace, 1, 2);
-    const auto record = internal::encode_record(story[kFirst]);
     expect_error(ErrorCode::kResourceExhausted, {folder.path() + "/journal", "free"},
-                 [&] { journal.append(record); });
+                 [&] { journal.append(story[kFirst]); });
     file_faults::disarm();
     const KeptWarnings warnings;
     expect_error(ErrorCode::kUnavailable, {"could not be written before", "a new coordinator"},
-                 [&] { journal.append(record); });
+                 [&] { journal.append(story[kFirst]); });
     expect_error(ErrorCode::kUnavailable, {"could not be written before"},
                  [&] { journal.begin_with(ledgers[kFirst]); });
   }

@@ -59,7 +59,7 @@ inline std::vector<ClosureLedger> ledgers_of(const std::vector<ClosureEvent>& st
 }
 
 inline void append_story(JournalFile& journal, const std::vector<ClosureEvent>& story) {
-  for (const ClosureEvent& event : story) journal.append(internal::encode_record(event));
+  for (const ClosureEvent& event : story) journal.append(event);
 }
 
 /// What a new coordinator would go on from.

@@ -54,9 +54,8 @@ TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   const KeptWarnings quiet;
   const OwnFolder folder("loss_while_saving");
   internal::JournalFile journal(folder.path(), {});
-  ClosureQueue queue({.journal = [&](const internal::ClosureEvent& event) {
-    journal.append(internal::encode_record(event));
-  }});
+  ClosureQueue queue(
+      {.journal = [&](const internal::ClosureEvent& event) { journal.append(event); }});
   ServerThatDiesSaving servers;
   ServerRecovery recovery(queue, servers, journal, {.folder = folder.path()});
   servers.recovery = &recovery;

@@ -1,6 +1,6 @@
 // A variable store behind a connection: the same answers, errors with names, clients that leave.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/client/server_link.h"
 
 #include <functional>
 #include <memory>
@@ -16,20 +16,7 @@ namespace remote_service {
 
 using namespace store_tests;
 using internal::RemoteService;
-
-/// Serves a store, as the servers of a job do.
-class VariableHandler final : public RpcHandler {
- public:
-  explicit VariableHandler(VariableStore& store) : store_(store) {}
-  void take(std::shared_ptr<RpcCall> call) override {
-    OperationBatch batch = internal::decode_batch(call->request());
-    internal::serve(store_, std::move(call), std::move(batch));
-  }
-  void client_left(const RpcPeer& peer) override { store_.owner_left(peer.client); }
-
- private:
-  VariableStore& store_;
-};
+using internal::VariableHandler;
 
 /// A call whose packets are cut into pieces of 100 bytes on both ways.
 class CutCall final : public RpcCall {

@@ -15,7 +15,7 @@ using namespace store_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kRows = 9000;  // 72 KB: two blocks
+constexpr std::int64_t kRows = 9000;  // 72 KB
 
 UpdateShard gradient_of_rank(int rank) {
   UpdateShard update{whole("rows", {kRows, 2}).id(), {}, describe_update_rule(SgdRule())};
@@ -132,19 +132,19 @@ TEST(SnapshotFile, ErrorsSayWhatIsWrongWhere) {
       ErrorCode::kDataLoss,
       {"/some/ps_0: offset 0: expected a file that begins with 'TUTTIPSS'", "found 'a checkp'"},
       [] { (void)read_bytes("a checkpoint, say, or a picture"); });
-  expect_error(ErrorCode::kDataLoss, {"expected 65536 bytes of a block, found ", "cut off"},
+  expect_error(ErrorCode::kDataLoss, {" bytes of a record, found ", "cut off"},
                [&] { (void)read_bytes(bytes.substr(0, 5000)); });
 }
 
 TEST(SnapshotFile, AnotherFormatIsRefusedByItsNumber) {
-  for (const std::uint32_t other : {2U, 4U}) {  // 2 had other messages of operations
+  for (const std::uint32_t other : {3U, 5U}) {  // 3 had blocks of 64 KiB
     std::string bytes;
-    internal::CheckedWriter out({"TUTTIPSS", other}, {}, [&](std::span<const std::byte> piece) {
-      bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-    });
-    out.finish();
+    const internal::RecordWriter out(
+        {"TUTTIPSS", other}, {}, [&](std::span<const std::byte> piece) {
+          bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+        });
     expect_error(ErrorCode::kUnimplemented,
-                 {concat("offset 8: expected format 3, found ", other), "try"},
+                 {concat("offset 8: expected format 4, found ", other), "try"},
                  [&] { (void)read_bytes(bytes); });
   }
 }

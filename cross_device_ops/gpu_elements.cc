@@ -1,6 +1,6 @@
 // What is done to elements in a GPU's memory around a collective, by its compute stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/gpu_elements.h"
 
 #include <array>
 
@@ -33,9 +33,9 @@ void run(Device device, OpId op, std::span<const DeviceTensor> inputs, const Dev
 }  // namespace
 
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to) {
-  GpuDevice& device = GpuDevice::of(to.device);
   if (from.device != to.device) {
-    return device.copy_from_gpu(to.data, GpuDevice::of(from.device), from.data, from.num_bytes());
+    return GpuDevice::of(to.device).copy_from_peer(to.data, from.device, from.data,
+                                                   from.num_bytes());
   }
   const DeviceCopy copy{to.data, from.data, from.num_bytes()};
   copy_many_on_gpu(to.device, {&copy, 1});

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/algorithms/schedule.h"
-#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/device_work.h"
 
 namespace tutti::internal {
 
