@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bytes go to one of two places: a body whose header was seen goes to its *target* (the receiver's
-// memory, or memory of the inbox when there is no receiver yet); everything else to the *staged*
-// bytes, from which headers, heads and small bodies are taken. One call of the stream fills both,
-// so a stream of small messages costs one call for many, and a large body is not copied.
+// memory, or memory of the connection when there is no receiver yet); everything else to the
+// *staged* bytes, from which headers, heads and small bodies are taken. One call of the system
+// fills both, so many small messages cost one call, and a large body is not copied.
 #include "tutti/cluster/net/connection.h"
 
 #include <algorithm>

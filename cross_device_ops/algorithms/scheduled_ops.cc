@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 
+#include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/gpu/gpu_steps.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
