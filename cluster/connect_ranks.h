@@ -26,8 +26,9 @@ struct ConnectedRanks {
 /// and publishes where in `store` (used during this call only) with a number of its own that is new
 /// each time, so what an earlier run left in the store is recognized. Every connection begins with
 /// a handshake that proves the job's secret both ways; strangers, other jobs, versions and numerics
-/// are refused in one line of the log. Through shared memory the ranks hand each other descriptors;
-/// nothing has a name, so nothing is left behind when a process is killed.
+/// are refused in one line of the log. Ranks that share memory
+/// hand each other its descriptors over local sockets, which carry their messages, too; nothing has
+/// a name, so nothing is left behind when a process is killed.
 ///
 /// Throws kDeadlineExceeded naming the ranks that did not come; kInvalidArgument for ranks out of
 /// range, for a peer with another size, version or numerics, and, with the one-line remedy, for an
@@ -37,9 +38,9 @@ struct ConnectedRanks {
 /// not enough memory, without which kAuto does, and says so in the log.
 ///
 /// There is no thread: a rank that waits for a Work (or tests it) moves the bytes of all. A send()
-/// writes at once what the socket or the ring takes, and has ended when the system has all its
+/// writes at once what the system takes, and has ended when the system has all its
 /// bytes. Over TCP every message has a CRC32C. A connection that breaks, falls silent
-/// (net/byte_stream.h) or brings a message that is not what was sent stays broken: whatever waits
+/// (net/connection.h) or brings a message that is not what was sent stays broken: whatever waits
 /// for that peer, now or later, throws kUnavailable naming rank and address or pid, after the last
 /// message that arrived whole; of a killed process of this host a waiting rank learns at once. The
 /// destructor lingers until the system of each peer has all that was sent, or the peer is gone: for

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x32435454;  // "TTC2": layout 2
 static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
+static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without gaps");
+static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
   // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
@@ -23,15 +25,6 @@ std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
 
 std::string_view text_of(std::span<const char> text) {
   return {text.data(), ::strnlen(text.data(), text.size())};
-}
-
-// The fields in the order in which they travel.
-template <class Header, class Visitor>
-void visit_fields(Header& h, Visitor&& visit) {
-  visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
-  visit(h.name_hash), visit(h.names_seen), visit(h.root), visit(h.rank), visit(h.line);
-  visit(h.collective);
-  visit(h.op), visit(h.dtype), visit(h.compression), visit(h.name), visit(h.file), visit(h.shape);
 }
 
 void require_valid(const CollectiveHeader& h) {
@@ -141,15 +134,7 @@ std::string CollectiveHeader::describe() const {
 EncodedHeader encode(const CollectiveHeader& header) {
   EncodedHeader bytes{};
   std::memcpy(bytes.data(), &kMagic, sizeof(kMagic));
-  std::byte* place = bytes.data() + sizeof(kMagic);
-  visit_fields(header, [&]<class T>(const T& value) {
-    if constexpr (std::is_enum_v<T>) {
-      *place++ = static_cast<std::byte>(value);
-    } else {
-      std::memcpy(place, &value, sizeof(value));
-      place += sizeof(value);
-    }
-  });
+  std::memcpy(bytes.data() + sizeof(kMagic), &header, sizeof(header));
   return bytes;
 }
 
@@ -165,15 +150,7 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes) {
          "; the peer runs another version or sends something else");
   }
   CollectiveHeader header;
-  const std::byte* place = bytes.data() + sizeof(magic);
-  visit_fields(header, [&]<class T>(T& value) {
-    if constexpr (std::is_enum_v<T>) {
-      value = static_cast<T>(*place++);
-    } else {
-      std::memcpy(&value, place, sizeof(value));
-      place += sizeof(value);
-    }
-  });
+  std::memcpy(static_cast<void*>(&header), bytes.data() + sizeof(magic), sizeof(header));
   require_valid(header);
   return header;
 }

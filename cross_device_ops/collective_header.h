@@ -30,8 +30,8 @@ enum class Mismatch {
 };
 std::string_view to_string(Mismatch mismatch);
 
-/// Equal on all ranks but for rank, call site and names_seen. A plain value; travels as
-/// kEncodedHeaderBytes.
+/// Equal on all ranks but for rank, call site and names_seen. A plain value without gaps, which
+/// travels as it lies in memory, in kEncodedHeaderBytes.
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // of this call in its group, from 0
   std::uint64_t group = 0;     // fingerprint of the group's members and its number
@@ -46,7 +46,7 @@ struct CollectiveHeader {
   std::int32_t rank = 0;
   std::uint32_t line = 0;
   Collective collective = Collective::kAllReduce;
-  ReduceOp op = ReduceOp::kSum;
+  ReduceOp op : 8 = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   std::uint8_t compression = 0;  // 0, or 1 + the DType of the wire; or kRefused
   std::array<char, 48> name{};   // cut, ended by 0

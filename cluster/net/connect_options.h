@@ -32,9 +32,6 @@ struct ConnectOptions {
   /// Messages that came before their recv() are kept, this much in all; beyond it the connection
   /// that brings more fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
-  /// Size of a shared memory ring: a power of two from 4 KiB to 1 GiB. 0: 256 KiB, less with many
-  /// ranks.
-  std::size_t ring_bytes = 0;
   /// The most that a rank can allocate in HostMemory: addresses, not memory; less where files may
   /// not be so large.
   std::size_t place_bytes = std::size_t{1} << 34;

@@ -66,15 +66,10 @@ Handshake::Handshake(Side side, PeerHello own, JobSecret secret)
   if (side_ == Side::kClient) send(own_bytes_);
 }
 
-/// The server gets a hello and a proof. The client gets an answer (a hello and a proof, or a
-/// welcome that says no, told apart by their first eight bytes) and a welcome.
+/// The server gets a hello, then a proof; the client a hello with a proof, then a welcome.
 std::size_t Handshake::bytes_wanted() const {
   if (side_ == Side::kServer) return stage_ == 0 ? kPeerHelloBytes : kProofBytes;
-  if (stage_ == 1) return kWelcomeMessageBytes;
-  if (received_.size() < 8) return 8;
-  internal::ByteReader reader(received_);
-  return reader.number<std::uint64_t>() == kRefusal ? kWelcomeMessageBytes
-                                                    : kPeerHelloBytes + kProofBytes;
+  return stage_ == 0 ? kPeerHelloBytes + kProofBytes : kWelcomeMessageBytes;
 }
 
 std::size_t Handshake::take(std::span<const std::byte> bytes) {
@@ -84,9 +79,8 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
     const auto piece = bytes.subspan(taken, n);
     received_.insert(received_.end(), piece.begin(), piece.end());
     taken += n;
-    if (stage_ == 0 && !may_become_hello(received_) && !may_become_refusal()) {
-      refuse(std::string(kNoPeer));
-      state_ = State::kStranger;
+    if (stage_ == 0 && !may_become_hello(received_)) {
+      take_for_stranger();
     } else if (received_.size() == bytes_wanted()) {
       take_message();
       received_.clear();
@@ -97,41 +91,46 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
   return taken;
 }
 
-bool Handshake::may_become_refusal() const {
-  internal::ByteWriter writer;
-  writer.number(kRefusal);
-  const std::size_t n = std::min<std::size_t>(received_.size(), 8);
-  return side_ == Side::kClient &&
-         std::equal(received_.begin(), received_.begin() + n, writer.bytes().begin());
-}
-
 void Handshake::take_message() {
   if (side_ == Side::kServer) {
-    stage_ == 0 ? take_hello() : take_proof_of_client();
+    stage_ == 0 ? answer_hello() : take_proof_of_client();
   } else {
     stage_ == 0 ? take_answer() : take_welcome();
   }
   ++stage_;
 }
 
-void Handshake::take_hello() {
+void Handshake::take_for_stranger() {
+  refuse(std::string(kNoPeer));
+  state_ = State::kStranger;
+}
+
+/// False: there is no proof to be made or judged, for the two cannot talk with each other. Later
+/// versions may prove themselves in another way.
+bool Handshake::take_hello() {
   std::copy_n(received_.begin(), kPeerHelloBytes, peer_bytes_.begin());
   peer_ = decode_peer_hello(peer_bytes_);
   if (!peer_) {
-    state_ = State::kStranger;
-    return;
+    take_for_stranger();
+    return false;
   }
-  // Later versions may prove themselves in another way: these are refused before any proof.
-  const bool can_talk = peer_->oldest_version <= own_.newest_version &&
-                        own_.oldest_version <= peer_->newest_version &&
-                        peer_->has_secret == own_.has_secret;
-  if (!can_talk) {
-    refuse(incompatibility(own_, *peer_).value_or("the versions do not fit"));
-    send_welcome(false, reason_);
-    return;
+  if (peer_->oldest_version <= own_.newest_version &&
+      own_.oldest_version <= peer_->newest_version && peer_->has_secret == own_.has_secret) {
+    return true;
   }
+  const bool is_client = side_ == Side::kClient;  // both say it in the server's words
+  refuse(incompatibility(is_client ? *peer_ : own_, is_client ? own_ : *peer_)
+             .value_or("the versions do not fit"));
+  return false;
+}
+
+/// A client that cannot talk with this server sees in its hello why; the place of the proof stays
+/// empty then.
+void Handshake::answer_hello() {
+  const bool can_talk = take_hello();
+  if (state_ == State::kStranger) return;
   send(own_bytes_);
-  send(proof(kServerLabel));
+  send(can_talk ? proof(kServerLabel) : Digest256{});
 }
 
 void Handshake::take_proof_of_client() {
@@ -161,17 +160,7 @@ void Handshake::decide(const std::string& refusal) {
 }
 
 void Handshake::take_answer() {
-  if (received_.size() == kWelcomeMessageBytes) {
-    take_welcome();
-    return;
-  }
-  std::copy_n(received_.begin(), kPeerHelloBytes, peer_bytes_.begin());
-  peer_ = decode_peer_hello(peer_bytes_);
-  if (!peer_) {
-    refuse(std::string(kNoPeer));
-    state_ = State::kStranger;
-    return;
-  }
+  if (!take_hello()) return;
   const auto given = std::span(received_).subspan(kPeerHelloBytes);
   if (!is_equal(proof(kServerLabel), given)) {
     refuse(concat(peer_->to_string(),
@@ -195,7 +184,7 @@ void Handshake::take_welcome() {
   const auto word = reader.number<std::uint64_t>();
   const auto rest = reader.raw(kReasonBytes);
   const std::string text = printable({reinterpret_cast<const char*>(rest.data()), rest.size()});
-  if (word == kAccepted && stage_ == 1) {
+  if (word == kAccepted) {
     state_ = State::kDone;
   } else {
     refuse(word == kRefusal ? text : std::string(kNoPeer));

@@ -60,12 +60,13 @@ class Handshake {
 
  private:
   void take_message();
-  void take_hello();
+  void take_for_stranger();
+  bool take_hello();
+  void answer_hello();
   void take_proof_of_client();
   void take_answer();
   void take_welcome();
   std::size_t bytes_wanted() const;
-  bool may_become_refusal() const;
   Digest256 proof(std::string_view label) const;
   void refuse(std::string reason);
   void send(std::span<const std::byte> bytes);

@@ -23,16 +23,8 @@ namespace tutti::internal {
 namespace {
 
 using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kYield;
-// Between two questions to the system while memory alone brings bytes: who is gone shows there.
-constexpr Duration kAskSystem = durations::kTryAgain;
 
 }  // namespace
-
-void Peer::fail(const Error& reason) {
-  is_open = false;
-  inbox.fail(reason);
-  outbox.fail(reason);
-}
 
 /// Held by the thread that leads; given up also when an exception ends its turn.
 class Mesh::Leadership {
@@ -50,36 +42,28 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams, MeshOptions options)
+Mesh::Mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options)
     : rank_(rank),
       options_(std::move(options)),
       spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
       kept_(options_.bytes_kept),
+      peers_(peers.size()),
       wake_event_(make_wake_event()) {
-  for (std::size_t peer = 0; peer < streams.size(); ++peer) {
-    const bool is_own = peer == static_cast<std::size_t>(rank);
-    peers_.push_back(
-        is_own ? nullptr
-               : std::make_unique<Peer>(static_cast<int>(peer), std::move(streams[peer]), kept_));
-    if (!is_own && peers_.back()->stream->is_memory()) ++num_memory_;
+  for (std::size_t r = 0; r < peers.size(); ++r) {
+    auto& [socket, name, is_local] = peers[r];
+    if (static_cast<int>(r) == rank) continue;
+    peers_[r] = std::make_unique<Connection>(std::move(socket), std::move(name), is_local, kept_);
   }
 }
 
 template <class Side>
 class Mesh::MessageWork final : public Work {
  public:
-  static constexpr bool kIsSend = std::is_same_v<Side, Outgoing>;
-
   MessageWork(std::shared_ptr<Mesh> mesh, int peer, std::shared_ptr<Side> side)
       : mesh_(std::move(mesh)), peer_(peer), side_(std::move(side)) {}
 
   ~MessageWork() override {
-    if (side_->has_ended()) return;
-    if constexpr (kIsSend) {
-      mesh_->peer(peer_).outbox.cancel(side_);
-    } else {
-      mesh_->peer(peer_).inbox.cancel(side_);
-    }
+    if (!side_->has_ended()) mesh_->peer(peer_).cancel(side_);
   }
 
   bool test() override {
@@ -90,9 +74,10 @@ class Mesh::MessageWork final : public Work {
   void wait(TimePoint deadline) override {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
-    fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).stream->peer(),
-         kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
-         " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
+    fail(ErrorCode::kDeadlineExceeded, mesh_->peer(peer_).peer(),
+         std::is_same_v<Side, Outgoing> ? " has not taken" : " has not sent",
+         " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
+         " bytes) before the deadline of rank ", mesh_->rank());
   }
 
  private:
@@ -126,7 +111,7 @@ std::unique_ptr<Work> Mesh::send(int peer, std::uint64_t tag, std::span<const st
                            tag, body.size()};
   auto message = std::make_shared<Outgoing>(header, head, body);
   auto work = std::make_unique<MessageWork<Outgoing>>(shared_from_this(), peer, message);
-  if (!this->peer(peer).outbox.push(message)) tell_waiters();
+  if (!this->peer(peer).send(message)) tell_waiters();
   return work;
 }
 
@@ -139,14 +124,14 @@ std::unique_ptr<Work> Mesh::recv(int peer, std::uint64_t tag, std::span<std::byt
   receiver->head = head;
   receiver->body = body;
   auto work = std::make_unique<MessageWork<Incoming>>(shared_from_this(), peer, receiver);
-  this->peer(peer).inbox.post(receiver);
+  this->peer(peer).receive(receiver);
   return work;
 }
 TransportStats Mesh::stats() const {
   TransportStats sum;
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    const TransportStats of_peer = peer->outbox.stats();
+    const TransportStats of_peer = peer->stats();
     sum.messages_sent += of_peer.messages_sent;
     sum.bytes_sent += of_peer.bytes_sent;
   }
@@ -180,9 +165,8 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  if (look_at(this->peer(peer)) && operation.has_ended()) return;
-  // The one socket of two ranks was just read; of a peer in memory the system alone knows its end.
-  if (size() > 2 || num_memory_ > 0) look(TimePoint::min());
+  if (look_at(peer) && operation.has_ended()) return;
+  if (size() > 2) look(TimePoint::min());  // the one socket of two ranks was just read
 }
 
 bool Mesh::may_spin() const {
@@ -196,117 +180,72 @@ bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   Clock& clock = Clock::system();
-  Peer& awaited = this->peer(peer);
-  const bool others_in_sockets = num_memory_ + 1 < peers_.size() && size() > 2;
-  TimePoint now = clock.now();
-  TimePoint spin_end = deadline_after(now, kSpin), yield_end = deadline_after(now, kYield);
-  TimePoint ask_at = deadline_after(now, kAskSystem);
-  for (;;) {
+  for (TimePoint idle_since = clock.now();;) {
     const std::uint64_t seen = wishes_.load();
-    bool moved = look_at(awaited) || look_at_memory();
-    if (!moved && (others_in_sockets || now >= ask_at)) {
-      moved = look(TimePoint::min());
-      ask_at = deadline_after(now, kAskSystem);
+    bool moved = look_at(peer) || (size() > 2 && look(TimePoint::min()));
+    const TimePoint now = clock.now();
+    if (!moved && !operation.has_ended() && now < deadline) {
+      if (now - idle_since < kSpin && may_spin()) continue;
+      if (now - idle_since < kYield && may_yield()) {
+        ::sched_yield();
+        continue;
+      }
+      leader_sleeps_ = true;
+      moved = wishes_ == seen && !operation.has_ended() && look(deadline);
+      leader_sleeps_ = false;
     }
     if (moved && followers_ > 0) tell_waiters();
-    if (operation.has_ended()) return;
-    now = clock.now();
-    if (now >= deadline) return;
-    if (moved) {
-      spin_end = deadline_after(now, kSpin);
-      yield_end = deadline_after(now, kYield);
-      continue;
-    }
-    if (now < spin_end && may_spin()) continue;
-    if (now < yield_end && may_yield()) {
-      ::sched_yield();
-      continue;
-    }
-    leader_sleeps_ = true;
-    const bool nothing_new = wishes_ == seen && !operation.has_ended();
-    if (nothing_new && look(deadline) && followers_ > 0) tell_waiters();
-    leader_sleeps_ = false;
-    if (operation.has_ended()) return;
-    now = clock.now();
-    spin_end = deadline_after(now, kSpin);
-    yield_end = deadline_after(now, kYield);
+    if (operation.has_ended() || now >= deadline) return;
+    idle_since = clock.now();
   }
 }
 
-/// The stream that is most likely to bring something, without asking the system which.
-bool Mesh::look_at(Peer& peer) {
-  if (!peer.is_open) return false;
-  const bool wrote = peer.outbox.has_bytes() && peer.outbox.flush();
-  return read(peer) || wrote;
-}
-
-bool Mesh::look_at_memory() {
-  bool moved = false;
-  for (std::size_t i = 0; num_memory_ > 0 && i < peers_.size(); ++i) {
-    if (peers_[i] && peers_[i]->stream->is_memory() && look_at(*peers_[i])) moved = true;
+/// Of the one that is waited for, without asking the system whether it has something.
+bool Mesh::look_at(int rank) {
+  Connection& peer = this->peer(rank);
+  if (!peer.is_open()) return false;
+  const Connection::News news = peer.move();
+  if (news.abort) {
+    // Told on: who sees this rank's connection close must have read the reason before.
+    abort(*news.abort);
+  } else if (news.failure) {
+    int nobody_yet = kNone;
+    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, rank);
+    peer.fail(*news.failure);
+    // The other side may not know: of a damaged message this side alone does.
+    peer.reset();
   }
-  return moved;
+  return news.moved || news.failure;
 }
 
-/// All streams; waits until the deadline, a second at most, for the first that is ready.
+/// All peers; waits until the deadline, a second at most, for the first that is ready.
 bool Mesh::look(TimePoint deadline) {
-  struct Watched {
-    Peer* peer;
-    std::size_t first;  // of its descriptors
-    bool wants_room;
-  };
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
-  std::vector<Watched> watched;
-  bool may_sleep = deadline != TimePoint::min();
   for (const auto& peer : peers_) {
-    if (!peer || !peer->is_open) continue;
-    watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
-    peer->stream->watch(descriptors, watched.back().wants_room);
-    if (may_sleep) may_sleep = peer->stream->begin_sleep(watched.back().wants_room);
+    const bool is_watched = peer && peer->is_open();
+    descriptors.push_back(is_watched ? peer->watched() : pollfd{-1, 0, 0});  // poll() skips -1
   }
-  TimePoint end = TimePoint::min();
-  if (may_sleep) {
-    end = std::min(deadline, deadline_after(Clock::system().now(), durations::kLinkSilence / 7));
+  const bool sleeps = deadline != TimePoint::min();
+  if (sleeps) {
+    deadline =
+        std::min(deadline, deadline_after(Clock::system().now(), durations::kLinkSilence / 7));
   }
-  const int num_ready = poll_until(descriptors, end);
-  if (may_sleep && num_ready == 0) {
+  if (poll_until(descriptors, deadline) == 0 && sleeps) {
     const TimePoint now = Clock::system().now();
-    for (const Watched& each : watched) each.peer->stream->check_silence(now);
+    for (const auto& peer : peers_) {
+      if (peer && peer->is_open()) peer->check_silence(now);
+    }
   }
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
     (void)!::read(wake_event_.get(), &count, sizeof(count));
   }
   bool moved = false;
-  for (std::size_t i = 0; i < watched.size(); ++i) {
-    Peer& peer = *watched[i].peer;
-    const std::size_t last = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
-    const auto own = std::span(descriptors).subspan(watched[i].first, last - watched[i].first);
-    if (peer.stream->is_memory()) peer.stream->end_sleep();
-    const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
-                            return descriptor.revents != 0;
-                          });
-    if (is_ready) peer.stream->on_ready(own);
-    if (!is_ready && !peer.stream->is_memory()) continue;
-    if (watched[i].wants_room && peer.outbox.flush()) moved = true;
-    if (read(peer)) moved = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    const bool is_ready = descriptors[static_cast<std::size_t>(rank) + 1].revents != 0;
+    if (is_ready && look_at(rank)) moved = true;
   }
   return moved;
-}
-
-bool Mesh::read(Peer& peer) {
-  const Inbox::News news = peer.inbox.read();
-  if (news.abort) {
-    // Told on: who sees this rank's connection close must have read the reason before.
-    abort(*news.abort);
-  } else if (news.failure) {
-    int nobody_yet = kNone;
-    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank);
-    peer.fail(*news.failure);
-    // The other side may not know: of a damaged message this side alone does.
-    peer.stream->reset();
-  }
-  return news.moved || news.failure;
 }
 
 std::optional<int> Mesh::lost_peer() const {
@@ -329,14 +268,7 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (!peer) continue;
-    if (peer->is_open) {
-      peer->outbox.abort(aborted);
-    } else {
-      peer->outbox.fail(aborted);
-    }
-    peer->inbox.fail(aborted);
-    peer->is_open = false;  // nothing more is read; what is left is written by flush_last_words
+    if (peer) peer->abort(aborted);  // what is left of that is written by flush_last_words
   }
   tell_waiters();
   flush_last_words();
@@ -351,15 +283,16 @@ void Mesh::flush_last_words() noexcept {
     std::vector<pollfd> descriptors;
     bool moved = false;
     for (const auto& peer : peers_) {
-      if (!peer || !peer->outbox.has_bytes()) continue;
-      if (peer->outbox.flush()) moved = true;
-      if (peer->outbox.has_bytes()) peer->stream->watch(descriptors, true);
+      if (!peer || !peer->has_bytes()) continue;
+      if (peer->flush()) moved = true;
+      if (!peer->has_bytes()) continue;
+      descriptors.push_back(peer->watched());
+      // What the peers say is not read any more: it must not keep this thread awake.
+      descriptors.back().events = POLLOUT;
     }
     const TimePoint now = Clock::system().now();
     if (moved) end = std::min(last, deadline_after(now, kLastWords));
     if (descriptors.empty() || now >= end) return;
-    // What the peers say is not read any more, or dropped: it must not keep this thread awake.
-    for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
     const TimePoint nap_end = moved ? now : deadline_after(now, std::chrono::milliseconds(1));
     poll_until(descriptors, std::min(end, nap_end));
   }
@@ -370,7 +303,7 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);
   for (const auto& peer : peers_) {
-    while (peer && peer->is_open && peer->stream->has_unsent() && clock.now() < end) {
+    while (peer && peer->is_open() && peer->has_unsent() && clock.now() < end) {
       clock.sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -383,14 +316,13 @@ void Mesh::close() noexcept {
   for (const auto& peer : peers_) {
     if (!peer) continue;
     peer->fail(closed);
-    peer->stream->close();
+    peer->close();
   }
   tell_waiters();
 }
 
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams,
-                                       MeshOptions options) {
-  const auto mesh = std::make_shared<Mesh>(rank, std::move(streams), std::move(options));
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options) {
+  const auto mesh = std::make_shared<Mesh>(rank, std::move(peers), std::move(options));
   return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
                                     [mesh](Transport*) { mesh->close(); });
 }

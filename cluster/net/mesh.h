@@ -9,24 +9,17 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/byte_stream.h"
-#include "tutti/cluster/net/mailbox.h"
-#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/net/connection.h"
+#include "tutti/cluster/net/descriptor.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
-/// One peer, both directions.
-struct Peer {
-  Peer(int rank, std::unique_ptr<ByteStream> to_it, KeptBytes& kept)
-      : rank(rank), stream(std::move(to_it)), inbox(*stream, kept), outbox(*stream) {}
-  void fail(const Error& reason);
-
-  const int rank;
-  const std::unique_ptr<ByteStream> stream;
-  Inbox inbox;
-  Outbox outbox;
-  std::atomic<bool> is_open{true};
+/// See Connection.
+struct MeshPeer {
+  FileDescriptor socket;
+  std::string name;
+  bool is_local = false;
 };
 
 struct MeshOptions {
@@ -45,8 +38,8 @@ struct MeshOptions {
 /// has ended or nobody leads; then one of them does. Threads: any.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
-  /// `streams` by rank; its own is not used.
-  Mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams, MeshOptions options);
+  /// `peers` by rank; its own is not used.
+  Mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
@@ -71,17 +64,15 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   template <class Side>
   class MessageWork;
 
-  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  Connection& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void check(int peer, std::size_t head_bytes, std::size_t body_bytes) const;
   /// False: the deadline came first.
   bool wait(const Operation& operation, int peer, TimePoint deadline);
   /// Looks once.
   void test(const Operation& operation, int peer);
   void lead(const Operation& operation, int peer, TimePoint deadline);
-  bool read(Peer& peer);
   bool look(TimePoint deadline);
-  bool look_at(Peer& peer);
-  bool look_at_memory();
+  bool look_at(int rank);
   bool may_spin() const;
   static bool may_yield();
   /// Something that a thread waits for may have ended.
@@ -93,8 +84,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const MeshOptions options_;
   const bool spins_;
   KeptBytes kept_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; its own is null
-  std::size_t num_memory_ = 0;                // peers whose bytes are looked at without the system
+  std::vector<std::unique_ptr<Connection>> peers_;  // by rank; its own is null
   FileDescriptor wake_event_;
 
   Mutex mutex_;
@@ -108,7 +98,6 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
 };
 
 /// The mesh as its users share it: closed when the last of them is gone. Works may live longer.
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<std::unique_ptr<ByteStream>> streams,
-                                       MeshOptions options);
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options);
 
 }  // namespace tutti::internal

@@ -6,11 +6,14 @@
 // that an earlier run left in the store leads to a refusal, upon which the store is read again,
 // until the right rank has replaced it.
 //
-// There is no circle of waiting ranks: rank r connects to 0 .. r-1 before it waits for the others,
-// rank 0 waits for them from the start, and every rank accepts whenever it waits for something.
+// There is no circle of waiting ranks: one loop does all that can be done at a time. It opens a
+// connection to the lowest rank that has none, accepts, shakes hands, and sleeps until a socket
+// has something or it is time to look into the store again.
 //
 // A connection may break, or change a bit, before it is one: a rank without an answer connects
-// again, also to one that has given it already. At the end each rank says to each that it has all.
+// again, also to one that has given it already. At the end each rank says to each that it has all,
+// with its memory where that can be shared: one that gave up in the last moment, or whose answer
+// was lost, is missed here, and not in the first call.
 #include "tutti/cluster/net/rendezvous.h"
 
 #include <unistd.h>
@@ -21,17 +24,24 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
-#include <map>
+#include <list>
 #include <sstream>
 #include <utility>
 
-#include "tutti/cluster/net/acceptor.h"
 #include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/handshake.h"
+#include "tutti/cluster/net/interruption.h"
+#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
+
+constexpr std::size_t kMostNewcomers = 256;
+constexpr int kAcceptsInARow = 64;
+constexpr int kNobody = -1;
+const FileDescriptor kNoDescriptor;
 
 std::string this_machine() {
   std::string id;
@@ -42,59 +52,106 @@ std::string this_machine() {
   return id.empty() ? "unknown" : id;
 }
 
+TimePoint now() { return Clock::system().now(); }
+
+std::string address_of(const Announcement& announced) {
+  const bool has_endpoint = !announced.endpoint.host.empty();
+  return (has_endpoint ? announced.endpoint : announced.local).to_string();
+}
+
+bool is_rank(const PeerHello& hello, int rank, std::uint64_t nonce) {
+  return hello.job == "rank" && hello.index == rank && hello.incarnation == nonce;
+}
+
+/// A connection that has proven nothing yet.
+struct Newcomer {
+  Newcomer(Handshake::Side side, FileDescriptor opened, const PeerHello& own,
+           const JobSecret& secret)
+      : socket(std::move(opened)), handshake(side, with_new_nonce(own), secret) {}
+
+  /// Reads what the handshake waits for, and nothing behind it: that is the connection's. False:
+  /// the other side has closed it.
+  bool read() {
+    std::array<std::byte, 1024> bytes{};
+    const std::size_t wanted = std::min(bytes.size(), handshake.num_awaited());
+    std::size_t count = 0;
+    const ByteFlow flow = read_now(socket, std::span(bytes).first(wanted), count);
+    has_spoken = has_spoken || count > 0;
+    (void)handshake.take(std::span<const std::byte>(bytes).first(count));
+    return flow == ByteFlow::kOpen;
+  }
+
+  FileDescriptor socket;
+  Handshake handshake;
+  bool is_local = false;
+  bool has_spoken = false;
+  std::string address;
+  TimePoint end{};
+};
+
 class Rendezvous {
  public:
   Rendezvous(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
-             bool has_memory)
+             const FileDescriptor& memory)
       : rank_(rank),
-        size_(size),
         store_(store),
         options_(options),
-        has_memory_(has_memory),
-        deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        hello_(make_rank_hello(rank, size, new_run_nonce(), options.job_id)) {
+        memory_(memory),
+        deadline_(deadline_after(now(), options.timeout)),
+        hello_(make_rank_hello(rank, size, new_run_nonce(), options.job_id)),
+        peers_(static_cast<std::size_t>(size)),
+        refusals_(who()),
+        strangers_(who()) {
     own_.nonce = hello_.incarnation;
     own_.machine = this_machine();
-    found_.by_rank.resize(static_cast<std::size_t>(size));
   }
 
   Connections run() {
-    start_accepting();
+    listen();
     store_.set(key_of(rank_), to_text(own_));
-    for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
-    accept_higher();
-    confirm_all();
-    return std::move(found_);
+    for (;;) {
+      if (now() >= call_again_) call_next();
+      if (is_connected() && confirm_all()) return connections();
+      if (now() >= deadline_) fail_at_deadline();
+      wait();
+      advance_call();
+      advance_newcomers();
+      if (now() >= accept_again_) accept_all();
+    }
   }
 
  private:
-  void start_accepting() {
-    std::vector<Listener> listeners;
-    if (uses_tcp()) listeners.push_back(listen());
-    if (has_memory_) {
-      listeners.push_back(listen_locally());
-      own_.local = listeners.back().endpoint;
-    }
-    Acceptor::Callbacks callbacks;
-    callbacks.decide = [this](const PeerHello& hello, const std::string& refusal) {
-      return decide(hello, refusal);
-    };
-    callbacks.arrived = [this](int rank, FileDescriptor socket, bool is_local) {
-      keep(rank, std::move(socket), is_local, announced_.at(rank));
-    };
-    acceptor_.emplace(who(), hello_, options_.secret, std::move(listeners), std::move(callbacks));
-  }
+  struct Peer {
+    ConnectedPeer connection;
+    bool is_on_this_machine = false;
+    bool is_told = false;   // that this rank has all its connections
+    bool has_told = false;  // that it has all of its own
+    bool is_open() const { return connection.socket.is_open(); }
+  };
 
-  Listener listen() {
-    Listener listener =
-        listen_at(options_.listen_at.empty()
-                      ? Endpoint{options_.address, 0}
-                      : read_endpoint("where to listen", options_.listen_at, parse_listen_address));
-    own_.endpoint =
-        options_.reached_at.empty()
-            ? Endpoint{options_.address, listener.endpoint.port}
-            : read_endpoint("where others reach this rank", options_.reached_at, parse_endpoint);
-    return listener;
+  std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
+  int size() const { return static_cast<int>(peers_.size()); }
+  std::string who() const {
+    return concat(name_of(options_.way), ": rank ", rank_, " of ", size());
+  }
+  double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
+  bool uses_tcp() const { return options_.way != ConnectOptions::Way::kSharedMemory; }
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  void listen() {
+    if (uses_tcp()) {
+      const std::string& at = options_.listen_at;
+      listeners_.push_back(
+          listen_at(at.empty() ? Endpoint{options_.address, 0}
+                               : read_endpoint("where to listen", at, parse_listen_address)));
+      const std::string& reached = options_.reached_at;
+      own_.endpoint = reached.empty()
+                          ? Endpoint{options_.address, listeners_.back().endpoint.port}
+                          : read_endpoint("where others reach this rank", reached, parse_endpoint);
+    }
+    if (!memory_.is_open()) return;
+    listeners_.push_back(listen_locally());
+    own_.local = listeners_.back().endpoint;
   }
 
   template <class Parse>
@@ -104,253 +161,330 @@ class Rendezvous {
     fail(ErrorCode::kInvalidArgument, who(), ": ", what, ": expected host:port, got '", text, "'");
   }
 
-  std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
-  std::string who() const { return concat(name_of(options_.way), ": rank ", rank_, " of ", size_); }
-  bool uses_tcp() const { return options_.way != ConnectOptions::Way::kSharedMemory; }
-
-  void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
+  void keep(int rank, Newcomer& newcomer, const Announcement& announced) {
     const std::string address =
-        is_local ? concat("pid ", peer_process(socket).pid) : announced.endpoint.to_string();
-    Connection& place = found_.by_rank[static_cast<std::size_t>(peer)];
-    const bool is_first = place.address.empty();
-    place = {std::move(socket), address, is_local};
-    if (is_first && announced.machine == own_.machine) ++found_.ranks_on_this_machine;
+        newcomer.is_local ? newcomer.address : announced.endpoint.to_string();
+    peer(rank) = {{std::move(newcomer.socket), address, newcomer.is_local},
+                  announced.machine == own_.machine};
   }
 
-  void connect_to(int peer) {
-    for (;;) {
-      const auto announced = parse_announcement(announcement_of(peer));
-      if (announced && try_to_connect(peer, *announced)) return;
-      if (Clock::system().now() >= deadline_) fail_to_reach(peer, announced);
-      serve_until(look_again());
+  // Calling the lower ranks, one after the other.
+
+  int next_to_call() const {
+    for (int rank = 0; rank < rank_; ++rank) {
+      if (!peers_[static_cast<std::size_t>(rank)].is_open()) return rank;
     }
+    return kNobody;
   }
 
-  /// Accepts higher ranks meanwhile; returns whether the socket is ready.
-  bool serve(pollfd& socket, TimePoint deadline) {
-    acceptor_->serve(socket, deadline, options_.interruption.get());
-    return socket.revents != 0;
+  /// Asked again and again, for others are accepted meanwhile, and what an earlier run has left
+  /// may be replaced.
+  void call_next() {
+    const int rank = next_to_call();
+    if (rank == kNobody) return;
+    pause_ = std::min(2 * pause_, durations::kTryAgain);
+    call_again_ = deadline_after(now(), pause_);
+    std::optional<std::string> text = store_.get(key_of(rank));
+    if (call_ && text == called_text_) return;  // that call is under way
+    call_.reset();
+    called_text_ = std::move(text);
+    called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
+    if (called_) call(rank);
   }
 
-  void serve_until(TimePoint deadline) {
-    do {
-      pollfd nothing{-1, 0, 0};
-      (void)serve(nothing, deadline);
-    } while (Clock::system().now() < deadline);
+  /// Locally, where that can be had of a process of this user, else by TCP.
+  void call(int rank) {
+    OpenedConnection opened;
+    const bool is_near = called_->machine == own_.machine;
+    if (is_near && called_->local.is_local() && own_.local.is_local()) {
+      opened = begin_opening(called_->local);
+    }
+    const bool is_local = opened.socket.is_open() && peer_process(opened.socket).same_user;
+    if (!is_local && (called_->endpoint.host.empty() || !uses_tcp())) {
+      if (is_near) return;
+      fail(ErrorCode::kUnavailable, who(), ": rank ", rank,
+           " is on another machine, which shared memory does not reach; try TCP");
+    }
+    if (!is_local) opened = begin_opening(called_->endpoint);
+    note(opened);
+    if (!opened.socket.is_open()) return;
+    const std::string address =
+        is_local ? concat("pid ", peer_process(opened.socket).pid) : address_of(*called_);
+    call_.emplace(Handshake::Side::kClient, std::move(opened.socket), hello_, options_.secret);
+    call_->is_local = is_local;
+    call_->address = address;
+    is_opening_ = true;
   }
 
-  TimePoint look_again() const {
-    return std::min(deadline_, deadline_after(Clock::system().now(), durations::kTryAgain));
+  void note(const OpenedConnection& opened) {
+    if (!opened.reason.empty()) last_answer_ = opened.reason;
+    is_hopeless_ = opened.is_hopeless;
   }
 
-  std::string announcement_of(int peer) {
-    // Asked again and again, for higher ranks are accepted meanwhile, and waiting may be
-    // interrupted.
-    for (Duration pause = durations::kStorePause;;
-         pause = std::min(2 * pause, durations::kTryAgain)) {
-      if (std::optional<std::string> text = store_.get(key_of(peer))) return *std::move(text);
-      const TimePoint now = Clock::system().now();
-      if (now >= deadline_) {
-        fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not come within ",
-             seconds(), " s: nobody has set '", key_of(peer), "' in the store");
+  void advance_call() {
+    if (!call_ || !is_call_ready_) return;
+    bool is_open = true;
+    if (std::exchange(is_opening_, false)) {
+      OpenedConnection opened{.socket = std::move(call_->socket)};
+      finish_opening(opened);
+      note(opened);
+      call_->socket = std::move(opened.socket);
+      is_open = call_->socket.is_open();
+    } else {
+      is_open = call_->read();
+    }
+    is_open = is_open && send_whole(call_->socket, call_->handshake.bytes_to_send());
+    const Handshake::State state = call_->handshake.state();
+    if (is_open && state == Handshake::State::kRunning) return;
+    const int rank = next_to_call();
+    state == Handshake::State::kDone ? take_answer(rank) : take_refusal(rank);
+    call_.reset();
+  }
+
+  void take_answer(int rank) {
+    const PeerHello& answered = *call_->handshake.peer();
+    if (!is_rank(answered, rank, called_->nonce)) {
+      last_answer_ = concat(answered.to_string(), " of another run is there");
+      return;
+    }
+    keep(rank, *call_, *called_);
+    call_again_ = TimePoint::min();
+    pause_ = durations::kStorePause;
+  }
+
+  /// No rank of this job, or one that has left: the store may know more later.
+  void take_refusal(int rank) {
+    const Handshake& handshake = call_->handshake;
+    if (handshake.is_final()) {
+      fail(ErrorCode::kInvalidArgument, who(), ": rank ", rank, " at ", address_of(*called_),
+           " does not fit: ", handshake.reason());
+    }
+    if (handshake.state() != Handshake::State::kRefused || last_answer_ == handshake.reason()) {
+      return;
+    }
+    last_answer_ = handshake.reason();
+    log_warning(concat(who(), ": rank ", rank, " at ", address_of(*called_),
+                       " refuses: ", last_answer_, "; tries again"));
+  }
+
+  // Accepting the higher ranks, among strangers.
+
+  void accept_all() {
+    for (const Listener& listener : listeners_) {
+      for (int i = 0; i < kAcceptsInARow; ++i) {
+        errno = 0;
+        FileDescriptor socket = accept_from(listener.socket);
+        if (!socket.is_open()) break;
+        admit(std::move(socket), listener.endpoint.is_local());
       }
-      serve_until(std::min(deadline_, deadline_after(now, pause)));
+      if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) continue;
+      accept_again_ = deadline_after(now(), durations::kTryAgain);
+      if (!newcomers_.empty()) newcomers_.pop_front();
     }
   }
 
-  double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
-
-  static std::string address_of(const Announcement& announced) {
-    const bool has_endpoint = !announced.endpoint.host.empty();
-    return (has_endpoint ? announced.endpoint : announced.local).to_string();
+  void admit(FileDescriptor socket, bool is_local) {
+    const std::string address =
+        is_local ? concat("pid ", peer_process(socket).pid) : address_of_peer(socket);
+    if (is_local && !peer_process(socket).same_user) {
+      strangers_.note(concat(address, " is of another user; expected user ", ::geteuid()), now());
+      return;
+    }
+    if (!is_local && !limit_.allows(address, now())) {
+      strangers_.note(concat(address, " opens too many"), now());
+      return;
+    }
+    if (newcomers_.size() == kMostNewcomers) newcomers_.pop_front();
+    Newcomer& newcomer = newcomers_.emplace_back(Handshake::Side::kServer, std::move(socket),
+                                                 hello_, options_.secret);
+    newcomer.is_local = is_local;
+    newcomer.address = address;
+    newcomer.end = deadline_after(now(), durations::kUnreachableAfter);
   }
 
-  [[noreturn]] void fail_to_reach(int peer, const std::optional<Announcement>& announced) const {
+  void advance_newcomers() {
+    std::erase_if(newcomers_, [&](Newcomer& newcomer) {
+      if (is_settled(newcomer)) return true;
+      if (now() < newcomer.end) return false;
+      strangers_.note(concat(newcomer.address, " was silent or too slow"), now());
+      return true;
+    });
+  }
+
+  /// Whether it ended here.
+  bool is_settled(Newcomer& newcomer) {
+    const bool is_open = newcomer.read();
+    Handshake& handshake = newcomer.handshake;
+    std::optional<Announcement> announced;
+    if (handshake.is_proven()) {
+      if (!newcomer.is_local) limit_.give_back(newcomer.address);
+      announced = announcement_of(*handshake.peer());
+      handshake.decide(announced ? ""
+                                 : concat("this is not the rank ", handshake.peer()->index,
+                                          " that the store has"));
+    }
+    const bool was_sent = send_whole(newcomer.socket, handshake.bytes_to_send());
+    switch (handshake.state()) {
+      case Handshake::State::kRefused:
+        refuse(newcomer, handshake.reason());
+        // A rank of this very run will not come back as another one.
+        if (handshake.is_final() && announcement_of(*handshake.peer())) {
+          fail(ErrorCode::kInvalidArgument, who(), ": ", handshake.reason());
+        }
+        return true;
+      case Handshake::State::kStranger:
+        strangers_.note(concat(newcomer.address, " is no rank of tutti"), now());
+        return true;
+      case Handshake::State::kDone:
+        // One that came before is welcome again: it did not get the answer.
+        if (was_sent) keep(handshake.peer()->index, newcomer, *announced);
+        return true;
+      case Handshake::State::kRunning:
+        break;
+    }
+    if (!is_open && handshake.peer()) {
+      refuse(newcomer,
+             concat(handshake.peer()->to_string(), " left when it had heard this rank's proof; it ",
+                    "died, or has another secret: give all processes the same ",
+                    "TUTTI_JOB_SECRET_FILE"));
+    } else if (!is_open && newcomer.has_spoken) {
+      strangers_.note(concat(newcomer.address, " left in the middle of its hello"), now());
+    }
+    return !is_open;
+  }
+
+  void refuse(const Newcomer& newcomer, const std::string& reason) {
+    last_refusal_ = concat(newcomer.address, ": ", reason);
+    refusals_.note(last_refusal_, now());
+  }
+
+  /// Of the higher rank that says this of itself; nothing: it is not the one that the store has.
+  std::optional<Announcement> announcement_of(const PeerHello& hello) {
+    if (hello.index <= rank_ || hello.index >= size()) return std::nullopt;
+    const auto text = store_.get(key_of(hello.index));
+    auto announced = text ? parse_announcement(*text) : std::nullopt;
+    return announced && is_rank(hello, hello.index, announced->nonce) ? announced : std::nullopt;
+  }
+
+  // Waiting, and its end.
+
+  void wait() {
+    std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // which poll() skips
+                                     static_cast<short>(is_opening_ ? POLLOUT : POLLIN), 0}};
+    const auto watch = [&](const FileDescriptor& socket) {
+      descriptors.push_back({socket.get(), POLLIN, 0});
+    };
+    for (const Newcomer& newcomer : newcomers_) watch(newcomer.socket);
+    for (const Peer& peer : peers_) {
+      if (!peer.has_told) watch(peer.connection.socket);
+    }
+    if (now() >= accept_again_) {
+      for (const Listener& listener : listeners_) watch(listener.socket);
+    }
+    TimePoint end = std::min(deadline_, deadline_after(now(), durations::kTryAgain));
+    if (next_to_call() != kNobody) end = std::min(end, call_again_);
+    (void)poll_until(descriptors, end);
+    is_call_ready_ = descriptors[0].revents != 0;
+    if (options_.interruption) options_.interruption->check();
+  }
+
+  bool is_connected() const { return next_to_call() == kNobody && missing().empty(); }
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = rank_ + 1; rank < size(); ++rank) {
+      if (!peers_[static_cast<std::size_t>(rank)].is_open()) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  /// Whether all ranks have said that they have all their connections.
+  bool confirm_all() {
+    bool have_all_told = true;
+    for (int rank = 0; rank < size(); ++rank) {
+      Peer& other = peer(rank);
+      if (rank == rank_ || (other.is_told && other.has_told)) continue;
+      auto& [socket, address, is_local, memory] = other.connection;
+      constexpr std::byte kAllHere{1};
+      if (!std::exchange(other.is_told, true)) {  // what is broken shows when it is read
+        (void)send_byte(socket, kAllHere, is_local ? memory_ : kNoDescriptor);
+      }
+      std::size_t count = 0;
+      if (read_byte(socket, count, memory) == ByteFlow::kClosed) lose(rank);
+      other.has_told = count == 1;
+      have_all_told = have_all_told && other.has_told;
+    }
+    return have_all_told;
+  }
+
+  void lose(int rank) {
+    if (rank < rank_) {
+      fail(ErrorCode::kUnavailable, who(), ": rank ", rank, " gave up before all were connected");
+    }
+    peer(rank) = {};  // it may connect again
+  }
+
+  Connections connections() {
+    Connections all;
+    for (Peer& each : peers_) {
+      all.by_rank.push_back(std::move(each.connection));
+      if (each.is_on_this_machine) ++all.ranks_on_this_machine;
+    }
+    return all;
+  }
+
+  [[noreturn]] void fail_at_deadline() const {
+    if (const int rank = next_to_call(); rank != kNobody) fail_to_reach(rank);
+    if (const std::vector<int> ranks = missing(); !ranks.empty()) {
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not come within ",
+           seconds(), " s to ", address_of(own_), last_refusal_.empty() ? "" : "; refused was ",
+           last_refusal_);
+    }
+    const auto late = std::ranges::find_if(
+        peers_, [](const Peer& peer) { return peer.is_open() && !peer.has_told; });
+    fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", late - peers_.begin(),
+         " is not connected to all others within ", seconds(), " s");
+  }
+
+  [[noreturn]] void fail_to_reach(int rank) const {
+    if (!called_text_) {
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", rank, " did not come within ", seconds(),
+           " s: nobody has set '", key_of(rank), "' in the store");
+    }
     const ErrorCode code = is_hopeless_ ? ErrorCode::kNotFound : ErrorCode::kDeadlineExceeded;
-    fail(code, who(), ": rank ", peer, " did not answer within ", seconds(), " s at ",
-         announced ? address_of(*announced) : "no address that can be read",
-         last_refusal_.empty() ? "" : "; last answer: ", last_refusal_,
+    fail(code, who(), ": rank ", rank, " did not answer within ", seconds(), " s at ",
+         called_ ? address_of(*called_) : "no address that can be read",
+         last_answer_.empty() ? "" : "; last answer: ", last_answer_,
          "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (what an "
          "earlier run left in the store looks "
          "like this until the rank has replaced it)");
   }
 
-  bool shares_machine(const Announcement& peer) const {
-    return peer.machine == own_.machine && peer.local.is_local() && own_.local.is_local();
-  }
-
-  /// A local connection to a process of this user, where that can be had.
-  FileDescriptor connect_locally(const Announcement& announced) const {
-    if (!shares_machine(announced)) return FileDescriptor();
-    FileDescriptor socket = start_connecting(announced.local);
-    if (socket.is_open() && !peer_process(socket).same_user) return FileDescriptor();
-    return socket;
-  }
-
-  /// False: nobody there, or somebody else; the store may know more later.
-  bool try_to_connect(int peer, const Announcement& announced) {
-    is_hopeless_ = false;
-    FileDescriptor socket = connect_locally(announced);
-    const bool is_local = socket.is_open();
-    if (!is_local && (announced.endpoint.host.empty() || !uses_tcp())) {
-      if (announced.machine == own_.machine) return false;
-      fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
-           " is on another machine, which shared memory does not reach; try TCP");
-    }
-    OpenedConnection opened{.socket = std::move(socket)};
-    if (!is_local) opened = begin_opening(announced.endpoint);
-    if (opened.socket.is_open()) {
-      if (!wait_for(opened.socket, POLLOUT, peer, announced)) return false;
-      finish_opening(opened);
-    }
-    if (!opened.socket.is_open()) {
-      last_refusal_ = opened.reason;
-      is_hopeless_ = opened.is_hopeless;
-      return false;
-    }
-    Handshake handshake(Handshake::Side::kClient, with_new_nonce(hello_), options_.secret);
-    if (!shake_hands(handshake, opened.socket, peer, announced)) return false;
-    keep(peer, std::move(opened.socket), is_local, announced);
-    return true;
-  }
-
-  /// False: no rank of this job, or one that has left; the store may know more later.
-  bool shake_hands(Handshake& handshake, const FileDescriptor& socket, int peer,
-                   const Announcement& announced) {
-    std::array<std::byte, 1024> bytes{};
-    while (send_whole(socket, handshake.bytes_to_send()) &&
-           handshake.state() == Handshake::State::kRunning) {
-      std::size_t count = 0;
-      if (!wait_for(socket, POLLIN, peer, announced)) return false;
-      // What lies behind the handshake is the connection's.
-      const std::size_t wanted = std::min(bytes.size(), handshake.num_awaited());
-      const ByteFlow flow = read_now(socket, std::span(bytes).first(wanted), count);
-      (void)handshake.take(std::span<const std::byte>(bytes).first(count));
-      if (flow == ByteFlow::kClosed && count == 0) return false;
-    }
-    if (handshake.state() == Handshake::State::kDone) {
-      if (is_rank(*handshake.peer(), peer, announced.nonce)) return true;
-      last_refusal_ = concat(handshake.peer()->to_string(), " of another run is there");
-      return false;
-    }
-    if (handshake.is_final()) {
-      fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ", address_of(announced),
-           " does not fit: ", handshake.reason());
-    }
-    if (handshake.state() == Handshake::State::kRefused && last_refusal_ != handshake.reason()) {
-      last_refusal_ = handshake.reason();
-      log_warning(concat(who(), ": rank ", peer, " at ", address_of(announced),
-                         " refuses: ", last_refusal_, "; tries again"));
-    }
-    return false;
-  }
-
-  /// False: the deadline has passed, or the peer announces another address by now.
-  bool wait_for(const FileDescriptor& socket, short events, int peer,
-                const Announcement& announced) {
-    for (;;) {
-      pollfd descriptor{socket.get(), events, 0};
-      if (serve(descriptor, look_again())) return true;
-      if (Clock::system().now() >= deadline_) return false;
-      const auto latest = store_.get(key_of(peer));
-      if (latest && *latest != to_text(announced)) return false;
-    }
-  }
-
-  void accept_higher() {
-    while (!missing().empty()) {
-      if (Clock::system().now() >= deadline_) {
-        const std::string& refusal = acceptor_->last_refusal();
-        fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(missing()),
-             " did not come within ", seconds(), " s to ", address_of(own_),
-             refusal.empty() ? "" : "; refused was ", refusal);
-      }
-      pollfd nothing{-1, 0, 0};
-      (void)serve(nothing, deadline_);
-    }
-  }
-
-  /// No rank goes on before all have all their connections: one that gave up in the last moment, or
-  /// whose answer was lost, is missed here, and not in the first call.
-  void confirm_all() {
-    struct Confirmation {
-      int told = -1;  // the socket to which this rank has said that it has all
-      bool is_heard = false;
-    };
-    std::vector<Confirmation> all(found_.by_rank.size());
-    all[static_cast<std::size_t>(rank_)].is_heard = true;
-    for (;;) {
-      accept_higher();
-      for (std::size_t peer = 0; peer < all.size(); ++peer) {
-        const FileDescriptor& socket = found_.by_rank[peer].socket;
-        if (socket.get() == all[peer].told) continue;
-        constexpr std::byte kAllHere{1};
-        (void)send_whole(socket, std::span(&kAllHere, 1));  // what is broken shows when it is read
-        all[peer] = {socket.get(), false};
-      }
-      const auto next = std::ranges::find(all, false, &Confirmation::is_heard);
-      if (next == all.end()) return;
-      next->is_heard = hear_from(static_cast<int>(next - all.begin()));
-    }
-  }
-
-  /// Whether the rank has said that it has all its connections.
-  bool hear_from(int peer) {
-    FileDescriptor& socket = found_.by_rank[static_cast<std::size_t>(peer)].socket;
-    if (Clock::system().now() >= deadline_) {
-      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " is not connected to all others ",
-           "within ", seconds(), " s");
-    }
-    pollfd descriptor{socket.get(), POLLIN, 0};
-    if (!serve(descriptor, look_again()) || descriptor.fd != socket.get()) return false;
-    std::byte said{};
-    std::size_t count = 0;
-    if (read_now(socket, std::span(&said, 1), count) == ByteFlow::kOpen) return count == 1;
-    if (peer < rank_) {
-      fail(ErrorCode::kUnavailable, who(), ": rank ", peer, " gave up before all were connected");
-    }
-    socket = FileDescriptor();  // it may connect again
-    return false;
-  }
-
-  std::vector<int> missing() const {
-    std::vector<int> ranks;
-    for (int peer = rank_ + 1; peer < size_; ++peer) {
-      if (!found_.by_rank[static_cast<std::size_t>(peer)].socket.is_open()) ranks.push_back(peer);
-    }
-    return ranks;
-  }
-
-  /// See Acceptor::Callbacks. A rank that came before is welcome again: its connection broke before
-  /// it had the answer.
-  std::string decide(const PeerHello& hello, const std::string& refusal) {
-    const int peer = hello.index;
-    std::optional<Announcement> announced;
-    if (peer > rank_ && peer < size_) {
-      if (const auto text = store_.get(key_of(peer))) announced = parse_announcement(*text);
-    }
-    if (!announced || !is_rank(hello, peer, announced->nonce)) {
-      return concat("this is not the rank ", peer, " that the store has");
-    }
-    // A rank of this very run will not come back as another one.
-    if (!refusal.empty()) fail(ErrorCode::kInvalidArgument, who(), ": ", refusal);
-    announced_[peer] = *announced;
-    return "";
-  }
-
   const int rank_;
-  const int size_;
   KeyValueStore& store_;
   const ConnectOptions& options_;
-  const bool has_memory_;
+  const FileDescriptor& memory_;
   const TimePoint deadline_;
-  const PeerHello hello_;  // of this rank, but for the nonce of each connection
-  std::optional<Acceptor> acceptor_;
-  std::map<int, Announcement> announced_;  // of the higher ranks that were let in
+  const PeerHello hello_;    // of this rank, but for the nonce of each connection
+  std::vector<Peer> peers_;  // by rank
   Announcement own_;
-  Connections found_;
-  std::string last_refusal_;
-  bool is_hopeless_ = false;  // the last attempt, however often it is repeated
+
+  std::optional<Newcomer> call_;            // to the lowest rank that is not connected
+  bool is_opening_ = false;                 // it, by TCP
+  bool is_call_ready_ = false;              // poll() saw something
+  std::optional<std::string> called_text_;  // what the store has of that rank
+  std::optional<Announcement> called_;      // the same, read
+  Duration pause_ = durations::kStorePause;
+  TimePoint call_again_ = TimePoint::min();
+  std::string last_answer_;
+  bool is_hopeless_ = false;  // the last call, however often it is repeated
+
+  std::vector<Listener> listeners_;
+  std::list<Newcomer> newcomers_;
+  AddressLimit limit_;
+  RefusalLog refusals_, strangers_;
+  std::string last_refusal_;  // of one that was no mere stranger
+  TimePoint accept_again_ = TimePoint::min();
 };
 
 }  // namespace
@@ -382,8 +516,8 @@ std::optional<Announcement> parse_announcement(std::string_view text) {
 }
 
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
-                        bool has_memory) {
-  return Rendezvous(rank, size, store, options, has_memory).run();
+                        const FileDescriptor& memory) {
+  return Rendezvous(rank, size, store, options, memory).run();
 }
 
 }  // namespace tutti::internal

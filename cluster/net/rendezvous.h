@@ -26,15 +26,17 @@ std::string to_text(const Announcement& announcement);
 /// Nothing: no such text.
 std::optional<Announcement> parse_announcement(std::string_view text);
 
-struct Connection {
+/// A socket that is connected to a rank of the group.
+struct ConnectedPeer {
   FileDescriptor socket;
   std::string address;  // of the peer, for messages
   bool is_local = false;
+  FileDescriptor memory = {};  // of a local peer: its segment
 };
 
 /// The connections of one rank, by peer; its own is not open.
 struct Connections {
-  std::vector<Connection> by_rank;
+  std::vector<ConnectedPeer> by_rank;
   int ranks_on_this_machine = 1;
 };
 
@@ -44,11 +46,13 @@ inline std::string_view name_of(ConnectOptions::Way way) {
   return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
 }
 
-/// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of
-/// both sides that they belong to one job (handshake.h). `has_memory`: connects by local names
-/// where a peer of the same user is on the same machine. Throws as connect_ranks(); kUnavailable
-/// for a peer on another machine where only local connections are allowed.
+/// Connects to every lower rank, in their order, and accepts every higher one, each with proofs of
+/// both sides that they belong to one job (handshake.h). `memory`: this rank's segment, of which
+/// peers of the same machine and user get a copy over local connections; not open: all connections
+/// are TCP. What strangers cost meanwhile is limited: 4 KiB and 5 s each, 256 at once of whom the
+/// oldest goes first, a rate per address, and a line in the log now and then. Throws as
+/// connect_ranks().
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
-                        bool has_memory);
+                        const FileDescriptor& memory);
 
 }  // namespace tutti::internal

@@ -19,14 +19,13 @@ class ShmMemory final : public HostMemory {
  public:
   ShmMemory(int rank, std::vector<std::shared_ptr<Segment>> segments)
       : rank_(rank), segments_(std::move(segments)) {
-    const SegmentLayout& layout = own().layout();
     MutexLock lock(mutex_);
-    free_[layout.place_offset()] = layout.num_bytes - layout.place_offset();
+    free_[kPlaceBegin] = own().num_bytes() - kPlaceBegin;
   }
 
   int rank() const override { return rank_; }
   std::byte* place(int rank) const override { return segment(rank).data(); }
-  std::size_t place_bytes(int rank) const override { return segment(rank).layout().num_bytes; }
+  std::size_t place_bytes(int rank) const override { return segment(rank).num_bytes(); }
 
   std::size_t allocate(std::size_t bytes, Use use) override {
     const std::size_t wanted = rounded_up(std::max<std::size_t>(bytes, 1), kPageBytes);
@@ -103,8 +102,7 @@ class ShmMemory final : public HostMemory {
       return offset;
     }
     fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " has no ", bytes,
-         " bytes left of its ", own().layout().num_bytes,
-         "; try a larger ConnectOptions::place_bytes");
+         " bytes left of its ", own().num_bytes(), "; try a larger ConnectOptions::place_bytes");
   }
 
   void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_) {

@@ -7,9 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -19,14 +17,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <utility>
 
 #include "tutti/core/error.h"
-#include "tutti/core/executor.h"
 #include "tutti/core/process_probe.h"
-#include "tutti/core/run_token.h"
 
 namespace tutti::internal {
 namespace {
@@ -85,8 +80,6 @@ int port_of(const FileDescriptor& socket) {
   return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
 void hand_over_at_once(const FileDescriptor& socket) {
   const int on = 1;
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -140,15 +133,6 @@ void note_failure(OpenedConnection& opened, int error) {
 }
 
 }  // namespace
-
-FileDescriptor::~FileDescriptor() {
-  if (number_ >= 0) ::close(number_);
-}
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
 
 std::string Endpoint::to_string() const {
   if (is_local()) return host;
@@ -277,11 +261,15 @@ int connect_result(const FileDescriptor& socket) {
   return error;
 }
 
+bool is_only_later(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOBUFS;
+}
+
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count) {
   count = 0;
   const ssize_t n = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (n > 0) count = static_cast<std::size_t>(n);
-  return n > 0 || (n < 0 && would_block()) ? ByteFlow::kOpen : ByteFlow::kClosed;
+  return n > 0 || (n < 0 && is_only_later(errno)) ? ByteFlow::kOpen : ByteFlow::kClosed;
 }
 
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
@@ -290,12 +278,51 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
   if (bytes.empty()) return ByteFlow::kOpen;
   const ssize_t n = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n > 0) count = static_cast<std::size_t>(n);
-  return n >= 0 || would_block() ? ByteFlow::kOpen : ByteFlow::kClosed;
+  return n >= 0 || is_only_later(errno) ? ByteFlow::kOpen : ByteFlow::kClosed;
 }
 
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes) {
   std::size_t count = 0;
   return write_now(socket, bytes, count) == ByteFlow::kOpen && count == bytes.size();
+}
+
+bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached) {
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (attached.is_open()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = attached.get();
+    std::memcpy(CMSG_DATA(rights), &number, sizeof(number));
+  }
+  return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached) {
+  std::byte byte{};
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  count = n > 0 ? 1 : 0;
+  const cmsghdr* const first = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (first != nullptr && first->cmsg_type == SCM_RIGHTS) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(first), sizeof(number));
+    attached = FileDescriptor(number);
+  }
+  return n > 0 || (n < 0 && is_only_later(errno)) ? ByteFlow::kOpen : ByteFlow::kClosed;
 }
 
 OpenedConnection begin_opening(const Endpoint& endpoint) {
@@ -349,32 +376,6 @@ PeerProcess peer_process(const FileDescriptor& socket) {
   socklen_t length = sizeof(credentials);
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
   return {credentials.pid, credentials.uid == ::geteuid()};
-}
-
-FileDescriptor watch_process(int pid) {
-#if defined(SYS_pidfd_open)
-  if (pid > 0) return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-#endif
-  return FileDescriptor();
-}
-
-FileDescriptor make_wake_event() {
-  FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (event.is_open()) return event;
-  fail(ErrorCode::kResourceExhausted, "tcp: no event of the system: ", std::strerror(errno));
-}
-
-int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
-  // "At once" is TimePoint::min(), from which now() cannot be subtracted.
-  const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
-  if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
-  const Duration duration = std::min<Duration>(deadline - now, std::chrono::hours(1));
-  const BlockedScope blocked;
-  const AsleepScope asleep;
-  timespec time{};
-  time.tv_sec = static_cast<time_t>(duration / std::chrono::seconds(1));
-  time.tv_nsec = static_cast<long>((duration % std::chrono::seconds(1)).count());
-  return ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
 }
 
 }  // namespace tutti::internal

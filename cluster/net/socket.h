@@ -1,35 +1,16 @@
-// Sockets that close themselves: listening, connecting, moving bytes without waiting.
+// Sockets: listening, connecting, moving the first bytes without waiting.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-
-#include <poll.h>
 
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 
+#include "tutti/cluster/net/descriptor.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::internal {
-
-/// Owns a file descriptor of the system.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  int get() const { return number_; }
-  bool is_open() const { return number_ >= 0; }
-  /// The caller closes it.
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_ = -1;
-};
 
 /// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up. "@0001f": a name that processes of
 /// this machine (of one network namespace) find, and that goes with its socket; no port.
@@ -69,6 +50,9 @@ FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);
 
+/// Of a read or write that failed: whether the connection is as it was.
+bool is_only_later(int error);
+
 enum class ByteFlow { kOpen, kClosed };
 /// Reads what is there, at most `bytes`; `count` says how much it was.
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
@@ -77,6 +61,10 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
                    std::size_t& count);
 /// Hands a few bytes to the empty buffer of a new connection; false: it is broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
+/// The same for one byte, and a copy of `attached` where that is open (to a process of this host).
+bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
+/// read_now() for that byte; `attached` is what came with it.
+ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
 
 /// An attempt to connect.
 struct OpenedConnection {
@@ -100,14 +88,5 @@ struct PeerProcess {
   bool same_user = false;
 };
 PeerProcess peer_process(const FileDescriptor& socket);
-/// poll() sees POLLIN when the process ends. Not open: the system has no such thing, or no process.
-FileDescriptor watch_process(int pid);
-
-/// A counter that poll() sees: what wakes a thread out of it.
-FileDescriptor make_wake_event();
-
-/// Waits until one is ready or the deadline; returns how many are. Hands the run token on, and
-/// counts as asleep, while it waits.
-int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
 
 }  // namespace tutti::internal

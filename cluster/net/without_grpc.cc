@@ -5,7 +5,8 @@
 
 namespace tutti::internal {
 
-Connections connect_all(int, int, KeyValueStore&, const ConnectOptions& options, bool) {
+Connections connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
+                        const FileDescriptor&) {
   fail(ErrorCode::kUnimplemented, name_of(options.way),
        ": this build has no gRPC, so it has one process, or those of mpirun; build with "
        "libgrpc++-dev and protobuf-compiler-grpc for more");

@@ -137,62 +137,51 @@ Schedule one_shot(const CallShape& shape) {
   return schedule;
 }
 
+/// Contributions to all, then each rank's result `to_all` or to the root.
+Schedule exchange_and_return(const CallShape& shape, bool to_all) {
+  Exchange exchange(shape, even_cuts(shape));
+  Schedule& schedule = exchange.schedule;
+  const auto gets_results = [&](int rank) { return to_all || rank == shape.root; };
+  const auto result = [&](int rank, std::size_t k) {
+    return exchange.segment(exchange.slice(rank, Space::kOutput), k);
+  };
+  const auto is_sent = [&](const Range& range, std::size_t k) {
+    return to_all ? travels(range, k) : range.count > 0;
+  };
+  const auto collect = [&](std::size_t k) {
+    for (int d = 1; gets_results(shape.rank) && d < shape.size; ++d) {
+      const int peer = shape.peer(-d);
+      if (is_sent(result(peer, k), k)) schedule.receive(peer, result(peer, k));
+    }
+  };
+  exchange.contribute(0, false);
+  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
+    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, false);
+    exchange.gather(k, false);
+    const Range own =
+        gets_results(shape.rank) ? result(shape.rank, k) : exchange.result_in_scratch(k);
+    exchange.combine(k, own);
+    if (to_all && k == 0) schedule.verify();
+    for (int d = 1; d < shape.size; ++d) {
+      const int peer = shape.peer(d);
+      if (gets_results(peer) && is_sent(own, k)) schedule.send(peer, own);
+    }
+    if (k > 0) collect(k - 1);
+  }
+  collect(exchange.num_segments() - 1);
+  if (!to_all) append_closing(schedule, shape);
+  return std::move(exchange.schedule);
+}
+
 }  // namespace
 
 Schedule direct_exchange_all_reduce(const CallShape& shape) {
   if (shape.size == 2 && shape.count * shape.element_bytes <= kOneShotBytes) return one_shot(shape);
-  Exchange exchange(shape, even_cuts(shape));
-  Schedule& schedule = exchange.schedule;
-  const auto result = [&](int rank, std::size_t k) {
-    return exchange.segment(exchange.slice(rank, Space::kOutput), k);
-  };
-  const auto collect = [&](std::size_t k) {
-    for (int d = 1; d < shape.size; ++d) {
-      const int peer = shape.peer(-d);
-      if (travels(result(peer, k), k)) schedule.receive(peer, result(peer, k));
-    }
-  };
-  exchange.contribute(0, false);
-  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
-    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, false);
-    exchange.gather(k, false);
-    const Range own = result(shape.rank, k);
-    exchange.combine(k, own);
-    if (k == 0) schedule.verify();
-    for (int d = 1; d < shape.size; ++d) {
-      if (travels(own, k)) schedule.send(shape.peer(d), own);
-    }
-    if (k > 0) collect(k - 1);
-  }
-  collect(exchange.num_segments() - 1);
-  return std::move(exchange.schedule);
+  return exchange_and_return(shape, true);
 }
 
 Schedule direct_exchange_reduce(const CallShape& shape) {
-  Exchange exchange(shape, even_cuts(shape));
-  Schedule& schedule = exchange.schedule;
-  const bool is_root = shape.rank == shape.root;
-  const auto result = [&](int rank, std::size_t k) {
-    return exchange.segment(exchange.slice(rank, Space::kOutput), k);
-  };
-  const auto collect = [&](std::size_t k) {
-    for (int d = 1; is_root && d < shape.size; ++d) {
-      const Range range = result(shape.peer(-d), k);
-      if (range.count > 0) schedule.receive(shape.peer(-d), range);
-    }
-  };
-  exchange.contribute(0, false);
-  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
-    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, false);
-    exchange.gather(k, false);
-    const Range own = is_root ? result(shape.rank, k) : exchange.result_in_scratch(k);
-    exchange.combine(k, own);
-    if (!is_root && own.count > 0) schedule.send(shape.root, own);
-    if (k > 0) collect(k - 1);
-  }
-  collect(exchange.num_segments() - 1);
-  append_closing(schedule, shape);
-  return std::move(exchange.schedule);
+  return exchange_and_return(shape, false);
 }
 
 Schedule direct_exchange_reduce_scatter(const CallShape& shape) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/schedule.h"
+#include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/device_work.h"
 
 namespace tutti::internal {

@@ -19,8 +19,6 @@ namespace {
 constexpr std::size_t kAhead = 8;           // receives
 constexpr std::size_t kLookAhead = 64;      // steps
 constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
-// How often a rank that waits for a message looks whether a header has come instead.
-constexpr auto kHeaderInterval = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -169,21 +167,11 @@ void MessageRun::forget_ended_sends() {
   std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
 }
 
-// Until the left neighbour's header has been seen, a rank waits for that as well: a mismatch may be
-// why the message does not come.
+// The left neighbour's header comes first: it is sent before its rank waits for anything, and a
+// mismatch may be why another message does not come.
 void MessageRun::wait(Work& work) {
-  // The header comes with what is waited for, or there is something else to look at.
-  while (!verified_ && header_work() != &work) {
-    if (work.test()) return;
-    if (look_at_header()) break;
-    const TimePoint pause = deadline_after(Clock::system().now(), kHeaderInterval);
-    if (pause >= deadline_) break;
-    try {
-      return work.wait(pause);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-    }
-  }
+  Work* const header = verified_ ? nullptr : header_work();
+  if (header != nullptr && header != &work) verify();
   work.wait(deadline_);
 }
 
@@ -193,20 +181,6 @@ Work* MessageRun::header_work() {
     if (received.brings_header) return received.work.get();
   }
   return nullptr;
-}
-
-/// Whether it has come and is equal.
-bool MessageRun::look_at_header() {
-  Work* const work = header_work();
-  if (work == nullptr) return false;
-  try {
-    if (!work->test()) return false;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidArgument) fail_length(error);
-    throw;
-  }
-  compare_headers();
-  return true;
 }
 
 void MessageRun::verify() {

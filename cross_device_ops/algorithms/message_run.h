@@ -22,7 +22,7 @@ struct CallPlan {
 
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
 /// first message if that goes there, else as a message of its own before; the left neighbour's is
-/// compared as soon as it is there, at the latest in the first kVerify step.
+/// compared in the first kVerify step, and before this rank waits for any other message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
@@ -60,7 +60,6 @@ class MessageRun {
   void wait(Work& work);
   void verify();
   Work* header_work();
-  bool look_at_header();
   void compare_headers();
   [[noreturn]] void fail_length(const Error& error);
 

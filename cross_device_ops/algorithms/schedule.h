@@ -100,36 +100,6 @@ std::size_t num_segments(std::size_t count, std::size_t segment);
 /// An empty segment is not sent, except the first one: it says that its sender has got that far.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// A schedule that works on a buffer segment by segment. Before its first message a rank verifies:
-/// who has heard of all ranks knows that all have.
-class SegmentedSchedule {
- public:
-  explicit SegmentedSchedule(const CallShape& shape) : shape_(shape) {}
-
-  Schedule schedule;
-  std::size_t num_segments() const {
-    return internal::num_segments(shape_.count, shape_.segment());
-  }
-  Range segment(Space space, std::size_t k) const {
-    return segment_of({space, 0, shape_.count}, k, shape_.segment());
-  }
-  void send(int peer, Range range) {
-    if (!verified_ && shape_.size > 2) schedule.verify();
-    verified_ = true;
-    schedule.send(peer, range);
-  }
-
- protected:
-  /// Segments that are in scratch memory at once, and room for one.
-  static constexpr std::size_t kGenerations = 2;
-  std::size_t slot() const { return std::min(shape_.count, shape_.segment()); }
-
-  const CallShape& shape_;
-
- private:
-  bool verified_ = false;
-};
-
 /// Where parts of these lengths begin, and where the last one ends.
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 
@@ -164,30 +134,5 @@ struct RankMemory {
   /// A kCombine or kCopy step.
   void apply(const Schedule& schedule, const Step& step) const;
 };
-
-/// Carries out the steps of schedules in the memory of ranks. Host memory: at once.
-class StepWorker {
- public:
-  virtual ~StepWorker() = default;
-  /// Scratch memory of a rank; lives as long as the run.
-  virtual std::byte* scratch(std::size_t rank, std::size_t bytes);
-  /// A message of `rank` is on its way to `peer`, which reads it in the rank's memory.
-  virtual void sent(std::size_t rank, std::size_t peer);
-  /// What a receiving step of `rank` does with `range` of `from`.
-  virtual void take(std::span<const RankMemory> memory, std::size_t rank, const Step& step,
-                    std::size_t from, const Range& range);
-  /// A kCombine or kCopy step.
-  virtual void apply(std::span<const RankMemory> memory, std::size_t rank, const Schedule& schedule,
-                     const Step& step);
-
- private:
-  std::vector<BufferRef> scratch_;
-};
-
-/// schedules[r] on memory[r]; scratch is supplied. Messages are not copied: a receiver reads its
-/// sender's memory, and a step that would overwrite it waits. Throws kInternal for schedules that
-/// do not fit each other.
-void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,
-                     StepWorker& worker);
 
 }  // namespace tutti::internal

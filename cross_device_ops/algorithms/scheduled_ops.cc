@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 
 #include "tutti/cross_device_ops/algorithms/gpu_steps.h"
+#include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "tutti/cross_device_ops/algorithms/choose_algorithm.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti {

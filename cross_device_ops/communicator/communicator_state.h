@@ -12,6 +12,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/communicator/call_recorder.h"
 #include "tutti/cross_device_ops/communicator/call_request.h"
+#include "tutti/cross_device_ops/communicator/stall_watch.h"
 
 namespace tutti::internal {
 

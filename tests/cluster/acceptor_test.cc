@@ -1,11 +1,9 @@
 // A rank that accepts among strangers, wrong secrets and recordings, with real sockets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/acceptor.h"
-
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <list>
 
 #include "tests/cluster/acceptor_visitor.h"
@@ -13,6 +11,11 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
+#include "tutti/cluster/net/interruption.h"
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/strangers.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -21,11 +24,10 @@ namespace acceptor_test {
 
 using namespace acceptor_visitor;
 using namespace std::chrono_literals;
-using internal::Acceptor;
 using internal::FileDescriptor;
 using testing::expect_error;
 
-constexpr std::uint64_t kNonce = 4711, kPeerNonce = 815;
+constexpr std::uint64_t kPeerNonce = 815;
 
 bool comes_true(const std::function<bool()>& condition) {
   const TimePoint end = deadline_after(Clock::system().now(), 60s);
@@ -36,88 +38,86 @@ bool comes_true(const std::function<bool()>& condition) {
   return true;
 }
 
-/// Rank 0 of a group of two. A thread of its own serves those who come.
-class Serving {
+/// What the log says while it lives.
+class Log {
  public:
-  const JobSecret secret = JobSecret::generate();
-  internal::Endpoint endpoint;
-
-  Serving() {
-    std::vector<internal::Listener> listeners;
-    listeners.push_back(internal::listen_at({"127.0.0.1", 0}));
-    endpoint = listeners.back().endpoint;
-    Acceptor::Callbacks callbacks;
-    callbacks.decide = [this](const PeerHello& hello, const std::string& refusal) {
-      if (!refusal.empty()) {
-        MutexLock lock(mutex_);
-        final_refusals_.push_back(refusal);
-      }
-      return internal::is_rank(hello, 1, kPeerNonce) ? "" : "this is another run";
-    };
-    callbacks.arrived = [this](int peer, FileDescriptor socket, bool is_local) {
+  Log() {
+    previous_ = set_log_sink([this](LogLevel, std::string_view line) {
       MutexLock lock(mutex_);
-      arrivals_.push_back({peer, std::move(socket), is_local});
-    };
-    acceptor_.emplace("tcp: rank 0 of 2", hello_of(0, kNonce, "job"), secret, std::move(listeners),
-                      std::move(callbacks));
-    thread_ = Executor::system().start("rank-0", [this] { serve(); });
+      text_ += concat(line, "\n");
+    });
   }
-  ~Serving() {
-    const std::uint64_t one = 1;
-    (void)!::write(stop_event_.get(), &one, sizeof(one));
-    thread_->join();
-  }
-  PeerHello peer() const { return hello_of(1, kPeerNonce, "job"); }
-  struct Arrival {
-    int rank = 0;
-    FileDescriptor socket;
-    bool is_local = false;
-  };
-  /// Waits for it.
-  std::optional<Arrival> arrival() {
+  ~Log() { set_log_sink(previous_); }
+  std::string text() {
     MutexLock lock(mutex_);
-    (void)changed_.wait_for(mutex_, 60s,
-                            [&]() TUTTI_REQUIRES(mutex_) { return !arrivals_.empty(); });
-    if (arrivals_.empty()) return std::nullopt;
-    Arrival first = std::move(arrivals_.front());
-    arrivals_.pop_front();
-    return first;
-  }
-  bool has_arrivals() {
-    MutexLock lock(mutex_);
-    return !arrivals_.empty();
-  }
-  /// Waits until the last refusal holds these words.
-  bool refuses_with(const std::string& words) {
-    return comes_true([&] { return last_refusal().find(words) != std::string::npos; });
-  }
-  std::string last_refusal() {
-    MutexLock lock(mutex_);
-    return last_refusal_;
-  }
-  std::vector<std::string> final_refusals() {
-    MutexLock lock(mutex_);
-    return final_refusals_;
+    return text_;
   }
 
  private:
+  LogSink previous_;
+  Mutex mutex_;
+  std::string text_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Rank 0 of a group of two, on a thread of its own. The store knows a rank 1, which is whom the
+/// test makes of it.
+class Serving {
+ public:
+  const JobSecret secret = JobSecret::generate();
+  internal::Announcement own;
+
+  Serving() {
+    store_.set("ranks/1", internal::to_text({kPeerNonce, "elsewhere", {"127.0.0.1", 9}}));
+    thread_ = Executor::system().start("rank-0", [this] { serve(); });
+    const TimePoint end = deadline_after(Clock::system().now(), 60s);
+    own = internal::parse_announcement(store_.wait("ranks/0", end)).value();
+  }
+  ~Serving() {
+    interruption_->raise(Error(ErrorCode::kAborted, "the test ends"));
+    thread_->join();
+  }
+  const internal::Endpoint& endpoint() const { return own.endpoint; }
+  PeerHello peer() const { return hello_of(1, kPeerNonce, "job"); }
+  bool has_ended() const { return ended_.is_set(); }
+  /// Waits until rank 1 has said that it has all its connections; what belongs to it then.
+  FileDescriptor arrival() {
+    EXPECT_TRUE(ended_.wait_until(deadline_after(Clock::system().now(), 60s)));
+    if (connections_.by_rank.empty()) return FileDescriptor();
+    EXPECT_FALSE(connections_.by_rank[1].is_local);
+    return std::move(connections_.by_rank[1].socket);
+  }
+  /// Waits until it has given up; why.
+  std::string error() {
+    EXPECT_TRUE(ended_.wait_until(deadline_after(Clock::system().now(), 60s)));
+    return error_;
+  }
+  /// Waits until the log holds these words.
+  bool refuses_with(const std::string& words) {
+    return comes_true([&] { return log.text().find(words) != std::string::npos; });
+  }
+  Log log;
+
+ private:
   void serve() {
-    pollfd stop{stop_event_.get(), POLLIN, 0};
-    while (stop.revents == 0) {
-      acceptor_->serve(stop, deadline_after(Clock::system().now(), 60s), nullptr);
-      MutexLock lock(mutex_);
-      last_refusal_ = acceptor_->last_refusal();
-      changed_.notify_all();
+    try {
+      connections_ = internal::connect_all(0, 2, store_,
+                                           {.way = ConnectOptions::Way::kTcp,
+                                            .timeout = 120s,
+                                            .secret = secret,
+                                            .job_id = "job",
+                                            .interruption = interruption_},
+                                           FileDescriptor());
+    } catch (const Error& error) {
+      error_ = error.message();
     }
+    ended_.set();
   }
 
-  FileDescriptor stop_event_ = internal::make_wake_event();
-  Mutex mutex_;
-  CondVar changed_;
-  std::list<Arrival> arrivals_ TUTTI_GUARDED_BY(mutex_);
-  std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<std::string> final_refusals_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Acceptor> acceptor_;  // the thread's
+  InProcessStore store_;
+  const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
+  internal::Connections connections_;  // the thread's, until it has ended
+  std::string error_;                  // the same
+  Event ended_;
   std::unique_ptr<Thread> thread_;
 };
 
@@ -129,79 +129,84 @@ std::size_t num_descriptors() {
 TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
   const testing::HangWatchdog watchdog("arrival", 60s);
   Serving rank;
-  const auto socket = connect_to(rank.endpoint);
+  const auto socket = connect_to(rank.endpoint());
   Handshake handshake(Handshake::Side::kClient, rank.peer(), rank.secret);
   say(socket, handshake.bytes_to_send());
   while (handshake.peer() == std::nullopt) ASSERT_TRUE(hear(socket, handshake));
-  EXPECT_TRUE(internal::is_rank(*handshake.peer(), 0, kNonce));
-  EXPECT_FALSE(rank.has_arrivals());
-  auto words = handshake.bytes_to_send();  // the proof, and what does not wait for the welcome
+  EXPECT_EQ(handshake.peer()->index, 0);
+  EXPECT_EQ(handshake.peer()->incarnation, rank.own.nonce);
+  EXPECT_FALSE(rank.has_ended());
+  // The proof, and what does not wait for the welcome: that it has all its connections, and the
+  // first byte of its first message.
+  auto words = handshake.bytes_to_send();
+  words.push_back(std::byte{1});
   words.push_back(std::byte{7});
   say(socket, words);
-  const auto arrival = rank.arrival();
-  ASSERT_TRUE(arrival);
-  EXPECT_EQ(arrival->rank, 1);
-  EXPECT_FALSE(arrival->is_local);
+  const FileDescriptor arrival = rank.arrival();
+  ASSERT_TRUE(arrival.is_open()) << rank.error();
   std::array<std::byte, 2> next{};
   std::size_t count = 0;
-  EXPECT_EQ(internal::read_now(arrival->socket, next, count), internal::ByteFlow::kOpen);
+  EXPECT_EQ(internal::read_now(arrival, next, count), internal::ByteFlow::kOpen);
   EXPECT_EQ(count, 1u);
   EXPECT_EQ(next[0], std::byte{7});
   while (handshake.state() == Handshake::State::kRunning) ASSERT_TRUE(hear(socket, handshake));
   EXPECT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  EXPECT_FALSE(rank.has_arrivals());
-  EXPECT_EQ(rank.last_refusal(), "");
+  EXPECT_EQ(rank.log.text(), "");
 }
 
 TEST(Acceptor, G15_S4_06_OtherSecretsJobsVersionsAndGroupsAreRefusedWithTheReason) {
   const testing::HangWatchdog watchdog("refusals", 100s);
-  Serving rank;
   struct Case {
     const char* reason;
-    PeerHello hello;
-    JobSecret secret;
+    std::function<void(PeerHello& hello, JobSecret& secret)> change;
+    bool is_final = false;  // trying again does not help: the rank gives up and says so
   };
-  std::vector<Case> cases{
-      {"does not know this job's secret", rank.peer(), JobSecret::generate()},
-      {"only one side has a job secret", rank.peer(), {}},
-      {"two jobs met", hello_of(1, kPeerNonce, "other job"), rank.secret},
-      {"the versions do not fit", rank.peer(), rank.secret},
-      {"groups of different size met", rank.peer(), rank.secret},
-      {"results would differ in bits", rank.peer(), rank.secret},
-      {"this is another run", hello_of(1, kPeerNonce + 1, "job"), rank.secret},
+  const std::vector<Case> cases{
+      {"does not know this job's secret",
+       [](PeerHello&, JobSecret& secret) { secret = JobSecret::generate(); }},
+      {"only one side has a job secret", [](PeerHello&, JobSecret& secret) { secret = {}; }},
+      {"two jobs met", [](PeerHello& hello, JobSecret&) { hello.job_id = "other job"; }},
+      {"the versions do not fit",
+       [](PeerHello& hello, JobSecret&) {
+         hello.oldest_version = hello.newest_version = kNewestWireVersion + 1;
+       }},
+      {"groups of different size met", [](PeerHello& hello, JobSecret&) { hello.group_size = 3; },
+       true},
+      {"results would differ in bits",
+       [](PeerHello& hello, JobSecret&) { hello.numerics = "other numerics"; }, true},
+      {"this is not the rank 1 that the store has",
+       [](PeerHello& hello, JobSecret&) { ++hello.incarnation; }},
   };
-  cases[3].hello.oldest_version = cases[3].hello.newest_version = kNewestWireVersion + 1;
-  cases[4].hello.group_size = 3;
-  cases[5].hello.numerics = "other numerics";
   for (const Case& each : cases) {
-    const auto socket = connect_to(rank.endpoint);
-    const Handshake handshake = shake_hands(socket, each.hello, each.secret);
+    Serving rank;
+    PeerHello hello = rank.peer();
+    JobSecret secret = rank.secret;
+    each.change(hello, secret);
+    const auto socket = connect_to(rank.endpoint());
+    const Handshake handshake = shake_hands(socket, hello, secret);
     EXPECT_NE(handshake.state(), Handshake::State::kDone) << each.reason;
     // A client that does not know the secret finds that out first, and leaves; here it says
     // something all the same.
     say(socket, std::string(32, '?'));
     EXPECT_TRUE(gets_closed(socket)) << each.reason;
-    EXPECT_TRUE(rank.refuses_with(each.reason)) << each.reason << ": " << rank.last_refusal();
+    EXPECT_TRUE(rank.refuses_with(each.reason)) << each.reason << ": " << rank.log.text();
     EXPECT_NE(handshake.reason().find(each.reason), std::string::npos) << handshake.reason();
+    EXPECT_EQ(rank.has_ended() || each.is_final, each.is_final) << each.reason;
+    if (!each.is_final) continue;
+    EXPECT_NE(rank.error().find(each.reason), std::string::npos) << rank.error();
   }
-  EXPECT_FALSE(rank.has_arrivals());
-  // Whom trying again does not help: the rank's owner is told.
-  const auto final_refusals = rank.final_refusals();
-  ASSERT_EQ(final_refusals.size(), 2u);
-  EXPECT_NE(final_refusals[0].find("groups of different size met"), std::string::npos);
-  EXPECT_NE(final_refusals[1].find("results would differ"), std::string::npos);
 }
 
 TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
   const testing::HangWatchdog watchdog("left", 60s);
   Serving rank;
   {
-    const auto socket = connect_to(rank.endpoint);
+    const auto socket = connect_to(rank.endpoint());
     (void)shake_hands(socket, rank.peer(), JobSecret::generate());
   }
-  EXPECT_TRUE(rank.refuses_with("it died, or has another secret")) << rank.last_refusal();
-  EXPECT_NE(rank.last_refusal().find("127.0.0.1: rank 1 (tutti "), std::string::npos)
-      << rank.last_refusal();
+  EXPECT_TRUE(rank.refuses_with("it died, or has another secret")) << rank.log.text();
+  EXPECT_NE(rank.log.text().find("127.0.0.1: rank 1 (tutti "), std::string::npos)
+      << rank.log.text();
 }
 
 TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
@@ -209,7 +214,7 @@ TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
   Serving rank;
   // What a peer says, word by word.
   std::vector<std::byte> recording;
-  const auto socket = connect_to(rank.endpoint);
+  const auto socket = connect_to(rank.endpoint());
   Handshake handshake(Handshake::Side::kClient, rank.peer(), rank.secret);
   while (handshake.state() == Handshake::State::kRunning) {
     const auto words = handshake.bytes_to_send();
@@ -218,13 +223,12 @@ TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
     ASSERT_TRUE(hear(socket, handshake));
   }
   ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  ASSERT_TRUE(rank.arrival());
-  const auto replay = connect_to(rank.endpoint);
+  const auto replay = connect_to(rank.endpoint());
   say(replay, recording);
   EXPECT_TRUE(gets_closed(replay));
-  EXPECT_TRUE(rank.refuses_with("does not know this job's secret")) << rank.last_refusal();
+  EXPECT_TRUE(rank.refuses_with("does not know this job's secret")) << rank.log.text();
   // The rank's own words, told back to it.
-  const auto mirror = connect_to(rank.endpoint);
+  const auto mirror = connect_to(rank.endpoint());
   PeerHello own = rank.peer();
   own.has_secret = true;
   say(mirror, encode(own));
@@ -235,7 +239,7 @@ TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
   }));
   say(mirror, std::span(heard).last(32));
   EXPECT_TRUE(gets_closed(mirror));
-  EXPECT_FALSE(rank.has_arrivals());
+  EXPECT_FALSE(rank.has_ended());
 }
 
 TEST(Acceptor, G15_StrangersAndSilentAndSlowOnesAreShownOut) {
@@ -250,16 +254,15 @@ TEST(Acceptor, G15_StrangersAndSilentAndSlowOnesAreShownOut) {
                                        "\x93tutti"};
   std::list<FileDescriptor> crowd;
   for (std::size_t i = 0; i < 400; ++i) {
-    crowd.push_back(connect_to(rank.endpoint));
+    crowd.push_back(connect_to(rank.endpoint()));
     say(crowd.back(), words[i % words.size()]);
   }
   // A peer comes in all the same.
-  const auto socket = connect_to(rank.endpoint);
+  const auto socket = connect_to(rank.endpoint());
   const Handshake handshake = shake_hands(socket, rank.peer(), rank.secret);
   ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  EXPECT_TRUE(rank.arrival());
   // One says its hello so slowly that it would take 25 s.
-  const auto slow = connect_to(rank.endpoint);
+  const auto slow = connect_to(rank.endpoint());
   const auto hello = encode(rank.peer());
   int turns = 0;
   bool is_slow_one_gone = false;
@@ -274,14 +277,14 @@ TEST(Acceptor, G15_StrangersAndSilentAndSlowOnesAreShownOut) {
   })) << crowd.size();
   RecordProperty("milliseconds",
                  static_cast<int>(1e3 * seconds_between(begin, Clock::system().now())));
-  EXPECT_TRUE(comes_true([&] { return num_descriptors() <= before + 2; })) << num_descriptors();
+  EXPECT_TRUE(comes_true([&] { return num_descriptors() <= before + 3; })) << num_descriptors();
 }
 
 TEST(Acceptor, TheOldestOfTooManyGoFirst) {
   const testing::HangWatchdog watchdog("too many", 60s);
   Serving rank;
   std::vector<FileDescriptor> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(connect_to(rank.endpoint));
+  for (int i = 0; i < 300; ++i) silent.push_back(connect_to(rank.endpoint()));
   EXPECT_TRUE(comes_true([&] { return is_closed(silent[43]); }));
   EXPECT_TRUE(is_closed(silent.front()));
 }
@@ -291,10 +294,9 @@ TEST(Acceptor, PeersThatProveThemselvesDoNotCountAgainstTheirAddress) {
   const testing::HangWatchdog watchdog("many peers", 100s);
   Serving rank;
   for (int i = 0; i < 700; ++i) {
-    const auto socket = connect_to(rank.endpoint);
+    const auto socket = connect_to(rank.endpoint());
     const Handshake handshake = shake_hands(socket, rank.peer(), rank.secret);
     ASSERT_EQ(handshake.state(), Handshake::State::kDone) << i << ": " << handshake.reason();
-    ASSERT_TRUE(rank.arrival()) << i;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
@@ -84,18 +85,23 @@ INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
                                                                                      : "any";
                          });
 
-/// One who is stopped keeps its connections open.
-TEST(Interruption, NobodyWaitsForMemoryThatIsNotSent) {
-  const testing::HangWatchdog watchdog("no segment", 120s);
+/// One who is stopped keeps its connections open, and never says that it has all of its own.
+TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
+  const testing::HangWatchdog watchdog("silent", 120s);
   InProcessStore store;
-  const ConnectOptions options{.way = ConnectOptions::Way::kSharedMemory, .timeout = 60s};
-  internal::Connections silent;
-  const auto peer = Executor::system().start(
-      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options, true); });
+  store.set("ranks/1", internal::to_text({815, "elsewhere", {"127.0.0.1", 9}}));
+  internal::FileDescriptor socket;
+  const auto peer = Executor::system().start("rank-1", [&] {
+    const auto zero = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
+    socket = acceptor_visitor::connect_to(zero.endpoint);
+    const auto handshake =
+        acceptor_visitor::shake_hands(socket, acceptor_visitor::hello_of(1, 815), {});
+    EXPECT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
+  });
   expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
     (void)connect_ranks(
         0, 2, store,
-        {.way = ConnectOptions::Way::kSharedMemory, .timeout = 60s, .interruption = interruption});
+        {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
   });
   peer->join();
 }
@@ -103,14 +109,9 @@ TEST(Interruption, NobodyWaitsForMemoryThatIsNotSent) {
 TEST(Interruption, SaysItsReasonAgainAndAgain) {
   Interruption interruption;
   interruption.check();
-  pollfd nothing{-1, 0, 0};
-  EXPECT_EQ(internal::poll_unless_interrupted(nothing, after(1ms), &interruption), 0);
   interruption.raise(kReason);
   for (int i = 0; i < 2; ++i) {
     expect_error(ErrorCode::kUnavailable, {"worker 1"}, [&] { interruption.check(); });
-    expect_error(ErrorCode::kUnavailable, {"worker 1"}, [&] {
-      (void)internal::poll_unless_interrupted(nothing, after(60s), &interruption);
-    });
   }
 }
 

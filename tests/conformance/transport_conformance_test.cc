@@ -37,20 +37,6 @@ struct ShmGroups {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, TransportSuite, ShmGroups);
 
-// Messages that are larger than the ring's room by far, and rings whose ends meet often.
-struct SmallRingGroups {
-  static Group make(int size) {
-    InProcessStore store;
-    Group group(static_cast<std::size_t>(size));
-    run_threads(size, [&](int rank) {
-      group[static_cast<std::size_t>(rank)] =
-          connect_by_memory(rank, size, store, {.ring_bytes = 4096, .place_bytes = 0});
-    });
-    return group;
-  }
-};
-INSTANTIATE_TYPED_TEST_SUITE_P(ShmWithSmallRings, TransportSuite, SmallRingGroups);
-
 // Even ranks are on one machine, as far as they can tell, and odd ones on another.
 class TwoMachines final : public KeyValueStore {
  public:

@@ -1,17 +1,20 @@
 // Fuzzes what ranks read from each other and from the store: a value, a message or an Error.
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/net/mailbox.h"
+#include "tutti/cluster/net/connection.h"
 #include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace {
 
@@ -30,39 +33,37 @@ void check(std::span<const std::byte> data, const Decode& decode) {
   }
 }
 
-/// Gives its bytes a few at a time, and takes all that is written.
-class Pieces final : public ByteStream {
- public:
-  Pieces(Bytes bytes, std::size_t most)
-      : ByteStream("tcp: rank 1 (fuzz)"), bytes_(std::move(bytes)), most_(most) {}
-  std::size_t read(std::span<const iovec> places) override {
-    std::size_t left = std::min(most_, bytes_.size() - at_), count = 0;
-    for (const iovec& place : places) {
-      const std::size_t n = std::min(left, place.iov_len);
-      if (n > 0) std::memcpy(place.iov_base, bytes_.data() + at_, n);
-      at_ += n;
-      left -= n;
-      count += n;
-    }
-    return count;
+/// A connection as between hosts, and the other end of its socket.
+struct Wire {
+  explicit Wire(std::size_t bytes_kept) : kept(bytes_kept) {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) != 0) std::abort();
+    far = FileDescriptor(ends[1]);
+    connection.emplace(FileDescriptor(ends[0]), "tcp: rank 1 (fuzz)", false, kept);
   }
-  std::optional<std::size_t> write(std::span<const iovec> parts) override {
+  /// Reads them as they come, `most` at a time, until its messages cannot be read.
+  void read(std::span<const std::byte> bytes, std::size_t most) {
+    while (!bytes.empty() && connection->is_open()) {
+      const auto piece = bytes.first(std::min(most, bytes.size()));
+      if (!send_whole(far, piece)) std::abort();
+      bytes = bytes.subspan(piece.size());
+      const Connection::News news = connection->move();
+      if (news.failure) connection->fail(*news.failure);
+      if (news.abort) connection->fail(*news.abort);
+    }
+  }
+  /// What it has sent.
+  Bytes sent() {
+    Bytes bytes(std::size_t{1} << 17);
     std::size_t count = 0;
-    for (const iovec& part : parts) {
-      const auto* const first = static_cast<const std::byte*>(part.iov_base);
-      bytes_.insert(bytes_.end(), first, first + part.iov_len);
-      count += part.iov_len;
-    }
-    return count;
+    if (read_now(far, bytes, count) != ByteFlow::kOpen) std::abort();
+    bytes.resize(count);
+    return bytes;
   }
-  void watch(std::vector<pollfd>&, bool) const override {}
-  void close() noexcept override {}
-  const Bytes& bytes() const { return bytes_; }
 
- private:
-  Bytes bytes_;
-  const std::size_t most_;
-  std::size_t at_ = 0;
+  KeptBytes kept;
+  FileDescriptor far;
+  std::optional<Connection> connection;
 };
 
 struct Receiver {
@@ -78,32 +79,20 @@ struct Receiver {
   std::shared_ptr<Incoming> incoming = std::make_shared<Incoming>();
 };
 
-/// Until the stream is empty or its messages cannot be read.
-void read_all(Inbox& inbox) {
-  for (;;) {
-    const Inbox::News news = inbox.read();
-    if (news.failure) inbox.fail(*news.failure);
-    if (news.abort) inbox.fail(*news.abort);
-    if (news.failure || news.abort || !news.moved) return;
-  }
-}
-
 /// Any bytes: some of their messages have receivers, some are kept, up to a limit.
 void read_stream(std::span<const std::byte> bytes, std::size_t most) {
-  KeptBytes kept(std::size_t{1} << 16);
-  Pieces stream(Bytes(bytes.begin(), bytes.end()), most);
-  Inbox inbox(stream, kept);
+  Wire wire(std::size_t{1} << 16);
   std::array<Receiver, 3> receivers{Receiver(0, 0, 0), Receiver(7, 0, 16), Receiver(7, 8, 100)};
-  for (const Receiver& each : receivers) inbox.post(each.incoming);
-  read_all(inbox);
+  for (const Receiver& each : receivers) wire.connection->receive(each.incoming);
+  wire.read(bytes, most);
   Receiver late(1, 0, 16);
-  inbox.post(late.incoming);
-  inbox.cancel(late.incoming);
-  inbox.fail(tutti::Error(tutti::ErrorCode::kAborted, "the end"));
+  wire.connection->receive(late.incoming);
+  wire.connection->cancel(late.incoming);
+  wire.connection->fail(tutti::Error(tutti::ErrorCode::kAborted, "the end"));
   for (const Receiver& each : receivers) {
     if (!each.incoming->has_ended()) std::abort();
   }
-  if (kept.now != 0) std::abort();  // what was dropped counts no more
+  if (wire.kept.now != 0) std::abort();  // what was dropped counts no more
 }
 
 /// Two messages of which one bit is changed under way, or none: what arrives is what was sent.
@@ -115,24 +104,21 @@ void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   const auto words = bytes.subspan(3);
   const std::size_t head_bytes = std::min(words.size(), number(3));
   const auto head = words.first(head_bytes), body = words.subspan(head_bytes);
-  Pieces wire({}, most);
-  Outbox outbox(wire);
+  Wire sending(0);
   for (const std::uint64_t tag : {std::uint64_t{1}, std::uint64_t{2}}) {
     const FrameHeader header{FrameHeader::Kind::kMessage, static_cast<std::uint16_t>(head_bytes),
                              tag, body.size()};
-    if (!outbox.push(std::make_shared<Outgoing>(header, head, body))) std::abort();
+    if (!sending.connection->send(std::make_shared<Outgoing>(header, head, body))) std::abort();
   }
-  Bytes on_the_wire = wire.bytes();
+  Bytes on_the_wire = sending.sent();
   const std::size_t changed = place % on_the_wire.size();
   if (is_changed) on_the_wire[changed] ^= std::byte{1} << (number(4) % 8);
-  Pieces arriving(on_the_wire, most);
-  KeptBytes kept(std::size_t{1} << 20);
-  Inbox inbox(arriving, kept);
+  Wire arriving(std::size_t{1} << 20);
   std::array<Receiver, 2> receivers{Receiver(1, head.size(), body.size()),
                                     Receiver(2, head.size(), body.size())};
-  inbox.post(receivers[0].incoming);  // the other message is kept
-  read_all(inbox);
-  inbox.post(receivers[1].incoming);
+  arriving.connection->receive(receivers[0].incoming);  // the other message is kept
+  arriving.read(on_the_wire, most);
+  arriving.connection->receive(receivers[1].incoming);
   const std::size_t hit = changed < on_the_wire.size() / 2 ? 0 : 1;
   for (std::size_t i = 0; i < 2; ++i) {
     const bool has_to_arrive = !is_changed || i < hit;

@@ -1,7 +1,8 @@
-// Messages between ranks: their frames, what comes from one stream of bytes, and what waits to be
-// written to it.
+// The connection to one peer: messages in frames, and how each finds its receiver.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <sys/uio.h>
 
 #include <array>
 #include <atomic>
@@ -16,10 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/byte_stream.h"
+#include "tutti/cluster/net/descriptor.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"
+#include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
 
@@ -47,13 +49,8 @@ std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header);
 /// limits. The connection cannot be used any more.
 FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
-std::array<std::byte, kFrameChecksumBytes> encode_checksum(std::uint32_t crc);
-std::uint32_t decode_checksum(std::span<const std::byte, kFrameChecksumBytes> bytes);
-
-/// A send or receive: what its Work waits for. Belongs to an Inbox or Outbox, whose mutex guards
-/// all but the end.
+/// A send or receive: what its Work waits for. The connection's mutex guards all but the end.
 struct Operation {
-  virtual ~Operation() = default;
   std::uint64_t tag = 0;
   std::size_t body_bytes = 0;
 
@@ -81,15 +78,13 @@ struct Incoming final : Operation {
 struct Outgoing final : Operation {
   Outgoing(const FrameHeader& header, std::span<const std::byte> head,
            std::span<const std::byte> body);
-  std::size_t num_bytes() const { return front_bytes + body.size() + checksum_bytes; }
   /// The caller's memory is not needed after this.
   void own_body();
 
   std::array<std::byte, kFrameHeaderBytes + kLongestHead> front{};
   std::size_t front_bytes = 0;
   std::span<const std::byte> body;
-  std::size_t checksum_bytes = 0;  // behind the body
-  std::uint32_t crc = 0;           // of the head and the first `num_checked` bytes of the body
+  std::uint32_t crc = 0;  // of the head and the first `num_checked` bytes of the body
   std::size_t num_checked = 0;
   std::size_t written = 0;
   std::vector<std::byte> owned;
@@ -104,37 +99,68 @@ struct KeptBytes {
   std::atomic<std::size_t> now{0};
 };
 
-/// Memory for such a message; the last block of middle size is used again, for fresh pages cost
-/// more than the bytes that they hold. One thread at a time.
-class KeptBlocks {
+/// One peer, both directions: over TCP between hosts, over a UNIX-domain socket within one, where
+/// no byte is damaged on the way and messages have no checksum. Nothing here waits. A connection
+/// that breaks, falls silent or brings what is no message stays broken. Threads: any.
+class Connection {
  public:
-  std::unique_ptr<std::byte[]> take(std::size_t bytes);
-  void give_back(std::unique_ptr<std::byte[]> block, std::size_t bytes);
+  /// `socket` is connected; `is_local`: to a process of this host. `peer`: how errors name the
+  /// other side, "tcp: rank 2 (10.0.0.3:4711)".
+  Connection(FileDescriptor socket, std::string peer, bool is_local, KeptBytes& kept);
+  ~Connection() { close(); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
- private:
-  std::unique_ptr<std::byte[]> spare_;
-  std::size_t spare_bytes_ = 0;
-};
+  const std::string& peer() const { return peer_; }
+  /// Whether something may still be read.
+  bool is_open() const { return is_open_.load(); }
 
-/// Threads: any.
-class Inbox {
- public:
-  Inbox(ByteStream& stream, KeptBytes& kept);
+  /// Writes what the system takes at once. True: it was alone and has ended, so nobody else has to
+  /// be told.
+  bool send(const std::shared_ptr<Outgoing>& message);
+  /// Its message may be there already.
+  void receive(const std::shared_ptr<Incoming>& receiver);
+  /// Their memory is not touched afterwards. Of a message that has begun the rest is copied, for a
+  /// frame cannot be left half written.
+  void cancel(const std::shared_ptr<Outgoing>& message);
+  void cancel(const std::shared_ptr<Incoming>& receiver);
 
   struct News {
-    bool moved = false;            // something was read
+    bool moved = false;            // something was read or written
     std::optional<Error> failure;  // the connection has ended; nothing will be read any more
     std::optional<Error> abort;    // the peer has aborted the group
   };
-  /// Reads what is there, a few MiB at most: bodies straight into the memory of their receiver.
-  News read();
-  /// Its message may be there already.
-  void post(const std::shared_ptr<Incoming>& receiver);
-  /// Its memory is not touched afterwards.
-  void cancel(const std::shared_ptr<Incoming>& receiver);
-  /// Ends who waits, and who comes later and finds no message, with `reason`. kAborted replaces
-  /// other reasons, and drops the messages.
+  /// Writes what there is room for and reads what is there, a few MiB at most: bodies straight into
+  /// the memory of their receiver.
+  News move();
+  /// Writes; returns whether that was anything.
+  bool flush();
+  /// Whether flush() has something to do.
+  bool has_bytes() const { return has_bytes_.load(); }
+  /// What poll() has to look at so that a sleeping thread wakes when bytes come, or room for those
+  /// that wait.
+  pollfd watched() const;
+
+  /// Called about once a second while a thread waits: notices that the machine or the link has
+  /// fallen silent, so that move() fails: for 7 s with something that is not acknowledged (with
+  /// nothing under way keep-alive notices it, in 5 s). A peer that does not read is not silent.
+  /// Within the host: that the process has ended while a child of it keeps the socket open. One
+  /// thread at a time.
+  void check_silence(TimePoint now);
+  /// Whether the peer's system may lack some of what was written, which closing would lose.
+  bool has_unsent() const;
+
+  /// Ends what is under way, and what comes later and finds no message, with `reason`. kAborted
+  /// replaces other reasons, and drops the messages.
   void fail(const Error& reason);
+  /// The same with kAborted, and tells the peer why; flush() does the rest.
+  void abort(const Error& reason);
+  /// The peer's end comes behind what was written.
+  void close() noexcept;
+  /// The same at once: what was written may be lost.
+  void reset() noexcept;
+
+  TransportStats stats() const { return {messages_.load(), bytes_.load()}; }
 
  private:
   /// A message of which the header and the head were read.
@@ -142,14 +168,19 @@ class Inbox {
     FrameHeader header;
     std::array<std::byte, kLongestHead> head{};
     std::shared_ptr<Incoming> receiver;  // may come later
-    std::unique_ptr<std::byte[]> kept;   // the body, where there is no receiver
+    BufferRef kept;                      // the body, where there is no receiver
     std::byte* target = nullptr;         // of the body; null: it is dropped
     std::size_t arrived = 0;             // of the body
     std::uint32_t crc = 0;               // of the head and what has arrived
     bool has_body() const { return arrived == header.body_bytes; }
   };
-  using Messages = std::list<std::shared_ptr<Message>>;
 
+  // connection.cc
+  std::size_t read_socket(std::span<const iovec> places);
+  void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
+
+  // connection_receive.cc
+  void read(News& news) TUTTI_REQUIRES(mutex_);
   std::size_t read_bytes(std::size_t& wanted) TUTTI_REQUIRES(mutex_);
   void take_staged(News& news) TUTTI_REQUIRES(mutex_);
   std::size_t take_front(std::size_t at) TUTTI_REQUIRES(mutex_);
@@ -161,57 +192,37 @@ class Inbox {
   void end_receiver(Message& message) TUTTI_REQUIRES(mutex_);
   void release_body(Message& message) TUTTI_REQUIRES(mutex_);
 
+  // connection_send.cc
+  bool flush_locked() TUTTI_REQUIRES(mutex_);
+  void queue(const std::shared_ptr<Outgoing>& message) TUTTI_REQUIRES(mutex_);
+  bool write_rest(Outgoing& message) TUTTI_REQUIRES(mutex_);
+  std::size_t num_bytes(const Outgoing& message) const;
+
   static constexpr std::size_t kStagedBytes = 16384;
 
-  ByteStream& stream_;
+  const FileDescriptor socket_;
+  const std::string peer_;
+  const bool is_local_;
+  const FileDescriptor process_;  // the peer's, where it is local
   KeptBytes& kept_;
-  const bool has_checksums_;
-  Mutex mutex_;
-  std::list<std::shared_ptr<Incoming>> receivers_ TUTTI_GUARDED_BY(mutex_);
-  Messages messages_ TUTTI_GUARDED_BY(mutex_);  // without receiver
-  std::shared_ptr<Message> reading_ TUTTI_GUARDED_BY(mutex_);
-  KeptBlocks blocks_ TUTTI_GUARDED_BY(mutex_);
-  std::array<std::byte, kStagedBytes> staged_ TUTTI_GUARDED_BY(mutex_);
-  std::size_t num_staged_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
-};
-
-/// Threads: any.
-class Outbox {
- public:
-  explicit Outbox(ByteStream& stream) : stream_(stream), has_checksums_(!stream.is_memory()) {}
-
-  /// Writes what the stream takes at once. True: it was alone and has ended, so nobody else has to
-  /// be told.
-  bool push(const std::shared_ptr<Outgoing>& message);
-  /// Writes what the stream takes; returns whether that was anything.
-  bool flush();
-  /// Whether flush() has something to do.
-  bool has_bytes() const { return has_bytes_.load(); }
-  /// Not begun: removed. Begun: its rest is copied, for a frame cannot be left half written.
-  void cancel(const std::shared_ptr<Outgoing>& message);
-  /// Ends what is queued, and what comes later, with `reason`; kAborted replaces other reasons.
-  void fail(const Error& reason);
-  /// fail(), and tells the peer why.
-  void abort(const Error& reason);
-  TransportStats stats() const { return {messages_.load(), bytes_.load()}; }
-
- private:
-  bool flush_locked() TUTTI_REQUIRES(mutex_);
-  void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
-  void prepare(Outgoing& message) const;
-  std::optional<std::size_t> write_rest(Outgoing& message) TUTTI_REQUIRES(mutex_);
-  void note_bytes() TUTTI_REQUIRES(mutex_) { has_bytes_ = !queue_.empty() && !is_broken_; }
-
-  ByteStream& stream_;
-  const bool has_checksums_;
-  Mutex mutex_;
-  std::deque<std::shared_ptr<Outgoing>> queue_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
-  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> is_open_{true};
+  std::atomic<bool> is_silent_{false};
   std::atomic<bool> has_bytes_{false};
   std::atomic<std::uint64_t> messages_{0};
   std::atomic<std::uint64_t> bytes_{0};
+  // Of the thread that looks for silence.
+  std::uint64_t acked_ = 0;
+  TimePoint checked_at_, stuck_since_;
+
+  Mutex mutex_;
+  std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<Incoming>> receivers_ TUTTI_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<Message>> messages_kept_ TUTTI_GUARDED_BY(mutex_);  // no receiver
+  std::shared_ptr<Message> reading_ TUTTI_GUARDED_BY(mutex_);
+  std::array<std::byte, kStagedBytes> staged_ TUTTI_GUARDED_BY(mutex_);
+  std::size_t num_staged_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<Outgoing>> queue_ TUTTI_GUARDED_BY(mutex_);
+  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;  // for writing
 };
 
 }  // namespace tutti::internal
