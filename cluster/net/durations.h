@@ -28,6 +28,7 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 // Watching the members of a job: HealthOptions says more.
 
+/// How often a member says that it lives.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 /// A member without a heartbeat, one that does not acknowledge the step to stop at, and a peer that
 /// does not answer a handshake: that takes milliseconds, packets lost in a row delay it by a

@@ -10,6 +10,7 @@ namespace tutti {
 /// Uniform in [low, high). Element i depends on the key and i alone. A floating dtype.
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low = 0.0, double high = 1.0,
                       DType dtype = DType::kFloat32, Device device = current_device());
+/// Normal with this mean and standard deviation, keyed in the same way.
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
                      double stddev = 1.0, DType dtype = DType::kFloat32,
                      Device device = current_device());
