@@ -71,7 +71,8 @@ class Site:
             return f"{about}\n\n## Files of {path.relative_to(ROOT)}\n\n" + self.rewrite(listing, path, path) + "\n"
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".md":
-            return self.rewrite(text, path.parent, path)
+            head = "---\nhide: [navigation]\n---\n" if path == ROOT / "README.md" else ""
+            return head + self.rewrite(text, path.parent, path)
         language = LANGUAGES.get(path.suffix, "cmake" if path.name == "CMakeLists.txt" else "")
         return f"# {path.relative_to(ROOT)}\n\n````{language}\n{text}````\n"
 
@@ -90,7 +91,7 @@ class Site:
 
         parts = FENCED.split(text)
         def name(match):
-            target = self.renderer.target(match.group(1))
+            target = self.renderer.names.target(match.group(1))
             return match.group(0) if target is None else f"[{match.group(0)}]({os.path.relpath('reference', here)}/{target})"
 
         parts[::2] = [NAME.sub(name, LINK.sub(link, part)) for part in parts[::2]]
@@ -119,6 +120,8 @@ def main():
         if text:
             (reference / (page["name"] + ".md")).write_text(text, encoding="utf-8")
             listing.append(page)
+    for item in renderer.silent:
+        print(f"{item.header}:{item.line}: {item.name} is public, and no comment says what it is for")
     (reference / "all_names.md").write_text(renderer.index(), encoding="utf-8")
     (reference / "flags.md").write_text(flags.page(sys.argv[2]), encoding="utf-8")
     (reference / "index.md").write_text(overview(listing), encoding="utf-8")
@@ -136,6 +139,8 @@ def main():
         return result.returncode
     (site / "404.html").unlink()  # for servers: its links begin with a slash
     prepare_search(site / "search")
+    if renderer.silent:
+        return 1
     print(f"reference: {sum(len(each) for each in renderer.items.values())} declarations, {site}/index.html")
     return 0
 

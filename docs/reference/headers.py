@@ -23,7 +23,7 @@ XML_PROGRAMLISTING = NO
 EXTRACT_ALL = YES
 WARNINGS = NO
 QUIET = YES
-PREDEFINED = __cplusplus=202002 TUTTI_GUARDED_BY(x)= TUTTI_REQUIRES(...)=
+PREDEFINED = __cplusplus=202002 TUTTI_GUARDED_BY(x)= TUTTI_REQUIRES(...)= TUTTI_THREAD_ANNOTATION(x)=
 MACRO_EXPANSION = YES
 EXPAND_ONLY_PREDEF = YES
 """
@@ -76,6 +76,8 @@ class Source:
 
     def declaration(self, number, kind):
         """(the text up to its body or semicolon, the line where that is)"""
+        if kind == "define":
+            return re.match(r"#define \w+(\([^)]*\))?", self.line(number)).group(0), number
         if kind == "enum":
             last = next(n for n in range(number, len(self.lines) + 1) if "}" in self.line(n))
             return dedent("\n".join(self.lines[number - 1 : last])).rstrip(";"), last
@@ -201,7 +203,7 @@ def read():
     result = {header: [] for header in headers}
     seen = set()
     for item in sorted(items, key=lambda item: item.line):
-        if (item.header, item.line, item.name) not in seen:
+        if (item.header, item.line, item.name) not in seen and "<" not in item.name:
             seen.add((item.header, item.line, item.name))
             result[item.header].append(item)
     return result
@@ -209,9 +211,10 @@ def read():
 
 def file_items(reader, refid):
     node = xml.etree.ElementTree.parse(reader.folder / f"{refid}.xml").getroot().find("compounddef")
-    outside = [each for each in node.findall("sectiondef/memberdef")
-               if "::" not in text_of(each.find("qualifiedname")) and each.get("kind") in ("enum", "function", "typedef")]
-    items = [reader.member(each) for each in outside]
+    outside = [each for each in node.findall("sectiondef/memberdef") if "::" not in text_of(each.find("qualifiedname"))]
+    items = [reader.member(each) for each in outside if each.get("kind") in ("enum", "function", "typedef")]
+    macros = [reader.member(each) for each in outside if each.get("kind") == "define"]
+    items += [each for each in macros if each.comment]
     for each in node.findall("innerclass"):
         if "::" not in text_of(each):
             items += reader.compound(each.get("refid"))

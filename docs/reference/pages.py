@@ -3,16 +3,12 @@
 import fnmatch
 import re
 
-import pygments
-import pygments.formatters
-import pygments.lexers
 import yaml
 
 import headers
+import names
 
 CLASSES = ("class", "struct", "union")
-# Words of prose that are names of classes, too: linked only as code.
-PLAIN_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
 
 
 def read_pages():
@@ -37,81 +33,17 @@ class Renderer:
         self.pages = read_pages()
         self.items = headers.read()
         self.by_name = {each.name: each for every in self.items.values() for each in every}
-        self.links = {}  # name: (page, anchor)
+        self.names = names.Names()
         for header, items in self.items.items():
             page = page_of(self.pages, header)["name"]
             for item in items:
                 for each in [item, *(m for m in item.members if m.kind in (*CLASSES, "enum"))]:
-                    self.links.setdefault(each.name, (page, anchor(each)))
-                    self.links.setdefault(each.short, (page, anchor(each)))
+                    self.names.add(each, page, anchor(each))
         _, subjects, _, _ = headers.public_headers_test.read_lists(headers.ROOT)
         subjects.sort(key=lambda each: each != headers.public_headers_test.MAIN)
         self.subjects = {each: headers.public_headers_test.reach(headers.ROOT, [each]) for each in subjects}
-        self.undocumented = []
-
-    def href(self, name, page):
-        target = self.links.get(name) or self.links.get(name.removeprefix("tutti::"))
-        return None if target is None else ("" if target[0] == page else target[0] + ".html") + "#" + target[1]
-
-    def target(self, name):
-        """page.md#anchor for a name that stands as code in a guide: of a type, or name() of a function."""
-        plain = name.removesuffix("()")
-        if plain == name and not name.rpartition("::")[2][:1].isupper():
-            return None
-        page, place = self.links.get(plain) or self.links.get(plain.rpartition("::")[0]) or (None, None)
-        return f"{page}.md#{place}" if page else None
-
-    # Text
-
-    def code(self, text, page, own=""):
-        """A block of C++ in which the library's types are links."""
-        body = pygments.highlight(text, pygments.lexers.CppLexer(), pygments.formatters.HtmlFormatter(nowrap=True))
-
-        def link(match):
-            target = self.href(match.group(2), page)
-            if target is None or match.group(2) == own or not match.group(2)[0].isupper():
-                return match.group(0)
-            return f'{match.group(1)}<a href="{target}">{match.group(2)}</a></span>'
-
-        body = re.sub(r'(<span class="(?:n|nc|nf|nl)">)(\w+)</span>', link, body)
-        return f'<div class="highlight declaration"><pre><code>{body.rstrip()}</code></pre></div>\n'
-
-    def prose(self, text, page, own=""):
-        """A comment as Markdown: what is no code is escaped, names are links."""
-        parts = re.split(r"(`[^`]*`)", text)
-        for i, part in enumerate(parts):
-            if i % 2 == 0:
-                part = re.sub(r"<", "&lt;", part)
-                part = re.sub(r"(?<![*\w])\*(?![*\w])|(?<=\w)\*(?=\w)", r"\\*", part)
-                part = re.sub(r"(?<![\w/])_(?=\w)", r"\\_", part)
-                parts[i] = re.sub(r"\b(?:\w+::)*([A-Za-z_]\w+)(\(\))?(?![\w/(])",
-                                  lambda m: self.link_word(m, page, own), part)
-        return re.sub(r"(?m)(?<=[^\n])\n(?=[*-] )", "\n\n", "".join(parts))
-
-    def link_word(self, match, page, own):
-        word, called = match.group(1), match.group(2)
-        if word == own or (not called and "::" not in match.group(0) and PLAIN_WORD.fullmatch(word)) or (
-                not called and "::" not in match.group(0) and not word[0].isupper()):
-            return match.group(0)
-        full = match.group(0).removesuffix("()")
-        owner = full.rpartition("::")[0]
-        target = self.href(full, page) or self.href(owner if owner and owner[0].isupper() else word, page)
-        if target is None:
-            return match.group(0)
-        return f"[{match.group(0)}]({target.replace('.html#', '.md#')})"
-
-    def summary(self, item, page):
-        """The first sentence, or its part before a colon or semicolon."""
-        text = re.sub(r"\s+", " ", item.comment)
-        for match in re.finditer(r"[.:;](?= |$)", text):
-            part = text[: match.start()]
-            if len(part) > 20 and all(part.count(a) == part.count(b) for a, b in ("()", "[]", "``")) \
-                    and not part.endswith((" ..", "e.g", "i.e")):
-                text = part
-                break
-        return self.prose(re.sub(r"(?<!\.)\.$", "", text), page, item.short).replace("|", "\\|")
-
-    # Declarations
+        self.silent = []  # declarations that no comment speaks of
+        self.leaders = {}  # name: the declaration whose comment speaks of it, too
 
     def field_table(self, item, page):
         rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
@@ -121,10 +53,8 @@ class Renderer:
             if not text:
                 text = meanings.get(field.short, "")
             else:
-                text = self.prose(text, page["name"], item.short)
-            if not text:
-                self.undocumented.append(field)
-            target = self.href(re.sub(r"^std::optional<(.*)>$", r"\1", field.type), page["name"])
+                text = self.names.prose(text, page["name"], item.short)
+            target = self.names.href(re.sub(r"^std::optional<(.*)>$", r"\1", field.type), page["name"])
             kind = f"`{field.type}`".replace("|", "\\|")
             if target:
                 kind = f"[{kind}]({target.replace('.html#', '.md#')})"
@@ -139,14 +69,12 @@ class Renderer:
 
         def flush():
             if group:
-                text = "\n".join(each.declaration + ";" for each in group)
+                text = "\n".join(map(terminated, group))
                 out.extend(f'<span id="{anchor(each)}"></span>\n' for each in group if each.kind == "enum")
-                out.append(self.code(text, page["name"], item.short))
+                out.append(self.names.code(text, page["name"], item.short))
                 comment = "\n".join(each.comment for each in group if each.comment)
                 if comment:
-                    out.append('<div class="about" markdown>\n' + self.prose(comment, page["name"], item.short) + "\n</div>\n")
-                elif not all(is_plain(each) for each in group):
-                    self.undocumented += [each for each in group if not is_plain(each)]
+                    out.append('<div class="about" markdown>\n' + self.names.prose(comment, page["name"], item.short) + "\n</div>\n")
             group.clear()
 
         overrides = []
@@ -174,11 +102,10 @@ class Renderer:
         name = item.name
         out = [f"{'#' * level} {name} {{#{anchor(item)}}}\n\n"]
         head = re.sub(r"\s+", " ", item.declaration.removeprefix("typedef "))
-        out.append(self.code(head if len(head) < 90 else item.declaration, page["name"], item.short) + "\n")
+        if head != f"{item.kind} {item.short}":
+            out.append(self.names.code(head if len(head) < 90 else item.declaration, page["name"], item.short) + "\n")
         if item.comment:
-            out.append(self.prose(item.comment, page["name"], item.short) + "\n\n")
-        elif not item.short.endswith("Options"):
-            self.undocumented.append(item)
+            out.append(self.names.prose(item.comment, page["name"], item.short) + "\n\n")
         options = self.options_of(item)
         if item.fields() and not self.has_function_pointers(item):
             out.append(self.field_table(item, page))
@@ -226,28 +153,30 @@ class Renderer:
         rows, sections, subject = [], [], ""
         for group in self.groups([item for item in items if is_shown(item)]):
             first = group[0]
-            names = list(dict.fromkeys(each.name for each in group))
+            self.leaders.update((each.name, first) for each in group)
             links = ", ".join(f"[`{each.name}`](#{anchor(each)})" for each in unique(group))
             if self.subject(first.header) != subject:
                 subject = self.subject(first.header)
-                rows.append(f"\n`#include \"tutti/{subject}\"`\n\n| name | what |\n|---|---|")
-            rows.append(f"| {links} | {self.summary(first, page['name'])} |")
+                end = "\n</div>\n" if rows else ""
+                rows.append(f'{end}\n`#include "tutti/{subject}"`\n\n<div class="names" markdown>\n\n| name | what |\n|---|---|')
+            summary = self.names.summary(first, page["name"])
+            rows.append(f"| {links} | {summary} |")
+            if not summary:
+                self.silent += group
             if first.kind in CLASSES:
                 sections.append(self.type_section(first, page, 3))
                 continue
             spans = "".join(f'<span id="{anchor(each)}"></span>' for each in unique(group)[1:])
-            title = ", ".join(names)
+            title = ", ".join(each.name for each in unique(group))
             sections.append(f"### {title} {{#{anchor(first)}}}\n\n{spans}\n\n")
-            sections.append(self.code("\n".join(each.declaration + ";" for each in group), page["name"]) + "\n")
+            sections.append(self.names.code("\n".join(map(terminated, group)), page["name"]) + "\n")
             comment = "\n\n".join(each.comment for each in group if each.comment)
             if comment:
-                sections.append(self.prose(comment, page["name"]) + "\n\n")
-            else:
-                self.undocumented += group
+                sections.append(self.names.prose(comment, page["name"]) + "\n\n")
             options = self.options_of(first)
             if options is not None:
                 sections.append(self.type_section(options, page, 4))
-        return (f"# {page['title']}\n\n{page['intro'].strip()}\n\n" + "\n".join(rows) + "\n\n" + "\n".join(sections))
+        return f"# {page['title']}\n\n{page['intro'].strip()}\n\n" + "\n".join([*rows, "\n</div>\n", *sections])
 
     def rank(self, page, header):
         fits = [i for i, each in enumerate(page["headers"]) if fnmatch.fnmatch(header, each)]
@@ -259,7 +188,7 @@ class Renderer:
         return next((each for each, reached in self.subjects.items() if header in reached), header)
 
     def index(self):
-        """Every name, by letter."""
+        """Every name, by letter. After the pages."""
         entries = {}
         for header, items in self.items.items():
             page = page_of(self.pages, header)["name"]
@@ -270,9 +199,12 @@ class Renderer:
         for name, (page, item) in sorted(entries.items(), key=lambda pair: (pair[1][1].short.lower(), pair[0])):
             if item.short[0].upper() != letter:
                 letter = item.short[0].upper()
-                out.append(f"\n## {letter}\n\n| name | kind | what |\n|---|---|---|")
-            out.append(f"| [`{name}`]({page}.md#{anchor(item)}) | {item.kind} | {self.summary(item, 'all_names')} |")
-        return "\n".join(out) + "\n"
+                end = "\n</div>\n" if len(out) > 1 else ""
+                out.append(f'{end}\n## {letter}\n\n<div class="names" markdown>\n\n| name | kind | what |\n|---|---|---|')
+            kind = {"typedef": "alias", "define": "macro"}.get(item.kind, item.kind)
+            what = self.names.summary(self.leaders.get(name, item), "all_names")
+            out.append(f"| [`{name}`]({page}.md#{anchor(item)}) | {kind} | {what} |")
+        return "\n".join(out) + "\n\n</div>\n"
 
 
 def is_plain(item):
@@ -280,6 +212,10 @@ def is_plain(item):
     short = item.short
     return bool(re.search(r"operator|= default$|\(\)( const)?( noexcept)?$", item.declaration) or item.kind == "typedef"
                 or item.name.split("::")[-2:-1] == [short] or "~" in short)
+
+
+def terminated(item):
+    return item.declaration + ("" if item.kind == "define" else ";")
 
 
 def unique(group):
