@@ -9,6 +9,8 @@ import pygments.lexers
 # Words of prose that are names of classes, too: linked only as code.
 PLAIN_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
 
+LONG = 110  # characters of a summary
+
 
 class Names:
     def __init__(self):
@@ -69,15 +71,18 @@ class Names:
         return f"[{match.group(0)}]({target.replace('.html#', '.md#')})"
 
     def summary(self, item, page):
-        """The first sentence, or its part before a colon or semicolon."""
+        """The first sentence; of a long one the part before a colon or semicolon."""
         text = re.sub(r"\s+", " ", item.comment)
         owner = re.sub(r"(Options|Hyperparameters)$", "", item.short)
         if not text and owner != item.short:
             return f"Options of {owner}" if item.short.endswith("Options") else f"Numbers of {owner}Rule"
-        for match in re.finditer(r"[.:;](?= |$)", text):
-            part = text[: match.start()]
-            if len(part) > 20 and all(part.count(a) == part.count(b) for a, b in ("()", "[]", "``")) \
-                    and not part.endswith((" ..", "e.g", "i.e")):
-                text = part
+        for ends in (r"\.(?= |$)", r"(?<!:)[:;](?= )"):
+            for match in re.finditer(ends, text):
+                part = text[: match.start()]
+                is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
+                if len(part) > 20 and is_whole and not part.endswith((" ..", "e.g", "i.e")):
+                    text = part
+                    break
+            if len(text) < LONG:
                 break
         return self.prose(re.sub(r"(?<!\.)\.$", "", text), page, item.short).replace("|", "\\|")
