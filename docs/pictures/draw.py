@@ -123,8 +123,7 @@ def central_storage():
 def multi_worker():
     p = Picture(820, 362, "MultiWorkerMirroredStrategy: a copy of every variable on each device of each process")
     for w, left in enumerate((20, 440)):
-        p.box("process", left, 60, 360, 216, f"worker {w}" + (" (chief)" if w == 0 else ""),
-              title=True)
+        p.box("process", left, 60, 360, 216, f"worker {w}", title=True)
         p.box("batch", left + 55, 12, 250, 30, "its replicas' slices of the global batch")
         for i, x in enumerate((left + 20, left + 190)):
             p.device(x, 95, f"cpu:{i}", f"replica {2 * w + i}", ("copy of the", "variables, slots"))
@@ -132,6 +131,7 @@ def multi_worker():
             p.arrow("gradient", x + 75, 170, x + 75, 186)
         p.arrow("gradient", left + 170, 178, left + 190, 178, both=True)
         p.text(left + 180, 266, "summed within the process first")
+    p.text(340, 78, "the chief")
     p.arrow("gradient", 380, 178, 440, 178, both=True)
     p.text(410, 160, "sums")
     p.text(410, 302, "between workers: shared memory on one machine, TCP (or NCCL, MPI) between machines;")
