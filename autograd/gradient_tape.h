@@ -79,13 +79,14 @@ class GradientTape {
   std::unique_ptr<Impl> impl_;
 };
 
+/// From the gradients of the outputs to those of the inputs, one each.
+using BackwardFunction =
+    std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
 /// Records `outputs` as computed from `inputs` by something that is no operation, with its own
 /// gradient: `backward` gets one gradient per output (undefined Tensors where none flows) and
 /// returns one Gradient per input. The operations that made `outputs` must have run under
 /// StopRecording. `backward` runs in the device scope of this call: in a step, the replica's.
 /// tf.custom_gradient.
-using BackwardFunction =
-    std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward);
 

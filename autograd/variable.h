@@ -47,7 +47,8 @@ class Variable {
   void assign(const Tensor& value);
   void assign_add(const Tensor& value);
   void assign_sub(const Tensor& value);
-  /// A plain number fills the shape. In a replica it is "the very same value on all replicas".
+  /// Writes the value, or adds to it, or subtracts. A plain number fills the shape. In a replica it
+  /// is "the very same value on all replicas".
   void assign(double value);
   void assign_add(double value);
   void assign_sub(double value);

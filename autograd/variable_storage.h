@@ -50,6 +50,7 @@ struct VariableOptions {
 
 class Variable;
 
+/// What a write does with the value.
 enum class AssignOp { kAssign, kAdd, kSubtract };
 /// Whether a value was computed (and may differ between replicas) or is a number written in the
 /// program.

@@ -10,6 +10,7 @@
 
 namespace tutti {
 
+/// Whether a version can be restored.
 enum class VersionState {
   kWhole,       // by its manifest and the sizes of its files; verify_checkpoint() reads every byte
   kUnfinished,  // saving it was interrupted

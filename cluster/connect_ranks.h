@@ -15,6 +15,7 @@ namespace tutti {
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
 ConnectOptions::Way parse_way(std::string_view text);
 
+/// What connect_ranks() gives: the way to all other ranks, and a line for the log.
 struct ConnectedRanks {
   std::shared_ptr<Transport> transport;
   /// "rank 0 of 3: rank 1: shared memory (pid 4711), rank 2: tcp 10.0.0.3:4712".

@@ -13,6 +13,7 @@
 
 namespace tutti {
 
+/// Makes a resolver from the variables of a process. Throws when they do not describe a cluster.
 using ResolverFactory = std::function<std::unique_ptr<ClusterResolver>(const Environment&)>;
 
 /// Registration is an explicit call. Throws kAlreadyExists for a name taken twice. Any thread.

@@ -58,6 +58,9 @@ tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev proto
 set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
 tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages by MPI"
                  MODE ${TUTTI_MPI})
+tutti_dependency(NAME Doxygen PACKAGE Doxygen VERSION 1.9 APT doxygen GIVES "the reference, with MkDocs: target reference"
+                 MODE AUTO)
+tutti_dependency(NAME MkDocs PACKAGE MkDocs APT "mkdocs mkdocs-material" GIVES "pages and search of the reference" MODE AUTO)
 if(TUTTI_BUILD_TESTS)
   tutti_dependency(NAME GoogleTest PACKAGE GTest APT "libgtest-dev libgmock-dev" GIVES "the tests"
                    MODE REQUIRED)

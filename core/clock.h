@@ -6,6 +6,7 @@
 
 namespace tutti {
 
+/// A length of time.
 using Duration = std::chrono::nanoseconds;
 
 /// Time since an arbitrary start that never goes back.

@@ -8,6 +8,7 @@
 
 namespace tutti {
 
+/// How much a line matters.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 /// Receives each line, without a newline. Called by any thread, one call at a time.
@@ -21,6 +22,7 @@ LogSink set_log_sink(LogSink sink);
 /// TUTTI_LOG_LEVEL=debug|info|warning|error).
 void set_log_level(LogLevel level);
 
+/// Writes a line. Any thread.
 void log(LogLevel level, std::string_view line);
 inline void log_info(std::string_view line) { log(LogLevel::kInfo, line); }
 inline void log_warning(std::string_view line) { log(LogLevel::kWarning, line); }

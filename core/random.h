@@ -30,6 +30,7 @@ struct RandomKey {
   bool operator==(const RandomKey&) const = default;
 };
 
+/// The values of RandomKey::purpose.
 enum RandomPurpose : std::uint32_t {
   kInitializerPurpose = 1,
   kDropoutPurpose = 2,

@@ -27,6 +27,7 @@ void start_trace_from_environment();
 namespace internal {
 inline std::atomic<bool> trace_is_recording{false};
 }  // namespace internal
+/// Whether a trace is being recorded: one relaxed load.
 inline bool trace_is_on() { return internal::trace_is_recording.load(std::memory_order_relaxed); }
 
 /// A number that a viewer shows with a span.
@@ -34,6 +35,7 @@ struct TraceArgument {
   const char* key = nullptr;
   std::int64_t number = 0;
 };
+/// At most four.
 using TraceArguments = std::initializer_list<TraceArgument>;
 
 /// From construction to destruction, on one thread. Costs one relaxed load while no trace is

@@ -94,6 +94,7 @@ struct ReplicaBuffer {
 /// docs/determinism.md, the same bits as every other canonical operation. kRunToRun: the same bits
 /// each run. kNone: nothing.
 enum class Determinism { kNone, kRunToRun, kCanonical };
+/// Its name for logs and reports.
 std::string_view to_string(Determinism determinism);
 
 /// What a caller may say about a call. Name and shape are compared between the ranks.

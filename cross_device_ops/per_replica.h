@@ -49,6 +49,7 @@ class PerReplica {
   std::vector<T> values_;
 };
 
+/// Whether T is a PerReplica.
 template <class T>
 inline constexpr bool is_per_replica = false;
 template <class T>

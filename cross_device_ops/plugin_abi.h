@@ -53,8 +53,10 @@ enum {
 // order of tutti's canonical tree (docs/determinism.md).
 enum { TUTTI_GRADE_NONE = 0, TUTTI_GRADE_RUN_TO_RUN = 1, TUTTI_GRADE_CANONICAL = 2 };
 
+// Levels of log lines.
 enum { TUTTI_LOG_DEBUG = 0, TUTTI_LOG_INFO = 1, TUTTI_LOG_WARNING = 2, TUTTI_LOG_ERROR = 3 };
 
+// A device: TUTTI_CPU or TUTTI_GPU, and its number.
 typedef struct tutti_device_v1 {
   int32_t type;
   int32_t index;
@@ -100,6 +102,7 @@ typedef struct tutti_group_v1 {
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;
 
+// The table of an operation: what a plugin exports. `self` is what create() returned.
 typedef struct tutti_cross_device_ops_v1 {
   uint32_t struct_size;  // sizeof(tutti_cross_device_ops_v1)
   uint32_t reserved;     // 0
@@ -168,6 +171,7 @@ typedef struct tutti_cross_device_ops_v1 {
 
 // The one function that a plugin exports: returns its table, which must stay as it is for ever.
 typedef const tutti_cross_device_ops_v1* (*tutti_plugin_entry_v1)(void);
+// Its name.
 #define TUTTI_PLUGIN_SYMBOL "tutti_cross_device_ops_plugin_v1"
 
 #ifdef __cplusplus

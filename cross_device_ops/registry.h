@@ -24,6 +24,7 @@ struct Group {
   std::shared_ptr<Transport> transport = nullptr;
 };
 
+/// Makes an operation for the replicas of a group. Throws when it does not work for them.
 using CrossDeviceOpsFactory =
     std::function<std::unique_ptr<CrossDeviceOps>(const Group&, const CommunicationOptions&)>;
 

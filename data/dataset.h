@@ -26,6 +26,7 @@ class ElementIterator {
 };
 
 class DatasetSource;
+/// A source that datasets share.
 using SourcePtr = std::shared_ptr<const DatasetSource>;
 
 /// The files that a source reads one by one, so that workers can share them.
@@ -63,17 +64,22 @@ class DatasetSource {
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }
 };
 
+/// Without end: repeat() for ever, take() all; the cardinality of what never ends.
 inline constexpr std::int64_t kInfinite = -1;
 /// In a padded shape: as large as the largest element of the batch.
 inline constexpr std::int64_t kLargest = -1;
 
+/// Of Dataset::map().
 struct MapOptions {
   /// Elements worked on at once, in order all the same; 1: on the caller's thread.
   int num_parallel_calls = 1;
 };
+/// Of Dataset::batch().
 struct BatchOptions {
+  /// Whether a last batch with fewer rows is left out.
   bool drop_remainder = false;
 };
+/// Of Dataset::padded_batch().
 struct PaddedBatchOptions {
   bool drop_remainder = false;
   /// One shape per component, kLargest: as in the largest element of the batch. Components without
@@ -82,14 +88,17 @@ struct PaddedBatchOptions {
   /// One number per component; components without one: 0.
   std::vector<double> padding_values = {};
 };
+/// Of Dataset::interleave().
 struct InterleaveOptions {
   /// Datasets read in turn.
   std::int64_t cycle_length = 1;
   /// Elements read from one before the turn goes on.
   std::int64_t block_length = 1;
 };
+/// Of Dataset::shuffle().
 struct ShuffleOptions {
   std::uint64_t seed = 0;
+  /// Whether each pass has an order of its own.
   bool reshuffle_each_iteration = true;
 };
 
@@ -145,6 +154,7 @@ class Dataset {
   /// once, safe on several threads. What it throws comes out of next() in the element's place; the
   /// pass can go on after that.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
+  /// The elements for which `predicate` is true.
   Dataset filter(std::function<bool(const Element&)> predicate) const;
   /// Ends before the first element that `predicate` refuses.
   Dataset take_while(std::function<bool(const Element&)> predicate) const;

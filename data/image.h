@@ -59,11 +59,13 @@ std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options = {});
 
 // Pictures of another size.
 
+/// In pixels.
 struct ImageSize {
   std::int64_t height = 0;
   std::int64_t width = 0;
 };
 
+/// Of resize_image().
 struct ResizeImageOptions {
   Interpolation interpolation = Interpolation::kBilinear;
   /// Takes the largest part in the middle that has the new picture's proportions, instead of

@@ -20,10 +20,12 @@ struct ImageData {
   Tensor labels;  // [n] uint8
 };
 
+/// The examples to train on, or those to test with.
+enum class Split { kTrain, kTest };
+
 /// train-images-idx3-ubyte(.gz) and friends: MNIST and Fashion-MNIST. `directory` empty:
 /// $TUTTI_DATA_DIR, then /usr/share/datasets/fashion-mnist (Debian's package
 /// dataset-fashion-mnist). kNotFound says where it looked and what to install.
-enum class Split { kTrain, kTest };
 ImageData read_mnist(const std::string& directory, Split split);
 
 /// data_batch_1.bin ... data_batch_5.bin (train) or test_batch.bin of CIFAR-10's binary version, in

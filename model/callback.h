@@ -37,11 +37,13 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
+  /// Around training, epochs, batches and tests; these do nothing unless overridden.
   virtual void on_train_begin() {}
   virtual void on_train_end(const Logs& /*logs*/) {}
   virtual void on_epoch_begin(std::int64_t /*epoch*/) {}
   /// Before any on_epoch_end(): may add numbers to the logs of the epoch, for all and the history.
   virtual void add_to_logs(std::int64_t /*epoch*/, Logs& /*logs*/) {}
+  /// After an epoch; around each batch, each evaluation and its batches.
   virtual void on_epoch_end(std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_batch_begin(std::int64_t /*batch*/) {}
   virtual void on_train_batch_end(std::int64_t /*batch*/, const Logs& /*logs*/) {}

@@ -15,8 +15,10 @@ namespace tutti {
 
 // Writes the values of epochs as a table.
 
+/// Whether a file that is there is begun anew.
 enum class CsvMode { kReplace, kAppend };
 
+/// Of CsvLogger.
 struct CsvLoggerOptions {
   std::string separator = ",";
   /// kAppend: goes on with a file that is there, without a second head line.

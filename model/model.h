@@ -28,6 +28,7 @@ class FitLoop;
 /// What Model::compile() takes: tf.keras.Model.compile. Names are looked up at once
 /// (kInvalidArgument lists those there are).
 struct CompileOptions {
+  /// By name, or as options: `AdamOptions{.learning_rate = 1e-3}`.
   OptimizerSpec optimizer = "sgd";
   /// None: only what layers add with add_loss() and regularizers is minimised.
   std::optional<Loss> loss = std::nullopt;
@@ -67,7 +68,7 @@ struct FitOptions {
   std::int64_t epochs = 1;
   /// For tensors, over all replicas; datasets are batched already.
   std::int64_t batch_size = 32;
-  ValidationData validation_data = {};
+  ValidationData validation_data = {};  // `{x, y}`, or a batched dataset; none: no validation
   std::vector<AnyCallback> callbacks = {};
   /// Global batches of an epoch; default: a pass over the dataset. With it an epoch goes on where
   /// the last one ended, and a new pass begins when one ends.
@@ -85,6 +86,7 @@ struct FitOptions {
   std::int64_t validation_freq = 1;
 };
 
+/// What Model::evaluate() takes.
 struct EvaluateOptions {
   std::int64_t batch_size = 32;
   std::vector<AnyCallback> callbacks = {};
@@ -92,6 +94,7 @@ struct EvaluateOptions {
   Tensor sample_weight = {};
 };
 
+/// What Model::predict() takes.
 struct PredictOptions {
   std::int64_t batch_size = 32;
 };

@@ -74,8 +74,8 @@ struct PolynomialDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
   double end_learning_rate = 0.0001;
-  double power = 1.0;
-  bool cycle = false;
+  double power = 1.0;  // 1: a line
+  bool cycle = false;  // whether the rate rises again at each multiple of decay_steps
 };
 
 /// (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; with cycle n is
@@ -113,6 +113,7 @@ struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
   double alpha = 0.0;  // the last rate as a share of the first
+  /// Where the warm-up ends; none: no warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
 };

@@ -48,7 +48,8 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
 /// `overwrite_frequency` updates, if given, the weights become their averages;
 /// Optimizer::finalize_variable_values() does it at the end. Keras's use_ema.
 struct EmaOptions {
-  double momentum = 0.99;
+  double momentum = 0.99;  // how much of the average stays
+  /// Updates between two times that weights become their averages; none: at the end alone.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
@@ -58,8 +59,8 @@ struct EmaOptions {
 /// long as it stays finite as a float32. tf's DynamicLossScale.
 struct DynamicLossScaleOptions {
   double initial_scale = 32768.0;
-  std::int64_t growth_steps = 2000;
-  double multiplier = 2.0;
+  std::int64_t growth_steps = 2000;  // updates without overflow before the scale grows
+  double multiplier = 2.0;           // by which it grows and shrinks
 };
 
 /// The options structs of the optimizers repeat these fields. Keras's names and meanings.

@@ -62,6 +62,7 @@ class DistributedDataset {
   std::shared_ptr<Impl> impl_;
 };
 
+/// For strategies: the dataset, cut as the plan says.
 DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan);
 
 }  // namespace tutti

@@ -81,7 +81,8 @@ enum class ReplicaExecution { kThreads, kSequential };
 /// The devices and replicas of this process, and how their values are combined: what all strategies
 /// take. Checked when the strategy is made (kInvalidArgument, kUnimplemented name the field).
 struct LocalStrategyOptions {
-  DeviceList devices = {};  // empty: default_devices()
+  /// Which devices compute; empty: default_devices(), every GPU or else the CPU.
+  DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
   int replicas = 0;

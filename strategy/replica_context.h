@@ -36,6 +36,7 @@ class ReplicaContext {
 
   /// 0 .. num_replicas_in_sync - 1.
   virtual int replica_id() const = 0;
+  /// How many replicas run the step, where this one runs, and under which strategy.
   virtual int num_replicas_in_sync() const = 0;
   virtual Device device() const = 0;
   virtual Strategy& strategy() const = 0;

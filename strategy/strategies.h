@@ -34,9 +34,10 @@ class OneDeviceStrategy final : public LocalStrategy {
   std::string_view name() const override { return "one_device"; }
 };
 
+/// Devices and replicas, and where variables live.
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};
-  /// Default: the CPU, or the GPU when it is the only device.
+  /// Where variables and slots live. Default: the CPU, or the GPU when it is the only device.
   std::optional<Device> parameter_device = std::nullopt;
 };
 

@@ -46,6 +46,7 @@ class Strategy {
 
   /// "one_device", "mirrored", "central_storage": the names of --strategy.
   virtual std::string_view name() const = 0;
+  /// Replicas over which gradients are summed: of all workers.
   virtual int num_replicas_in_sync() const = 0;
   /// The device of each local replica, in replica order; a device may occur several times.
   virtual std::span<const Device> replica_devices() const = 0;
@@ -122,10 +123,12 @@ class Strategy {
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
                                std::span<const Device> destinations,
                                const SourceLocation& where = SourceLocation::current());
+  /// Many values at once, packed; results in the order of the pairs.
   std::vector<PerReplica<Tensor>> batch_reduce_to(
       ReduceOp op,
       std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
       const SourceLocation& where = SourceLocation::current());
+  /// `value` on each of these devices.
   PerReplica<Tensor> broadcast_to(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates over replicas in replica order along `axis`.
   Tensor gather(const PerReplica<Tensor>& value, int axis,
@@ -143,6 +146,7 @@ class Strategy {
   /// Whether the scope of this strategy made the variable.
   bool variable_created_in_scope(const Variable& variable) const;
 
+  /// The values of this process's replicas; of a value that is not distributed, itself.
   template <class T>
   const std::vector<T>& local_results(const PerReplica<T>& value) const {
     return value.values();

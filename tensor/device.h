@@ -14,6 +14,7 @@ namespace tutti {
 
 // Names of the computing devices of this process.
 
+/// What kind of device computes.
 enum class DeviceType { kCpu = 0, kGpu = 1 };
 
 std::string_view to_string(DeviceType type);  // "cpu", "gpu"
@@ -35,6 +36,7 @@ struct Device {
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
+/// cpu:0 to cpu:63.
 inline constexpr int kNumVirtualCpuDevices = 64;
 
 /// Throws kUnavailable unless this build and machine have the device.

@@ -11,6 +11,7 @@ namespace tutti {
 
 class BufferAllocator;
 
+/// For set_memory_limit(): counted, but not limited.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
 /// What tensors of a device take now, took at most since reset_peak_memory(), and may take: bytes,

@@ -72,16 +72,20 @@ enum class Padding : std::uint8_t { kValid, kSame };
 /// A function applied to the result of matmul or conv2d in the same pass.
 enum class FusedActivation : std::uint8_t { kNone, kRelu, kSigmoid, kTanh };
 
+/// Of clip().
 struct ClipAttributes {
   double low = 0.0, high = 0.0;
 };
+/// Of cast().
 struct CastAttributes {
   DType to = DType::kFloat32;
 };
+/// Of reductions.
 struct AxesAttributes {
   std::uint32_t axes = 0;  // bit i: axis i
   bool keep_dims = false;
 };
+/// Of matmul() and dense().
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
@@ -100,6 +104,7 @@ struct Pool2dAttributes {
   std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
 };
+/// Of batch_norm_training() and batch_norm_inference().
 struct BatchNormAttributes {
   double epsilon = 1e-3;
 };
@@ -115,6 +120,7 @@ struct LrnAttributes {
   std::int64_t depth_radius = 5;
   double bias = 1.0, alpha = 1.0, beta = 0.5;
 };
+/// Of transpose().
 struct TransposeAttributes {
   std::array<std::int8_t, Shape::kMaxRank> permutation{};
 };
@@ -122,13 +128,16 @@ struct TransposeAttributes {
 struct SliceAttributes {
   std::array<std::int64_t, Shape::kMaxRank> begin{};
 };
+/// Of pad(): elements before each axis.
 struct PadAttributes {
   std::array<std::int64_t, Shape::kMaxRank> before{};
   double value = 0.0;
 };
+/// Of operations along one axis.
 struct AxisAttributes {
   int axis = 0;
 };
+/// Of cumulative_sum().
 struct CumulativeSumAttributes {
   int axis = 0;
   bool exclusive = false, reverse = false;
@@ -136,19 +145,23 @@ struct CumulativeSumAttributes {
 /// How an enlarged image takes its pixels: from the nearest one, or linearly from the two nearest
 /// in each direction, pixel centres being at half numbers.
 enum class Interpolation : std::uint8_t { kNearest, kBilinear };
+/// Of upsample2d().
 struct UpsampleAttributes {
   std::int64_t factor_h = 2, factor_w = 2;
   Interpolation interpolation = Interpolation::kNearest;
 };
+/// Of one_hot().
 struct OneHotAttributes {
   double on = 1.0, off = 0.0;
 };
+/// Of dropout().
 struct DropoutAttributes {
   double rate = 0.5;
   RandomKey key;
   const void* step_key = nullptr;  // device memory that holds the key of each step (StepRecorder)
 };
 
+/// What an operation needs to know besides its inputs; nothing for most.
 using Attributes =
     std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
                  Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
@@ -156,6 +169,7 @@ using Attributes =
                  OneHotAttributes, DropoutAttributes, GroupNormAttributes, CumulativeSumAttributes,
                  UpsampleAttributes>;
 
+/// A tensor without its elements.
 struct TensorSpec {
   Shape shape;
   DType dtype = DType::kFloat32;

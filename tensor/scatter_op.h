@@ -6,6 +6,7 @@
 
 namespace tutti {
 
+/// What becomes of a row when a value arrives for it.
 enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate };
 
 namespace internal {

@@ -5,7 +5,8 @@
 
 Warns about headers over 250 and sources over 500 lines; fails beyond 700, on lines over 100 columns in C++, on a
 missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md, and
-on a tracked file that lies in the root or at the top of a folder without being on the lists below.
+on a tracked file that lies in the root or at the top of a folder without being on the lists below. Prose of README.md (120
+lines at most), docs/ and benchmarks/README.md has 100 columns at most; tables and code may be wider.
 """
 import pathlib
 import subprocess
@@ -30,6 +31,10 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              "docs": (".md", "coverage_rows.csv"),
              "tests": SOURCES + (".py", ".sh"),
              "tools": SOURCES + (".sh",)}
+PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
+README_LINES = 120
+# Its lines are wrapped when it is written anew.
+STILL_WIDE = {"docs/architecture.md"}
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
 
@@ -51,6 +56,19 @@ def check_file(name, text):
         if line != line.rstrip():
             errors.append(f"{name}:{number}: space at the end of the line")
     return errors, warnings
+
+
+def check_prose(name, text):
+    """Fenced and indented blocks are code."""
+    lines, errors, is_code = text.split("\n"), [], False
+    if name == "README.md" and len(lines) > README_LINES + 1:
+        errors.append(f"{name}: {len(lines) - 1} lines; expected at most {README_LINES}: details belong in docs/")
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and len(line) > COLUMNS and not line.startswith("    ") and not line.lstrip().startswith("|"):
+            errors.append(f"{name}:{number}: {len(line)} columns of prose; expected at most {COLUMNS}")
+    return errors
 
 
 def belongs(name, known):
@@ -93,6 +111,9 @@ def self_test():
     assert len(check_file("a.cc", "int a;\n")[0]) == 1
     assert len(check_file("a.cc", head + "\n" * 600)[1]) == 1
     assert len(check_file("a.cc", head + "\n" * 800)[0]) == 1
+    wide = "x" * 101 + "\n"
+    assert len(check_prose("docs/a.md", wide + "| " + wide + "```\n" + wide + "```\n    " + wide)) == 1
+    assert check_prose("README.md", "a\n" * 120) == [] and len(check_prose("README.md", "a\n" * 121)) == 1
     for name in ("LICENSE", "tutti.h", "core/error.h", "core/README.md", "core/CMakeLists.txt", "docs/gpu.md", "benchmarks/gpu/gpu_check",
                  "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run"):
         assert not check_place(name), name
@@ -116,6 +137,9 @@ def main():
     for folder in LIBRARIES:
         if not (root / folder / "README.md").exists():
             errors.append(f"{folder}/README.md is missing")
+    for path in (path for pattern in PROSE for path in sorted(root.glob(pattern))):
+        name = path.relative_to(root).as_posix()
+        errors += check_prose(name, path.read_text(encoding="utf-8")) if name not in STILL_WIDE else []
     errors += check_places(root)
     for line in [f"warning: {warning}" for warning in warnings] + errors:
         print(line)

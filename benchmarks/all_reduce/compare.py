@@ -43,7 +43,7 @@ def parse_flags():
                         help="tutti's ways between processes: shared memory with shared or private buffers, TCP")
     parser.add_argument("--reference", default="tutti canonical", help="what ratios are made with")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one run of a program")
-    parser.add_argument("--out", default="", help="writes OUT.json, OUT.svg and OUT.md")
+    parser.add_argument("--out", default="", help="writes OUT.json with every round, the table OUT.md, the picture OUT.svg and its numbers OUT.csv")
     return parser.parse_args()
 
 
@@ -201,8 +201,7 @@ def write(out, document):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(path.name + ".json").write_text(json.dumps(document, indent=1) + "\n")
     path.with_name(path.name + ".md").write_text(table(document))
-    path.with_name(path.name + ".svg").write_text(
-        log_log.draw(lines, f"all_reduce, {document['ranks']} ranks on one machine", "bus bandwidth (GB/s)"))
+    log_log.write(path, lines, f"all_reduce, {document['ranks']} ranks on one machine", "bus bandwidth (GB/s)")
 
 
 def main():

@@ -1,7 +1,11 @@
 # Draws lines over logarithmic axes as SVG, without any library.
 # SPDX-License-Identifier: Apache-2.0
+"""log_log.py RESULTS.csv...    draws each again, as the .svg beside it"""
+import csv
 import html
 import math
+import pathlib
+import sys
 
 LEFT, TOP, WIDTH, HEIGHT, RIGHT, BOTTOM = 70, 40, 640, 420, 210, 50
 COLORS = ("#1b6ca8", "#c0664f", "#4a8f5c", "#8a5fb0", "#b08d2f", "#3aa6a6", "#c24d86", "#777777")
@@ -53,3 +57,30 @@ def draw(lines, title, y_title):
         out.append(f'<line x1="{LEFT + WIDTH + 12}" x2="{LEFT + WIDTH + 36}" y1="{y}" y2="{y}" stroke="{color}" '
                    f'stroke-width="2"{dash}/><text x="{LEFT + WIDTH + 42}" y="{y + 4}">{html.escape(name)}</text>')
     return "\n".join(out + ["</svg>", ""])
+
+
+def write(path, lines, title, y_title):
+    """path.csv with what is drawn, and path.svg."""
+    path = pathlib.Path(path)
+    with open(path.with_name(path.name + ".csv"), "w", encoding="utf-8", newline="") as file:
+        file.write(f"# {title}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", "bytes", y_title])
+        writer.writerows([name, x, y] for name, line in lines.items() for x, y in line)
+    path.with_name(path.name + ".svg").write_text(draw(lines, title, y_title))
+
+
+def read(path):
+    """(lines, title, y_title)"""
+    with open(path, encoding="utf-8", newline="") as file:
+        title = file.readline()[2:].strip()
+        (_, _, y_title), *rows = csv.reader(file)
+    lines = {}
+    for name, x, y in rows:
+        lines.setdefault(name, []).append((int(x), float(y)))
+    return lines, title, y_title
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write(pathlib.Path(name).with_suffix(""), *read(name))

@@ -41,7 +41,7 @@ def parse_flags():
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--tensorflow-python", default=sys.executable, help="a Python with tensorflow")
     parser.add_argument("--peers", default="", help="only names that hold one of these words (-word: not those)")
-    parser.add_argument("--out", default="", help="writes OUT.json, OUT.txt and OUT.svg")
+    parser.add_argument("--out", default="", help="writes OUT.json with every run, the table OUT.txt, the picture OUT.svg and its numbers OUT.csv")
     return parser.parse_args()
 
 
@@ -241,7 +241,7 @@ def write(flags, document, text):
     rows = [{"label": f"{result['model']} {result['threads']}t / {row['name']}", **row["ratio"]}
             for result in document["results"] for row in result["rows"]
             if "ratio" in row and row["name"] != "tutti"]
-    out.with_name(out.name + ".svg").write_text(plot.draw(rows, "Training speed: tutti over each program (x)"))
+    plot.write(out, rows, "Training speed: tutti over each program (x)")
 
 
 def main():

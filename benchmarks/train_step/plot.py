@@ -1,7 +1,11 @@
 # Draws ratios as bars with whiskers, as SVG, without any library.
 # SPDX-License-Identifier: Apache-2.0
+"""plot.py RESULTS.csv...    draws each again, as the .svg beside it"""
+import csv
 import html
 import math
+import pathlib
+import sys
 
 ROW, LEFT, WIDTH, RIGHT, TOP = 18, 330, 520, 90, 46
 
@@ -36,3 +40,27 @@ def draw(rows, title):
                    'stroke="black"/>'
                    f'<text x="{LEFT + WIDTH + 8}" y="{y + 11}">{row["median"]:.2f}x</text>')
     return "\n".join(out + ["</svg>", ""])
+
+
+def write(path, rows, title):
+    """path.csv with what is drawn, and path.svg."""
+    path = pathlib.Path(path)
+    with open(path.with_name(path.name + ".csv"), "w", encoding="utf-8", newline="") as file:
+        file.write(f"# {title}\n")
+        writer = csv.DictWriter(file, ["label", "median", "min", "max"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    path.with_name(path.name + ".svg").write_text(draw(rows, title))
+
+
+def read(path):
+    """(rows, title)"""
+    with open(path, encoding="utf-8", newline="") as file:
+        title = file.readline()[2:].strip()
+        return [{key: value if key == "label" else float(value) for key, value in row.items()}
+                for row in csv.DictReader(file)], title
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        write(pathlib.Path(name).with_suffix(""), *read(name))

@@ -23,6 +23,7 @@ inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
 
 // Watching the members of a job: HealthOptions says more.
 
+/// How often a member says that it lives.
 inline constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(250);
 /// A member without a heartbeat, one that does not acknowledge the step to stop at, a peer that
 /// does not answer a handshake, and a task that may be gone with what it had: answers take

@@ -33,6 +33,7 @@ struct Packet {
   std::size_t payload_bytes() const;
 };
 
+/// In bytes; a longer head is refused.
 inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 
 /// Bytes `first` to `first + count` of a payload: without a copy where they lie in one piece,

@@ -32,7 +32,7 @@ ActivationFunction find_activation(std::string_view name);
 
 // Activations as layers of their own.
 
-/// A function of activations.h on every element: LayerOf("relu").
+/// An activation function by its name, as a layer: `Activation("relu")`.
 class Activation : public LayerOf<Activation> {
  public:
   explicit Activation(std::string_view function, LayerOptions options = {});
@@ -68,10 +68,12 @@ class Relu : public LayerOf<Relu, Activation> {
  private:
   ReluOptions options_;
 };
+/// 1 / (1 + exp(-x)).
 class Sigmoid : public LayerOf<Sigmoid, Activation> {
  public:
   explicit Sigmoid(LayerOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
 };
+/// The hyperbolic tangent.
 class Tanh : public LayerOf<Tanh, Activation> {
  public:
   explicit Tanh(LayerOptions options = {}) : LayerOf("tanh", std::move(options)) {}
@@ -95,11 +97,12 @@ class Elu : public LayerOf<Elu, Activation> {
   double alpha_;
 };
 
+/// x * Phi(x), the exact form.
 class Gelu : public LayerOf<Gelu, Activation> {
  public:
   explicit Gelu(LayerOptions options = {}) : LayerOf("gelu", std::move(options)) {}
 };
-/// Over the last axis.
+/// exp(x) divided by its sum over the last axis.
 class Softmax : public LayerOf<Softmax, Activation> {
  public:
   explicit Softmax(LayerOptions options = {}) : LayerOf("softmax", std::move(options)) {}

@@ -43,8 +43,11 @@ class Initializer {
 /// the product of the leading dimensions.
 namespace initializers {
 
+/// Which fan the variance is divided by.
 enum class FanMode { kIn, kOut, kAverage };
+/// What values are drawn from.
 enum class Distribution { kUniform, kTruncatedNormal, kUntruncatedNormal };
+/// Of variance_scaling().
 struct VarianceScalingOptions {
   double scale = 1.0;
   FanMode mode = FanMode::kIn;
@@ -53,12 +56,15 @@ struct VarianceScalingOptions {
 /// Random values of variance scale / fan.
 Initializer variance_scaling(VarianceScalingOptions options = {});
 
+/// 0, 1 or `value` everywhere.
 Initializer zeros();
 Initializer ones();
 Initializer constant(double value);
 /// The given values, of the weight's shape.
 Initializer values(const Tensor& values);
+/// Uniform in [low, high).
 Initializer random_uniform(double low = -0.05, double high = 0.05);
+/// Normal with this mean and standard deviation.
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);
 /// Beyond two standard deviations values are drawn again.
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);

@@ -11,6 +11,7 @@ namespace tutti {
 
 // Loss functions: one value per example.
 
+/// Of the cross-entropies.
 struct CrossentropyOptions {
   /// Whether predictions are logits (what Dense(10) gives) or probabilities (after a softmax or
   /// sigmoid). Unlike Keras the default is logits: they are what training should use.
@@ -18,10 +19,13 @@ struct CrossentropyOptions {
   /// Each label distribution is mixed with this much of the uniform one.
   double label_smoothing = 0.0;
 };
+/// Of losses::huber().
 struct HuberOptions {
+  /// Where the quadratic part ends and the linear one begins.
   double delta = 1.0;
 };
 
+/// Of the focal cross-entropies.
 struct FocalOptions {
   bool from_logits = true;
   double label_smoothing = 0.0;
@@ -56,7 +60,9 @@ Tensor binary_focal_crossentropy(const Tensor& labels, const Tensor& predictions
 Tensor categorical_focal_crossentropy(const Tensor& labels, const Tensor& predictions,
                                       FocalOptions options = {});
 
+/// (label - prediction)^2.
 Tensor mean_squared_error(const Tensor& labels, const Tensor& predictions);
+/// |label - prediction|.
 Tensor mean_absolute_error(const Tensor& labels, const Tensor& predictions);
 /// 100 * |label - prediction| / |label|.
 Tensor mean_absolute_percentage_error(const Tensor& labels, const Tensor& predictions);
@@ -70,6 +76,7 @@ Tensor huber(const Tensor& labels, const Tensor& predictions, HuberOptions optio
 Tensor log_cosh(const Tensor& labels, const Tensor& predictions);
 /// max(1 - label * prediction, 0); labels -1 or 1 (0 counts as -1).
 Tensor hinge(const Tensor& labels, const Tensor& predictions);
+/// The square of max(1 - label * prediction, 0).
 Tensor squared_hinge(const Tensor& labels, const Tensor& predictions);
 /// max(best prediction of a wrong class - prediction of the label + 1, 0); labels one-hot.
 Tensor categorical_hinge(const Tensor& labels, const Tensor& predictions);
@@ -141,39 +148,48 @@ class Loss {
 
 // The losses as classes, with their options.
 
+/// CrossentropyOptions, and how examples become one number.
 struct CrossentropyLossOptions {
   bool from_logits = true;
   double label_smoothing = 0.0;
   LossReduction reduction = LossReduction::kAuto;
 };
+/// Of losses without options of their own.
 struct LossOptions {
   LossReduction reduction = LossReduction::kAuto;
 };
+/// Of Huber.
 struct HuberLossOptions {
   double delta = 1.0;
   LossReduction reduction = LossReduction::kAuto;
 };
+/// Of the focal cross-entropies as objects.
 struct FocalLossOptions {
   FocalOptions focal = {};
   LossReduction reduction = LossReduction::kAuto;
 };
 
+/// losses::sparse_categorical_crossentropy(): labels are class numbers.
 class SparseCategoricalCrossentropy : public Loss {
  public:
   explicit SparseCategoricalCrossentropy(CrossentropyLossOptions options = {});
 };
+/// losses::categorical_crossentropy(): labels are distributions, one-hot for example.
 class CategoricalCrossentropy : public Loss {
  public:
   explicit CategoricalCrossentropy(CrossentropyLossOptions options = {});
 };
+/// losses::binary_crossentropy(): labels are 0 or 1.
 class BinaryCrossentropy : public Loss {
  public:
   explicit BinaryCrossentropy(CrossentropyLossOptions options = {});
 };
+/// losses::binary_focal_crossentropy(): examples that are told well count less.
 class BinaryFocalCrossentropy : public Loss {
  public:
   explicit BinaryFocalCrossentropy(FocalLossOptions options = {});
 };
+/// losses::categorical_focal_crossentropy(): the same for classes.
 class CategoricalFocalCrossentropy : public Loss {
  public:
   explicit CategoricalFocalCrossentropy(FocalLossOptions options = {});
@@ -184,6 +200,8 @@ class PlainLoss : public Loss {
  public:
   explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}
 };
+
+/// The functions of losses:: without options, as objects: `MeanSquaredError()`.
 using MeanSquaredError = PlainLoss<&losses::mean_squared_error>;
 using MeanAbsoluteError = PlainLoss<&losses::mean_absolute_error>;
 using MeanAbsolutePercentageError = PlainLoss<&losses::mean_absolute_percentage_error>;
@@ -196,6 +214,7 @@ using CategoricalHinge = PlainLoss<&losses::categorical_hinge>;
 using KLDivergence = PlainLoss<&losses::kl_divergence>;
 using Poisson = PlainLoss<&losses::poisson>;
 
+/// losses::huber(): quadratic up to delta, linear beyond.
 class Huber : public Loss {
  public:
   explicit Huber(HuberLossOptions options = {});

@@ -45,6 +45,7 @@ class Subtract : public LayerOf<Subtract, Merging> {
  protected:
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
 };
+/// a * b * ...
 class Multiply : public LayerOf<Multiply, Merging> {
  public:
   explicit Multiply(MergingOptions options = {});
@@ -57,10 +58,12 @@ class Average : public LayerOf<Average, Merging> {
  protected:
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
 };
+/// The largest input, element by element.
 class Maximum : public LayerOf<Maximum, Merging> {
  public:
   explicit Maximum(MergingOptions options = {});
 };
+/// The smallest input, element by element.
 class Minimum : public LayerOf<Minimum, Merging> {
  public:
   explicit Minimum(MergingOptions options = {});

@@ -27,10 +27,12 @@ class BinaryAccuracy : public MeanPredictionMetric {
  public:
   explicit BinaryAccuracy(std::string name = "binary_accuracy", double threshold = 0.5);
 };
+/// The mean of (label - prediction)^2.
 class MeanSquaredErrorMetric : public MeanPredictionMetric {
  public:
   explicit MeanSquaredErrorMetric(std::string name = "mean_squared_error");
 };
+/// The mean of |label - prediction|.
 class MeanAbsoluteErrorMetric : public MeanPredictionMetric {
  public:
   explicit MeanAbsoluteErrorMetric(std::string name = "mean_absolute_error");
@@ -73,6 +75,7 @@ MeanPredictionMetric::Function hits_by_shape();
 
 // Metrics that count right and wrong decisions.
 
+/// What counts as a decision for yes.
 struct ConfusionOptions {
   /// Predictions above it say yes. Logits want 0.
   double threshold = 0.5;
@@ -119,18 +122,22 @@ class Recall : public ConfusionMetric {
  public:
   explicit Recall(ConfusionOptions options = {});
 };
+/// How many were said to be yes, and are.
 class TruePositives : public ConfusionMetric {
  public:
   explicit TruePositives(ConfusionOptions options = {});
 };
+/// How many were said to be no, and are.
 class TrueNegatives : public ConfusionMetric {
  public:
   explicit TrueNegatives(ConfusionOptions options = {});
 };
+/// How many were said to be yes, and are no.
 class FalsePositives : public ConfusionMetric {
  public:
   explicit FalsePositives(ConfusionOptions options = {});
 };
+/// How many were said to be no, and are yes.
 class FalseNegatives : public ConfusionMetric {
  public:
   explicit FalseNegatives(ConfusionOptions options = {});
@@ -195,6 +202,7 @@ class MeanIoU : public PredictionMetric {
 
 // The area under the ROC or the precision-recall curve.
 
+/// True positive rate over false positive rate, or precision over recall.
 enum class AucCurve { kRoc, kPrecisionRecall };
 
 struct AucOptions {

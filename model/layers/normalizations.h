@@ -155,10 +155,10 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
 
 /// The names and defaults of tf.nn.local_response_normalization.
 struct LocalResponseNormalizationOptions {
-  std::int64_t depth_radius = 5;
-  double bias = 1.0;
-  double alpha = 1.0;
-  double beta = 0.5;
+  std::int64_t depth_radius = 5;  // channels on each side
+  double bias = 1.0;              // added to the sum
+  double alpha = 1.0;             // times the sum
+  double beta = 0.5;              // its exponent
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };

@@ -10,6 +10,7 @@
 
 namespace tutti {
 
+/// Of layers with windows over images.
 struct Pooling2DOptions {
   /// Default: the size of the window.
   std::optional<Size2D> strides = std::nullopt;
@@ -18,6 +19,7 @@ struct Pooling2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
+/// Of layers with windows over sequences.
 struct Pooling1DOptions {
   /// Default: the size of the window.
   std::optional<std::int64_t> strides = std::nullopt;
@@ -84,17 +86,20 @@ class GlobalPooling : public Layer {
   bool of_sequences_;
 };
 
+/// [batch, height, width, channels] -> [batch, channels]: the mean of each channel.
 class GlobalAveragePooling2D : public LayerOf<GlobalAveragePooling2D, GlobalPooling> {
  public:
   explicit GlobalAveragePooling2D(LayerOptions options = {});
 };
 
+/// [batch, height, width, channels] -> [batch, channels]: the largest value of each channel.
 class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
  public:
   explicit GlobalMaxPooling2D(LayerOptions options = {});
 };
 
-/// The mean of the steps that count (masks.h), 0 where none does.
+/// [batch, steps, channels] -> [batch, channels]: the mean of the steps that count (masks.h), 0
+/// where none does.
 class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPooling> {
  public:
   explicit GlobalAveragePooling1D(LayerOptions options = {});
@@ -104,6 +109,7 @@ class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPool
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 
+/// [batch, steps, channels] -> [batch, channels]: the largest value of each channel.
 class GlobalMaxPooling1D : public LayerOf<GlobalMaxPooling1D, GlobalPooling> {
  public:
   explicit GlobalMaxPooling1D(LayerOptions options = {});

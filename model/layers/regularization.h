@@ -43,6 +43,7 @@ namespace regularizers {
 Regularizer l1(double factor = 0.01);
 /// factor * sum w^2 (without 1/2, as Keras).
 Regularizer l2(double factor = 0.01);
+/// The sum of both.
 Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
 /// factor times the mean |cosine| of all pairs of rows of a matrix.
 Regularizer orthogonal(double factor = 0.01);

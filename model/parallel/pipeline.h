@@ -23,6 +23,7 @@ namespace tutti {
 /// in the order 0, 1, ..., so that gradients have the same bits.
 enum class PipelineOrder { kAllForwardFirst, kOneForwardOneBackward };
 
+/// Its name for logs and flags.
 std::string_view to_string(PipelineOrder order);
 
 /// What a stage does at one time.

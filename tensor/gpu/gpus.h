@@ -54,6 +54,7 @@ struct GpuModule {
   bool is_simulated = false;
   std::vector<std::string> missing;  // CUDA libraries that it needs and that are not there
 };
+/// Looks for GPUs first, as logical_gpus() does. Any thread.
 const GpuModule& gpu_module();
 
 /// nullptr when there are no GPUs.

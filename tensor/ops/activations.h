@@ -31,7 +31,7 @@ Tensor softsign(const Operand& x);
 
 // Softmax and the cross-entropies that are computed from logits.
 
-/// Over the last axis.
+/// e^x divided by its sum over the last axis, and the logarithm of that.
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 

@@ -71,6 +71,7 @@ Tensor bias_grad(const Operand& dy);
 
 // Pooling over windows of NHWC images.
 
+/// The window, and how far it moves.
 struct Pool2dOptions {
   std::int64_t window_h = 2;
   std::int64_t window_w = 2;
@@ -95,6 +96,7 @@ Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
 
 // Images of another size.
 
+/// How many times as high and as wide, and by which rule.
 struct UpsampleOptions {
   std::int64_t factor_h = 2;
   std::int64_t factor_w = 2;

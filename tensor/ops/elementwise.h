@@ -14,9 +14,11 @@ Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
 /// True division; integers throw: try cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
+/// The larger and the smaller of each pair.
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
-/// Integers: negative exponents give 1 / base^-exponent towards zero.
+/// base to the power of exponent. Integers: negative exponents give 1 / base^-exponent towards
+/// zero.
 Tensor pow(const Operand& base, const Operand& exponent);
 /// The quotient towards minus infinity, and what it leaves, with the sign of b. An integer divided
 /// by 0 gives 0 and leaves 0, as in numpy. tf.math.floordiv, tf.math.floormod.
@@ -32,7 +34,7 @@ inline Tensor operator*(const Operand& a, const Operand& b) { return multiply(a,
 inline Tensor operator/(const Operand& a, const Operand& b) { return divide(a, b); }
 inline Tensor operator%(const Operand& a, const Operand& b) { return floor_mod(a, b); }
 
-/// Comparisons give bool tensors.
+/// Comparisons of equal types, and functions of bool tensors; both give bool tensors.
 Tensor equal(const Operand& a, const Operand& b);
 Tensor not_equal(const Operand& a, const Operand& b);
 Tensor less(const Operand& a, const Operand& b);
@@ -60,27 +62,35 @@ inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, 
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
+/// -x of each element, x * x, |x|, and -1, 0 or 1 by its sign.
 Tensor negate(const Operand& x);
 inline Tensor operator-(const Operand& x) { return negate(x); }
-Tensor exp(const Operand& x);
-Tensor log(const Operand& x);
-Tensor sqrt(const Operand& x);
-Tensor rsqrt(const Operand& x);
 Tensor square(const Operand& x);
 Tensor abs(const Operand& x);
 Tensor sign(const Operand& x);
+/// e^x and the natural logarithm.
+Tensor exp(const Operand& x);
+Tensor log(const Operand& x);
+/// The square root, 1 / sqrt(x) and 1 / x.
+Tensor sqrt(const Operand& x);
+Tensor rsqrt(const Operand& x);
 Tensor reciprocal(const Operand& x);
+/// To the nearest whole number below, and above.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
 /// To the nearest whole number, halves to the even one. tf.round.
 Tensor round(const Operand& x);
+/// The error function.
 Tensor erf(const Operand& x);
 /// log(1 + x) and exp(x) - 1, accurate near 0.
 Tensor log1p(const Operand& x);
 Tensor expm1(const Operand& x);
+/// Of angles in radians.
 Tensor sin(const Operand& x);
 Tensor cos(const Operand& x);
 
+/// max(x, 0); 1 / (1 + e^-x); the hyperbolic tangent; log(1 + e^x); x where it is positive, else
+/// e^x - 1.
 Tensor relu(const Operand& x);
 Tensor sigmoid(const Operand& x);
 Tensor tanh(const Operand& x);

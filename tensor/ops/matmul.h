@@ -6,6 +6,7 @@
 
 namespace tutti {
 
+/// Whether the last two axes of an operand are taken the other way round.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

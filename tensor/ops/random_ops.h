@@ -17,6 +17,7 @@ RandomKey next_random_key();
 Tensor random_uniform(const Shape& shape, const RandomKey& key = next_random_key(),
                       double low = 0.0, double high = 1.0, DType dtype = DType::kFloat32,
                       Device device = current_device());
+/// Normal with this mean and standard deviation, keyed in the same way.
 Tensor random_normal(const Shape& shape, const RandomKey& key = next_random_key(),
                      double mean = 0.0, double stddev = 1.0, DType dtype = DType::kFloat32,
                      Device device = current_device());

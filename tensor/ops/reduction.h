@@ -14,6 +14,7 @@ namespace tutti {
 /// Which axes go away; empty: all. Negative axes count from the end.
 struct ReduceOptions {
   std::vector<int> axes = {};
+  /// Whether they stay, with length 1.
   bool keep_dims = false;
 };
 
@@ -21,8 +22,9 @@ struct ReduceOptions {
 /// product 1; the mean of nothing is NaN as in tf; max and min of nothing are the type's lowest and
 /// highest value (-inf, inf).
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
-/// Floating types only.
+/// The mean, of floating types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
+/// The largest element, the smallest, and the product of all: see reduce_sum() for none.
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
@@ -32,7 +34,7 @@ Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
 Tensor reduce_std(const Operand& x, ReduceOptions options = {});
 /// log(sum(exp(x))) without overflow; of nothing -inf. Floating types only. tf.reduce_logsumexp.
 Tensor reduce_logsumexp(const Operand& x, ReduceOptions options = {});
-/// bool only.
+/// Whether any is true, and whether all are; bool only.
 Tensor reduce_any(const Operand& x, ReduceOptions options = {});
 Tensor reduce_all(const Operand& x, ReduceOptions options = {});
 
@@ -79,6 +81,7 @@ Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 /// The product of all elements up to here along an axis, floating types only. tf.math.cumprod.
 Tensor cumulative_product(const Operand& x, CumulativeSumOptions options = {});
 
+/// Elements, and their places along the last axis.
 struct TopKResult {
   Tensor values;
   Tensor indices;  // int64

@@ -22,6 +22,7 @@ inline Tensor reshape(const Operand& x, std::initializer_list<std::int64_t> dims
 }
 /// [batch, ...] -> [batch, product of the rest].
 Tensor flatten_rows(const Operand& x);
+/// With a new axis of length 1; without an axis of length 1.
 Tensor expand_dims(const Operand& x, int axis);
 Tensor squeeze(const Operand& x, int axis);
 
@@ -46,6 +47,7 @@ std::vector<Tensor> split(const Operand& x, const std::vector<std::int64_t>& siz
 /// before[i] and after[i] elements of `value` around axis i.
 Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
            const std::vector<std::int64_t>& after, double value = 0.0);
+/// x repeated up to `shape`, by numpy's rules.
 Tensor broadcast_to(const Operand& x, const Shape& shape);
 /// indices (int32 or int64, any shape) -> shape + [depth]; an index outside 0 .. depth-1 gives a
 /// row of `off` values.

@@ -15,6 +15,7 @@ namespace tutti::conformance {
 /// thread with a Communicator over messages. kThreads: the same over in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
+/// What is checked.
 enum class Check {
   kValues,         // one call: right results everywhere, nothing else touched
   kSpecialValues,  // NaN, infinities, signed zeros, denormals among the values
@@ -41,8 +42,10 @@ enum class MismatchKind {
   kOrder,
   kGroup
 };
+/// How many values MismatchKind has.
 inline constexpr int kNumMismatchKinds = 9;
 
+/// Names as they stand in Case::id().
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
 std::string_view to_string(MismatchKind kind);
@@ -76,6 +79,7 @@ Collective parse_collective(std::string_view text);
 
 // Which cases: all of them, or a seeded sample.
 
+/// Which cases are run.
 struct Plan {
   std::vector<GroupShape> shapes = {GroupShape::kLocal, GroupShape::kSpread, GroupShape::kThreads};
   std::uint64_t seed = 1;

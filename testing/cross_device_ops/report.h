@@ -12,9 +12,12 @@
 
 namespace tutti::conformance {
 
+/// What came of a case.
 enum class Verdict { kPassed, kFailed, kSkipped };
+/// "passed" and so on.
 std::string_view to_string(Verdict verdict);
 
+/// What came of a case, and why.
 struct Result {
   Verdict verdict = Verdict::kPassed;
   std::string message = {};  // what went wrong, or why it was skipped
@@ -44,6 +47,7 @@ struct Row {
   std::string operation() const;
 };
 
+/// A case that failed.
 struct Failure {
   Case failed_case;
   std::string message;
@@ -55,6 +59,7 @@ struct SkipReason {
   std::uint64_t count = 0;
 };
 
+/// What came of a plan.
 struct Report {
   std::string name;
   std::uint64_t seed = 0;

@@ -33,11 +33,13 @@ std::vector<std::string> strategy_checks();
 /// that there is not. Not for several threads at once.
 std::string run_strategy_check(const StrategySubject& subject, const std::string& check);
 
+/// A check that failed: what was expected and what came.
 struct StrategyFailure {
   std::string check;
   std::string message;
 };
 
+/// What came of all checks.
 struct StrategyReport {
   std::string name;
   std::size_t num_checks = 0;

@@ -25,6 +25,7 @@ namespace tutti {
 
 class CoordinatedStrategy;
 
+/// What has become of a closure.
 enum class RemoteValueState { kNotReady, kReady, kAborted };
 
 namespace internal {

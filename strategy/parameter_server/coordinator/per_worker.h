@@ -71,6 +71,7 @@ class PerWorkerDatasetOf {
       : iterate_(std::move(iterate)) {}
   std::function<PerWorkerValues<Iterator>()> iterate_;
 };
+/// Datasets of workers, by what reads them: one replica, or all replicas of the worker.
 using PerWorkerDataset = PerWorkerDatasetOf<DatasetIterator>;
 using PerWorkerDistributedDataset = PerWorkerDatasetOf<DistributedIterator>;
 

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+# Draws where variables live and what moves under each strategy.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: draw.py           writes the .svg files beside this script
+          draw.py --check   fails when one of them is not what would be written
+"""
+import html
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+STYLE = """
+text { font: 13px sans-serif; fill: #1f2937; text-anchor: middle; }
+.title { font-weight: 600; text-anchor: start; }
+.small { font-size: 12px; fill: #4b5563; }
+.process { fill: #f8fafc; stroke: #94a3b8; stroke-dasharray: 5 4; }
+.device { fill: #ffffff; stroke: #475569; }
+.replica { fill: #dbeafe; stroke: #3b82f6; }
+.variable { fill: #fef3c7; stroke: #d97706; }
+.batch { fill: #dcfce7; stroke: #16a34a; }
+.data { stroke: #16a34a; }
+.gradient { stroke: #2563eb; }
+.value { stroke: #d97706; }
+.exchange { stroke: #94a3b8; }
+line { stroke-width: 1.8; }
+"""
+COLOURS = {"data": "#16a34a", "gradient": "#2563eb", "value": "#d97706"}
+
+
+class Picture:
+    def __init__(self, width, height, title):
+        self.width, self.height, self.title, self.parts = width, height, title, []
+
+    def box(self, kind, x, y, width, height, *lines, title=False):
+        """A rectangle with lines of text: in its middle, or a title at its top."""
+        self.parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>')
+        first = y + 18 if title else y + height / 2 + 4.5 - 8 * (len(lines) - 1)
+        for i, line in enumerate(lines):
+            self.text(x + 12 if title else x + width / 2, first + 16 * i, line, "title" if title else "")
+
+    def text(self, x, y, line, kind="small"):
+        self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{html.escape(line)}</text>')
+
+    def arrow(self, kind, x1, y1, x2, y2, label="", both=False, dx=0, dy=-6):
+        end = "gradient" if kind == "exchange" else kind
+        start = f' marker-start="url(#{"value" if kind == "exchange" else kind})"' if both else ""
+        self.parts.append(f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" marker-end="url(#{end})"{start}/>')
+        if label:
+            self.text((x1 + x2) / 2 + dx, (y1 + y2) / 2 + dy, label)
+
+    def device(self, x, y, name, replica, variables, height=150):
+        """A device: its replica, and the variables that it holds."""
+        self.box("device", x, y, 150, height, name, title=True)
+        if replica:
+            self.box("replica", x + 12, y + 28, 126, 46, replica, "step")
+        if variables:
+            self.box("variable", x + 12, y + height - 58, 126, 46, *variables)
+
+    def legend(self, x, y):
+        for i, (kind, what) in enumerate((("data", "rows of the batch"), ("gradient", "gradients"), ("value", "values"))):
+            self.arrow(kind, x + 150 * i, y, x + 150 * i + 26, y)
+            self.parts.append(f'<text class="small" style="text-anchor: start" x="{x + 150 * i + 33}" y="{y + 4}">{what}</text>')
+
+    def svg(self):
+        markers = "".join(f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+                          f'orient="auto-start-reverse"><path d="M0 0 L8 4 L0 8 z" fill="{colour}"/></marker>'
+                          for name, colour in COLOURS.items())
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
+                f'width="{self.width}" role="img">\n<title>{html.escape(self.title)}</title>\n<style>{STYLE}</style>\n'
+                f'<defs>{markers}</defs>\n<rect width="{self.width}" height="{self.height}" rx="8" fill="#ffffff"/>\n'
+                + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def one_device():
+    p = Picture(560, 230, "OneDeviceStrategy: everything is on one device")
+    p.box("batch", 20, 83, 110, 40, "batch")
+    p.device(205, 30, "cpu:0", "replica 0", ("variables", "and slots"))
+    p.arrow("data", 130, 103, 204, 103, "all rows")
+    p.arrow("gradient", 255, 104, 255, 120)
+    p.arrow("value", 305, 120, 305, 106)
+    p.text(455, 88, "gradients and values")
+    p.text(455, 105, "stay where they are:")
+    p.text(455, 122, "nothing travels")
+    p.legend(80, 208)
+    return p
+
+
+def mirrored():
+    p = Picture(640, 350, "MirroredStrategy: a copy of every variable on each device")
+    p.box("process", 20, 70, 600, 240, "one process", title=True)
+    p.box("batch", 145, 14, 350, 32, "global batch: a slice of its rows for each replica")
+    for i, x in enumerate((45, 245, 445)):
+        p.device(x, 105, f"cpu:{i}", f"replica {i}", ("copy of the", "variables, slots"))
+        p.arrow("data", 220 + 100 * i, 46, x + 75, 104)
+        p.arrow("gradient", x + 75, 180, x + 75, 196)
+    for x in (195, 395):
+        p.arrow("gradient", x, 188, x + 50, 188, both=True)
+    p.text(320, 278, "gradients are summed over replicas along one tree (all_reduce), while the backward")
+    p.text(320, 295, "pass still runs; equal sums update every copy, so that all copies stay equal")
+    p.legend(140, 330)
+    return p
+
+
+def central_storage():
+    p = Picture(640, 370, "CentralStorageStrategy: variables on one device, steps on all")
+    p.box("process", 20, 70, 600, 260, "one process", title=True)
+    p.box("batch", 145, 14, 350, 32, "global batch: a slice of its rows for each replica")
+    for i, x in enumerate((45, 245, 445)):
+        p.device(x, 100, f"gpu:{i}", f"replica {i}", None, height=88)
+        p.arrow("data", 220 + 100 * i, 46, x + 75, 99)
+        p.arrow("gradient", x + 62, 189, 262 + 46 * i, 224)
+        p.arrow("value", 284 + 46 * i, 224, x + 88, 189)
+    p.box("device", 195, 225, 250, 80, "cpu:0, the parameter device", title=True)
+    p.box("variable", 220, 249, 200, 46, "variables and slots,", "once")
+    p.text(105, 262, "values are read")
+    p.text(105, 279, "by every replica")
+    p.text(530, 262, "gradients are summed")
+    p.text(530, 279, "and applied once")
+    p.legend(140, 350)
+    return p
+
+
+def multi_worker():
+    p = Picture(820, 362, "MultiWorkerMirroredStrategy: a copy of every variable on each device of each process")
+    for w, left in enumerate((20, 440)):
+        p.box("process", left, 60, 360, 216, f"worker {w}", title=True)
+        p.box("batch", left + 55, 12, 250, 30, "its replicas' slices of the global batch")
+        for i, x in enumerate((left + 20, left + 190)):
+            p.device(x, 95, f"cpu:{i}", f"replica {2 * w + i}", ("copy of the", "variables, slots"))
+            p.arrow("data", left + 130 + 100 * i, 42, x + 75, 94)
+            p.arrow("gradient", x + 75, 170, x + 75, 186)
+        p.arrow("gradient", left + 170, 178, left + 190, 178, both=True)
+        p.text(left + 180, 266, "summed within the process first")
+    p.text(340, 78, "the chief")
+    p.arrow("gradient", 380, 178, 440, 178, both=True)
+    p.text(410, 160, "sums")
+    p.text(410, 302, "between workers: shared memory on one machine, TCP (or NCCL, MPI) between machines;")
+    p.text(410, 319, "every worker runs the same program and makes the same calls")
+    p.legend(230, 344)
+    return p
+
+
+def parameter_server():
+    p = Picture(820, 392, "ParameterServerStrategy: variables, whole or in shards, on servers")
+    for w, x in enumerate((90, 335, 580)):
+        p.box("process", x - 10, 14, 170, 128)
+        p.device(x, 24, f"worker {w}, cpu:0", f"replica {w}", None, height=88)
+        p.text(x + 75, 132, "reads its rows of the input")
+        for s, left in enumerate((150, 490)):
+            p.arrow("exchange", x + 55 + 40 * s, 143, left + 90 * w, 225, both=True)
+    for s, x in enumerate((130, 450)):
+        p.box("process", x - 10, 226, 240, 92, f"ps {s}", title=True)
+        p.box("variable", x + 6, 250, 208, 56, "rows 0 to 2 of a table," if s == 0 else "rows 3 and 4 of the table,",
+              "with their slots" if s == 0 else "another variable, slots")
+    p.text(410, 338, "workers read values (of a table: the rows they look up) and send gradients;")
+    p.text(410, 354, "the server updates where the values are, in steps of all workers or whenever a gradient comes")
+    p.legend(230, 376)
+    return p
+
+
+def main():
+    wrong = []
+    for draw in (one_device, mirrored, central_storage, multi_worker, parameter_server):
+        path, text = FOLDER / f"{draw.__name__}.svg", draw().svg()
+        if sys.argv[1:] != ["--check"]:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            wrong.append(path.name)
+    for name in wrong:
+        print(f"docs/pictures/{name} is not what draw.py draws; run docs/pictures/draw.py")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

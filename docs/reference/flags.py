@@ -1,0 +1,49 @@
+# The page of command-line flags: what the programs themselves say.
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+import re
+import subprocess
+import textwrap
+
+LIMIT = 60  # seconds
+WIDTH = 92
+COMMON = "fashion_mnist_custom_loop"  # an example with all the flags that examples share
+
+
+def help_of(program, words):
+    result = subprocess.run([program, *words, "--help"], text=True, capture_output=True, timeout=LIMIT)
+    if result.returncode:
+        raise SystemExit(f"{program} {' '.join(words)} --help ended with {result.returncode}: {result.stderr[-500:]}")
+    return "\n".join(map(wrapped, result.stdout.rstrip().replace(str(program), program.name).split("\n")))
+
+
+def wrapped(line):
+    """A long explanation goes on below its beginning."""
+    column = re.match(r"  \S.*?  +(?=\S)| {8,}|", line).end()
+    return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent=" " * column)) if column and len(line) > WIDTH else line
+
+
+def commands(program, words, title):
+    """A section for the command, and one for each of its own commands."""
+    text = help_of(program, words)
+    yield f"{'##' if len(words) < 2 else '###'} {title}\n\n```text\n{text}\n```\n"
+    listed = re.search(r"^Subcommands:\n((?:  .*\n?)+)", text, re.MULTILINE)
+    for name in re.findall(r"^  (\w+)", listed.group(1), re.MULTILINE) if listed else []:
+        yield from commands(program, [*words, name], f"{title} {name}")
+
+
+def page(build):
+    """`build`: where the programs are."""
+    build = pathlib.Path(build)
+    out = ["# Command-line flags\n\nWhat the programs of this build say to `--help`.\n"]
+    out += commands(build / "bin/tutti", [], "tutti")
+    examples = sorted(path for path in (build / "examples").glob("*") if path.is_file() and path.stat().st_mode & 0o100)
+    known = set()
+    for path in sorted(examples, key=lambda path: path.name != COMMON):
+        lines = help_of(path, []).split("\n")
+        if path.name == COMMON:
+            known = set(lines)
+            out.append(f"## Examples\n\nAll examples take the flags of `{COMMON}`; below are those of each alone.\n")
+        own = "\n".join(line for line in lines if line not in known or path.name == COMMON)
+        out.append(f"### {path.name}\n\n```text\n{own}\n```\n")
+    return "\n".join(out)

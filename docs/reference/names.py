@@ -1,0 +1,88 @@
+# Names of the library in text: where each is described, and links to it from code and comments.
+# SPDX-License-Identifier: Apache-2.0
+import re
+
+import pygments
+import pygments.formatters
+import pygments.lexers
+
+# Words of prose that are names of classes, too: linked only as code.
+PLAIN_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
+
+LONG = 110  # characters of a summary
+
+
+class Names:
+    def __init__(self):
+        self.places = {}  # name: (page, anchor)
+
+    def add(self, item, page, anchor):
+        """By its whole name, and by the last part unless another one came first."""
+        self.places.setdefault(item.name, (page, anchor))
+        self.places.setdefault(item.short, (page, anchor))
+
+    def href(self, name, page):
+        target = self.places.get(name) or self.places.get(name.removeprefix("tutti::"))
+        return None if target is None else ("" if target[0] == page else target[0] + ".html") + "#" + target[1]
+
+    def target(self, name):
+        """page.md#anchor for a name that stands as code in a guide: of a type, or name() of a function."""
+        plain = name.removesuffix("()")
+        if plain == name and not name.rpartition("::")[2][:1].isupper():
+            return None
+        page, place = self.places.get(plain) or self.places.get(plain.rpartition("::")[0]) or (None, None)
+        return f"{page}.md#{place}" if page else None
+
+    def code(self, text, page, own=""):
+        """A block of C++ in which the library's types are links."""
+        body = pygments.highlight(text, pygments.lexers.CppLexer(), pygments.formatters.HtmlFormatter(nowrap=True))
+
+        def link(match):
+            target = self.href(match.group(2), page)
+            if target is None or match.group(2) == own or not match.group(2)[0].isupper():
+                return match.group(0)
+            return f'{match.group(1)}<a href="{target}">{match.group(2)}</a></span>'
+
+        body = re.sub(r'(<span class="(?:n|nc|nf|nl)">)(\w+)</span>', link, body)
+        return f'<div class="highlight declaration"><pre><code>{body.rstrip()}</code></pre></div>\n'
+
+    def prose(self, text, page, own=""):
+        """A comment as Markdown: what is no code is escaped, names are links."""
+        parts = re.split(r"(`[^`]*`)", text)
+        for i, part in enumerate(parts):
+            if i % 2 == 0:
+                part = re.sub(r"<", "&lt;", part)
+                part = re.sub(r"(?<![*\w])\*(?![*\w])|(?<=\w)\*(?=\w)", r"\\*", part)
+                part = re.sub(r"(?<![\w/])_(?=\w)", r"\\_", part)
+                parts[i] = re.sub(r"\b(?:\w+::)*([A-Za-z_]\w+)(\(\))?(?![\w/(])",
+                                  lambda m: self.link_word(m, page, own), part)
+        return re.sub(r"(?m)(?<=[^\n])\n(?=[*-] )", "\n\n", "".join(parts))
+
+    def link_word(self, match, page, own):
+        word, called = match.group(1), match.group(2)
+        if word == own or (not called and "::" not in match.group(0) and PLAIN_WORD.fullmatch(word)) or (
+                not called and "::" not in match.group(0) and not word[0].isupper()):
+            return match.group(0)
+        full = match.group(0).removesuffix("()")
+        owner = full.rpartition("::")[0]
+        target = self.href(full, page) or self.href(owner if owner and owner[0].isupper() else word, page)
+        if target is None:
+            return match.group(0)
+        return f"[{match.group(0)}]({target.replace('.html#', '.md#')})"
+
+    def summary(self, item, page):
+        """The first sentence; of a long one the part before a colon or semicolon."""
+        text = re.sub(r"\s+", " ", item.comment)
+        owner = re.sub(r"(Options|Hyperparameters)$", "", item.short)
+        if not text and owner != item.short:
+            return f"Options of {owner}" if item.short.endswith("Options") else f"Numbers of {owner}Rule"
+        for ends in (r"\.(?= |$)", r"(?<!:)[:;](?= )"):
+            for match in re.finditer(ends, text):
+                part = text[: match.start()]
+                is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
+                if len(part) > 20 and is_whole and not part.endswith((" ..", "e.g", "i.e")):
+                    text = part
+                    break
+            if len(text) < LONG:
+                break
+        return self.prose(re.sub(r"(?<!\.)\.$", "", text), page, item.short).replace("|", "\\|")
