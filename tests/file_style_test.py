@@ -21,12 +21,14 @@ FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops"
            "testing", "model", "tools", "examples", "benchmarks", "tests")
 # What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
 # build folder; a measured number into benchmarks/results/ or a page of docs/.
-ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CMakeLists.txt",
-              "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test",
+ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff",
+              "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
+              "SECURITY.md", "run", "test",
               "tutti.h", "cluster.h", "communicator.h", "gpu.h", "model_parallel.h", "parameter_server.h", "readers.h"}
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
+             ".github": (".md", ".yml"),
              "cmake": (".cmake", ".cmake.in"),
              "docs": (".md", "coverage_rows.csv"),
              "tests": SOURCES + (".py", ".sh"),
