@@ -99,9 +99,11 @@ class Site:
 
 
 def tracked(folder):
-    """What git knows right in the folder."""
-    out = subprocess.run(["git", "ls-files", "."], cwd=folder, text=True, capture_output=True, check=True).stdout
-    return sorted({line.split("/")[0] for line in out.splitlines()})
+    """What git knows right in the folder; without git, what is there."""
+    result = subprocess.run(["git", "ls-files", "."], cwd=folder, text=True, capture_output=True)
+    if result.returncode:
+        return sorted(each.name for each in folder.iterdir())
+    return sorted({line.split("/")[0] for line in result.stdout.splitlines()})
 
 
 def main():

@@ -7,7 +7,7 @@ import textwrap
 
 LIMIT = 60  # seconds
 WIDTH = 92
-COMMON = "fashion_mnist_custom_loop"  # an example with all the flags that examples share
+COMMON = "fashion_mnist_custom_loop"  # its flags are those that most examples share
 
 
 def help_of(program, words):
@@ -37,13 +37,16 @@ def page(build):
     build = pathlib.Path(build)
     out = ["# Command-line flags\n\nWhat the programs of this build say to `--help`.\n"]
     out += commands(build / "bin/tutti", [], "tutti")
-    examples = sorted(path for path in (build / "examples").glob("*") if path.is_file() and path.stat().st_mode & 0o100)
-    known = set()
+    programs = [path for pattern in ("*", "cifar10/*") for path in sorted((build / "examples").glob(pattern))]
+    examples = [path for path in programs if path.is_file() and path.stat().st_mode & 0o100]
+    shared = set()
     for path in sorted(examples, key=lambda path: path.name != COMMON):
-        lines = help_of(path, []).split("\n")
+        flags = re.split(r"\n(?! {8})", help_of(path, []))  # each with the lines that go on
         if path.name == COMMON:
-            known = set(lines)
-            out.append(f"## Examples\n\nAll examples take the flags of `{COMMON}`; below are those of each alone.\n")
-        own = "\n".join(line for line in lines if line not in known or path.name == COMMON)
-        out.append(f"### {path.name}\n\n```text\n{own}\n```\n")
+            shared = {flag for flag in flags if flag.startswith("  ")}
+            out.append("## Examples\n")
+        elif len(shared.intersection(flags)) > len(shared) / 2:
+            flags = [flag for flag in flags if flag not in shared] + [f"and the flags of {COMMON}"]
+        text = "\n".join(flags)
+        out.append(f"### {path.name}\n\n```text\n{text}\n```\n")
     return "\n".join(out)

@@ -80,7 +80,7 @@ class Names:
             for match in re.finditer(ends, text):
                 part = text[: match.start()]
                 is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
-                if len(part) > 20 and is_whole and not part.endswith((" ..", "e.g", "i.e")):
+                if len(part) > 20 and is_whole and not part.endswith((" .", "..", "e.g", "i.e")):
                     text = part
                     break
             if len(text) < LONG:
