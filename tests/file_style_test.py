@@ -35,8 +35,6 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
 README_LINES = 120
-# Its lines are wrapped when it is written anew.
-STILL_WIDE = {"docs/architecture.md"}
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
 
@@ -141,7 +139,7 @@ def main():
             errors.append(f"{folder}/README.md is missing")
     for path in (path for pattern in PROSE for path in sorted(root.glob(pattern))):
         name = path.relative_to(root).as_posix()
-        errors += check_prose(name, path.read_text(encoding="utf-8")) if name not in STILL_WIDE else []
+        errors += check_prose(name, path.read_text(encoding="utf-8"))
     errors += check_places(root)
     for line in [f"warning: {warning}" for warning in warnings] + errors:
         print(line)
