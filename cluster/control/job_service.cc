@@ -204,8 +204,9 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // Others may have taken the place of one that was given up: it can no longer change anything.
-  if (record.status == MemberRecord::Status::kGivenUp) return true;
+  // Others may have the place of one that was given up or has left, so it can no longer change
+  // anything. The last progress came with its leaving; this report was overtaken by that call.
+  if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
     v1::JobEvent heard;

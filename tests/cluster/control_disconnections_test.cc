@@ -185,6 +185,35 @@ TEST_F(Disconnections, OfOthersThanMembersAreRefused) {
   EXPECT_EQ(last(), before);
 }
 
+// A stream's report that the call Leave has overtaken: the process that has the task now counts its
+// calls anew, and nothing of the one before it is missed.
+TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
+  const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
+    v1::MemberReport report;
+    v1::GroupProgress& group = *report.mutable_progress()->add_groups();
+    group.set_group("group");
+    group.set_entered(entered);
+    group.set_finished(finished);
+    group.set_call("barrier()");
+    group.set_since_ns(std::chrono::nanoseconds(10s).count());
+    return report;
+  };
+  const auto leaver = come(1);
+  EXPECT_TRUE(service_.report(leaver.get(), progress_in(1, 1)));
+  v1::LeaveRequest leave;
+  leave.set_member(leaver->number);
+  EXPECT_TRUE(call(&internal::JobService::Leave, leave).ok());
+  const auto successor = come(1, 1);
+  EXPECT_TRUE(service_.report(leaver.get(), progress_in(1, 1)));
+  const auto waiter = come(0);
+  EXPECT_TRUE(service_.report(waiter.get(), progress_in(2, 1)));
+  clock_.time += 10s;
+  service_.tick();
+  for (const Verdict& verdict : service_.verdicts_after(0)) {
+    EXPECT_NE(verdict.kind, VerdictKind::kLeft) << verdict.message;
+  }
+}
+
 TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
   const testing::HangWatchdog watchdog("disconnections", std::chrono::seconds(60));
   auto options = server_options();
