@@ -33,7 +33,8 @@ void require_valid(const CollectiveHeader& h) {
          "; expected the header of this version");
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
-  if (h.op > ReduceOp::kProduct) damaged("reduction", static_cast<int>(h.op));
+  const auto op = static_cast<std::uint8_t>(h.op);  // a byte beyond 127 would be a negative number
+  if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) damaged("reduction", int{op});
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
   if (h.compression > 1 + static_cast<int>(DType::kFloat16) && !h.is_refused()) {
     damaged("compression", static_cast<int>(h.compression));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/algorithms/choose_algorithm.h"
 
 namespace tutti {
