@@ -1,4 +1,4 @@
-// All streams of a rank as a Transport, and the threads that wait for them.
+// All connections of a rank as a Transport, and the threads that wait for them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
