@@ -18,9 +18,7 @@ namespace {
 /// Calls of a client without an answer.
 constexpr std::size_t kMostCalls = 65536;
 /// Once or twice a server that is just ending may refuse.
-constexpr int kRefusals = 3;
-
-TimePoint now() { return Clock::system().now(); }
+constexpr int kRefusalsOfEnding = 3;
 
 }  // namespace
 
@@ -91,7 +89,8 @@ ClientSession::ClientSession(const std::string& target, RpcMethod method,
 }
 
 ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
+  const TimePoint end =
+      std::min(deadline, deadline_after(Clock::system().now(), durations::kSilentAfter));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
   if (auto nobody = nobody_listens(channel)) return {*std::move(nobody)};
   auto stream =
@@ -211,7 +210,7 @@ void ClientSession::run(std::shared_ptr<ClientStream> stream) {
       MutexLock lock(mutex_);
       stream_.reset();
       why_away_ = why;
-      away_since_ = now();
+      away_since_ = Clock::system().now();
     }
     stream.reset();  // the old connection ends before there is a new one
     stream = reconnect(why);
@@ -224,7 +223,7 @@ bool ClientSession::is_over() const {
 }
 
 std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
-  const TimePoint begin = now();
+  const TimePoint begin = Clock::system().now();
   TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   std::string reason = why;
   int num_refusals = 0;
@@ -235,7 +234,7 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
-    const Duration away = now() - begin;
+    const Duration away = Clock::system().now() - begin;
     if (attempt.stream) {
       if (!adopt(attempt)) break;
       log_info(concat("rpc: ", options_.self, " is connected to ", server_name_, " again after ",
@@ -247,7 +246,7 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
       MutexLock lock(mutex_);
       why_away_ = reason;
     }
-    if (attempt.is_final && ++num_refusals >= kRefusals) {
+    if (attempt.is_final && ++num_refusals >= kRefusalsOfEnding) {
       give_up(Error(ErrorCode::kFailedPrecondition,
                     concat("rpc: ", *what_, " takes no calls any more: ", reason)),
               false);
@@ -257,14 +256,15 @@ std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
                            "): ", reason, "; start it again, or read its log")),
               false);
     }
-    if (now() >= say_at) {
+    if (Clock::system().now() >= say_at) {
       log_info(concat("rpc: ", options_.self, " tries to reach ", server_name_, " again since ",
                       seconds_text(away), " s: ", reason));
-      say_at = deadline_after(now(), durations::kSayAgainEvery);
+      say_at = deadline_after(Clock::system().now(), durations::kSayAgainEvery);
     }
     // The longer it is away, the less a moment more matters.
-    stop_.wait_until(deadline_after(
-        now(), std::clamp(away / 10, durations::kTryAgain, durations::kHeartbeatEvery)));
+    stop_.wait_until(
+        deadline_after(Clock::system().now(),
+                       std::clamp(away / 10, durations::kTryAgain, durations::kHeartbeatEvery)));
   }
   return nullptr;
 }
@@ -300,7 +300,7 @@ ClientSession::~ClientSession() {
     calls.swap(calls_);
     if (!ended_) ended_ = cancelled;
   }
-  if (stream) stream->leave(deadline_after(now(), durations::kLongestReport));
+  if (stream) stream->leave(deadline_after(Clock::system().now(), durations::kLongestReport));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
   if (thread_) thread_->join();

@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr const char* kName = "journal";
+constexpr const char* kJournal = "journal";
 constexpr const char* kNewName = "journal.new";
 
 /// Unlike that of any other job.
@@ -30,7 +30,7 @@ std::string new_job_id() {
 void require_empty(const Folder& folder) {
   for (const std::string& name : folder.names()) {
     if (!name.starts_with("ps_")) continue;
-    fail(ErrorCode::kFailedPrecondition, folder.path_of(kName),
+    fail(ErrorCode::kFailedPrecondition, folder.path_of(kJournal),
          ": expected the journal of the job ", "that saved '", name,
          "', found none; try another folder, or delete these files");
   }
@@ -42,7 +42,8 @@ Folder locked(const std::string& path) {
     folder.lock();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kFailedPrecondition) throw;
-    fail(ErrorCode::kFailedPrecondition, folder.path_of(kName), ": another coordinator writes it; ",
+    fail(ErrorCode::kFailedPrecondition, folder.path_of(kJournal),
+         ": another coordinator writes it; ",
          "expected one per folder; try to end that one, or a folder of its own for each job");
   }
   return folder;
@@ -99,7 +100,7 @@ std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedg
 
 JournalFile::JournalFile(const std::string& folder, LedgerRules rules, Duration sync_within)
     : folder_(locked(folder)), sync_within_(sync_within), ledger_(rules) {
-  if (folder_.size_of(kName)) {
+  if (folder_.size_of(kJournal)) {
     read(rules);
   } else {
     require_empty(folder_);
@@ -124,7 +125,7 @@ JournalFile::~JournalFile() {
 }
 
 void JournalFile::read(LedgerRules rules) {
-  const FileReader file = folder_.open_file(kName);
+  const FileReader file = folder_.open_file(kJournal);
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
   file.read(0, bytes);
   FoundJournal found = read_journal_file(file.path(), bytes, rules);
@@ -144,7 +145,7 @@ void JournalFile::write_new(const ClosureLedger& ledger) {
     file.write(head);
     file.finish();
   }
-  folder_.rename(kNewName, kName);
+  folder_.rename(kNewName, kJournal);
   folder_.sync();
 }
 
@@ -154,7 +155,7 @@ void JournalFile::begin_with(const ClosureLedger& ledger) {
   fail_if_broken();
   try {
     write_new(ledger);
-    file_.emplace(folder_.append_to(kName));
+    file_.emplace(folder_.append_to(kJournal));
   } catch (const std::exception& error) {
     why_broken_ = error.what();
     throw;
@@ -165,7 +166,7 @@ void JournalFile::begin_with(const ClosureLedger& ledger) {
 
 void JournalFile::fail_if_broken() const {
   if (why_broken_.empty()) return;
-  fail(ErrorCode::kUnavailable, folder_.path_of(kName), ": could not be written before (",
+  fail(ErrorCode::kUnavailable, folder_.path_of(kJournal), ": could not be written before (",
        why_broken_, "); expected a new coordinator to go on with it");
 }
 

@@ -14,7 +14,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kRecordHead = 8;
+constexpr std::size_t kLengthAndChecksum = 8;
 
 void put(const events::Scheduled& event, v1::ClosureEvent& out) {
   out.mutable_scheduled()->set_number(event.number);
@@ -105,16 +105,16 @@ struct Record {
 
 /// Nothing, if no whole record begins there.
 std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t place) {
-  if (journal.size() - place < kRecordHead) return std::nullopt;
-  ByteReader head(journal.subspan(place, kRecordHead));
+  if (journal.size() - place < kLengthAndChecksum) return std::nullopt;
+  ByteReader head(journal.subspan(place, kLengthAndChecksum));
   const std::size_t length = head.number<std::uint32_t>();
   const auto checksum = head.number<std::uint32_t>();
-  if (length == 0 || length > journal.size() - place - kRecordHead) return std::nullopt;
-  const auto body = journal.subspan(place + kRecordHead, length);
+  if (length == 0 || length > journal.size() - place - kLengthAndChecksum) return std::nullopt;
+  const auto body = journal.subspan(place + kLengthAndChecksum, length);
   if (crc32c_of(body) != checksum) return std::nullopt;
   auto event = event_in(body);
   if (!event) return std::nullopt;
-  return Record{std::move(*event), place + kRecordHead + length};
+  return Record{std::move(*event), place + kLengthAndChecksum + length};
 }
 
 void put(const ClosureLedger::Closure& closure, v1::ClosureLedger::Closure& out) {
@@ -142,8 +142,8 @@ std::vector<std::byte> encode_record(const ClosureEvent& event) {
   InArena<v1::ClosureEvent> message;
   std::visit([&](const auto& each) { put(each, *message); }, event);
   std::vector<std::byte> record = serialized(*message, std::numeric_limits<std::uint32_t>::max());
-  record.insert(record.begin(), kRecordHead, std::byte{0});
-  const auto body = std::span(record).subspan(kRecordHead);
+  record.insert(record.begin(), kLengthAndChecksum, std::byte{0});
+  const auto body = std::span(record).subspan(kLengthAndChecksum);
   ByteWriter head;
   head.number(static_cast<std::uint32_t>(body.size()));
   head.number(crc32c_of(body));
