@@ -12,7 +12,7 @@ namespace {
 using internal::JsonPlace;
 
 // tf has no limit; nobody has a million processes, and a list of them would be made for each job.
-constexpr int kLargestIndex = 999'999;
+constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {
   return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
@@ -39,9 +39,9 @@ JobTasks read_sparse(const JsonPlace& place) {
   std::map<int, std::string> addresses;
   for (const Json::Member& member : place.value().as_object()) {
     const JsonPlace at = place.member(member);
-    const std::optional<int> index = internal::parse_index(member.first, kLargestIndex);
+    const std::optional<int> index = internal::parse_index(member.first, kLargestIndexOfJob);
     if (!index) {
-      internal::fail_place(at.path(), concat("a task's index from 0 to ", kLargestIndex),
+      internal::fail_place(at.path(), concat("a task's index from 0 to ", kLargestIndexOfJob),
                            internal::shown(Json(member.first)));
     }
     addresses.emplace(*index, at.text("an address host:port as text"));

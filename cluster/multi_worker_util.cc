@@ -21,7 +21,7 @@ bool is_task_type(std::string_view type) {
   return std::ranges::find(kTaskTypes, type) != kTaskTypes.end();
 }
 
-std::string quoted(std::string_view text) { return internal::shown(Json(text)); }
+std::string quoted_name(std::string_view text) { return internal::shown(Json(text)); }
 
 // An evaluator is a cluster of its own, so tf's habit is to leave it out of the training cluster.
 bool is_evaluator_apart(const ClusterSpec& cluster, const Task& task) {
@@ -32,7 +32,7 @@ void validate_jobs(const ClusterSpec& cluster, const std::string& path) {
   for (const auto& [job, tasks] : cluster.as_dict()) {
     const std::string at = internal::member_path(path, job);
     if (!is_task_type(job)) {
-      internal::fail_place(at, kExpectedTypes, quoted(job),
+      internal::fail_place(at, kExpectedTypes, quoted_name(job),
                            job == "master" ? "call it chief, its name since tf 2" : "");
     }
     const int count = cluster.num_tasks(job);
@@ -48,13 +48,13 @@ void validate_jobs(const ClusterSpec& cluster, const std::string& path) {
 
 void validate_task(const ClusterSpec& cluster, const Task& task, const std::string& path) {
   if (!is_task_type(task.type)) {
-    internal::fail_place(path + ".type", kExpectedTypes, quoted(task.type));
+    internal::fail_place(path + ".type", kExpectedTypes, quoted_name(task.type));
   }
   if (is_evaluator_apart(cluster, task)) return;
   if (!cluster.has_job(task.type)) {
     internal::fail_place(path + ".type",
                          concat("a job of the cluster: ", internal::brief_list(cluster.jobs())),
-                         quoted(task.type));
+                         quoted_name(task.type));
   }
   const int count = cluster.num_tasks(task.type);
   if (task.index >= 0 && task.index < count) return;

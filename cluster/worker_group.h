@@ -21,6 +21,7 @@ namespace tutti {
 /// The tasks that train together (chief, then workers), seen from one of them. Made by all of them
 /// at the start; a worker that is missing is named every 5 s. From then on a worker that dies,
 /// stops or hangs ends everybody's collectives with an error that names it. Threads: any.
+/// What strategies call is virtual, so that a program links gRPC only where it calls join().
 class WorkerGroup {
  public:
   /// An empty cluster is this process alone. Throws kInvalidArgument for a task that does not
@@ -29,14 +30,14 @@ class WorkerGroup {
   static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
                                            const WorkerGroupOptions& options = {});
   /// Says good-bye; the process that hosts the control server waits a little for the others.
-  ~WorkerGroup();
+  virtual ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
   int worker() const { return worker_; }
   int num_workers() const { return static_cast<int>(tasks_.size()); }
   /// "worker 2", as the cluster calls it.
-  std::string name_of(int worker) const;
+  virtual std::string name_of(int worker) const;
   /// nullptr for a process alone, and for those that MPI connects over machines without
   /// TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
@@ -49,37 +50,37 @@ class WorkerGroup {
   /// got stuck, or a connection between two of them broke. A connection of this worker that ended
   /// is told to the job here, when it has had the time to find a death behind it. False when a
   /// worker failed by itself, and where MPI connects them, which nobody can come back to.
-  bool may_reconnect(const Error& error, Duration patience) const;
+  virtual bool may_reconnect(const Error& error, Duration patience) const;
   /// Waits until all workers are here, those that were started again among them, if any, and
   /// connects them anew. Called by all, when all communicators are destroyed. Throws
   /// kDeadlineExceeded naming who is missing, kUnavailable when another worker is lost meanwhile,
   /// kFailedPrecondition when the others have given this process up, or the control server is gone.
-  void reconnect(TimePoint deadline);
+  virtual void reconnect(TimePoint deadline);
   /// The same for a replacement in a program that never calls reconnect(), where one loss ends all
   /// workers: waits until every worker that was connected has ended, and connects those that were
   /// started again as at the start. False: the others reconnect(). Throws kDeadlineExceeded naming
   /// who has not ended, or not come, within `join_timeout` of the options.
-  bool begin_anew();
+  virtual bool begin_anew();
 
   /// Tells the job how far this communicator's calls have come, as long as the returned object
   /// lives (which the communicator must outlive): a worker that does not come where the others wait
   /// is named in a warning on all of them. `name` is the same on all workers.
-  [[nodiscard]] std::shared_ptr<void> watch(const Communicator& communicator,
-                                            const std::string& name);
+  [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
+                                                    const std::string& name);
   /// `action` is called, by a thread of the job, when a worker or a connection between two is lost:
   /// whatever waits elsewhere than in communicators is to be ended. It replaces the one before; {}:
   /// none.
-  void when_lost(std::function<void(const Error&)> action);
+  virtual void when_lost(std::function<void(const Error&)> action);
   /// The step that this worker is in.
-  void set_step(std::uint64_t step);
+  virtual void set_step(std::uint64_t step);
 
   /// What the workers found out together at their start, for those that come later: the last thing
   /// that they do before any of them may go on without another one. Called by all.
-  void remember(const std::string& key, std::string_view value);
-  std::string remembered(const std::string& key);
+  virtual void remember(const std::string& key, std::string_view value);
+  virtual std::string remembered(const std::string& key);
 
   /// A communicator of all workers. Called by all. What kills the group ends its calls.
-  std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
+  virtual std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 
  private:
   class Alarm;

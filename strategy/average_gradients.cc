@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kWho = "average_gradients";
+constexpr std::string_view kAverageGradients = "average_gradients";
 
 using TowerGradients = std::span<const std::vector<GradientAndVariable>>;
 
@@ -27,16 +27,17 @@ std::string kind_of(const Gradient& gradient) {
 
 void check_lists(TowerGradients towers) {
   if (towers.empty()) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected one tower or more, got none");
+    fail(ErrorCode::kInvalidArgument, kAverageGradients, ": expected one tower or more, got none");
   }
   for (std::size_t t = 0; t < towers.size(); ++t) {
     if (towers[t].size() != towers[0].size()) {
-      fail(ErrorCode::kInvalidArgument, kWho, ": tower ", t, ": expected gradients of ",
-           towers[0].size(), " variables as in tower 0, got ", towers[t].size());
+      fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t,
+           ": expected gradients of ", towers[0].size(), " variables as in tower 0, got ",
+           towers[t].size());
     }
     for (std::size_t i = 0; i < towers[t].size(); ++i) {
       if (towers[t][i].variable == towers[0][i].variable) continue;
-      fail(ErrorCode::kInvalidArgument, kWho, ": tower ", t, ": expected variable '",
+      fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t, ": expected variable '",
            towers[0][i].variable.name(), "' in place ", i, " as in tower 0, got '",
            towers[t][i].variable.name(), "'; do the towers share their variables?");
     }
@@ -50,7 +51,8 @@ std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t i
   for (std::size_t t = 0; t < towers.size(); ++t) {
     const Gradient& gradient = towers[t][index].gradient;
     if (const std::string got = kind_of(gradient); got != expected) {
-      fail(ErrorCode::kInvalidArgument, kWho, ": variable '", towers[0][index].variable.name(),
+      fail(ErrorCode::kInvalidArgument, kAverageGradients, ": variable '",
+           towers[0][index].variable.name(),
            "': expected the same kind of gradient from every tower, got ", expected,
            " from tower 0 and ", got, " from tower ", t);
     }
@@ -67,7 +69,7 @@ void check_weights(std::span<const double> weights, std::size_t num_towers) {
       std::ranges::any_of(weights, is_positive)) {
     return;
   }
-  fail(ErrorCode::kInvalidArgument, kWho, ": expected ", num_towers,
+  fail(ErrorCode::kInvalidArgument, kAverageGradients, ": expected ", num_towers,
        " weights of 0 or more, one per tower, at least one of them positive, got [", join(weights),
        "]");
 }

@@ -204,11 +204,11 @@ DistributedDataset Strategy::distribute_datasets_from_function(
 
 namespace {
 
-constexpr const char* kWho = "Strategy::reduce";
+constexpr const char* kReduce = "Strategy::reduce";
 
 void require_sum_or_mean(ReduceOp op) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
-  fail(ErrorCode::kInvalidArgument, kWho, ": expected SUM or MEAN, got ", op,
+  fail(ErrorCode::kInvalidArgument, kReduce, ": expected SUM or MEAN, got ", op,
        "; try ReplicaContext::all_reduce for other operations");
 }
 
@@ -230,7 +230,7 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
 std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {
-    for (const int axis : axes) value.shape().normalized_axis(axis, kWho);
+    for (const int axis : axes) value.shape().normalized_axis(axis, kReduce);
     sums.push_back(reduce_sum(value, {std::vector<int>(axes.begin(), axes.end()), false}));
   }
   return sums;
@@ -242,7 +242,7 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
                         const SourceLocation& where) {
   if (axis) return reduce(op, value, std::span<const int>(&*axis, 1), where);
   const CallSite site(where);
-  internal::require_cross_replica(*this, kWho);
+  internal::require_cross_replica(*this, kReduce);
   require_sum_or_mean(op);
   check_argument_count(value.size());
   const GradientTape::StopRecording stop;
@@ -253,7 +253,7 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
                         const SourceLocation& where) {
   const CallSite site(where);
-  internal::require_cross_replica(*this, kWho);
+  internal::require_cross_replica(*this, kReduce);
   require_sum_or_mean(op);
   check_argument_count(value.size());
   if (axes.empty()) return reduce(op, value, std::nullopt, where);
@@ -280,10 +280,10 @@ Tensor Strategy::reduce(std::string_view op, const PerReplica<Tensor>& value,
 }
 
 Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axis) {
-  internal::require_cross_replica(*this, kWho);
+  internal::require_cross_replica(*this, kReduce);
   require_sum_or_mean(op);
   if (op == ReduceOp::kSum && num_replicas_in_sync() > 1) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": SUM of a value that is not distributed, with ",
+    fail(ErrorCode::kInvalidArgument, kReduce, ": SUM of a value that is not distributed, with ",
          num_replicas_in_sync(),
          " replicas; expected a PerReplica; try MEAN, or the result of run()");
   }

@@ -18,7 +18,7 @@ namespace tutti::internal {
 namespace {
 
 /// Once or twice a damaged handshake may look like it.
-constexpr int kRefusals = 3;
+constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -256,7 +256,7 @@ bool ControlSession::reconnect() {
     }
     const Duration away = now() - begin;
     std::optional<Verdict> verdict;
-    if (attempt.is_final && ++num_refusals == kRefusals) {
+    if (attempt.is_final && ++num_refusals == kDamagedHandshakes) {
       verdict = verdict_on_server(VerdictKind::kDead, concat("it refuses: ", attempt.reason));
     } else if (is_near && look_at_process(host_.pid, welcome_.host_start_time()).kind ==
                               ProcessState::Kind::kIsGone) {

@@ -12,13 +12,11 @@ namespace {
 /// So many TLS handshakes that failed one after the other were not damaged on their way.
 constexpr int kTlsFailures = 10;
 
-TimePoint now() { return Clock::system().now(); }
-
 }  // namespace
 
 void reach_server(const ServerToReach& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt) {
-  const TimePoint begin = now();
+  const TimePoint begin = Clock::system().now();
   const TimePoint deadline = deadline_after(begin, server.timeout);
   TimePoint say_at = deadline_after(begin, server.say_every);
   TimePoint last_hope = begin;
@@ -38,21 +36,21 @@ void reach_server(const ServerToReach& server,
            "; expected a server that knows this job's secret (or has a certificate of its "
            "authority); check TUTTI_JOB_SECRET_FILE and the address");
     }
-    if (!last.is_hopeless) last_hope = now();
-    if (now() - last_hope >= durations::kHopelessLongEnough) {
+    if (!last.is_hopeless) last_hope = Clock::system().now();
+    if (Clock::system().now() - last_hope >= durations::kHopelessLongEnough) {
       fail(ErrorCode::kUnavailable, server.who, " cannot reach ", server.name, ": ", reason,
            "; waiting does not help; correct ", server.address_in,
            ", or this machine's names, interfaces, routes or range of ports");
     }
-    if (now() >= deadline) {
+    if (Clock::system().now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, server.who, " did not reach ", server.name, " within ",
            seconds_text(server.timeout), " s: ", reason,
            "; start it, or check the address and its log");
     }
-    if (now() >= say_at) {
+    if (Clock::system().now() >= say_at) {
       log_info(concat(server.who, " waits for ", server.name, " since ",
-                      seconds_text(now() - begin), " s: ", reason));
-      say_at = deadline_after(now(), server.say_every);
+                      seconds_text(Clock::system().now() - begin), " s: ", reason));
+      say_at = deadline_after(Clock::system().now(), server.say_every);
     }
     Clock::system().sleep_for(durations::kTryAgain);
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kErrorMark = "tutti-error";
 
-std::shared_ptr<grpc::ChannelCredentials> network_credentials(const GrpcOptions& options) {
+std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const GrpcOptions& options) {
   if (!options.tls.is_set() && !options.secret.is_set()) {
     return grpc::InsecureChannelCredentials();
   }
@@ -43,7 +43,7 @@ std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
                                      grpc::InsecureChannelCredentials(), arguments);
   }
   if (!options.tls.is_set()) arguments.SetSslTargetNameOverride(kDerivedName);
-  return grpc::CreateCustomChannel(options.endpoint.to_string(), network_credentials(options),
+  return grpc::CreateCustomChannel(options.endpoint.to_string(), channel_credentials(options),
                                    arguments);
 }
 

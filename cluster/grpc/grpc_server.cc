@@ -31,7 +31,7 @@ class HealthServiceOn {
   const bool before_ = grpc::DefaultHealthCheckServiceEnabled();
 };
 
-std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcOptions& options) {
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const GrpcOptions& options) {
   if (!options.tls.is_set() && !options.secret.is_set()) return grpc::InsecureServerCredentials();
   const TlsIdentity identity =
       options.tls.is_set() ? read_identity(options.tls) : derive_identity(options.secret);
@@ -41,7 +41,7 @@ std::shared_ptr<grpc::ServerCredentials> network_credentials(const GrpcOptions& 
   return grpc::SslServerCredentials(ssl);
 }
 
-bool is_any_address(const std::string& host) {
+bool is_on_every_address(const std::string& host) {
   return host.empty() || host == "0.0.0.0" || host == "::";
 }
 
@@ -77,9 +77,9 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
     endpoint_ = listener_->endpoint;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        network_credentials(options));
+        server_credentials(options));
   }
-  if (is_local || is_any_address(options.endpoint.host)) {
+  if (is_local || is_on_every_address(options.endpoint.host)) {
     const std::string host = is_local ? options.endpoint.host : "127.0.0.1";
     claim_.emplace(Endpoint{host, endpoint_.port});
     if (is_local) endpoint_ = claim_->endpoint();

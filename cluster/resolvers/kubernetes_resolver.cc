@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kWho = "Kubernetes";
+constexpr const char* kKubernetes = "Kubernetes";
 
 /// "train-worker-1": set "train", job "worker", index 1. "train-1": the job is not in the name.
 struct PodName {
@@ -53,7 +53,8 @@ internal::JobCounts jobs_from(const KubernetesResolverOptions& options,
   if (!options.jobs.empty()) return options.jobs;
   constexpr const char* kVariable = "TUTTI_KUBERNETES_JOBS";
   return internal::parse_job_counts(
-      environment.at(kWho, kVariable, "expected the numbers of tasks, such as chief=1,worker=3"),
+      environment.at(kKubernetes, kVariable,
+                     "expected the numbers of tasks, such as chief=1,worker=3"),
       kVariable);
 }
 
@@ -80,7 +81,7 @@ KubernetesResolver::KubernetesResolver(const KubernetesResolverOptions& options,
                                        const Environment& environment) {
   const internal::JobCounts jobs = jobs_from(options, environment);
   const PodName own =
-      parse_pod_name(environment.at(kWho, "HOSTNAME", "expected the pod's name"), jobs);
+      parse_pod_name(environment.at(kKubernetes, "HOSTNAME", "expected the pod's name"), jobs);
   check_jobs_have_names(own, jobs);
   const int port = port_from(options, environment);
   const std::string service = !options.service.empty()

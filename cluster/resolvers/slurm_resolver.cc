@@ -19,11 +19,11 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kWho = "Slurm";
+constexpr const char* kSlurm = "Slurm";
 constexpr const char* kRemedy = "expected what srun sets; try srun, or TF_CONFIG by hand";
 
 int require_int(const Environment& environment, std::string_view name, int smallest) {
-  static_cast<void>(environment.at(kWho, name, kRemedy));
+  static_cast<void>(environment.at(kSlurm, name, kRemedy));
   return *environment.find_int(name, smallest, internal::kMostTasks);
 }
 
@@ -78,7 +78,7 @@ struct SlurmResolver::Layout {
 SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environment& environment)
     : rank(require_int(environment, "SLURM_PROCID", 0)) {
   const int num_tasks = require_int(environment, "SLURM_STEP_NUM_TASKS", 1);
-  nodes = expand_node_list(environment.at(kWho, "SLURM_STEP_NODELIST", kRemedy));
+  nodes = expand_node_list(environment.at(kSlurm, "SLURM_STEP_NODELIST", kRemedy));
   read_tasks_per_node(options, environment);
   // Each number may be large: all together are more than an int has.
   const auto placed =
@@ -114,7 +114,7 @@ void SlurmResolver::Layout::read_tasks_per_node(const SlurmResolverOptions& opti
     return;
   }
   tasks_per_node =
-      expand_tasks_per_node(environment.at(kWho, "SLURM_STEP_TASKS_PER_NODE", kRemedy));
+      expand_tasks_per_node(environment.at(kSlurm, "SLURM_STEP_TASKS_PER_NODE", kRemedy));
   if (tasks_per_node.size() == nodes.size()) return;
   internal::fail_place("SLURM_STEP_TASKS_PER_NODE",
                        concat("a number for each of ", nodes.size(), " nodes (",
@@ -167,7 +167,7 @@ std::vector<std::string> SlurmResolver::Layout::addresses(int port_base) const {
 SlurmResolver::SlurmResolver(const SlurmResolverOptions& options, const Environment& environment) {
   const Layout layout(options, environment);
   internal::FilledJobs filled =
-      internal::fill_jobs(options.jobs, layout.addresses(options.port_base), layout.rank, kWho);
+      internal::fill_jobs(options.jobs, layout.addresses(options.port_base), layout.rank, kSlurm);
   cluster_ = internal::checked_addresses(filled.cluster, "Slurm.cluster");
   if (filled.own) apply({.task_type = filled.own->type, .task_id = filled.own->index});
   apply({.rpc_layer = options.rpc_layer});

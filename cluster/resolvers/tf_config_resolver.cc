@@ -17,7 +17,7 @@ namespace {
 using internal::JsonPlace;
 
 constexpr std::size_t kMaxText = 16 << 20;  // some hundred thousand addresses
-constexpr int kLargestIndex = 999'999;
+constexpr int kLargestTaskIndex = 999'999;
 constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
 
 // Whether one added, lost or changed letter, or two swapped ones, make `word` out of `known`.
@@ -76,7 +76,7 @@ Task read_task(const JsonPlace& place) {
   const std::optional<JsonPlace> type = place.find("type"), index = place.find("index");
   if (!type || !index) place.fail(concat("the member ", type ? "index" : "type"));
   return {read_task_type(*type),
-          index->index(kLargestIndex, "the task's index, a whole number from 0")};
+          index->index(kLargestTaskIndex, "the task's index, a whole number from 0")};
 }
 
 /// The task that this process is, and where each half of it was said.

@@ -81,8 +81,6 @@ HostSums::~HostSums() {
 
 namespace {
 
-using Event = GpuBuckets::Event;
-
 /// What both have in common.
 class GpuWorkerSums : public WorkerSums {
  public:
@@ -105,7 +103,7 @@ class GpuWorkerSums : public WorkerSums {
   virtual void start(std::size_t bucket) = 0;
 
   GpuBuckets gpus_;
-  std::vector<std::vector<Event>> events_;  // per bucket and replica
+  std::vector<std::vector<GpuBuckets::Event>> events_;  // per bucket and replica
 };
 
 /// Events: the partial sums are on the host.
@@ -154,7 +152,7 @@ void HostedGpuSums::start(std::size_t bucket) {
   state.work = std::make_unique<DeviceWork>(devices);
   // The step before may still copy its result from there.
   for (const Device& device : devices) {
-    for (const Event& copy : host.copies) state.work->wait(device, *copy);
+    for (const GpuBuckets::Event& copy : host.copies) state.work->wait(device, *copy);
   }
   std::vector<std::byte*> outputs;
   for (const Elements& partial : host.partials) outputs.push_back(partial.data);

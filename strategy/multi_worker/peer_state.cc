@@ -14,7 +14,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr const char* kName = "state of a commit";
+constexpr const char* kStateOfCommit = "state of a commit";
 /// Tensors up to this size go together: each message more costs the way there and back.
 constexpr std::size_t kTogether = std::size_t{128} << 10;
 
@@ -36,20 +36,20 @@ Elements bytes_of(Sizes& sizes) {
 void give(Communicator& group, int root, const CheckpointSnapshot& own) {
   SafetensorsLayout pieces = pieces_of(own);
   Sizes sizes = {pieces.head.size(), pieces.num_bytes};
-  group.broadcast(bytes_of(sizes), root, {.name = kName});
-  group.broadcast(bytes_of(pieces.head), root, {.name = kName});
+  group.broadcast(bytes_of(sizes), root, {.name = kStateOfCommit});
+  group.broadcast(bytes_of(pieces.head), root, {.name = kStateOfCommit});
   std::string together;
   for (const NamedTensor& tensor : pieces.tensors) {
     const auto bytes = tensor.value.bytes();
     if (goes_alone(bytes.size())) continue;
     together.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  group.broadcast(bytes_of(together), root, {.name = kName});
+  group.broadcast(bytes_of(together), root, {.name = kStateOfCommit});
   for (const NamedTensor& tensor : pieces.tensors) {
     if (!goes_alone(tensor.value.num_bytes())) continue;
     // The root's memory is read alone.
     auto* const data = const_cast<std::byte*>(tensor.value.bytes().data());
-    group.broadcast(bytes_of(data, tensor.value.num_bytes()), root, {.name = kName});
+    group.broadcast(bytes_of(data, tensor.value.num_bytes()), root, {.name = kStateOfCommit});
   }
 }
 
@@ -59,7 +59,7 @@ void take_those_together(Communicator& group, int root, const ArrivingSnapshot& 
     if (!goes_alone(tensor.num_bytes())) size += tensor.num_bytes();
   }
   std::string together(size, '\0');
-  group.broadcast(bytes_of(together), root, {.name = kName});
+  group.broadcast(bytes_of(together), root, {.name = kStateOfCommit});
   const char* next = together.data();
   for (const MutableTensor& tensor : arriving.tensors()) {
     if (goes_alone(tensor.num_bytes()) || tensor.num_bytes() == 0) continue;
@@ -71,15 +71,15 @@ void take_those_together(Communicator& group, int root, const ArrivingSnapshot& 
 CheckpointSnapshot take(Communicator& group, int root, const std::string& source,
                         std::size_t& num_bytes) {
   Sizes sizes{};
-  group.broadcast(bytes_of(sizes), root, {.name = kName});
+  group.broadcast(bytes_of(sizes), root, {.name = kStateOfCommit});
   std::string head(sizes[0], '\0');
-  group.broadcast(bytes_of(head), root, {.name = kName});
+  group.broadcast(bytes_of(head), root, {.name = kStateOfCommit});
   num_bytes = sizes[1];
   ArrivingSnapshot arriving(head, num_bytes, source);
   take_those_together(group, root, arriving);
   for (const MutableTensor& tensor : arriving.tensors()) {
     if (!goes_alone(tensor.num_bytes())) continue;
-    group.broadcast(bytes_of(tensor.data(), tensor.num_bytes()), root, {.name = kName});
+    group.broadcast(bytes_of(tensor.data(), tensor.num_bytes()), root, {.name = kStateOfCommit});
   }
   return arriving.finish();
 }
@@ -102,7 +102,7 @@ std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
   std::vector<int> members = takers;
   members.insert(std::ranges::upper_bound(members, giver), giver);
   const bool is_member = std::ranges::count(members, team.worker()) > 0;
-  const auto group = team.make_group(is_member ? members : std::vector<int>{}, kName);
+  const auto group = team.make_group(is_member ? members : std::vector<int>{}, kStateOfCommit);
   if (!is_member) return std::nullopt;
   const auto root = static_cast<int>(std::ranges::find(members, giver) - members.begin());
   if (team.worker() == giver) {

@@ -23,7 +23,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr const char* kWho = "ParameterServerStrategy";
+constexpr const char* kStrategy = "ParameterServerStrategy";
 
 /// The same cluster without chief and servers: those that train and wait for each other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
@@ -38,7 +38,7 @@ StaticResolver workers_alone(const ClusterResolver& resolver) {
 ParameterServerRole role_in(const ClusterResolver& resolver, bool is_coordinated) {
   const ParameterServerRole role = parameter_server_role(resolver);
   if (!is_coordinated || resolver.cluster_spec().count("chief") == 1) return role;
-  fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
+  fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
        ": expected a chief, which coordinates, in ", resolver.cluster_spec(),
        "; try tutti run --chief, or coordinated = false for synchronous training");
 }
@@ -80,12 +80,12 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();
   for (const char* const needed : {"worker", "ps"}) {
     if (cluster.count(needed) > 0) continue;
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(), ": there must be at least one ",
-         needed, " in ", cluster);
+    fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
+         ": there must be at least one ", needed, " in ", cluster);
   }
   const std::string& type = resolver.task_type();
   if (type == "evaluator") {
-    fail(ErrorCode::kInvalidArgument, kWho, ": ", resolver.name(),
+    fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
          ": this process is the evaluator, which does not train; try a strategy of one process");
   }
   if (type == "ps") return ParameterServerRole::kServer;

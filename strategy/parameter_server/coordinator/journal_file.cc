@@ -10,7 +10,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr const char* kName = "journal";
+constexpr const char* kJournal = "journal";
 
 /// Unlike that of any other job.
 std::string new_job_id() {
@@ -26,7 +26,7 @@ std::string new_job_id() {
 void require_empty(const Folder& folder) {
   for (const std::string& name : folder.names()) {
     if (!name.starts_with("ps_")) continue;
-    fail(ErrorCode::kFailedPrecondition, folder.path_of(kName),
+    fail(ErrorCode::kFailedPrecondition, folder.path_of(kJournal),
          ": expected the journal of the job ", "that saved '", name,
          "', found none; try another folder, or delete these files");
   }
@@ -38,7 +38,8 @@ Folder locked(const std::string& path) {
     folder.lock();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kFailedPrecondition) throw;
-    fail(ErrorCode::kFailedPrecondition, folder.path_of(kName), ": another coordinator writes it; ",
+    fail(ErrorCode::kFailedPrecondition, folder.path_of(kJournal),
+         ": another coordinator writes it; ",
          "expected one per folder; try to end that one, or a folder of its own for each job");
   }
   return folder;
@@ -66,10 +67,10 @@ JournalFile::JournalFile(const std::string& folder, LedgerRules rules, Duration 
       ledger_(rules),
       log_({.thread = "ps-journal",
             .who = "coordinator",
-            .broken = concat(folder_.path_of(kName), ": could not be written before"),
+            .broken = concat(folder_.path_of(kJournal), ": could not be written before"),
             .remedy = "a new coordinator to go on with it",
             .sync_within = sync_within}) {
-  if (folder_.size_of(kName)) {
+  if (folder_.size_of(kJournal)) {
     read(rules);
   } else {
     require_empty(folder_);
@@ -79,7 +80,7 @@ JournalFile::JournalFile(const std::string& folder, LedgerRules rules, Duration 
 }
 
 void JournalFile::read(LedgerRules rules) {
-  const FileReader file = folder_.open_file(kName);
+  const FileReader file = folder_.open_file(kJournal);
   FoundJournal found = read_journal_file(file.path(), file.size(), source_of(file), rules);
   if (found.num_bytes < file.size()) {
     log_warning(concat(file.path(), ": offset ", found.num_bytes, ": cuts off ",
@@ -96,7 +97,7 @@ void JournalFile::begin_with(const ClosureLedger& ledger) {
   log_.fail_if_broken();
   try {
     const Packet state{ledger.bytes(), {}};
-    log_.go_on_with(RecordLog::make_file(folder_, kName, journal_kind(), job_id_, {&state, 1}));
+    log_.go_on_with(RecordLog::make_file(folder_, kJournal, journal_kind(), job_id_, {&state, 1}));
   } catch (const std::exception& error) {
     log_.give_up(error.what());  // the name may be that of the new file, which nobody writes
     throw;

@@ -11,18 +11,19 @@ namespace tutti::internal {
 namespace {
 
 /// Tensors up to here travel in the head: a place in the payload costs more.
-constexpr std::size_t kSmall = 256;
+constexpr std::size_t kLargestInHead = 256;
 // Protobuf reads messages within each other up to 100: two for each list, and what is around.
 static_assert(2 * Nest::kDeepest + 16 < 100);
 
 template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
+[[noreturn]] void refuse_nest(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, "nest: ", parts..., "; expected what encode_nest() writes");
 }
 
 void put_tensor_of_nest(const Tensor& anywhere, PayloadWriter& payload, v1::Nest& out) {
   const Tensor tensor = anywhere.to(Device{});
-  if (tensor.num_bytes() > kSmall) return put_tensor(tensor, payload, *out.mutable_tensor());
+  if (tensor.num_bytes() > kLargestInHead)
+    return put_tensor(tensor, payload, *out.mutable_tensor());
   v1::Nest::SmallTensor& small = *out.mutable_small_tensor();
   small.mutable_head()->set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
   for (const std::int64_t dim : tensor.shape()) small.mutable_head()->add_dims(dim);
@@ -56,7 +57,7 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload);
 
 Nest get_map(const v1::Nest::Map& in, int depth, PayloadReader& payload) {
   if (in.names_size() != in.values_size()) {
-    refuse("a map with ", in.names_size(), " names and ", in.values_size(), " values");
+    refuse_nest("a map with ", in.names_size(), " names and ", in.values_size(), " values");
   }
   Nest::Map map;
   map.reserve(static_cast<std::size_t>(in.names_size()));
@@ -66,26 +67,26 @@ Nest get_map(const v1::Nest::Map& in, int depth, PayloadReader& payload) {
   try {
     return Nest(std::move(map));
   } catch (const Error& error) {
-    refuse(error.message());
+    refuse_nest(error.message());
   }
 }
 
 Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
-  if (depth > Nest::kDeepest) refuse("too deep");
+  if (depth > Nest::kDeepest) refuse_nest("too deep");
   switch (in.value_case()) {
     case v1::Nest::kNothing:
       return Nest();
     case v1::Nest::kSmallTensor: {
       const v1::Nest::SmallTensor& small = in.small_tensor();
       const auto& dims = small.head().dims();
-      if (small.elements().size() > kSmall) refuse("a tensor in the wrong place");
+      if (small.elements().size() > kLargestInHead) refuse_nest("a tensor in the wrong place");
       return Nest(tensor_of_bytes(small.head().dtype(),
                                   {dims.data(), static_cast<std::size_t>(dims.size())},
                                   std::as_bytes(std::span(small.elements()))));
     }
     case v1::Nest::kTensor: {
       Tensor tensor = get_tensor(in.tensor(), payload);
-      if (tensor.num_bytes() <= kSmall) refuse("a tensor in the wrong place");
+      if (tensor.num_bytes() <= kLargestInHead) refuse_nest("a tensor in the wrong place");
       return Nest(std::move(tensor));
     }
     case v1::Nest::kText:
@@ -105,7 +106,7 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
     case v1::Nest::VALUE_NOT_SET:
       break;
   }
-  refuse("a value of no kind");
+  refuse_nest("a value of no kind");
 }
 
 }  // namespace

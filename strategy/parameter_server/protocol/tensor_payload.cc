@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPlace = 64;
 /// Tensors below this are copied together: a piece of its own costs more.
-constexpr std::size_t kSmall = 4096;
+constexpr std::size_t kCopiedBelow = 4096;
 /// Tensors from here on stay where they were received, in a buffer at most so many times as large.
 constexpr std::size_t kWorthSharing = 65536;
 constexpr std::size_t kLargestPart = 4;
@@ -24,7 +24,7 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
 std::size_t padded(std::size_t size) { return (size + kPlace - 1) / kPlace * kPlace; }
 
 template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
+[[noreturn]] void refuse_payload(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, "payload of tensors: ", parts...);
 }
 
@@ -32,7 +32,7 @@ template <class... Parts>
 void check_values(const Tensor& tensor) {
   if (tensor.dtype() == DType::kBool &&
       std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
-    refuse("a bool that is neither 0 nor 1");
+    refuse_payload("a bool that is neither 0 nor 1");
   }
 }
 
@@ -41,7 +41,7 @@ void check_values(const Tensor& tensor) {
 void PayloadWriter::put(const Tensor& tensor) {
   const Tensor host = tensor.to(Device{});
   std::span<const std::byte> bytes = host.bytes();
-  if (bytes.size() >= kSmall) {
+  if (bytes.size() >= kCopiedBelow) {
     flush();
     const std::size_t whole = bytes.size() / kPlace * kPlace;
     if (!tensors_) tensors_ = std::make_shared<std::vector<Tensor>>();
@@ -71,12 +71,12 @@ PayloadReader::PayloadReader(const Packet& packet, InPlace in_place)
 
 Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
-    refuse("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
+    refuse_payload("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
   }
   std::int64_t product = 1;  // of the dimensions that are not 0: no product overflows
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
-      refuse("no shape has ", dim, " behind ", product, " elements");
+      refuse_payload("no shape has ", dim, " behind ", product, " elements");
     }
     product *= std::max<std::int64_t>(dim, 1);
   }
@@ -84,7 +84,8 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
 }
 
 DType checked_dtype(std::uint64_t number) {
-  if (number > static_cast<std::uint64_t>(DType::kFloat16)) refuse("no type has number ", number);
+  if (number > static_cast<std::uint64_t>(DType::kFloat16))
+    refuse_payload("no type has number ", number);
   return static_cast<DType>(number);
 }
 
@@ -93,8 +94,8 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   const Shape shape = checked_shape(dims);
   const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
   if (padded(size) > left_) {
-    refuse("a tensor ", shape, " of ", dtype, " needs ", padded(size), " bytes; ", left_,
-           " are left");
+    refuse_payload("a tensor ", shape, " of ", dtype, " needs ", padded(size), " bytes; ", left_,
+                   " are left");
   }
   Tensor tensor = take_in_place(shape, dtype, size);
   if (!tensor.defined()) {
@@ -113,7 +114,8 @@ Tensor tensor_of_bytes(std::uint64_t dtype_number, std::span<const std::int64_t>
   const Shape shape = checked_shape(dims);
   const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
   if (size != bytes.size()) {
-    refuse("a tensor ", shape, " of ", dtype, " has ", size, " bytes; ", bytes.size(), " came");
+    refuse_payload("a tensor ", shape, " of ", dtype, " has ", size, " bytes; ", bytes.size(),
+                   " came");
   }
   MutableTensor tensor(shape, dtype, Device{});
   if (size > 0) std::memcpy(tensor.data(), bytes.data(), size);
@@ -158,7 +160,7 @@ void PayloadReader::copy(std::byte* out, std::size_t count) {
 }
 
 void PayloadReader::finish() const {
-  if (left_ > 0) refuse(left_, " bytes more than the tensors of the head");
+  if (left_ > 0) refuse_payload(left_, " bytes more than the tensors of the head");
 }
 
 }  // namespace tutti::internal

@@ -10,16 +10,17 @@
 namespace tutti::internal {
 namespace {
 
-using Kind = UpdateStream::Kind;
+using StreamKind = UpdateStream::Kind;
 
 bool is_finished(const UpdateStream& stream, std::uint64_t finished_below) {
-  return stream.kind == Kind::kClosure && stream.id < finished_below;
+  return stream.kind == StreamKind::kClosure && stream.id < finished_below;
 }
 
 }  // namespace
 
 std::string to_string(const UpdateStream& stream) {
-  std::string text = concat(stream.kind == Kind::kClosure ? "closure " : "client ", stream.id);
+  std::string text =
+      concat(stream.kind == StreamKind::kClosure ? "closure " : "client ", stream.id);
   if (stream.replica != 0) text += concat(", replica ", stream.replica);
   return text;
 }
@@ -66,13 +67,13 @@ void AppliedTable::note_applied(const ChangeIdentity& identity) {
   if (identity.num_changes == 0 || is_finished(identity.stream, finished_below_)) return;
   std::uint64_t& next = next_[identity.stream];
   next = std::max(next, identity.first_ordinal + identity.num_changes);
-  if (identity.stream.kind == Kind::kClient) std::erase(ended_clients_, identity.stream.id);
+  if (identity.stream.kind == StreamKind::kClient) std::erase(ended_clients_, identity.stream.id);
 }
 
 void AppliedTable::end_client(std::uint64_t client) {
-  const auto first = next_.lower_bound({Kind::kClient, client, 0});
+  const auto first = next_.lower_bound({StreamKind::kClient, client, 0});
   const bool is_known =
-      first != next_.end() && first->first.kind == Kind::kClient && first->first.id == client;
+      first != next_.end() && first->first.kind == StreamKind::kClient && first->first.id == client;
   if (!is_known || std::ranges::count(ended_clients_, client) != 0) return;
   ended_clients_.push_back(client);
   if (ended_clients_.size() <= kMostEndedClients) return;
@@ -82,13 +83,13 @@ void AppliedTable::end_client(std::uint64_t client) {
 
 void AppliedTable::forget_client(std::uint64_t client) {
   constexpr auto kLast = std::numeric_limits<std::uint32_t>::max();
-  next_.erase(next_.lower_bound({Kind::kClient, client, 0}),
-              next_.upper_bound({Kind::kClient, client, kLast}));
+  next_.erase(next_.lower_bound({StreamKind::kClient, client, 0}),
+              next_.upper_bound({StreamKind::kClient, client, kLast}));
 }
 
 void AppliedTable::forget_finished() {
-  next_.erase(next_.lower_bound({Kind::kClosure, 0, 0}),
-              next_.lower_bound({Kind::kClosure, finished_below_, 0}));
+  next_.erase(next_.lower_bound({StreamKind::kClosure, 0, 0}),
+              next_.lower_bound({StreamKind::kClosure, finished_below_, 0}));
 }
 
 }  // namespace tutti::internal

@@ -34,7 +34,7 @@ void put(const orders::Fence& order, v1::ServerOrder& out) {
 }
 
 /// Nothing: it is no order.
-std::optional<ServerOrder> get(const v1::ServerOrder& in) {
+std::optional<ServerOrder> order_in(const v1::ServerOrder& in) {
   switch (in.what_case()) {
     case v1::ServerOrder::kMeet:
       return ServerOrder{in.life(), orders::Meet{in.meet().run(), in.meet().sets_up()}};
@@ -80,7 +80,7 @@ Packet encode(const ServerOrder& order) {
 }
 
 ServerOrder decode_order(const Packet& packet) {
-  return read<v1::ServerOrder>(packet, "an order of a coordinator", get);
+  return read<v1::ServerOrder>(packet, "an order of a coordinator", order_in);
 }
 
 Packet encode_life(std::uint64_t life) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLongestLabel = 64;
 
-[[noreturn]] void refuse(const char* what) {
+[[noreturn]] void refuse_shard(const char* what) {
   fail(ErrorCode::kDataLoss, "a shard of a snapshot: ", what);
 }
 
@@ -21,10 +21,10 @@ ShardSnapshot shard_of(const OperationBatch& batch, std::uint64_t version,
   const auto* create =
       batch.operations.empty() ? nullptr : std::get_if<CreateShard>(&batch.operations.front());
   const auto* value = create ? std::get_if<Tensor>(&create->initial_value) : nullptr;
-  if (value == nullptr) refuse("no values");
+  if (value == nullptr) refuse_shard("no values");
   const ShardSpec& spec = create->spec;
   if (!spec.has_rows() || value->dtype() != spec.dtype || value->shape() != spec.shape()) {
-    refuse("values that do not fit it");
+    refuse_shard("values that do not fit it");
   }
   ShardSnapshot shard{spec, *value, version, num_steps};
   for (std::size_t i = 1; i < batch.operations.size(); ++i) {
@@ -32,7 +32,7 @@ ShardSnapshot shard_of(const OperationBatch& batch, std::uint64_t version,
     const bool is_held =
         update && update->sync && update->shard == spec.id() &&
         shard.accumulator.take(*update, num_steps) == SyncAccumulator::Taken::kHeld;
-    if (!is_held) refuse("an operation that is no held gradient");
+    if (!is_held) refuse_shard("an operation that is no held gradient");
   }
   return shard;
 }

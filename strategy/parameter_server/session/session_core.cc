@@ -19,12 +19,10 @@ namespace {
 constexpr std::size_t kMostUnderWay = 1024;
 constexpr const char* kClient = "client";
 
-bool may_be_loss(ErrorCode code) {
+bool may_be_lost_task(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
          code == ErrorCode::kDeadlineExceeded;
 }
-
-TimePoint now() { return Clock::system().now(); }
 
 }  // namespace
 
@@ -44,7 +42,9 @@ SessionCore::~SessionCore() {
   announce_return();
 }
 
-TimePoint SessionCore::deadline() const { return deadline_after(now(), options_.timeout); }
+TimePoint SessionCore::deadline() const {
+  return deadline_after(Clock::system().now(), options_.timeout);
+}
 
 std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
                                                    const MemberTask& server,
@@ -54,7 +54,7 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   how.secret = options_.secret;
   how.tls = options_.tls;
   RpcClientOptions client = rpc_client_options({kClient, 0}, server, {}, how);
-  client.connect_timeout = std::max<Duration>(deadline - now(), Duration::zero());
+  client.connect_timeout = std::max<Duration>(deadline - Clock::system().now(), Duration::zero());
   try {
     return RpcClient::connect(target, RpcMethod::kOperate, client);
   } catch (const Error& error) {
@@ -81,7 +81,7 @@ void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
 
 void SessionCore::connect() {
   const NoDeviceScope here;
-  const TimePoint deadline = deadline_after(now(), options_.connect_timeout);
+  const TimePoint deadline = deadline_after(Clock::system().now(), options_.connect_timeout);
   open(nullptr, connect_to(target_, {"", 0, ""}, deadline));
   const std::string wire = target_.substr(0, target_.find("://"));
   for (const Task& task : cluster_.tasks()) {
@@ -197,7 +197,7 @@ void SessionCore::sweep(std::vector<UnderWay>& swept) {
       swept.push_back(std::move(link.under_way.front()));
       link.under_way.pop_front();
       try {
-        (void)swept.back().reply->wait(now());
+        (void)swept.back().reply->wait(Clock::system().now());
       } catch (const Error& error) {
         if (!first_error_) first_error_ = error;
       }
@@ -347,7 +347,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
 
 /// An error of a step looks like one of a connection: who is lost is asked, not guessed.
 Error SessionCore::explained(const Error& error) {
-  if (!may_be_loss(error.code())) return error;
+  if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;
   for (const auto& [task, link] : links_) {
     const auto why = why_lost(task, link);

@@ -12,7 +12,7 @@ namespace tutti::internal {
 namespace {
 
 template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
+[[noreturn]] void refuse_request(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, "request of a session: ", parts...);
 }
 
@@ -26,7 +26,7 @@ void put(const TaskArgument& argument, PayloadWriter& payload, v1::SessionReques
 TaskArgument get(const v1::SessionRequest::Argument& in, PayloadReader& payload) {
   TaskArgument argument;
   argument.from = {{in.job(), in.index()}, in.op(), {in.path().begin(), in.path().end()}};
-  if (in.has_value() != (in.op() == 0)) refuse("expected a value or where it is");
+  if (in.has_value() != (in.op() == 0)) refuse_request("expected a value or where it is");
   if (in.has_value()) argument.value = get_nest(in.value(), payload);
   return argument;
 }
@@ -61,7 +61,7 @@ TaskRequest decode_task_request(const Packet& packet) {
     }
     if (in.has_details()) request.details = get_nest(in.details(), payload);
     if (request.arguments.empty() && needs_argument(request.kind)) {
-      refuse("kind ", in.kind(), " without arguments; expected one at least");
+      refuse_request("kind ", in.kind(), " without arguments; expected one at least");
     }
     return request;
   };
