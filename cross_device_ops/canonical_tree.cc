@@ -9,14 +9,13 @@
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/cross_device_ops/reduce_to_all.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
-#include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
@@ -48,54 +47,34 @@ void require_same(std::span<const Tensor> values) {
   }
 }
 
-// MEAN of 16-bit numbers: the sum, which may be too large for them, stays a float.
-Tensor half_mean(std::span<const Tensor> values, Device destination) {
-  std::vector<Tensor> wide;
-  for (const Tensor& value : values) wide.push_back(widened(value));
-  return narrowed(reduce_tensors_along_tree(ReduceOp::kMean, wide, destination), values[0].dtype());
-}
-
-// Floating types are divided in their own precision; integers in double, to give float32.
-template <class T>
-Tensor divided(const MutableTensor& sum, std::size_t divisor) {
-  using Result = std::conditional_t<std::is_floating_point_v<T>, T, float>;
-  using Quotient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
-  MutableTensor mean(sum.shape(), dtype_of<Result>(), sum.device());
-  const auto in = sum.span<T>();
-  const auto out = mean.span<Result>();
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    out[i] = static_cast<Result>(static_cast<Quotient>(in[i]) / static_cast<Quotient>(divisor));
-  }
-  return mean.freeze();
-}
-
 bool is_on_gpu(const Tensor& value) { return value.device().type == DeviceType::kGpu; }
 
 /// By the GPU that wants the result, or the first that has a value.
 Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device destination) {
-  const SeparateObservers unseen;
   const Device where = destination.type == DeviceType::kGpu
                            ? destination
                            : std::ranges::find_if(values, is_on_gpu)->device();
-  const DType dtype = values[0].dtype();
-  // Of the division all but the operands' types is the kernel's: 16-bit sums stay floats.
-  const bool widens = op == ReduceOp::kMean && is_half(dtype);
   std::vector<Tensor> operands;
   for (const Tensor& value : values) {
-    const Tensor near = is_on_gpu(value) ? value : value.to(where);
-    operands.push_back(widens ? cast(near, DType::kFloat32) : near);
+    operands.push_back(is_on_gpu(value) ? value : value.to(where));
   }
-  Tensor result =
-      internal::sum_on_gpu(op == ReduceOp::kMean ? ReduceOp::kSum : op, operands, where);
-  if (op == ReduceOp::kMean) {
-    const auto divisor = static_cast<double>(values.size());
-    if (is_floating(dtype)) {
-      result = cast(divide(result, divisor), dtype);
-    } else {
-      result = cast(divide(cast(result, DType::kFloat64), divisor), DType::kFloat32);
-    }
+  return internal::sum_on_gpu(op, operands, where).to(destination);
+}
+
+/// A sum and a division: floating types in their own precision, but 16-bit ones, whose sum may be
+/// too large for them, as float32; integers in float64, to give float32.
+Tensor mean(std::span<const Tensor> values, Device destination) {
+  const SeparateObservers unseen;
+  const NoDeviceScope where_it_is;
+  const DType dtype = values[0].dtype();
+  std::vector<Tensor> operands(values.begin(), values.end());
+  if (is_half(dtype)) {
+    for (Tensor& operand : operands) operand = cast(operand, DType::kFloat32);
   }
-  return result.to(destination);
+  const Tensor sum = reduce_tensors_along_tree(ReduceOp::kSum, operands, destination);
+  const auto divisor = static_cast<double>(values.size());
+  if (is_floating(dtype)) return cast(divide(sum, divisor), dtype);
+  return cast(divide(cast(sum, DType::kFloat64), divisor), DType::kFloat32);
 }
 
 }  // namespace
@@ -133,23 +112,20 @@ void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> node
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination) {
   if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
   require_same(values);
-  if (op == ReduceOp::kMean && values[0].dtype() == DType::kBool) fail_bool(op);
+  if (op == ReduceOp::kMean) {
+    if (values[0].dtype() == DType::kBool) fail_bool(op);
+    return mean(values, destination);
+  }
   if (std::ranges::any_of(values, is_on_gpu)) return reduce_with_gpu(op, values, destination);
   if (destination.type == DeviceType::kGpu) {
     return reduce_tensors_along_tree(op, values, values[0].device()).to(destination);
   }
-  if (op == ReduceOp::kMean && is_half(values[0].dtype())) return half_mean(values, destination);
   std::vector<const std::byte*> inputs;
   for (const Tensor& value : values) inputs.push_back(value.bytes().data());
   MutableTensor result(values[0].shape(), values[0].dtype(), destination);
-  const auto count = static_cast<std::size_t>(result.num_elements());
-  reduce_along_tree(op == ReduceOp::kMean ? ReduceOp::kSum : op, result.dtype(), inputs,
-                    result.data(), count);
-  if (op != ReduceOp::kMean) return result.freeze();
-  return visit_dtype(result.dtype(), [&]<class T>() -> Tensor {
-    if constexpr (!Half<T>) return divided<T>(result, values.size());
-    fail(ErrorCode::kInternal, "reduce: MEAN of ", result.dtype());
-  });
+  reduce_along_tree(op, result.dtype(), inputs, result.data(),
+                    static_cast<std::size_t>(result.num_elements()));
+  return result.freeze();
 }
 
 }  // namespace tutti

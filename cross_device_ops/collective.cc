@@ -2,38 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/collective.h"
 
+#include "tutti/core/names.h"
+
 namespace tutti {
 
 std::string_view to_string(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kReduce:
-      return "reduce";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kAllToAll:
-      return "all_to_all";
-    case Collective::kBarrier:
-      return "barrier";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {
+      "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "barrier"};
+  return internal::name_in(kNames, collective, "Collective");
 }
 
 std::string_view to_string(Determinism determinism) {
-  switch (determinism) {
-    case Determinism::kNone:
-      return "none";
-    case Determinism::kRunToRun:
-      return "run-to-run";
-    case Determinism::kCanonical:
-      return "canonical";
-  }
-  return "?";
+  static constexpr std::string_view kNames[] = {"none", "run-to-run", "canonical"};
+  return internal::name_in(kNames, determinism, "Determinism");
 }
 
 bool combines(Collective collective) {

@@ -4,55 +4,32 @@
 
 #include <algorithm>
 #include <cctype>
-#include <span>
-#include <string>
-#include <utility>
+#include <iterator>
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
 
-template <class Value>
-using Names = std::span<const std::pair<Value, std::string_view>>;
+using internal::name_in;
 
-constexpr std::pair<CommunicationImplementation, std::string_view> kImplementations[] = {
-    {CommunicationImplementation::kAuto, "AUTO"},
-    {CommunicationImplementation::kRing, "RING"},
-    {CommunicationImplementation::kNccl, "NCCL"},
-    {CommunicationImplementation::kMpi, "MPI"},
-    {CommunicationImplementation::kCanonical, "CANONICAL"}};
-constexpr std::pair<WireCompression, std::string_view> kCompressions[] = {
-    {WireCompression::kNone, "none"},
-    {WireCompression::kBFloat16, "bfloat16"},
-    {WireCompression::kFloat16, "float16"}};
-constexpr std::pair<NonFinitePolicy, std::string_view> kPolicies[] = {
-    {NonFinitePolicy::kIgnore, "ignore"},
-    {NonFinitePolicy::kError, "error"},
-    {NonFinitePolicy::kSkip, "skip"},
-    {NonFinitePolicy::kZero, "zero"}};
+constexpr std::string_view kImplementations[] = {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"};
+constexpr std::string_view kCompressions[] = {"none", "bfloat16", "float16"};
+constexpr std::string_view kPolicies[] = {"ignore", "error", "skip", "zero"};
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
-  return result;
-}
-
-template <class Value>
-Value parse(const char* what, Names<Value> names, std::string_view text) {
-  std::vector<std::string_view> known;
-  for (const auto& [value, name] : names) {
-    if (lower(name) == lower(text)) return value;
-    known.push_back(name);
-  }
+/// In upper or lower case.
+template <class Enum, std::size_t n>
+Enum value_named(const std::string_view (&names)[n], std::string_view text, const char* what) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  const auto is_it = [&](std::string_view name) {
+    return std::ranges::equal(name, text, {}, lower, lower);
+  };
+  const auto found = std::ranges::find_if(names, is_it);
+  if (found != std::end(names)) return static_cast<Enum>(found - names);
+  const std::vector<std::string_view> known(std::begin(names), std::end(names));
   fail(ErrorCode::kInvalidArgument, what, ": expected one of ", join(known), ", got '", text, "'");
-}
-
-template <class Value>
-std::string_view name_of(Names<Value> names, Value value) {
-  const auto found = std::ranges::find(names, value, [](const auto& each) { return each.first; });
-  return found == names.end() ? "?" : found->second;
 }
 
 void require_bytes(const char* field, std::int64_t bytes) {
@@ -64,24 +41,25 @@ void require_bytes(const char* field, std::int64_t bytes) {
 }  // namespace
 
 CommunicationImplementation parse_communication_implementation(std::string_view text) {
-  return parse<CommunicationImplementation>("communication implementation", kImplementations, text);
+  return value_named<CommunicationImplementation>(kImplementations, text,
+                                                  "communication implementation");
 }
 std::string_view to_string(CommunicationImplementation implementation) {
-  return name_of<CommunicationImplementation>(kImplementations, implementation);
+  return name_in(kImplementations, implementation, "CommunicationImplementation");
 }
 
 WireCompression parse_wire_compression(std::string_view text) {
-  return parse<WireCompression>("compression", kCompressions, text);
+  return value_named<WireCompression>(kCompressions, text, "compression");
 }
 std::string_view to_string(WireCompression compression) {
-  return name_of<WireCompression>(kCompressions, compression);
+  return name_in(kCompressions, compression, "WireCompression");
 }
 
 NonFinitePolicy parse_non_finite_policy(std::string_view text) {
-  return parse<NonFinitePolicy>("policy for values that are not finite", kPolicies, text);
+  return value_named<NonFinitePolicy>(kPolicies, text, "policy for values that are not finite");
 }
 std::string_view to_string(NonFinitePolicy policy) {
-  return name_of<NonFinitePolicy>(kPolicies, policy);
+  return name_in(kPolicies, policy, "NonFinitePolicy");
 }
 
 void CommunicationOptions::validate() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -104,17 +105,12 @@ MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t
 }
 
 Tensor divided(const Tensor& values, double divisor) {
-  if (values.device().type == DeviceType::kGpu) {
-    const SeparateObservers unseen;
-    return divide(values, divisor);
+  if (!is_floating(values.dtype())) {
+    fail(ErrorCode::kInvalidArgument, "divide_by: expected a floating type, got ", values.dtype());
   }
-  MutableTensor result(values.shape(), values.dtype(), values.device());
-  visit_floating(values.dtype(), "divide_by", [&]<class T>() {
-    const auto in = values.host_span<T>();
-    const auto out = result.span<T>();
-    for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] / static_cast<T>(divisor);
-  });
-  return result.freeze();
+  const SeparateObservers unseen;
+  const NoDeviceScope where_it_is;
+  return divide(values, divisor);
 }
 
 }  // namespace
@@ -148,13 +144,9 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
     if (bytes > 0) std::memcpy(place, slices.values.bytes().data(), bytes);
     place += bytes;
   }
-  if (op == ReduceOp::kMean) {
-    visit_floating(dtype, "reduce", [&]<class T>() {
-      for (T& value : values.span<T>())
-        value = value / static_cast<T>(static_cast<double>(per_replica.size()));
-    });
-  }
-  return {values.freeze(), Tensor::from({n}, indices, destination), per_replica[0].dense_shape};
+  const Tensor rows = values.freeze();
+  return {op == ReduceOp::kSum ? rows : divided(rows, static_cast<double>(per_replica.size())),
+          Tensor::from({n}, indices, destination), per_replica[0].dense_shape};
 }
 
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,

@@ -8,7 +8,6 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/run_token.h"
-#include "tutti/core/spin_wait.h"
 
 namespace tutti::internal {
 
@@ -18,10 +17,14 @@ struct WaitWord {
   std::atomic<std::uint32_t> sleepers{0};  // too high after a sleeper was killed: wakes in vain
 };
 
-/// SpinWait between processes: looks again for a while, then sleeps in the system (futex).
+/// How a waiting rank passes the first microseconds: looking again and again (every rank has a core
+/// of its own), or giving its core to others between two looks.
+enum class SpinPolicy { kSpin, kYield };
+
+/// Of the ranks on one memory, threads or processes: looks again for a while, then sleeps in the
+/// system (futex). A wait that ends at once or soon costs tens of nanoseconds.
 class ProcessWait {
  public:
-  /// kSpin only where every process has a core of its own.
   ProcessWait(WaitWord* word, SpinPolicy policy) : word_(word), policy_(policy) {}
 
   /// Waits until `ready()`, which reads atomics (sequentially consistent, as must be the stores

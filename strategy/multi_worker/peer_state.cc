@@ -33,54 +33,52 @@ Elements bytes_of(Sizes& sizes) {
   return bytes_of(reinterpret_cast<std::byte*>(sizes.data()), sizeof sizes);
 }
 
-void give(Communicator& group, int root, const CheckpointSnapshot& own) {
-  SafetensorsLayout pieces = pieces_of(own);
-  Sizes sizes = {pieces.head.size(), pieces.num_bytes};
-  group.broadcast(bytes_of(sizes), root, {.name = kStateOfCommit});
-  group.broadcast(bytes_of(pieces.head), root, {.name = kStateOfCommit});
+/// Every rank names its memory of the same tensors: what the root has in it comes into that of the
+/// others.
+void broadcast_all(Communicator& group, int root, std::span<const Elements> tensors) {
   std::string together;
-  for (const NamedTensor& tensor : pieces.tensors) {
-    const auto bytes = tensor.value.bytes();
-    if (goes_alone(bytes.size())) continue;
-    together.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for (const Elements& tensor : tensors) {
+    if (goes_alone(tensor.num_bytes())) continue;
+    together.append(reinterpret_cast<const char*>(tensor.data), tensor.num_bytes());
   }
-  group.broadcast(bytes_of(together), root, {.name = kStateOfCommit});
-  for (const NamedTensor& tensor : pieces.tensors) {
-    if (!goes_alone(tensor.value.num_bytes())) continue;
-    // The root's memory is read alone.
-    auto* const data = const_cast<std::byte*>(tensor.value.bytes().data());
-    group.broadcast(bytes_of(data, tensor.value.num_bytes()), root, {.name = kStateOfCommit});
-  }
-}
-
-void take_those_together(Communicator& group, int root, const ArrivingSnapshot& arriving) {
-  std::size_t size = 0;
-  for (const MutableTensor& tensor : arriving.tensors()) {
-    if (!goes_alone(tensor.num_bytes())) size += tensor.num_bytes();
-  }
-  std::string together(size, '\0');
   group.broadcast(bytes_of(together), root, {.name = kStateOfCommit});
   const char* next = together.data();
-  for (const MutableTensor& tensor : arriving.tensors()) {
-    if (goes_alone(tensor.num_bytes()) || tensor.num_bytes() == 0) continue;
-    std::memcpy(tensor.data(), next, tensor.num_bytes());
-    next += tensor.num_bytes();
+  for (const Elements& tensor : tensors) {
+    if (goes_alone(tensor.num_bytes())) {
+      group.broadcast(tensor, root, {.name = kStateOfCommit});
+    } else if (tensor.num_bytes() > 0 && group.rank() != root) {
+      std::memcpy(tensor.data, next, tensor.num_bytes());
+      next += tensor.num_bytes();
+    }
   }
 }
 
-CheckpointSnapshot take(Communicator& group, int root, const std::string& source,
-                        std::size_t& num_bytes) {
-  Sizes sizes{};
+/// `own`: the root's.
+std::optional<CheckpointSnapshot> share(Communicator& group, int root,
+                                        const CheckpointSnapshot* own, const std::string& source,
+                                        std::size_t& num_bytes) {
+  SafetensorsLayout pieces;
+  if (group.rank() == root) pieces = pieces_of(*own);
+  Sizes sizes = {pieces.head.size(), pieces.num_bytes};
   group.broadcast(bytes_of(sizes), root, {.name = kStateOfCommit});
-  std::string head(sizes[0], '\0');
-  group.broadcast(bytes_of(head), root, {.name = kStateOfCommit});
+  pieces.head.resize(sizes[0]);
+  group.broadcast(bytes_of(pieces.head), root, {.name = kStateOfCommit});
   num_bytes = sizes[1];
-  ArrivingSnapshot arriving(head, num_bytes, source);
-  take_those_together(group, root, arriving);
-  for (const MutableTensor& tensor : arriving.tensors()) {
-    if (!goes_alone(tensor.num_bytes())) continue;
-    group.broadcast(bytes_of(tensor.data(), tensor.num_bytes()), root, {.name = kStateOfCommit});
+  std::vector<Elements> tensors;
+  if (group.rank() == root) {
+    for (const NamedTensor& tensor : pieces.tensors) {
+      const auto bytes = tensor.value.bytes();
+      // The root's memory is read alone.
+      tensors.push_back(bytes_of(const_cast<std::byte*>(bytes.data()), bytes.size()));
+    }
+    broadcast_all(group, root, tensors);
+    return std::nullopt;
   }
+  ArrivingSnapshot arriving(pieces.head, num_bytes, source);
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    tensors.push_back(bytes_of(tensor.data(), tensor.num_bytes()));
+  }
+  broadcast_all(group, root, tensors);
   return arriving.finish();
 }
 
@@ -105,13 +103,9 @@ std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
   const auto group = team.make_group(is_member ? members : std::vector<int>{}, kStateOfCommit);
   if (!is_member) return std::nullopt;
   const auto root = static_cast<int>(std::ranges::find(members, giver) - members.begin());
-  if (team.worker() == giver) {
-    give(*group, root, *own);
-    return std::nullopt;
-  }
   std::size_t num_bytes = 0;
-  auto taken = take(*group, root, concat("the state of worker ", giver), num_bytes);
-  say_rate(team.worker(), giver, num_bytes, Clock::system().now() - begin);
+  auto taken = share(*group, root, own, concat("the state of worker ", giver), num_bytes);
+  if (taken) say_rate(team.worker(), giver, num_bytes, Clock::system().now() - begin);
   return taken;
 }
 
