@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
 
-#include "tutti/core/spin_wait.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
@@ -16,7 +18,7 @@ namespace tutti {
 namespace internal {
 namespace {
 
-// Sleeps grow up to it; so long are other threads given way to first.
+constexpr Duration kShortestSleep = std::chrono::microseconds(50);
 constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
 
 bool is_initialized() {
@@ -140,21 +142,20 @@ void check_mpi(int code, std::string_view function) {
 }
 
 bool poll_until(TimePoint deadline, const std::function<bool()>& ready) {
-  Clock& clock = Clock::system();
-  SpinWait politely(SpinPolicy::kYield);
-  const TimePoint begin = clock.now();
-  constexpr Duration kSlice = kLongestSleep / 10;  // between two looks at the clock
-  Duration sleep = kSlice;
+  // MPI wakes nobody. Others get the core first; then this thread sleeps for an eighth of the
+  // time that it has waited.
+  const TimePoint begin = Clock::system().now();
   for (;;) {
     if (ready()) return true;
-    const TimePoint now = clock.now();
+    const TimePoint now = Clock::system().now();
     if (now >= deadline) return false;
-    if (now - begin < kLongestSleep) {
-      if (politely.wait_until(std::min(deadline, now + kSlice), ready)) return true;
-    } else {
-      clock.sleep_until(std::min(deadline, now + sleep));
-      sleep = std::min(kLongestSleep, sleep + sleep / 4);
+    const Duration nap = std::min((now - begin) / 8, kLongestSleep);
+    if (nap < kShortestSleep && !BlockedScope::current_thread_holds_token()) {
+      ::sched_yield();
+      continue;
     }
+    const AsleepScope asleep;
+    Clock::system().sleep_until(std::min(deadline, now + std::max(nap, kShortestSleep)));
   }
 }
 
