@@ -17,7 +17,7 @@ constexpr int kStoppedOnRequest = 75;
 constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 
 volatile std::sig_atomic_t stop_requested = 0;
-extern "C" void request_stop(int) { stop_requested = 1; }
+void on_stop_signal(int) { stop_requested = 1; }
 
 std::string four_digits(double value) {
   char text[32];
@@ -72,7 +72,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   stop_requested = 0;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    earlier_handlers_[i] = std::signal(kStopSignals[i], request_stop);
+    earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
   }
   // A process that takes another's place gets its state from the others.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
