@@ -87,6 +87,7 @@ std::string make_synthetic_images(const std::string& data_dir, const SyntheticOp
     }
     // Renamed once it is whole: a program that was killed leaves no half file behind.
     const fs::path part = path.string() + ".part";
+    fs::create_directories(path.parent_path());
     std::ofstream(part, std::ios::binary) << bytes;
     fs::rename(part, path);
   }

@@ -14,11 +14,14 @@ Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType 
                 Device device);
 Tensor range_of(double start, double stop, double step, DType dtype, Device device);
 
+/// In what arange() counts for numbers of type T, and the elements that it then makes.
 template <class T>
 using RangeNumber = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+/// int64 for whole numbers, float32 for others.
 template <class T>
 inline constexpr DType kRangeType = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat32;
 
+/// `arange(2, 9, 3)`: start, start + step, ... before stop. tf.range.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T stop,
                                                std::type_identity_t<T> step = 1,
@@ -27,6 +30,7 @@ requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T 
   using Number = RangeNumber<T>;
   return range_of(Number{start}, Number{stop}, Number{step}, dtype, device);
 }
+/// `arange(5)`: from 0.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(T stop) { return arange(T{0}, stop); }
 
