@@ -196,9 +196,9 @@ std::vector<Program> wide_programs(DType dtype) {
 std::vector<Program> plain_programs(DType dtype) {
   Programs programs(dtype);
   using Binary = Tensor (*)(const Operand&, const Operand&);
-  const Binary binary[] = {equal,       not_equal,  less, less_equal, greater,  greater_equal,
-                           logical_and, logical_or, add,  subtract,   multiply, maximum,
-                           minimum,     divide,     pow,  add_relu};
+  const Binary binary[] = {equal,       not_equal,  less, less_equal, greater,      greater_equal,
+                           logical_and, logical_or, add,  subtract,   multiply,     maximum,
+                           minimum,     divide,     pow,  add_relu,   floor_divide, floor_mod};
   for (const Binary function : binary) {
     programs.add(
         "two numbers", {{5, 33}, {33}},
