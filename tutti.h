@@ -5,21 +5,21 @@
 // model_parallel.h, parameter_server.h, readers.h.
 #pragma once
 
-#include "tutti/autograd/embedding_lookup.h"       // rows of a table, alone or combined
-#include "tutti/autograd/gradient_tape.h"          // gradients of what was computed
-#include "tutti/autograd/variable_store.h"         // variables, shared by name
-#include "tutti/checkpoint/checkpoint_manager.h"   // saving and restoring
-#include "tutti/cluster/resolver_registry.h"       // who is in the cluster
-#include "tutti/data/dataset.h"                    // datasets
-#include "tutti/model/callbacks.h"                 // early stopping, checkpoints, logs
-#include "tutti/model/functional.h"                // graphs of layers
-#include "tutti/model/layers/average_loss.h"       // compute_average_loss
-#include "tutti/model/layers/layers.h"             // Dense, Conv2D, ...
-#include "tutti/model/sequential.h"                // models: compile, fit; losses, metrics
-#include "tutti/model/training_session.h"          // what surrounds a loop of one's own
-#include "tutti/optimizer/optimizers.h"            // SGD, Adam, ...; learning rates over time
-#include "tutti/strategy/captured_step.h"          // steps replayed on GPUs
-#include "tutti/strategy/factory/make_strategy.h"  // a strategy by its name
+#include "tutti/autograd/embedding_lookup.h"        // rows of a table, alone or combined
+#include "tutti/autograd/gradient_tape.h"           // gradients of what was computed
+#include "tutti/autograd/variable_store.h"          // variables, shared by name
+#include "tutti/checkpoint/checkpoint_manager.h"    // saving and restoring
+#include "tutti/cluster/resolver_registry.h"        // who is in the cluster
+#include "tutti/data/dataset.h"                     // datasets
+#include "tutti/model/callbacks.h"                  // early stopping, checkpoints, logs
+#include "tutti/model/functional.h"                 // graphs of layers
+#include "tutti/model/layers/average_loss.h"        // compute_average_loss
+#include "tutti/model/layers/layers.h"              // Dense, Conv2D, ...
+#include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
+#include "tutti/model/training/training_session.h"  // what surrounds a loop of one's own
+#include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
+#include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
+#include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
 #include "tutti/strategy/recovery.h"                        // going on when a worker dies
 #include "tutti/strategy/strategies.h"                      // the devices of one process

@@ -8,7 +8,7 @@
 
 #include "examples/common/example_options.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/model/training_session.h"
+#include "tutti/model/training/training_session.h"
 
 namespace tutti::examples {
 

@@ -1,6 +1,6 @@
 // A loop of one's own inside a TrainingSession: it stops, saves, resumes, and leaves signals alone.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/training_session.h"
+#include "tutti/model/training/training_session.h"
 
 #include <gtest/gtest.h>
 

@@ -17,9 +17,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <sstream>
 
 #include "tools/launch/launcher_process.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file.h"
 
 namespace tutti::launch {
 namespace {
@@ -245,6 +247,19 @@ bool ChildProcess::has_ended() const {
   siginfo_t info = {};
   return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid != 0;
+}
+
+bool ChildProcess::is_ending() const {
+  if (has_ended()) return true;
+  // "4711 (name) S 1 ...": the seventh number behind the name holds the flags.
+  const std::string stat = read_file_if_any(concat("/proc/", pid_, "/stat"));
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return false;
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < 7; ++i) fields >> field;
+  constexpr unsigned long kExiting = 0x4;  // PF_EXITING
+  return (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
 }
 
 std::optional<ExitStatus> ChildProcess::try_wait() {

@@ -87,6 +87,9 @@ class ChildProcess {
   void send(int signal_number);
   /// Hands out the lines that were written since the last call. Does not wait.
   void read_lines(const OnLine& on_line);
+  /// Whether the system is taking it down, or has: the connections of such a process close before
+  /// it can be waited for.
+  bool is_ending() const;
   /// Whether it has ended, also before try_wait() has said so.
   bool has_ended() const;
   /// The end of the process, once it has ended. Then the rest of its group is killed. Does not

@@ -209,15 +209,18 @@ struct Supervisor::Impl {
   /// first: the others may have ended because of it.
   void reap() {
     std::vector<Slot*> ended;
-    for (Slot& slot : slots) {
-      if (!slot.running) continue;
-      const std::optional<ExitStatus> status = slot.process->try_wait();
-      if (!status) continue;
-      guard.forget(slot.process->pid());
-      slot.running = false;
-      slot.outcome.status = *status;
-      slot.outcome.seconds = seconds_between(slot.started, now());
-      ended.push_back(&slot);
+    take_ended(ended);
+    // One whose connections are closed already can be waited for later than those that failed
+    // because of it.
+    const TimePoint patience = deadline_after(now(), durations::kOneTry);
+    const auto has_failed = [](const Slot* slot) { return !slot->outcome.status.success(); };
+    const auto is_ending = [](const Slot& slot) {
+      return slot.running && slot.process->is_ending();
+    };
+    while (std::ranges::any_of(ended, has_failed) && std::ranges::any_of(slots, is_ending) &&
+           now() < patience) {
+      Clock::system().sleep_for(std::chrono::milliseconds(1));
+      take_ended(ended);
     }
     const auto rank_of_cause = [](const Slot* slot) { return slot->outcome.status.signal == 0; };
     std::ranges::stable_sort(ended, {}, rank_of_cause);
@@ -230,6 +233,19 @@ struct Supervisor::Impl {
     }
     reap_adopted(own);
     stop_parameter_servers();
+  }
+
+  void take_ended(std::vector<Slot*>& ended) {
+    for (Slot& slot : slots) {
+      if (!slot.running) continue;
+      const std::optional<ExitStatus> status = slot.process->try_wait();
+      if (!status) continue;
+      guard.forget(slot.process->pid());
+      slot.running = false;
+      slot.outcome.status = *status;
+      slot.outcome.seconds = seconds_between(slot.started, now());
+      ended.push_back(&slot);
+    }
   }
 
   /// They serve for ever; nobody needs them once chief and workers are done.

@@ -11,7 +11,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
-#include "tutti/model/training_record.h"
+#include "tutti/model/training/training_record.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"

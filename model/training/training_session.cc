@@ -1,6 +1,6 @@
 // Epochs, progress, checkpoints and recovery around the steps of a training loop of one's own.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/training_session.h"
+#include "tutti/model/training/training_session.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // What a run has measured: steps, losses, examples per second.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/training_record.h"
+#include "tutti/model/training/training_record.h"
 
 #include <bit>
 #include <cstdint>
