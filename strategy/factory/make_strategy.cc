@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "tutti/core/names.h"
 #include "tutti/cluster/resolver_registry.h"
+#include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
