@@ -156,7 +156,7 @@ class CrossDeviceOps {
  protected:
   // What an operation implements, on buffers that are checked and aligned to their elements, of one
   // dtype; op is SUM, MIN, MAX or PRODUCT, and supported; at least two members and an element.
-  // Buffers on GPUs have a `work` (gpu/device_work.h), which queues what is done to them.
+  // Buffers on GPUs have a `work` (device_work.h), which queues what is done to them.
 
   /// Throws for buffers for which a fallback would hide a mistake. Before anything else.
   virtual void require_buffers(std::span<const ReplicaBuffer> inputs,

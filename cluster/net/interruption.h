@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// For ConnectOptions::interruption: whoever learns that a peer is lost raises it, and those who
-/// wait for that peer look about every 20 ms. Threads: any.
+/// For ConnectOptions::interruption: the thread that learns that a peer is lost raises it, and
+/// those who wait for that peer look about every 20 ms. Threads: any.
 class Interruption {
  public:
   /// Every waiter throws this, now or later. The first one counts, and stays.

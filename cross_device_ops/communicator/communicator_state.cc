@@ -110,7 +110,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    // Who comes later finds the group closed.
+    // A rank that comes later finds the group closed.
     run_with_header(request, meeting, std::min<Duration>(timeout, durations::kLinger));
   } catch (const Error&) {  // the others have it, or will have it; this rank knows why
   }

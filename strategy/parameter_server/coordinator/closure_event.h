@@ -104,7 +104,7 @@ Packet encode(const ClosureEvent& event);
 /// Throws kDataLoss for packets that encode() does not write.
 ClosureEvent decode_event(const Packet& packet);
 
-/// A record of no file (record_file.h), for whoever keeps a journal of its own.
+/// A record of no file (record_file.h), for a journal that is kept elsewhere.
 std::vector<std::byte> encode_record(const ClosureEvent& event);
 
 /// Whether an event is about all servers or the coordinator's reign: what must not be forgotten

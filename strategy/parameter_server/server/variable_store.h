@@ -134,7 +134,7 @@ class VariableStore final : public VariableService {
 /// Applies a batch, which was the request of `call`, and answers it. Its owner is the caller.
 void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch);
 
-/// Serves a store to whoever calls.
+/// Serves a store to its callers.
 class VariableHandler : public RpcHandler {
  public:
   /// `store` outlives it.
