@@ -53,7 +53,7 @@ std::optional<std::int64_t> newest_of_all(const std::vector<std::string>& commit
 }  // namespace
 
 Recovery::Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options)
-    : strategy_(strategy), team_(team_of(strategy)), state_(std::move(state)), options_(options) {}
+    : team_(team_of(strategy)), state_(std::move(state)), options_(options) {}
 
 bool starts_workers_again() {
   const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");

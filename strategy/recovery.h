@@ -86,8 +86,7 @@ class Recovery {
   void restore(std::int64_t step, const std::vector<std::string>& commits);
   void begin_anew();
 
-  Strategy& strategy_;
-  internal::WorkerTeam* const team_;
+  internal::WorkerTeam* const team_;  // of the strategy
   const Checkpoint state_;
   const RecoveryOptions options_;
   std::deque<Kept> kept_;  // the oldest first, two at most
