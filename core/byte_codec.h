@@ -1,4 +1,4 @@
-// Little-endian numbers and short texts, written and read with every length checked.
+// Little-endian numbers and raw bytes, written and read with every length checked.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace tutti::internal {
@@ -22,17 +20,13 @@ class ByteWriter {
     }
   }
   void raw(std::span<const std::byte> bytes);
-  /// Its length (32 bits), then its characters.
-  void text(std::string_view text);
-  /// Exactly `width` bytes, the last a zero: cut, or filled up with zeros.
-  void field(std::string_view text, std::size_t width);
   std::vector<std::byte>& bytes() { return bytes_; }
 
  private:
   std::vector<std::byte> bytes_;
 };
 
-/// Reads from a span. What does not fit makes it failed for good, and gives zeros and empty texts.
+/// Reads from a span. What does not fit makes it failed for good, and gives zeros.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -53,10 +47,6 @@ class ByteReader {
     rest_ = rest_.subspan(size);
     return bytes;
   }
-  /// A text of at most `longest` bytes.
-  std::string text(std::size_t longest);
-  /// What ByteWriter::field() wrote: printable characters, then zeros only.
-  std::string field(std::size_t width);
   bool failed() const { return failed_; }
   /// Whether all was read, and nothing more was asked for.
   bool is_complete() const { return !failed_ && rest_.empty(); }

@@ -7,6 +7,8 @@
 // finaliser of splitmix64, chained over its five fields).
 #include "tutti/core/random.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -220,5 +222,18 @@ OneVariableNumber::OneVariableNumber() {
 OneVariableNumber::~OneVariableNumber() { shared_number = nullptr; }
 
 std::uint64_t next_layer_number() { return layer_counter.fetch_add(1); }
+
+void internal::fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+std::uint64_t internal::new_run_nonce() {
+  std::uint64_t nonce = 0;
+  while (nonce == 0) fill_random(std::as_writable_bytes(std::span(&nonce, 1)));
+  return nonce;
+}
 
 }  // namespace tutti

@@ -138,4 +138,11 @@ class OneVariableNumber {
   std::optional<std::uint64_t> number_;
 };
 
+namespace internal {
+/// With bytes of the operating system that nobody can guess.
+void fill_random(std::span<std::byte> bytes);
+/// A number that tells this run of something from every other one, from there; not 0.
+std::uint64_t new_run_nonce();
+}  // namespace internal
+
 }  // namespace tutti

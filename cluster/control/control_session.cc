@@ -10,6 +10,7 @@
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/control/reach_server.h"
 #include "tutti/cluster/grpc/stream_to_server.h"
+#include "tutti/cluster/net/build.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "tutti/cluster/net/handshake.h"
-
 namespace tutti::internal {
 namespace {
 
@@ -118,45 +116,6 @@ MemberProgress from_proto(const v1::Progress& proto) {
 JoiningProcess from_proto(const v1::JoinRequest& request) {
   return {from_proto(request.member()), request.start_time(), name_text(request.machine()),
           name_text(request.process())};
-}
-
-v1::Build make_build(const std::string& job_id, const JobSecret& secret) {
-  const PeerHello hello = make_hello("tool", 0);
-  v1::Build build;
-  build.set_version(hello.build);
-  build.set_oldest_protocol(hello.oldest_version);
-  build.set_newest_protocol(hello.newest_version);
-  build.set_layout(hello.layout);
-  build.set_numerics(hello.numerics);
-  build.set_job_id(job_id_text(job_id));
-  if (secret.is_set()) {
-    constexpr std::string_view kLabel = "tutti job";
-    const Digest256 digest = hmac_sha256(secret.bytes(), {std::as_bytes(std::span(kLabel))});
-    build.set_secret_tag(digest.data(), 16);
-  }
-  return build;
-}
-
-PeerHello hello_of(const v1::Build& build, const MemberTask& task) {
-  PeerHello hello;
-  hello.job = task.job;
-  hello.index = task.index;
-  hello.build = name_text(build.version());
-  hello.oldest_version = static_cast<std::uint16_t>(build.oldest_protocol());
-  hello.newest_version = static_cast<std::uint16_t>(build.newest_protocol());
-  hello.layout = build.layout();
-  hello.numerics = name_text(build.numerics());
-  hello.job_id = name_text(build.job_id());
-  hello.has_secret = !build.secret_tag().empty();
-  return hello;
-}
-
-std::string refusal_of(const v1::Build& own, const MemberTask& server, const v1::Build& theirs,
-                       const MemberTask& task) {
-  if (auto reason = incompatibility(hello_of(own, server), hello_of(theirs, task))) return *reason;
-  if (theirs.secret_tag() == own.secret_tag()) return "";
-  return concat(task.to_string(), " does not know this job's secret (that of ", server.to_string(),
-                "); give all its processes one TUTTI_JOB_SECRET_FILE");
 }
 
 }  // namespace tutti::internal

@@ -9,8 +9,6 @@
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/cluster/net/hello.h"
-#include "tutti/cluster/net/job_secret.h"
 
 namespace tutti::internal {
 
@@ -25,13 +23,5 @@ Verdict from_proto(const v1::Verdict& verdict);
 v1::Progress to_proto(const MemberProgress& progress);
 MemberProgress from_proto(const v1::Progress& progress);
 JoiningProcess from_proto(const v1::JoinRequest& request);
-
-/// Of this process.
-v1::Build make_build(const std::string& job_id, const JobSecret& secret);
-/// What incompatibility() compares.
-PeerHello hello_of(const v1::Build& build, const MemberTask& task);
-/// Why two processes cannot work together, one of them this server's; "": they can.
-std::string refusal_of(const v1::Build& own, const MemberTask& server, const v1::Build& theirs,
-                       const MemberTask& task);
 
 }  // namespace tutti::internal

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tutti/cluster/control/job_messages.h"
+#include "tutti/cluster/net/build.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
@@ -55,8 +56,8 @@ JobService::JobService(ControlServerOptions options, ProcessProbe probe, Clock& 
 
 std::string JobService::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
-  const PeerHello theirs = hello_of(build, task);
-  if (auto reason = internal::refusal_of(build_, options_.host, build, task); !reason.empty()) {
+  const std::string own = options_.host.to_string(), theirs = task.to_string();
+  if (auto reason = internal::refusal_of(build_, own, build, theirs); !reason.empty()) {
     return reason;
   }
   if (!may_come(options_, task)) {
@@ -67,8 +68,8 @@ std::string JobService::refusal_of(const v1::Build& build, const JoiningProcess&
     if (record->status != MemberRecord::Status::kHere) continue;
     v1::Build other = build;
     other.set_numerics(record->numerics);
-    const auto reason = incompatibility(hello_of(other, record->joined.who.task), theirs);
-    if (reason) return *reason;
+    auto reason = incompatibility(other, record->joined.who.task.to_string(), build, theirs);
+    if (!reason.empty()) return reason;
   }
   const MemberRecord* const before = newest_of(task);
   if (before != nullptr && process.who.incarnation < before->joined.who.incarnation) {

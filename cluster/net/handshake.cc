@@ -7,34 +7,37 @@
 #include <openssl/hmac.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "tutti/core/byte_codec.h"
 #include "tutti/core/error.h"
+#include "tutti/core/random.h"
 
-namespace tutti {
+namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kProofBytes = 32;
-constexpr std::size_t kReasonBytes = 768;
-constexpr std::size_t kWelcomeMessageBytes = 8 + kReasonBytes;
-constexpr std::uint64_t kAccepted = 0x31796573'69747574u;  // "tuti" "sey1"
-constexpr std::uint64_t kRefusal = 0x316f6e20'69747574u;
-constexpr std::string_view kNoPeer = "what answered is no tutti process";
-constexpr std::string_view kServerLabel = "tutti handshake 1: server to client";
-constexpr std::string_view kClientLabel = "tutti handshake 1: client to server";
+constexpr std::array<char, 8> kMagic{'\x93', 't', 'u', 't', 't', 'i', '3', '\n'};
+constexpr std::size_t kNonceBytes = 16;
+constexpr std::byte kAccepted{1}, kRefusal{0};
+constexpr std::string_view kServerLabel = "tutti handshake 3: server to client";
+constexpr std::string_view kClientLabel = "tutti handshake 3: client to server";
 
-std::string printable(std::string_view text) {
-  std::string result(text.substr(0, text.find('\0')));
-  std::ranges::replace_if(
-      result, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return result;
+std::vector<std::byte> with_new_nonce(const RankHello& hello) {
+  ByteWriter writer;
+  writer.raw(std::as_bytes(std::span(kMagic)));
+  writer.number(static_cast<std::uint32_t>(hello.rank));
+  writer.number(hello.run);
+  std::array<std::byte, kNonceBytes> nonce{};
+  fill_random(nonce);
+  writer.raw(nonce);
+  return writer.bytes();
 }
 
-/// Takes the same time wherever the first difference is.
-bool is_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+/// Of as many bytes as have come.
+bool may_become_hello(std::span<const std::byte> bytes) {
+  const auto magic = std::as_bytes(std::span(kMagic));
+  const std::size_t n = std::min(bytes.size(), magic.size());
+  return std::ranges::equal(bytes.first(n), magic.first(n));
 }
 
 }  // namespace
@@ -55,36 +58,34 @@ Digest256 hmac_sha256(std::span<const std::byte> key,
   return digest;
 }
 
-Handshake::Handshake(Side side, PeerHello own, JobSecret secret)
-    : side_(side),
-      own_([&] {
-        own.has_secret = secret.is_set();
-        return std::move(own);
-      }()),
-      secret_(std::move(secret)),
-      own_bytes_(encode(own_)) {
+Handshake::Handshake(Side side, RankHello own, JobSecret secret)
+    : side_(side), own_(own), secret_(std::move(secret)), own_bytes_(with_new_nonce(own)) {
   if (side_ == Side::kClient) send(own_bytes_);
 }
 
-/// The server gets a hello, then a proof; the client a hello with a proof, then a welcome.
+/// The server gets a hello, then a proof; the client a hello with a proof, then a verdict.
 std::size_t Handshake::bytes_wanted() const {
-  if (side_ == Side::kServer) return stage_ == 0 ? kPeerHelloBytes : kProofBytes;
-  return stage_ == 0 ? kPeerHelloBytes + kProofBytes : kWelcomeMessageBytes;
+  if (side_ == Side::kServer) return stage_ == 0 ? kRankHelloBytes : kProofBytes;
+  return stage_ == 0 ? kRankHelloBytes + kProofBytes : 1;
 }
 
 std::size_t Handshake::take(std::span<const std::byte> bytes) {
   std::size_t taken = 0;
-  while (state_ == State::kRunning && !is_proven_) {
-    const std::size_t n = std::min(bytes_wanted() - received_.size(), bytes.size() - taken);
+  const auto is_over = [&] {
+    return state_ != State::kRunning || (side_ == Side::kServer && is_proven_);
+  };
+  while (!is_over()) {
+    const std::size_t n = std::min(num_awaited(), bytes.size() - taken);
     const auto piece = bytes.subspan(taken, n);
     received_.insert(received_.end(), piece.begin(), piece.end());
     taken += n;
     if (stage_ == 0 && !may_become_hello(received_)) {
-      take_for_stranger();
+      refuse("what answered is no tutti process of this version");
+      state_ = State::kStranger;
     } else if (received_.size() == bytes_wanted()) {
       take_message();
       received_.clear();
-    } else if (n == 0) {
+    } else {
       break;
     }
   }
@@ -92,102 +93,55 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
 }
 
 void Handshake::take_message() {
-  if (side_ == Side::kServer) {
-    stage_ == 0 ? answer_hello() : take_proof_of_client();
+  const auto given = std::span<const std::byte>(received_);
+  if (stage_++ == 0) {
+    if (!take_hello()) return;
+    if (side_ == Side::kServer) {
+      send(own_bytes_);
+      send(proof(kServerLabel));
+    } else {
+      take_proof(kServerLabel, given.subspan(kRankHelloBytes));
+      if (is_proven_) send(proof(kClientLabel));
+    }
+  } else if (side_ == Side::kServer) {
+    take_proof(kClientLabel, given);
+    if (!is_proven_) send({&kRefusal, 1});
+  } else if (given[0] == kAccepted) {
+    state_ = State::kDone;
   } else {
-    stage_ == 0 ? take_answer() : take_welcome();
+    refuse(concat("this is not the rank ", own_.rank, " that the store has"));
   }
-  ++stage_;
 }
 
-void Handshake::take_for_stranger() {
-  refuse(std::string(kNoPeer));
-  state_ = State::kStranger;
-}
-
-/// False: there is no proof to be made or judged, for the two cannot talk with each other. Later
-/// versions may prove themselves in another way.
 bool Handshake::take_hello() {
-  std::copy_n(received_.begin(), kPeerHelloBytes, peer_bytes_.begin());
-  peer_ = decode_peer_hello(peer_bytes_);
-  if (!peer_) {
-    take_for_stranger();
-    return false;
-  }
-  if (peer_->oldest_version <= own_.newest_version &&
-      own_.oldest_version <= peer_->newest_version && peer_->has_secret == own_.has_secret) {
-    return true;
-  }
-  const bool is_client = side_ == Side::kClient;  // both say it in the server's words
-  refuse(incompatibility(is_client ? *peer_ : own_, is_client ? own_ : *peer_)
-             .value_or("the versions do not fit"));
+  peer_bytes_.assign(received_.begin(), received_.begin() + kRankHelloBytes);
+  ByteReader reader(std::span<const std::byte>(peer_bytes_).subspan(kMagic.size()));
+  RankHello peer;
+  peer.rank = static_cast<int>(reader.number<std::uint32_t>());
+  peer.run = reader.number<std::uint64_t>();
+  peer_ = peer;
+  if (peer.rank >= 0) return true;
+  refuse("what answered is no rank");
+  state_ = State::kStranger;
   return false;
 }
 
-/// A client that cannot talk with this server sees in its hello why; the place of the proof stays
-/// empty then.
-void Handshake::answer_hello() {
-  const bool can_talk = take_hello();
-  if (state_ == State::kStranger) return;
-  send(own_bytes_);
-  send(can_talk ? proof(kServerLabel) : Digest256{});
+/// Compared in a time that does not tell where the first difference is.
+void Handshake::take_proof(std::string_view label, std::span<const std::byte> given) {
+  const Digest256 expected = proof(label);
+  is_proven_ = ::CRYPTO_memcmp(expected.data(), given.data(), kProofBytes) == 0;
+  if (is_proven_) return;
+  refuse(concat("rank ", peer_->rank, " does not know this job's secret; give all processes the ",
+                "same TUTTI_JOB_SECRET_FILE"));
 }
 
-void Handshake::take_proof_of_client() {
-  if (!is_equal(proof(kClientLabel), received_)) {
-    refuse(concat(peer_->to_string(),
-                  " does not know this job's secret; give all processes the same ",
-                  "TUTTI_JOB_SECRET_FILE"));
-    send_welcome(false, concat("another job's secret, or a damaged connection; give all processes ",
-                               "the same TUTTI_JOB_SECRET_FILE"));
-  } else if (const auto reason = incompatibility(own_, *peer_)) {
-    is_peer_proven_ = true;
-    refuse(*reason);
-    send_welcome(false, *reason);
-  } else {
-    is_proven_ = true;
-  }
-}
-
-void Handshake::decide(const std::string& refusal) {
+void Handshake::decide(bool accepted) {
   TUTTI_CHECK(is_proven_ && state_ == State::kRunning, "a decision before the proof");
-  if (refusal.empty()) {
+  send({accepted ? &kAccepted : &kRefusal, 1});
+  if (accepted) {
     state_ = State::kDone;
   } else {
-    refuse(refusal);
-  }
-  send_welcome(refusal.empty(), refusal);
-}
-
-void Handshake::take_answer() {
-  if (!take_hello()) return;
-  const auto given = std::span(received_).subspan(kPeerHelloBytes);
-  if (!is_equal(proof(kServerLabel), given)) {
-    refuse(concat(peer_->to_string(),
-                  " does not know this job's secret; give all processes the same ",
-                  "TUTTI_JOB_SECRET_FILE"));
-    return;
-  }
-  is_peer_proven_ = true;
-  send(proof(kClientLabel));  // also where it ends here: then the server can say so, too
-  if (const auto reason = incompatibility(own_, *peer_)) refuse(*reason);
-}
-
-bool Handshake::is_final() const {
-  const auto own = decode_peer_hello(own_bytes_);  // with texts as short as the peer's
-  return state_ == State::kRefused && is_peer_proven_ && own->job_id == peer_->job_id &&
-         incompatibility(own_, *peer_).has_value();
-}
-
-void Handshake::take_welcome() {
-  internal::ByteReader reader(received_);
-  const auto word = reader.number<std::uint64_t>();
-  const auto rest = reader.raw(kReasonBytes);
-  const std::string text = printable({reinterpret_cast<const char*>(rest.data()), rest.size()});
-  if (word == kAccepted) {
-    state_ = State::kDone;
-  } else {
-    refuse(word == kRefusal ? text : std::string(kNoPeer));
+    refuse(concat("this is not the rank ", peer_->rank, " that the store has"));
   }
 }
 
@@ -207,13 +161,6 @@ void Handshake::send(std::span<const std::byte> bytes) {
   to_send_.insert(to_send_.end(), bytes.begin(), bytes.end());
 }
 
-void Handshake::send_welcome(bool accepted, std::string_view reason) {
-  internal::ByteWriter writer;
-  writer.number(accepted ? kAccepted : kRefusal);
-  writer.field(reason, kReasonBytes);
-  send(writer.bytes());
-}
-
 std::vector<std::byte> Handshake::bytes_to_send() { return std::exchange(to_send_, {}); }
 
-}  // namespace tutti
+}  // namespace tutti::internal

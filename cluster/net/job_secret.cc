@@ -13,9 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
+#include "tutti/core/random.h"
 
 namespace tutti {
 namespace {

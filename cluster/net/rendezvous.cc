@@ -1,10 +1,11 @@
 // Connecting a group: each rank opens connections to the lower ranks and accepts the higher ones.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank draws a *nonce*, a number that no other run has, and publishes it with its address. The
-// handshake tells each side the nonce of the other, which is compared with the store's. So a value
-// that an earlier run left in the store leads to a refusal, upon which the store is read again,
-// until the right rank has replaced it.
+// A rank draws its *run*, a number that no other run has, and publishes it with its address and
+// what others must know of it. The handshake tells each side the run of the other, which is
+// compared with the store's. So a value that an earlier run left in the store leads to a refusal,
+// upon which the store is read again, until the right rank has replaced it. Whether two ranks fit
+// is judged when both have proven that the store's values are theirs.
 //
 // There is no circle of waiting ranks: one loop does all that can be done at a time. It opens a
 // connection to the lowest rank that has none, accepts, shakes hands, and sleeps until a socket
@@ -21,19 +22,20 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
 #include <fstream>
 #include <list>
-#include <sstream>
+#include <optional>
 #include <utility>
 
+#include "tutti/cluster/net/announcement.h"
+#include "tutti/cluster/net/build.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/handshake.h"
 #include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/random.h"
 
 namespace tutti::internal {
 namespace {
@@ -54,28 +56,18 @@ std::string this_machine() {
 
 TimePoint now() { return Clock::system().now(); }
 
-std::string address_of(const Announcement& announced) {
-  const bool has_endpoint = !announced.endpoint.host.empty();
-  return (has_endpoint ? announced.endpoint : announced.local).to_string();
-}
-
-bool is_rank(const PeerHello& hello, int rank, std::uint64_t nonce) {
-  return hello.job == "rank" && hello.index == rank && hello.incarnation == nonce;
-}
-
 /// A connection that has proven nothing yet.
 struct Newcomer {
-  Newcomer(Handshake::Side side, FileDescriptor opened, const PeerHello& own,
+  Newcomer(Handshake::Side side, FileDescriptor opened, const RankHello& own,
            const JobSecret& secret)
-      : socket(std::move(opened)), handshake(side, with_new_nonce(own), secret) {}
+      : socket(std::move(opened)), handshake(side, own, secret) {}
 
   /// Reads what the handshake waits for, and nothing behind it: that is the connection's. False:
   /// the other side has closed it.
   bool read() {
-    std::array<std::byte, 1024> bytes{};
-    const std::size_t wanted = std::min(bytes.size(), handshake.num_awaited());
+    std::array<std::byte, kLongestHandshake> bytes{};
     std::size_t count = 0;
-    const ByteFlow flow = read_now(socket, std::span(bytes).first(wanted), count);
+    const ByteFlow flow = read_now(socket, std::span(bytes).first(handshake.num_awaited()), count);
     has_spoken = has_spoken || count > 0;
     (void)handshake.take(std::span<const std::byte>(bytes).first(count));
     return flow == ByteFlow::kOpen;
@@ -98,12 +90,14 @@ class Rendezvous {
         options_(options),
         memory_(memory),
         deadline_(deadline_after(now(), options.timeout)),
-        hello_(make_rank_hello(rank, size, new_run_nonce(), options.job_id)),
+        hello_{rank, new_run_nonce()},
         peers_(static_cast<std::size_t>(size)),
         refusals_(who()),
         strangers_(who()) {
-    own_.nonce = hello_.incarnation;
+    own_.run = hello_.run;
     own_.machine = this_machine();
+    own_.group_size = size;
+    own_.build = make_build(options.job_id, options.secret);
   }
 
   Connections run() {
@@ -209,7 +203,7 @@ class Rendezvous {
     note(opened);
     if (!opened.socket.is_open()) return;
     const std::string address =
-        is_local ? concat("pid ", peer_process(opened.socket).pid) : address_of(*called_);
+        is_local ? concat("pid ", peer_process(opened.socket).pid) : called_->address();
     call_.emplace(Handshake::Side::kClient, std::move(opened.socket), hello_, options_.secret);
     call_->is_local = is_local;
     call_->address = address;
@@ -237,16 +231,22 @@ class Rendezvous {
     const Handshake::State state = call_->handshake.state();
     if (is_open && state == Handshake::State::kRunning) return;
     const int rank = next_to_call();
-    state == Handshake::State::kDone ? take_answer(rank) : take_refusal(rank);
+    if (state != Handshake::State::kDone) {
+      take_refusal(rank);
+    } else if (*call_->handshake.peer() != RankHello{rank, called_->run}) {
+      last_answer_ = concat("rank ", call_->handshake.peer()->rank, " of another run is there");
+    } else {
+      take_answer(rank);
+    }
     call_.reset();
   }
 
+  bool is_job_of(const Announcement& other) const {
+    return other.build.job_id() == own_.build.job_id();
+  }
+
   void take_answer(int rank) {
-    const PeerHello& answered = *call_->handshake.peer();
-    if (!is_rank(answered, rank, called_->nonce)) {
-      last_answer_ = concat(answered.to_string(), " of another run is there");
-      return;
-    }
+    require_fit(rank, *called_);
     keep(rank, *call_, *called_);
     call_again_ = TimePoint::min();
     pause_ = durations::kStorePause;
@@ -255,16 +255,24 @@ class Rendezvous {
   /// No rank of this job, or one that has left: the store may know more later.
   void take_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
-    if (handshake.is_final()) {
-      fail(ErrorCode::kInvalidArgument, who(), ": rank ", rank, " at ", address_of(*called_),
-           " does not fit: ", handshake.reason());
+    if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
+      require_fit(rank, *called_);
     }
-    if (handshake.state() != Handshake::State::kRefused || last_answer_ == handshake.reason()) {
-      return;
-    }
-    last_answer_ = handshake.reason();
-    log_warning(concat(who(), ": rank ", rank, " at ", address_of(*called_),
-                       " refuses: ", last_answer_, "; tries again"));
+    const std::string misfit = misfit_of(own_, rank_, *called_, rank);
+    const bool is_refused = handshake.state() == Handshake::State::kRefused;
+    const std::string reason = misfit.empty() && is_refused ? handshake.reason() : misfit;
+    if (reason.empty() || last_answer_ == reason) return;
+    last_answer_ = reason;
+    log_warning(concat(who(), ": rank ", rank, " at ", called_->address(), " refuses: ", reason,
+                       "; tries again"));
+  }
+
+  /// Of one that has proven to be who the store says: trying again is of no use.
+  void require_fit(int rank, const Announcement& other) const {
+    const std::string misfit = misfit_of(own_, rank_, other, rank);
+    if (misfit.empty() || !is_job_of(other)) return;
+    fail(ErrorCode::kInvalidArgument, who(), ": rank ", rank, " at ", other.address(),
+         " does not fit: ", misfit);
   }
 
   // Accepting the higher ranks, among strangers.
@@ -316,36 +324,34 @@ class Rendezvous {
     const bool is_open = newcomer.read();
     Handshake& handshake = newcomer.handshake;
     std::optional<Announcement> announced;
+    std::string misfit;
     if (handshake.is_proven()) {
       if (!newcomer.is_local) limit_.give_back(newcomer.address);
       announced = announcement_of(*handshake.peer());
-      handshake.decide(announced ? ""
-                                 : concat("this is not the rank ", handshake.peer()->index,
-                                          " that the store has"));
+      if (announced) misfit = misfit_of(own_, rank_, *announced, handshake.peer()->rank);
+      handshake.decide(announced && misfit.empty());
     }
     const bool was_sent = send_whole(newcomer.socket, handshake.bytes_to_send());
     switch (handshake.state()) {
       case Handshake::State::kRefused:
-        refuse(newcomer, handshake.reason());
+        refuse(newcomer, misfit.empty() ? handshake.reason() : misfit);
         // A rank of this very run will not come back as another one.
-        if (handshake.is_final() && announcement_of(*handshake.peer())) {
-          fail(ErrorCode::kInvalidArgument, who(), ": ", handshake.reason());
-        }
+        if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
-        strangers_.note(concat(newcomer.address, " is no rank of tutti"), now());
+        strangers_.note(concat(newcomer.address, " is no rank of this version of tutti"), now());
         return true;
       case Handshake::State::kDone:
         // One that came before is welcome again: it did not get the answer.
-        if (was_sent) keep(handshake.peer()->index, newcomer, *announced);
+        if (was_sent) keep(handshake.peer()->rank, newcomer, *announced);
         return true;
       case Handshake::State::kRunning:
         break;
     }
     if (!is_open && handshake.peer()) {
       refuse(newcomer,
-             concat(handshake.peer()->to_string(), " left when it had heard this rank's proof; it ",
-                    "died, or has another secret: give all processes the same ",
+             concat("rank ", handshake.peer()->rank, " left when it had heard this rank's proof; ",
+                    "it died, or has another secret: give all processes the same ",
                     "TUTTI_JOB_SECRET_FILE"));
     } else if (!is_open && newcomer.has_spoken) {
       strangers_.note(concat(newcomer.address, " left in the middle of its hello"), now());
@@ -359,11 +365,11 @@ class Rendezvous {
   }
 
   /// Of the higher rank that says this of itself; nothing: it is not the one that the store has.
-  std::optional<Announcement> announcement_of(const PeerHello& hello) {
-    if (hello.index <= rank_ || hello.index >= size()) return std::nullopt;
-    const auto text = store_.get(key_of(hello.index));
+  std::optional<Announcement> announcement_of(const RankHello& hello) {
+    if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
+    const auto text = store_.get(key_of(hello.rank));
     auto announced = text ? parse_announcement(*text) : std::nullopt;
-    return announced && is_rank(hello, hello.index, announced->nonce) ? announced : std::nullopt;
+    return announced && announced->run == hello.run ? announced : std::nullopt;
   }
 
   // Waiting, and its end.
@@ -437,7 +443,7 @@ class Rendezvous {
     if (const int rank = next_to_call(); rank != kNobody) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
       fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not come within ",
-           seconds(), " s to ", address_of(own_), last_refusal_.empty() ? "" : "; refused was ",
+           seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused was ",
            last_refusal_);
     }
     const auto late = std::ranges::find_if(
@@ -453,7 +459,7 @@ class Rendezvous {
     }
     const ErrorCode code = is_hopeless_ ? ErrorCode::kNotFound : ErrorCode::kDeadlineExceeded;
     fail(code, who(), ": rank ", rank, " did not answer within ", seconds(), " s at ",
-         called_ ? address_of(*called_) : "no address that can be read",
+         called_ ? called_->address() : "no address that can be read",
          last_answer_.empty() ? "" : "; last answer: ", last_answer_,
          "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (what an "
          "earlier run left in the store looks "
@@ -465,7 +471,7 @@ class Rendezvous {
   const ConnectOptions& options_;
   const FileDescriptor& memory_;
   const TimePoint deadline_;
-  const PeerHello hello_;    // of this rank, but for the nonce of each connection
+  const RankHello hello_;
   std::vector<Peer> peers_;  // by rank
   Announcement own_;
 
@@ -488,32 +494,6 @@ class Rendezvous {
 };
 
 }  // namespace
-
-std::string to_text(const Announcement& announcement) {
-  const bool has_endpoint = !announcement.endpoint.host.empty();
-  return concat(announcement.nonce, " ", announcement.machine, " ",
-                has_endpoint ? announcement.endpoint.to_string() : "-",
-                announcement.local.is_local() ? " " : "", announcement.local.host);
-}
-
-std::optional<Announcement> parse_announcement(std::string_view text) {
-  std::istringstream words{std::string(text)};
-  Announcement announcement;
-  std::string endpoint, local;
-  if (!(words >> announcement.nonce >> announcement.machine >> endpoint)) return std::nullopt;
-  if (endpoint != "-") {
-    const auto parsed = parse_endpoint(endpoint);
-    if (!parsed || parsed->is_local()) return std::nullopt;
-    announcement.endpoint = *parsed;
-  }
-  if (words >> local) {
-    const auto parsed = parse_endpoint(local);
-    if (!parsed || !parsed->is_local()) return std::nullopt;
-    announcement.local = *parsed;
-  }
-  if (announcement.endpoint.host.empty() && !announcement.local.is_local()) return std::nullopt;
-  return announcement;
-}
 
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
                         const FileDescriptor& memory) {

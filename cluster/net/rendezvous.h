@@ -2,29 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/cluster/net/connect_options.h"
-#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/net/descriptor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::internal {
-
-/// What a rank publishes: "<nonce> <machine> <host:port>", "<nonce> <machine> - <local name>" or
-/// all four.
-struct Announcement {
-  std::uint64_t nonce = 0;
-  std::string machine;  // equal on ranks that share cores
-  Endpoint endpoint;    // no host: there is none
-  Endpoint local = {};  // the same
-};
-std::string to_text(const Announcement& announcement);
-/// Nothing: no such text.
-std::optional<Announcement> parse_announcement(std::string_view text);
 
 /// A socket that is connected to a rank of the group.
 struct ConnectedPeer {
@@ -49,7 +35,7 @@ inline std::string_view name_of(ConnectOptions::Way way) {
 /// Connects to every lower rank, in their order, and accepts every higher one, each with proofs of
 /// both sides that they belong to one job (handshake.h). `memory`: this rank's segment, of which
 /// peers of the same machine and user get a copy over local connections; not open: all connections
-/// are TCP. What strangers cost meanwhile is limited: 4 KiB and 5 s each, 256 at once of whom the
+/// are TCP. What strangers cost meanwhile is limited: 68 bytes and 5 s each, 256 at once of whom the
 /// oldest goes first, a rate per address, and a line in the log now and then. Throws as
 /// connect_ranks().
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,

@@ -3,6 +3,7 @@
 #include "tutti/cluster/rpc/call_identity.h"
 
 #include "tutti/cluster/control/job_messages.h"
+#include "tutti/cluster/net/build.h"
 
 namespace tutti::internal {
 namespace {
@@ -54,7 +55,8 @@ std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options
   const MemberTask met = from_proto(caller.task()).task,
                    expected = from_proto(caller.server()).task;
   const v1::Build own = make_build(options.job_id, options.secret);
-  if (std::string why = refusal_of(own, options.self, caller.build(), met); !why.empty())
+  if (std::string why = refusal_of(own, options.self.to_string(), caller.build(), met.to_string());
+      !why.empty())
     return why;
   if (expected.job.empty() || expected.same_task(options.self)) return "";
   return concat(options.self.job, " ", options.self.index, " answers there, expected ", expected,

@@ -20,11 +20,11 @@
 #include "tutti/cluster/control/reach_server.h"
 #include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/cluster/grpc/stream_to_server.h"
-#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/cluster/rpc/call_messages.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/random.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/rpc/call_identity.h"
+#include "tutti/core/random.h"
 
 namespace tutti::internal {
 namespace {

@@ -2,13 +2,13 @@
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
+#include "tutti/core/random.h"
 
 #include <utility>
 
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"

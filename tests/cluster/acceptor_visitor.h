@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
@@ -55,33 +54,28 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
 
 /// Waits for what the other side says next, at most a minute, and gives it to the handshake. False:
 /// the connection has ended.
-inline bool hear(const internal::FileDescriptor& socket, Handshake& handshake) {
-  std::array<std::byte, 1024> bytes{};
+inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
+  std::array<std::byte, internal::kLongestHandshake> bytes{};
   pollfd ready{socket.get(), POLLIN, 0};
   const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
   if (internal::poll_until(std::span(&ready, 1), end) <= 0) return false;
   std::size_t count = 0;
-  const std::size_t wanted = std::min(bytes.size(), handshake.num_awaited());
-  const internal::ByteFlow flow = internal::read_now(socket, std::span(bytes).first(wanted), count);
+  const internal::ByteFlow flow =
+      internal::read_now(socket, std::span(bytes).first(handshake.num_awaited()), count);
   (void)handshake.take(std::span<const std::byte>(bytes).first(count));
   return flow == internal::ByteFlow::kOpen;
 }
 
 /// The client's side, to its end.
-inline Handshake shake_hands(const internal::FileDescriptor& socket, const PeerHello& hello,
-                             const JobSecret& secret) {
-  Handshake handshake(Handshake::Side::kClient, hello, secret);
+inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
+                                       const internal::RankHello& hello, const JobSecret& secret) {
+  internal::Handshake handshake(internal::Handshake::Side::kClient, hello, secret);
   for (;;) {
     say(socket, handshake.bytes_to_send());
-    if (handshake.state() != Handshake::State::kRunning || !hear(socket, handshake)) {
+    if (handshake.state() != internal::Handshake::State::kRunning || !hear(socket, handshake)) {
       return handshake;
     }
   }
-}
-
-/// The hello of a rank in a group of two.
-inline PeerHello hello_of(int rank, std::uint64_t nonce, const std::string& job_id = "") {
-  return make_rank_hello(rank, 2, nonce, job_id);
 }
 
 }  // namespace tutti::acceptor_visitor

@@ -11,6 +11,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/net/handshake.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
@@ -23,8 +24,9 @@ using testing::ChaosPlan;
 using testing::ChaosProxy;
 using ::testing::HasSubstr;
 
-// Two hellos, two proofs and a welcome.
-constexpr std::uint64_t kHandshakeBytes = 2 * (256 + 32) + 776;
+// Two hellos, two proofs and a verdict.
+constexpr std::uint64_t kHandshakeBytes =
+    2 * (internal::kRankHelloBytes + internal::kProofBytes) + 1;
 
 /// Both ranks send each other messages of many lengths until the connection breaks.
 std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_t large) {
@@ -182,7 +184,7 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     ChaosPlan plan{.seed = seed, .most_events = 1, .spares = 0};
-    (seed % 2 == 0 ? plan.cut_every : plan.flip_every) = 256 + 30;
+    (seed % 2 == 0 ? plan.cut_every : plan.flip_every) = kHandshakeBytes / 10;
     ProxiedRanks group(plan);
     EXPECT_EQ(error_of_ranks(2, [&](int rank) { exchange(*group.rank(rank), 1); }), "")
         << "seed " << seed;

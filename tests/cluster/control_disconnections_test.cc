@@ -11,6 +11,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/job_service.h"
+#include "tutti/cluster/net/build.h"
 
 namespace tutti {
 namespace control_disconnections_test {

@@ -11,10 +11,14 @@
 #include <fstream>
 
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/net/announcement.h"
+#include "tutti/cluster/net/build.h"
+#include "tutti/core/error.h"
 
 namespace tutti {
 namespace handshake_test {
 
+using namespace internal;
 using testing::expect_error;
 using ::testing::HasSubstr;
 
@@ -40,48 +44,20 @@ TEST(HmacSha256, GivesAnExampleOfRfc4231InHoweverManyParts) {
             expected);
 }
 
-PeerHello hello_of(std::string job, int index) {
-  PeerHello hello = make_hello(std::move(job), index);
-  hello.job_id = "job-1";
-  return hello;
-}
-
-TEST(PeerHello, IsReadAsItWasWritten) {
-  PeerHello hello = hello_of("worker", 7);
-  hello.incarnation = 3;
-  hello.group_size = 0x80000001u;
-  hello.has_secret = true;
-  EXPECT_EQ(decode_peer_hello(encode(hello)), hello);
-  EXPECT_NE(make_hello("worker", 1).nonce, make_hello("worker", 1).nonce);
-}
-
-TEST(PeerHello, RefusesWhatIsNone) {
-  const PeerHelloBytes good = encode(hello_of("worker", 0));
-  ASSERT_TRUE(decode_peer_hello(good));
-  for (const std::size_t place : {0, 7, 12, 13, 15, 19, 48, 55, 64 + 3}) {
-    // Magic, flags, index, what is kept free, name.
-    PeerHelloBytes bad = good;
-    bad[place] = std::byte{0xff};
-    EXPECT_FALSE(decode_peer_hello(bad)) << place;
-  }
-  EXPECT_FALSE(may_become_hello(bytes_of("GET / HTTP/1.1")));
-  EXPECT_FALSE(may_become_hello(bytes_of("\x16\x03\x01")));
-  EXPECT_TRUE(may_become_hello(std::span(good).first(5)));
-}
+constexpr RankHello kClient{2, 815}, kServer{0, 4711};
 
 struct Ends {
   Handshake client;
   Handshake server;
 };
 
-Ends ends_of(const PeerHello& client, const PeerHello& server, const JobSecret& of_client,
-             const JobSecret& of_server) {
-  return {Handshake(Handshake::Side::kClient, client, of_client),
-          Handshake(Handshake::Side::kServer, server, of_server)};
+Ends ends_of(const JobSecret& of_client, const JobSecret& of_server) {
+  return {Handshake(Handshake::Side::kClient, kClient, of_client),
+          Handshake(Handshake::Side::kServer, kServer, of_server)};
 }
 
 /// Carries bytes between the two, `piece` at a time, until nothing moves.
-void run(Ends& ends, const std::string& refusal = "", std::size_t piece = 1000) {
+void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   const auto carry = [piece](Handshake& from, Handshake& to) {
     const auto bytes = from.bytes_to_send();
     for (std::size_t i = 0; i < bytes.size(); i += piece) {
@@ -93,7 +69,7 @@ void run(Ends& ends, const std::string& refusal = "", std::size_t piece = 1000) 
   while (moved) {
     moved = carry(ends.client, ends.server);
     if (ends.server.is_proven() && ends.server.state() == Handshake::State::kRunning) {
-      ends.server.decide(refusal);
+      ends.server.decide(accepts);
     }
     moved = carry(ends.server, ends.client) || moved;
   }
@@ -101,20 +77,20 @@ void run(Ends& ends, const std::string& refusal = "", std::size_t piece = 1000) 
 
 TEST(Handshake, LetsPeersOfOneJobInHoweverTheBytesCome) {
   const JobSecret secret = JobSecret::generate();
-  for (const std::size_t piece : {1, 7, 288, 1000}) {
-    Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), secret, secret);
-    run(ends, "", piece);
+  for (const std::size_t piece : {1, 7, 68, 1000}) {
+    Ends ends = ends_of(secret, secret);
+    run(ends, true, piece);
     ASSERT_EQ(ends.client.state(), Handshake::State::kDone) << ends.client.reason();
     ASSERT_EQ(ends.server.state(), Handshake::State::kDone) << ends.server.reason();
-    EXPECT_EQ(ends.server.peer()->index, 2);
-    EXPECT_EQ(ends.client.peer()->job, "chief");
+    EXPECT_EQ(ends.server.peer(), kClient);
+    EXPECT_EQ(ends.client.peer(), kServer);
   }
 }
 
 TEST(Handshake, WhatLiesBehindItsLastMessageIsNotTaken) {
   const JobSecret secret = JobSecret::generate();
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), secret, secret);
-  EXPECT_EQ(ends.server.num_awaited(), kPeerHelloBytes);
+  Ends ends = ends_of(secret, secret);
+  EXPECT_EQ(ends.server.num_awaited(), kRankHelloBytes);
   ends.server.take(ends.client.bytes_to_send());
   EXPECT_EQ(ends.server.num_awaited(), 32u);
   ends.client.take(ends.server.bytes_to_send());
@@ -122,7 +98,7 @@ TEST(Handshake, WhatLiesBehindItsLastMessageIsNotTaken) {
   proof.resize(proof.size() + 5);
   EXPECT_EQ(ends.server.take(proof), 32u);
   ASSERT_TRUE(ends.server.is_proven());
-  ends.server.decide("");
+  ends.server.decide(true);
   auto welcome = ends.server.bytes_to_send();
   const std::size_t count = welcome.size();
   EXPECT_EQ(ends.client.num_awaited(), count);
@@ -132,15 +108,14 @@ TEST(Handshake, WhatLiesBehindItsLastMessageIsNotTaken) {
 }
 
 TEST(Handshake, WorksWithoutSecretsWhenNeitherHasOne) {
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), {}, {});
+  Ends ends = ends_of({}, {});
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kDone);
   EXPECT_EQ(ends.server.state(), Handshake::State::kDone);
 }
 
 TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), JobSecret::generate(),
-                      JobSecret::generate());
+  Ends ends = ends_of(JobSecret::generate(), JobSecret::generate());
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
   EXPECT_THAT(ends.client.reason(), HasSubstr("does not know this job's secret"));
@@ -149,139 +124,108 @@ TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
 
 TEST(Handshake, RefusesAClientThatCannotProveItself) {
   // A client that ignores the server's proof and sends a wrong one of its own.
-  Handshake server(Handshake::Side::kServer, hello_of("chief", 0), JobSecret::generate());
-  PeerHello hello = hello_of("worker", 2);
-  hello.has_secret = true;
-  server.take(encode(hello));
-  EXPECT_EQ(server.bytes_to_send().size(), kPeerHelloBytes + 32);
+  Handshake server(Handshake::Side::kServer, kServer, JobSecret::generate());
+  server.take(Handshake(Handshake::Side::kClient, kClient, {}).bytes_to_send());
+  EXPECT_EQ(server.bytes_to_send().size(), kRankHelloBytes + 32);
   server.take(std::vector<std::byte>(32));
   EXPECT_EQ(server.state(), Handshake::State::kRefused);
-  EXPECT_THAT(server.reason(), HasSubstr("worker 2 (tutti "));
+  EXPECT_THAT(server.reason(), HasSubstr("rank 2 does not know this job's secret"));
   EXPECT_THAT(server.reason(), HasSubstr("TUTTI_JOB_SECRET_FILE"));
 }
 
 TEST(Handshake, ARecordingAndAReflectionProveNothing) {
   const JobSecret secret = JobSecret::generate();
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), secret, secret);
+  Ends ends = ends_of(secret, secret);
   const auto hello = ends.client.bytes_to_send();
   ends.server.take(hello);
   const auto answer = ends.server.bytes_to_send();
   ends.client.take(answer);
   const auto proof = ends.client.bytes_to_send();
   // The same bytes again, to another connection of the same server.
-  Handshake again(Handshake::Side::kServer, hello_of("chief", 0), secret);
+  Handshake again(Handshake::Side::kServer, kServer, secret);
   again.take(hello);
   (void)again.bytes_to_send();
   again.take(proof);
   EXPECT_EQ(again.state(), Handshake::State::kRefused);
   // A server's own words sent back to it.
-  Handshake mirror(Handshake::Side::kServer, hello_of("chief", 0), secret);
+  Handshake mirror(Handshake::Side::kServer, kServer, secret);
   mirror.take(hello);
   const auto own = mirror.bytes_to_send();
-  mirror.take(std::span(own).subspan(kPeerHelloBytes, 32));
+  mirror.take(std::span(own).subspan(kRankHelloBytes, 32));
   EXPECT_EQ(mirror.state(), Handshake::State::kRefused);
 }
 
-void expect_refusal(const PeerHello& client, const PeerHello& server, const std::string& message) {
+TEST(Handshake, TheServerRefusesARankThatItsStoreHasNot) {
+  Ends ends = ends_of({}, {});
+  run(ends, false);
+  for (const Handshake& end : {ends.client, ends.server}) {
+    EXPECT_EQ(end.state(), Handshake::State::kRefused);
+    EXPECT_TRUE(end.is_proven());
+    EXPECT_EQ(end.reason(), "this is not the rank 2 that the store has");
+  }
+}
+
+void expect_reason(const Announcement& other, const std::string& reason) {
+  const Announcement mine{.group_size = 3, .build = make_build("job-1", {})};
+  EXPECT_THAT(misfit_of(mine, 0, other, 2), HasSubstr(reason));
+  EXPECT_EQ(misfit_of(mine, 0, other, 2).empty(), misfit_of(other, 2, mine, 0).empty());
+}
+
+TEST(Announcement, G13_NamesBothSidesWhenTheyDoNotFit) {
+  const Announcement same{.group_size = 3, .build = make_build("job-1", {})};
+  EXPECT_EQ(misfit_of(same, 0, same, 2), "");
+  Announcement other = same;
+  other.build.set_version("tutti 9.0.0");
+  other.build.set_oldest_protocol(7);
+  other.build.set_newest_protocol(9);
+  expect_reason(other, concat("the versions do not fit: rank 0 has ", same.build.version(),
+                              " with protocol versions 3 to 3, rank 2 has tutti 9.0.0 with "
+                              "protocol versions 7 to 9; install one version of tutti on all "
+                              "machines"));
+  other = same;
+  other.build.set_numerics("kernels 0, abacus");
+  expect_reason(other,
+                concat("their results would differ in bits: rank 0 has numerics '",
+                       same.build.numerics(), "', rank 2 has 'kernels 0, abacus'; run one build"));
+  other = {.group_size = 3, .build = make_build("job-2", {})};
+  expect_reason(other, "two jobs met: rank 0 has the job id 'job-1', rank 2 has 'job-2'; give");
+  other = same;
+  other.build.set_layout(~same.build.layout());
+  expect_reason(other, "numbers lie differently in memory");
+  other = {.group_size = 4, .build = same.build};
+  expect_reason(other,
+                "groups of different size met: rank 0 has 3 ranks, rank 2 has 4; give all "
+                "ranks one size");
   const JobSecret secret = JobSecret::generate();
-  Ends ends = ends_of(client, server, secret, secret);
-  run(ends);
-  EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
-  EXPECT_EQ(ends.server.state(), Handshake::State::kRefused);
-  EXPECT_THAT(ends.server.reason() + "\n" + ends.client.reason(), HasSubstr(message));
+  other = {.group_size = 3, .build = make_build("job-1", secret)};
+  expect_reason(other,
+                "only one side has a job secret: rank 0 has none, rank 2 has one; set "
+                "TUTTI_JOB_SECRET_FILE for all processes, or for none");
+  const Announcement with_another{.group_size = 3,
+                                  .build = make_build("job-1", JobSecret::generate())};
+  EXPECT_THAT(misfit_of(other, 0, with_another, 2), HasSubstr("does not know this job's secret"));
+  EXPECT_EQ(misfit_of(other, 0, other, 2), "");
 }
 
-TEST(Handshake, G13_NamesBothSidesWhenTheyDoNotFit) {
-  PeerHello newer = hello_of("worker", 2);
-  newer.build = "tutti 9.0.0";
-  newer.oldest_version = 7;
-  newer.newest_version = 9;
-  expect_refusal(newer, hello_of("chief", 0),
-                 "the versions do not fit: chief 0 has tutti 0.2.0 with wire versions 2 to 2, "
-                 "worker 2 has tutti 9.0.0 with wire versions 7 to 9; install one version of tutti "
-                 "on all machines");
-  PeerHello other = hello_of("worker", 2);
-  other.numerics = "kernels 0, abacus";
-  PeerHello chief = hello_of("chief", 0);
-  chief.numerics = "kernels 1, oneDNN 2.6.3, avx2";
-  expect_refusal(other, chief,
-                 "their results would differ in bits: chief 0 has numerics 'kernels 1, oneDNN "
-                 "2.6.3, avx2', worker 2 has 'kernels 0, abacus'; run one build");
-  PeerHello other_job = hello_of("worker", 2);
-  other_job.job_id = "job-2";
-  expect_refusal(
-      other_job, hello_of("chief", 0),
-      "two jobs met: chief 0 has the job id 'job-1', worker 2 has 'job-2'; give each job");
-  PeerHello big_endian = hello_of("worker", 2);
-  big_endian.layout ^= 0xff;
-  expect_refusal(big_endian, hello_of("chief", 0), "numbers lie differently in memory");
-  PeerHello of_four = hello_of("worker", 2), of_three = hello_of("chief", 0);
-  of_four.group_size = 4;
-  of_three.group_size = 3;
-  expect_refusal(of_four, of_three,
-                 "groups of different size met: chief 0 has 3 ranks, worker 2 has 4; give all "
-                 "ranks one size");
-}
-
-TEST(Handshake, G13_TheClientKnowsWhenTryingAgainIsOfNoUse) {
-  const JobSecret secret = JobSecret::generate();
-  const auto is_final = [](const PeerHello& client, const JobSecret& own, const JobSecret& theirs) {
-    Ends ends = ends_of(client, hello_of("chief", 0), own, theirs);
-    run(ends);
-    return ends.client.is_final();
-  };
-  PeerHello other = hello_of("worker", 2);
-  EXPECT_FALSE(is_final(other, secret, secret));  // nothing is refused
-  other.group_size = 1;
-  EXPECT_TRUE(is_final(other, secret, secret));
-  EXPECT_FALSE(is_final(other, secret, JobSecret::generate()));  // who said so?
-  other.job_id = "an earlier job, whose address is still in the store; this is a long text";
-  EXPECT_FALSE(is_final(other, secret, secret));
-}
-
-TEST(Handshake, SaysWhenOneSideAloneHasASecret) {
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), {}, JobSecret::generate());
-  run(ends);
-  EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
-  EXPECT_EQ(ends.client.reason(),
-            "only one side has a job secret: chief 0 has one, worker 2 has none; set "
-            "TUTTI_JOB_SECRET_FILE for all processes, or for none");
-  EXPECT_EQ(ends.server.reason(), ends.client.reason());
-}
-
-TEST(Handshake, PassesTheServersOwnReasonOn) {
-  const JobSecret secret = JobSecret::generate();
-  Ends ends = ends_of(hello_of("worker", 9), hello_of("chief", 0), secret, secret);
-  run(ends, "worker 9 is no task of this job");
-  EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
-  EXPECT_EQ(ends.client.reason(), "worker 9 is no task of this job");
-}
-
-TEST(Handshake, LongReasonsArriveWhole) {
-  const PeerHello a = [] {
-    PeerHello h = hello_of("worker", 1);
-    h.numerics = std::string(95, 'x');
-    return h;
-  }();
-  PeerHello b = a;
-  b.numerics = std::string(95, 'y');
-  const std::string reason = incompatibility(a, b).value();
-  Ends ends = ends_of(hello_of("worker", 9), hello_of("chief", 0), {}, {});
-  run(ends, reason);
-  EXPECT_EQ(ends.client.reason(), reason);
+TEST(Announcement, LongJobIdsAreComparedWhole) {
+  const std::string id(5000, 'x');
+  const Announcement mine{.build = make_build(id, {})}, same{.build = make_build(id, {})};
+  EXPECT_EQ(misfit_of(mine, 0, same, 1), "");
+  EXPECT_LT(mine.build.job_id().size(), 100u);
+  expect_reason({.group_size = 3, .build = make_build(id + "y", {})}, "two jobs met");
 }
 
 TEST(Handshake, StrangersAreSeenAtTheirFirstByte) {
   for (const std::string_view words :
-       {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "SSH-2.0-OpenSSH", "\x93tuttix"}) {
-    Handshake server(Handshake::Side::kServer, hello_of("chief", 0), {});
+       {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "SSH-2.0-OpenSSH", "\x93tutti2"}) {
+    Handshake server(Handshake::Side::kServer, kServer, {});
     server.take(bytes_of(words));
     EXPECT_EQ(server.state(), Handshake::State::kStranger) << words;
     EXPECT_TRUE(server.bytes_to_send().empty());
-    Handshake client(Handshake::Side::kClient, hello_of("worker", 1), {});
+    Handshake client(Handshake::Side::kClient, kClient, {});
     client.take(bytes_of(words));
     EXPECT_EQ(client.state(), Handshake::State::kStranger) << words;
-    EXPECT_EQ(client.reason(), "what answered is no tutti process");
+    EXPECT_EQ(client.reason(), "what answered is no tutti process of this version");
   }
 }
 

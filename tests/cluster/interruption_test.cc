@@ -12,7 +12,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/announcement.h"
+#include "tutti/cluster/net/build.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -89,14 +90,17 @@ INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
 TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
   const testing::HangWatchdog watchdog("silent", 120s);
   InProcessStore store;
-  store.set("ranks/1", internal::to_text({815, "elsewhere", {"127.0.0.1", 9}}));
+  store.set("ranks/1", internal::to_text({.run = 815,
+                                          .machine = "elsewhere",
+                                          .endpoint = {"127.0.0.1", 9},
+                                          .group_size = 2,
+                                          .build = internal::make_build("", {})}));
   internal::FileDescriptor socket;
   const auto peer = Executor::system().start("rank-1", [&] {
     const auto zero = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
     socket = acceptor_visitor::connect_to(zero.endpoint);
-    const auto handshake =
-        acceptor_visitor::shake_hands(socket, acceptor_visitor::hello_of(1, 815), {});
-    EXPECT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
+    const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
+    EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
   });
   expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
     (void)connect_ranks(

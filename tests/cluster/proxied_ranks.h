@@ -13,7 +13,7 @@
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/announcement.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -26,7 +26,7 @@ class ProxiedStore final : public KeyValueStore {
  public:
   explicit ProxiedStore(const testing::ChaosPlan& plan) : plan_(plan) {}
   void set(std::string_view key, std::string_view value) override {
-    internal::Announcement announced = internal::parse_announcement(value).value();
+    internal::Announcement announced = internal::parse_announcement(std::string(value)).value();
     const int rank = std::atoi(std::string(key.substr(key.find('/') + 1)).c_str());
     testing::ChaosPlan plan = plan_;
     plan.seed = plan.seed * 31 + static_cast<std::uint64_t>(rank);

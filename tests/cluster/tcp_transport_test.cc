@@ -10,8 +10,8 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
+#include "tutti/cluster/net/announcement.h"
 #include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
@@ -58,15 +58,27 @@ TEST(TcpFrame, LengthsAndKindsBeyondTheLimitsAreRefused) {
   expect_refusal({Kind::kAbort, 1, 0, 0}, {"at most 0", "got 1 and 0"});
 }
 
-TEST(TcpFrame, AnnouncementsAreTextThatIsChecked) {
-  const internal::Announcement mine{12345, "machine", {"::1", 4711}};
-  EXPECT_EQ(internal::to_text(mine), "12345 machine [::1]:4711");
+TEST(TcpFrame, AnnouncementsAreChecked) {
+  v1::Build build;
+  build.set_version("tutti 1.2.3");
+  const internal::Announcement mine{12345, "machine", {"::1", 4711}, {"@0001f", 0}, 3, build};
   const auto parsed = internal::parse_announcement(internal::to_text(mine));
   ASSERT_TRUE(parsed);
   EXPECT_EQ(internal::to_text(*parsed), internal::to_text(mine));
-  for (const char* text : {"", "1", "1 m", "x m a:1", "1 m a", "1 m a:0", "1 m a:70000", "1 m :5",
-                           "1 m a:5x", "1 m a:5 @xyz:6", "1 m @xyz:6"}) {
+  EXPECT_EQ(parsed->address(), "[::1]:4711");
+  EXPECT_EQ(parsed->build.version(), "tutti 1.2.3");
+  for (const char* text : {"", "1 m 127.0.0.1:4711"}) {
     EXPECT_FALSE(internal::parse_announcement(text)) << text;
+  }
+  for (const char* address : {"", "a", "a:0", "a:70000", ":5", "a:5x", "@0001f"}) {
+    v1::RankAnnouncement message;
+    message.set_address(address);
+    *message.mutable_build() = build;
+    EXPECT_FALSE(internal::parse_announcement(message.SerializeAsString())) << address;
+    message.set_address("127.0.0.1:4711");
+    EXPECT_TRUE(internal::parse_announcement(message.SerializeAsString()));
+    message.set_local("127.0.0.1:4711");
+    EXPECT_FALSE(internal::parse_announcement(message.SerializeAsString()));
   }
 }
 
@@ -98,19 +110,13 @@ TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
   const auto lower =
       Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
   const auto announced = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
-  const auto answer = [&](PeerHello hello) {
+  const auto answer = [&](const internal::RankHello& hello) {
     const auto socket = acceptor_visitor::connect_to(announced.endpoint);
     return acceptor_visitor::shake_hands(socket, hello, {}).reason();
   };
   // Rank 1 has not announced itself yet, so these are of other runs.
-  const PeerHello stale = acceptor_visitor::hello_of(1, 5);
-  EXPECT_EQ(answer(stale), "this is not the rank 1 that the store has");
-  EXPECT_EQ(answer(acceptor_visitor::hello_of(7, 5)), "this is not the rank 7 that the store has");
-  PeerHello of_three = stale;
-  of_three.group_size = 3;
-  EXPECT_NE(answer(of_three).find("groups of different size met: rank 1 has 3 ranks, rank 0 has 2"),
-            std::string::npos)
-      << answer(of_three);
+  EXPECT_EQ(answer({1, 5}), "this is not the rank 1 that the store has");
+  EXPECT_EQ(answer({7, 5}), "this is not the rank 7 that the store has");
   const auto noise = acceptor_visitor::connect_to(announced.endpoint);
   acceptor_visitor::say(noise, std::string(100, 'G'));
   EXPECT_TRUE(acceptor_visitor::gets_closed(noise));

@@ -3,6 +3,7 @@
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/transports.h"
 #include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/net/announcement.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -53,16 +54,18 @@ class TwoMachines final : public KeyValueStore {
   }
 
  private:
-  // The second word names the machine.
+  static std::string side(int rank) { return rank % 2 == 0 ? "even-" : "odd-"; }
   static std::string moved(std::string_view value, int rank) {
-    std::string text(value);
-    text.insert(text.find(' ') + 1, rank % 2 == 0 ? "even-" : "odd-");
-    return text;
+    internal::Announcement announced = internal::parse_announcement(std::string(value)).value();
+    announced.machine = side(rank) + announced.machine;
+    return internal::to_text(announced);
   }
   std::string seen(const std::string& value) const {
-    const std::string own = rank_ % 2 == 0 ? "even-" : "odd-";
-    const std::size_t at = value.find(own);
-    return at == std::string::npos ? value : std::string(value).erase(at, own.size());
+    internal::Announcement announced = internal::parse_announcement(value).value();
+    if (announced.machine.starts_with(side(rank_))) {
+      announced.machine.erase(0, side(rank_).size());
+    }
+    return internal::to_text(announced);
   }
   KeyValueStore& store_;
   const int rank_;

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/cluster/net/announcement.h"
 #include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/socket.h"
 
 namespace {
@@ -134,7 +134,7 @@ void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, std::min<std::size_t>(size, 20000)));
   check<kFrameHeaderBytes>(bytes, [](const auto& b) { return decode_frame_header(b); });
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const std::string text(reinterpret_cast<const char*>(data), size);
   if (const auto announced = parse_announcement(text)) {
     if (!parse_announcement(to_text(*announced))) std::abort();
   }

@@ -31,18 +31,10 @@ import multi_worker_test as workers_of  # noqa: E402
 import tcp_proxy  # noqa: E402
 
 STOPPED_ON_REQUEST = 75
-MAGIC = b"\x93tutti\r\n"
-REFUSED = b"tuti no1"
+MAGIC = b"\x93tutti3\n"
+REFUSED = b"\x00"
 HANG = 120.0          # s; a worker waits 5 for a stranger's words, on a machine that has nothing else to do
 MOST_GROWTH = 64      # MiB of each worker
-HEAD = "<8sHHIIIQ16sQQ16s48s32s96s"
-
-
-def hello(job, index, job_id, like=None):
-    """256 bytes, as cluster/net/hello.cc has them; size of the group, layout, build and numerics as the peer's."""
-    fields = struct.unpack(HEAD, like) if like else [0] * 10 + [b"none"] * 4
-    size, layout, build, numerics = fields[5], fields[9], fields[12], fields[13]
-    return struct.pack(HEAD, MAGIC, 2, 2, 1, index, size, 0, secrets.token_bytes(16), 0, layout, job.encode(), job_id.encode(), build, numerics)
 
 
 def receive(sock, count):
@@ -55,23 +47,19 @@ def receive(sock, count):
     return data
 
 
-def open_as_peer(port, job, index, job_id, secret):
-    """A handshake as the protocol has it. Returns the verdict with its reason, whether the peer knows the secret too, and all that was said."""
-    like = None
-    for _ in range(2):  # first to learn what the peer is like
-        with socket.create_connection(("127.0.0.1", port), timeout=HANG) as sock:
-            own = hello(job, index, job_id, like)
-            sock.sendall(own)
-            answer = receive(sock, 288)
-            like = answer[:256]
-            if len(answer) < 288:
-                return answer, False, own
-            given = hmac.new(secret, b"tutti handshake 1: server to client" + own + like, hashlib.sha256).digest()
-            proof = hmac.new(secret, b"tutti handshake 1: client to server" + own + like, hashlib.sha256).digest()
-            knows_secret = given == answer[256:]
-            sock.sendall(proof)
-            verdict = receive(sock, 776)
-    return verdict, knows_secret, own + proof + secrets.token_bytes(72)
+def open_as_peer(port, rank, secret):
+    """A handshake as cluster/net/handshake.h has it. Returns the verdict, whether the peer knows the secret too, and all that was said."""
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG) as sock:
+        own = MAGIC + struct.pack("<IQ16s", rank, 4711, secrets.token_bytes(16))
+        sock.sendall(own)
+        answer = receive(sock, 68)
+        if len(answer) < 68:
+            return answer, False, own
+        both = own + answer[:36]
+        given = hmac.new(secret, b"tutti handshake 3: server to client" + both, hashlib.sha256).digest()
+        proof = hmac.new(secret, b"tutti handshake 3: client to server" + both, hashlib.sha256).digest()
+        sock.sendall(proof)
+        return receive(sock, 1), given == answer[36:], own + proof + secrets.token_bytes(72)
 
 
 class Stranger:
@@ -116,11 +104,11 @@ class Crowd:
 
     def words(self, kind, port):
         noise = bytes(self.chance.randrange(256) for _ in range(self.chance.randrange(1, 3000)))
-        return {"silent": b"", "slow": MAGIC + bytes(200), "random": noise,
+        return {"silent": b"", "slow": MAGIC + bytes(20), "random": noise,
                 "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
                 "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
                 # A hello whose fields are all as large as they can be; heads of frames of 2^63 bytes.
-                "large": MAGIC + b"\xff" * 248 + b"\xff" * 4000,
+                "large": MAGIC + b"\xff" * 4248,
                 "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 52,
                 "replay": self.recordings[port]}[kind]
 
@@ -262,11 +250,11 @@ def record_openings(run, data_ports):
     """An opening per port that proves the secret. It is of no rank that the workers wait for; one without the secret is not heard at all."""
     recordings = {}
     for port in data_ports:
-        verdict, knows_secret, words = open_as_peer(port, "rank", 2, run.job_id, run.secret)
-        if not verdict.startswith(REFUSED + b"this is not the rank 2 that the store has") or not knows_secret:
+        verdict, knows_secret, words = open_as_peer(port, 2, run.secret)
+        if verdict != REFUSED or not knows_secret:
             run.fail(f"a peer with the secret is not heard at port {port}: {verdict}, {knows_secret}")
-        verdict, knows_secret, _ = open_as_peer(port, "rank", 2, run.job_id, secrets.token_bytes(32))
-        if not verdict.startswith(REFUSED + b"another job's secret") or knows_secret:
+        verdict, knows_secret, _ = open_as_peer(port, 2, secrets.token_bytes(32))
+        if verdict != REFUSED or knows_secret:
             run.fail(f"a peer with another secret is heard at port {port}: {verdict}, {knows_secret}")
         recordings[port] = words
     return recordings
@@ -310,6 +298,9 @@ def check_log(run):
     print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
     if not any("tcp: rank" in line for line in lines):
         run.fail("no line of the log says that somebody was refused")
+    for reason in ("this is not the rank 2 that the store has", "rank 2 does not know this job's secret"):
+        if not any(reason in line for line in lines):
+            run.fail(f"no line of the log says: {reason}")
     if len(lines) > 500:
         run.fail(f"{len(lines)} lines of the log about strangers")
 

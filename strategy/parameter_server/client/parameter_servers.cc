@@ -1,12 +1,12 @@
 // Reading many variables at once, and knowing what is still the present value.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "tutti/core/random.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/cluster/net/hello.h"
 #include "tutti/core/clock.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/device_scope.h"

@@ -1,10 +1,10 @@
 // Opening writes the state anew, so that nothing is ever appended behind half a record.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
+#include "tutti/core/random.h"
 
 #include <utility>
 
-#include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
@@ -15,8 +15,10 @@ constexpr const char* kJournal = "journal";
 /// Unlike that of any other job.
 std::string new_job_id() {
   constexpr const char* kDigits = "0123456789abcdef";
+  std::array<std::byte, 16> bytes{};
+  fill_random(bytes);
   std::string id;
-  for (const std::byte each : make_hello("chief", 0).nonce) {
+  for (const std::byte each : bytes) {
     id += kDigits[std::to_integer<unsigned>(each) / 16];
     id += kDigits[std::to_integer<unsigned>(each) % 16];
   }

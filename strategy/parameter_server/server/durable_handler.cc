@@ -1,12 +1,11 @@
 // When a request may be served; and the orders, one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
+#include "tutti/core/random.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
-
-#include "tutti/cluster/net/hello.h"
 
 namespace tutti::internal {
 

@@ -2,12 +2,12 @@
 // tasks that died.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/session_core.h"
+#include "tutti/core/random.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
