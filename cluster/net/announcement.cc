@@ -25,8 +25,9 @@ std::string to_text(const Announcement& announcement) {
 std::optional<Announcement> parse_announcement(const std::string& text) {
   v1::RankAnnouncement message;
   if (!message.ParseFromString(text) || !message.has_build()) return std::nullopt;
-  Announcement announcement{message.run(), message.machine(), {}, {},
-                            static_cast<int>(message.group_size()), message.build()};
+  Announcement announcement{
+      message.run(),  message.machine(), {}, {}, static_cast<int>(message.group_size()),
+      message.build()};
   const auto read = [](const std::string& address, bool is_local, Endpoint& endpoint) {
     if (address.empty()) return true;
     const auto parsed = parse_endpoint(address);
