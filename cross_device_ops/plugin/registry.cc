@@ -13,7 +13,6 @@
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/local/local_ops.h"
-#include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #if TUTTI_NCCL
 #include "tutti/cross_device_ops/nccl/nccl_ops.h"
 #endif
@@ -47,8 +46,6 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 
 // Between processes there is no object for all replicas: communicators have engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
-  const std::string reason = internal::why_no_mpi();
-  if (!reason.empty()) throw Error(ErrorCode::kUnimplemented, reason);
   fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "
        "for the replicas of one process");
