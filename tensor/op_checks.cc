@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/core/call_site.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_impl.h"
 
@@ -11,8 +12,34 @@ namespace tutti::internal {
 
 // Checks that public operations share.
 
+namespace {
+
+/// Whether a file is one of the library's, or of the standard library, which calls for it.
+bool is_of_library(std::string_view file) {
+  constexpr std::string_view kThis = __FILE__;
+  constexpr std::string_view kRoot =
+      kThis.substr(0, kThis.size() - std::string_view("tensor/op_checks.cc").size());
+  if (file.find("/include/tutti/") != file.npos || file.find("/c++/") != file.npos) return true;
+  if (!file.starts_with(kRoot)) return false;
+  file.remove_prefix(kRoot.size());
+  constexpr std::string_view kFolders[] = {"autograd", "checkpoint", "cluster",         "core",
+                                           "data",     "model",      "optimizer",       "strategy",
+                                           "tensor",   "testing",    "cross_device_ops"};
+  return std::ranges::count(kFolders, file.substr(0, file.find('/'))) > 0;
+}
+
+}  // namespace
+
+SourceLocation callers_line(const SourceLocation& where) {
+  if (!is_of_library(where.file_name())) return where;
+  const SourceLocation site = CallSite::current();
+  return is_of_library(site.file_name()) ? SourceLocation() : site;
+}
+
 std::string who(std::string_view operation, const SourceLocation& where) {
-  return tutti::concat(operation, " at ", to_string(where));
+  const SourceLocation line = callers_line(where);
+  return line.line() == 0 ? std::string(operation)
+                          : tutti::concat(operation, " at ", to_string(line));
 }
 
 std::string who(OpId op, const SourceLocation& where) { return who(to_string(op), where); }

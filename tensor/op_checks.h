@@ -12,7 +12,11 @@ namespace tutti::internal {
 
 // Checks that public operations share, and the words of their errors. Internal.
 
-/// "add at train.cc:41": how every error of an operation begins.
+/// `where`; where that is a line of the library itself, the line of the program for which it works
+/// (CallSite); without a line where nobody said which.
+SourceLocation callers_line(const SourceLocation& where);
+/// "add at train.cc:41": how every error of an operation begins; "add" where the caller's line is
+/// not known.
 std::string who(std::string_view operation, const SourceLocation& where);
 std::string who(OpId op, const SourceLocation& where);
 

@@ -8,6 +8,7 @@
 
 #include "tutti/core/text.h"
 #include "tutti/model/layers/masks.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -19,26 +20,26 @@ namespace tutti::internal {
 namespace {
 
 /// What to try where class numbers were given instead of one-hot labels.
-std::string remedy(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   const int classes = predictions.rank() - 1;
-  const bool numbers = labels.rank() == classes ||
-                       (labels.rank() == classes + 1 && classes > 0 && labels.shape()[-1] == 1);
+  const bool numbers =
+      labels.rank() == classes || (labels.rank() == classes + 1 && classes > 0 && labels[-1] == 1);
   if (who.find("categorical") == who.npos || who.starts_with("sparse") || !numbers) return "";
   const bool has_sparse = who == "categorical_crossentropy" || who.ends_with("_accuracy");
   return concat("; try ", has_sparse ? concat("sparse_", who, ", or ") : std::string(),
                 "one_hot() of class numbers");
 }
 
-[[noreturn]] void fail_shapes(const Tensor& labels, const Tensor& predictions, std::string_view who,
-                              std::string_view expected) {
-  fail(ErrorCode::kInvalidArgument, who, ": labels and predictions do not fit; expected ", expected,
-       ", got labels ", labels.shape(), " and predictions ", predictions.shape(),
-       remedy(labels, predictions, who));
+[[noreturn]] void fail_shapes(const Operand& labels, const Operand& predictions,
+                              std::string_view who, std::string_view expected) {
+  fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
+       ": labels and predictions do not fit; expected ", expected, ", got labels ", labels.shape(),
+       " and predictions ", predictions.shape(), remedy(labels.shape(), predictions.shape(), who));
 }
 
 }  // namespace
 
-Tensor same_shape_labels(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who) {
   Tensor fitted = cast(labels, predictions.dtype());
   const Shape& wanted = predictions.shape();
   if (fitted.rank() + 1 == wanted.rank() && wanted[-1] == 1) fitted = expand_dims(fitted, -1);
@@ -48,11 +49,13 @@ Tensor same_shape_labels(const Tensor& labels, const Tensor& predictions, std::s
   return fitted;
 }
 
-Tensor class_numbers(const Tensor& labels, const Tensor& predictions, std::string_view who) {
-  Tensor numbers = labels.dtype() == DType::kInt64 ? labels : cast(labels, DType::kInt64);
-  if (numbers.rank() == predictions.rank() && numbers.rank() > 1 && numbers.shape()[-1] == 1)
+Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who) {
+  Tensor numbers = labels.dtype() == DType::kInt64 ? labels.tensor : cast(labels, DType::kInt64);
+  if (numbers.rank() == predictions.shape().rank() && numbers.rank() > 1 &&
+      numbers.shape()[-1] == 1)
     numbers = squeeze(numbers, -1);
-  if (predictions.rank() < 2 || !(numbers.shape() == predictions.shape().without_axis(-1))) {
+  if (predictions.shape().rank() < 2 ||
+      !(numbers.shape() == predictions.shape().without_axis(-1))) {
     fail_shapes(labels, predictions, who, "class numbers [batch] and predictions [batch, classes]");
   }
   return numbers;

@@ -5,19 +5,19 @@
 #include <functional>
 #include <string_view>
 
-#include "tutti/tensor/tensor.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 
 // Bringing labels to the shape and type of predictions: what losses and metrics share.
 
 /// Labels cast to the predictions' type and given their shape: [batch] and [batch, 1] fit each
-/// other. Throws kInvalidArgument naming `who` and both shapes.
-Tensor same_shape_labels(const Tensor& labels, const Tensor& predictions, std::string_view who);
+/// other. Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
+Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ..., classes].
 /// Throws likewise.
-Tensor class_numbers(const Tensor& labels, const Tensor& predictions, std::string_view who);
+Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// values [batch, ...] -> [batch]: the mean over all axes but the first. Throws kInvalidArgument
 /// for a scalar.

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/names.h"
 #include "tutti/model/layers/labels_and_weights.h"
+#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -18,8 +20,8 @@ namespace tutti {
 
 namespace {
 
-using PlainFunction = Tensor (*)(const Tensor&, const Tensor&);
-using CrossentropyFunction = Tensor (*)(const Tensor&, const Tensor&, CrossentropyOptions);
+using PlainFunction = Tensor (*)(const Operand&, const Operand&);
+using CrossentropyFunction = Tensor (*)(const Operand&, const Operand&, CrossentropyOptions);
 
 struct NamedLoss {
   const char* name;
@@ -27,17 +29,17 @@ struct NamedLoss {
   CrossentropyFunction crossentropy = nullptr;
 };
 
-Tensor binary_focal_of(const Tensor& labels, const Tensor& predictions,
+Tensor binary_focal_of(const Operand& labels, const Operand& predictions,
                        CrossentropyOptions options) {
   return losses::binary_focal_crossentropy(labels, predictions,
                                            {.from_logits = options.from_logits});
 }
-Tensor categorical_focal_of(const Tensor& labels, const Tensor& predictions,
+Tensor categorical_focal_of(const Operand& labels, const Operand& predictions,
                             CrossentropyOptions options) {
   return losses::categorical_focal_crossentropy(labels, predictions,
                                                 {.from_logits = options.from_logits});
 }
-Tensor huber_of(const Tensor& labels, const Tensor& predictions) {
+Tensor huber_of(const Operand& labels, const Operand& predictions) {
   return losses::huber(labels, predictions);
 }
 
@@ -134,15 +136,17 @@ Loss Loss::for_predictions(PredictionKind kind) const {
   return loss;
 }
 
-Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions,
+Tensor Loss::per_example(const Operand& labels, const Operand& predictions,
                          const Tensor& sample_weight) const {
-  const internal::StepWeights steps(predictions, sample_weight, name_);
-  const Tensor p = is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions;
-  if (!steps.any()) return internal::weighted(per_example_(labels, p), sample_weight, name_);
-  return steps.mean_of_examples(steps.values(per_example_, labels, p));
+  const CallSite site(internal::callers_line(labels.where));
+  const internal::StepWeights steps(predictions.tensor, sample_weight, name_);
+  const Tensor p =
+      is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions.tensor;
+  if (!steps.any()) return internal::weighted(per_example_(labels.tensor, p), sample_weight, name_);
+  return steps.mean_of_examples(steps.values(per_example_, labels.tensor, p));
 }
 
-Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
+Tensor Loss::operator()(const Operand& labels, const Operand& predictions,
                         const Tensor& sample_weight) const {
   const bool mean =
       reduction_ == LossReduction::kAuto || reduction_ == LossReduction::kSumOverBatchSize;
@@ -160,13 +164,13 @@ Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
 namespace {
 
 template <class Options>
-Loss::Function bound(Tensor (*function)(const Tensor&, const Tensor&, Options), Options options) {
+Loss::Function bound(Tensor (*function)(const Operand&, const Operand&, Options), Options options) {
   return [=](const Tensor& labels, const Tensor& predictions) {
     return function(labels, predictions, options);
   };
 }
 
-Loss::Function bound(Tensor (*function)(const Tensor&, const Tensor&, CrossentropyOptions),
+Loss::Function bound(Tensor (*function)(const Operand&, const Operand&, CrossentropyOptions),
                      const CrossentropyLossOptions& options) {
   return bound(function, CrossentropyOptions{.from_logits = options.from_logits,
                                              .label_smoothing = options.label_smoothing});

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "tutti/tensor/tensor.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 
@@ -40,50 +40,50 @@ struct FocalOptions {
 /// Each takes labels and predictions and returns one loss per example, [batch] (axes after the
 /// first are averaged), also for 0 examples. Differentiable with respect to predictions. Labels are
 /// cast to the predictions' type. [batch] and [batch, 1] fit each other. kInvalidArgument names
-/// function and both shapes when they do not fit.
+/// function, the caller's line and both shapes when they do not fit.
 namespace losses {
 
 /// labels: class numbers [batch] (or [batch, 1]); predictions [batch, classes].
-Tensor sparse_categorical_crossentropy(const Tensor& labels, const Tensor& predictions,
+Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                        CrossentropyOptions options = {});
 /// labels [batch, classes], each row a distribution.
-Tensor categorical_crossentropy(const Tensor& labels, const Tensor& predictions,
+Tensor categorical_crossentropy(const Operand& labels, const Operand& predictions,
                                 CrossentropyOptions options = {});
 /// labels 0 or 1, of the shape of predictions.
-Tensor binary_crossentropy(const Tensor& labels, const Tensor& predictions,
+Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
                            CrossentropyOptions options = {});
 
 /// binary_crossentropy times (1 - p of the label)^gamma.
-Tensor binary_focal_crossentropy(const Tensor& labels, const Tensor& predictions,
+Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictions,
                                  FocalOptions options = {});
 /// Sum over classes of alpha * (1 - p)^gamma * -label * log(p).
-Tensor categorical_focal_crossentropy(const Tensor& labels, const Tensor& predictions,
+Tensor categorical_focal_crossentropy(const Operand& labels, const Operand& predictions,
                                       FocalOptions options = {});
 
 /// (label - prediction)^2.
-Tensor mean_squared_error(const Tensor& labels, const Tensor& predictions);
+Tensor mean_squared_error(const Operand& labels, const Operand& predictions);
 /// |label - prediction|.
-Tensor mean_absolute_error(const Tensor& labels, const Tensor& predictions);
+Tensor mean_absolute_error(const Operand& labels, const Operand& predictions);
 /// 100 * |label - prediction| / |label|.
-Tensor mean_absolute_percentage_error(const Tensor& labels, const Tensor& predictions);
+Tensor mean_absolute_percentage_error(const Operand& labels, const Operand& predictions);
 /// (log(1 + label) - log(1 + prediction))^2; values below 0 count as 0.
-Tensor mean_squared_logarithmic_error(const Tensor& labels, const Tensor& predictions);
+Tensor mean_squared_logarithmic_error(const Operand& labels, const Operand& predictions);
 /// Minus the cosine of the angle between label and prediction (over the last axis).
-Tensor cosine_similarity(const Tensor& labels, const Tensor& predictions);
+Tensor cosine_similarity(const Operand& labels, const Operand& predictions);
 /// Quadratic up to delta, linear beyond.
-Tensor huber(const Tensor& labels, const Tensor& predictions, HuberOptions options = {});
+Tensor huber(const Operand& labels, const Operand& predictions, HuberOptions options = {});
 /// log(cosh(prediction - label)).
-Tensor log_cosh(const Tensor& labels, const Tensor& predictions);
+Tensor log_cosh(const Operand& labels, const Operand& predictions);
 /// max(1 - label * prediction, 0); labels -1 or 1 (0 counts as -1).
-Tensor hinge(const Tensor& labels, const Tensor& predictions);
+Tensor hinge(const Operand& labels, const Operand& predictions);
 /// The square of max(1 - label * prediction, 0).
-Tensor squared_hinge(const Tensor& labels, const Tensor& predictions);
+Tensor squared_hinge(const Operand& labels, const Operand& predictions);
 /// max(best prediction of a wrong class - prediction of the label + 1, 0); labels one-hot.
-Tensor categorical_hinge(const Tensor& labels, const Tensor& predictions);
+Tensor categorical_hinge(const Operand& labels, const Operand& predictions);
 /// Sum over classes of label * log(label / prediction), both distributions.
-Tensor kl_divergence(const Tensor& labels, const Tensor& predictions);
+Tensor kl_divergence(const Operand& labels, const Operand& predictions);
 /// prediction - label * log(prediction).
-Tensor poisson(const Tensor& labels, const Tensor& predictions);
+Tensor poisson(const Operand& labels, const Operand& predictions);
 
 }  // namespace losses
 
@@ -115,14 +115,14 @@ class Loss {
   /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (masks.h):
   /// the mean over the steps that count, 0 when none does. `sample_weight` [], [batch] or, for such
   /// predictions, [batch, steps] multiplies.
-  Tensor per_example(const Tensor& labels, const Tensor& predictions,
+  Tensor per_example(const Operand& labels, const Operand& predictions,
                      const Tensor& sample_weight = {}) const;
 
   /// kNone: [batch]; kSum: their sum []; kAuto, kSumOverBatchSize: the sum (of losses times
   /// weights) divided by the number of examples [], 0 for none. Inside a step of several replicas
   /// the last two throw kInvalidArgument: the size of this replica's part is the wrong divisor; use
   /// compute_average_loss(). Model::fit handles all but kNone itself.
-  Tensor operator()(const Tensor& labels, const Tensor& predictions,
+  Tensor operator()(const Operand& labels, const Operand& predictions,
                     const Tensor& sample_weight = {}) const;
 
   /// Whether made by the name of a cross-entropy, so that the kind of predictions is open.
@@ -133,7 +133,7 @@ class Loss {
   bool takes_logits() const { return takes_logits_; }
 
  protected:
-  using PlainFunction = Tensor (*)(const Tensor& labels, const Tensor& predictions);
+  using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
   Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits);
   /// Under the first of the function's names.
   Loss(PlainFunction per_example, LossReduction reduction);
@@ -195,7 +195,7 @@ class CategoricalFocalCrossentropy : public Loss {
   explicit CategoricalFocalCrossentropy(FocalLossOptions options = {});
 };
 /// A function of losses:: that takes no options, under its name.
-template <Tensor (*kFunction)(const Tensor& labels, const Tensor& predictions)>
+template <Tensor (*kFunction)(const Operand& labels, const Operand& predictions)>
 class PlainLoss : public Loss {
  public:
   explicit PlainLoss(LossOptions options = {}) : Loss(kFunction, options.reduction) {}

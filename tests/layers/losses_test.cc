@@ -11,6 +11,7 @@ namespace {
 using layer_tests::EqualReplicas;
 using layer_tests::error_of;
 using layer_tests::expect_values;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 const Tensor& logits() {
@@ -83,8 +84,8 @@ TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
             (Shape{0}));
   EXPECT_EQ(binary_crossentropy(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).shape(), (Shape{0}));
   EXPECT_THAT(error_of([] { mean_squared_error(Tensor::zeros({2}), Tensor::zeros({3})); }),
-              HasSubstr("mean_squared_error: labels and predictions do not fit; expected equal "
-                        "shapes [batch, ...], got labels [2] and predictions [3]"));
+              HasSubstr(": labels and predictions do not fit; expected equal shapes [batch, ...], "
+                        "got labels [2] and predictions [3]"));
   EXPECT_THAT(error_of([] {
                 sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
               }),
@@ -95,6 +96,25 @@ TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
                         "sparse_categorical_crossentropy, or one_hot() of class numbers"));
   EXPECT_THAT(error_of([&] { categorical_hinge(expand_dims(numbers, -1), scores); }),
               HasSubstr("predictions [8, 3]; try one_hot() of class numbers"));
+}
+
+TEST(LossFunctions, ErrorsNameTheLineOfTheCaller) {
+  const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 7});
+  const auto line_of = [&](const std::string& message) {
+    const std::string file = " at losses_test.cc:";
+    const std::size_t place = message.find(file);
+    return place == std::string::npos ? -1 : std::stoi(message.substr(place + file.size()));
+  };
+  const auto function = [&] { losses::sparse_categorical_crossentropy(labels, logits()); };
+  EXPECT_EQ(line_of(error_of(function)), __LINE__ - 1);
+  const SparseCategoricalCrossentropy object;
+  const auto object_call = [&] { object(labels, logits()); };
+  EXPECT_EQ(line_of(error_of(object_call)), __LINE__ - 1);
+  const Loss by_name("mse");
+  const auto named_call = [&] { by_name.per_example(labels, Tensor::ones({3})); };
+  EXPECT_EQ(line_of(error_of(named_call)), __LINE__ - 1);
+  const auto function_of_rank = [&] { losses::categorical_hinge(labels, Tensor::ones({2})); };
+  EXPECT_EQ(line_of(error_of(function_of_rank)), __LINE__ - 1);
 }
 
 TEST(LossFunctions, GradientOfTheSumIsSoftmaxMinusLabel) {
@@ -229,10 +249,11 @@ TEST(LossFunctions, EveryLossTakesNoRowsAndNamesMisfits) {
     SCOPED_TRACE(name);
     const Loss loss(name);
     EXPECT_EQ(loss.per_example(Tensor::zeros({0, 3}), Tensor::zeros({0, 3})).shape(), (Shape{0}));
-    EXPECT_THAT(error_of([&] {
-                  loss.per_example(Tensor::ones({2, 3}), Tensor::ones({2, 4}));
-                }),
-                HasSubstr(concat(name, ": labels and predictions do not fit")));
+    EXPECT_THAT(
+        error_of([&] {
+          loss.per_example(Tensor::ones({2, 3}), Tensor::ones({2, 4}));
+        }),
+        ContainsRegex(concat(name, " at losses_test.cc:[0-9]+: labels and predictions do")));
   }
 }
 

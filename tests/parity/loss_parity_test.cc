@@ -19,12 +19,12 @@ struct LossCase {
 
 /// A function without options, and its class.
 template <class LossClass>
-LossCase plain(Tensor (*function)(const Tensor&, const Tensor&)) {
+LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};
 }
 
 template <class LossClass>
-LossCase crossentropy(Tensor (*function)(const Tensor&, const Tensor&, CrossentropyOptions),
+LossCase crossentropy(Tensor (*function)(const Operand&, const Operand&, CrossentropyOptions),
                       CrossentropyOptions options) {
   return {[=](const Tensor& labels, const Tensor& predictions) {
             return function(labels, predictions, options);
@@ -35,7 +35,7 @@ LossCase crossentropy(Tensor (*function)(const Tensor&, const Tensor&, Crossentr
 }
 
 template <class LossClass>
-LossCase focal(Tensor (*function)(const Tensor&, const Tensor&, FocalOptions),
+LossCase focal(Tensor (*function)(const Operand&, const Operand&, FocalOptions),
                FocalOptions options) {
   return {[=](const Tensor& labels, const Tensor& predictions) {
             return function(labels, predictions, options);
