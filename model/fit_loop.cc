@@ -198,8 +198,8 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
     fail(ErrorCode::kInvalidArgument, "Model::fit: expected a positive validation_freq, got ",
          options.validation_freq);
   }
-  const bool is_chief = model.strategy().is_chief();
-  if (options.verbose == Verbosity::kProgress && is_chief) progress_.emplace();
+  if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
+    progress_.emplace(stdout, Clock::system(), options.verbose);
 }
 
 History FitLoop::run() {
@@ -344,8 +344,8 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
   BatchFeed feed(std::move(data), std::nullopt);
   ReplicaStep step(model, compiled);
   std::optional<Progress> progress;
-  const bool is_chief = model.strategy().is_chief();
-  if (options.verbose == Verbosity::kProgress && is_chief) progress.emplace();
+  if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
+    progress.emplace(stdout, Clock::system(), options.verbose);
   compiled.reset_metrics();
   for (const AnyCallback& callback : options.callbacks) callback->set_model(model);
   for (const AnyCallback& callback : options.callbacks) callback->on_test_begin();

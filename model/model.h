@@ -15,6 +15,7 @@
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/metric_spec.h"
+#include "tutti/model/progress.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategy.h"
 
@@ -56,10 +57,6 @@ struct ValidationData {
   Tensor features = {};
   Tensor labels = {};
 };
-
-/// kProgress: two lines per epoch, its number and its values; the second one is rewritten while the
-/// epoch runs (a terminal), or written after each tenth of it (a file).
-enum class Verbosity { kSilent, kProgress };
 
 /// What Model::fit() takes: tf.keras.Model.fit. The same on all workers: what is shown is
 /// fetched from all of them.

@@ -1,11 +1,12 @@
 // Progress of an epoch for people: one line that is rewritten on a terminal, a line per tenth
-// elsewhere.
+// elsewhere, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/progress.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/core/text.h"
 
@@ -37,16 +38,20 @@ std::string duration_text(double seconds) {
   return formatted("%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-Progress::Progress(std::FILE* out, Clock& clock)
-    : out_(out), clock_(clock), terminal_(isatty(fileno(out)) != 0) {}
+Progress::Progress(std::FILE* out, Clock& clock, Verbosity verbosity)
+    : out_(out),
+      clock_(clock),
+      terminal_(isatty(fileno(out)) != 0),
+      line_per_epoch_(verbosity == Verbosity::kLinePerEpoch) {}
 
 void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                            std::optional<std::int64_t> num_steps) {
   num_steps_ = num_steps;
   begin_ = last_shown_ = last_step_time_ = clock_.now();
   last_step_ = examples_ = 0;
-  std::fprintf(out_, "epoch %lld/%lld\n", static_cast<long long>(epoch + 1),
-               static_cast<long long>(num_epochs));
+  title_ = concat("epoch ", epoch + 1, "/", num_epochs);
+  if (line_per_epoch_) return;
+  std::fprintf(out_, "%s\n", title_.c_str());
   std::fflush(out_);
 }
 
@@ -59,11 +64,15 @@ std::string Progress::line(std::int64_t step, LogValues values) const {
   const double seconds = seconds_between(begin_, clock_.now());
   std::string text = "  ";
   if (num_steps_) {
-    text += concat(bar(step, *num_steps_), " ", step, "/", *num_steps_);
+    text += concat(line_per_epoch_ ? "" : bar(step, *num_steps_) + " ", step, "/", *num_steps_);
+    if (line_per_epoch_) text += " steps";
   } else {
     text += concat(step, " steps");
   }
-  for (const auto& [name, value] : values) text += concat("  ", name, formatted(" %.4f", value));
+  for (const auto& [name, value] : values) {
+    // printf has a sign for a NaN, too.
+    text += concat("  ", name, std::isnan(value) ? " nan" : formatted(" %.4f", value));
+  }
   text += formatted("  %.0f examples/s", examples_per_second());
   if (num_steps_ && step > 0 && step < *num_steps_) {
     const double left =
@@ -76,6 +85,7 @@ std::string Progress::line(std::int64_t step, LogValues values) const {
 }
 
 bool Progress::due(std::int64_t step) const {
+  if (line_per_epoch_) return false;
   if (terminal_) return seconds_between(last_shown_, clock_.now()) >= kSecondsBetweenUpdates;
   // A log file gets a line per tenth of the epoch, or per 100 steps when its length is unknown.
   const std::int64_t stride = num_steps_ ? std::max<std::int64_t>(1, *num_steps_ / 10) : 100;
@@ -94,6 +104,11 @@ void Progress::step(std::int64_t step, std::int64_t examples, LogValues values) 
 }
 
 void Progress::end_epoch(LogValues values, const TimeSplit& split) {
+  if (line_per_epoch_) {
+    std::fprintf(out_, "%s%s\n", title_.c_str(), line(last_step_, values).c_str());
+    std::fflush(out_);
+    return;
+  }
   std::fprintf(out_, terminal_ ? "\r\x1b[K%s\n" : "%s\n", line(last_step_, values).c_str());
   const double total = split.compute + split.communication + split.input_wait;
   if (total > 0.0) {

@@ -1,5 +1,5 @@
 // Progress of an epoch for people: one line that is rewritten on a terminal, a line per tenth
-// elsewhere.
+// elsewhere, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,6 +13,11 @@
 #include "tutti/core/clock.h"
 
 namespace tutti {
+
+/// How much fit() and evaluate() show, with Keras's numbers. kProgress: two lines per epoch, its
+/// number and its values; the second one is rewritten while the epoch runs (a terminal), or written
+/// after each tenth of it (a file). kLinePerEpoch: one line, at the end of the epoch.
+enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
 /// Where the time of an epoch went, in seconds of the thread that calls run() (input wait) and of
 /// the replicas on average.
@@ -28,9 +33,11 @@ using LogValues = std::span<const std::pair<std::string, double>>;
 /// Shows steps, values, examples per second, time left and the split of time. Used by one thread.
 class Progress {
  public:
-  /// `out` is not owned. `num_steps`: of the epoch, if known.
-  explicit Progress(std::FILE* out = stdout, Clock& clock = Clock::system());
+  /// `out` is not owned. `verbosity`: not kSilent.
+  explicit Progress(std::FILE* out = stdout, Clock& clock = Clock::system(),
+                    Verbosity verbosity = Verbosity::kProgress);
 
+  /// `num_steps`: of the epoch, if known.
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
   /// `step` steps of the epoch are done; `examples`: rows of those since the last call.
@@ -47,6 +54,8 @@ class Progress {
   std::FILE* out_;
   Clock& clock_;
   bool terminal_;
+  bool line_per_epoch_;
+  std::string title_;  // "epoch 1/10"
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;
   TimePoint last_step_time_;

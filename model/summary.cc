@@ -16,12 +16,21 @@ namespace {
 
 constexpr std::size_t kNameWidth = 32;
 constexpr std::size_t kShapeWidth = 24;
-constexpr std::size_t kLineWidth = 68;
+constexpr std::size_t kCountWidth = 12;
 
 std::string padded(std::string text, std::size_t width) {
   // At least one space, also after a long name.
   text.resize(std::max(width, text.size() + 1), ' ');
   return text;
+}
+
+/// Of the table: a layer, or a weight of the model itself.
+struct Row {
+  std::string name, shape, count;
+};
+
+std::string line_of(const Row& row, std::size_t name_width) {
+  return padded(row.name, name_width) + padded(row.shape, kShapeWidth) + row.count + "\n";
 }
 
 /// 121930 -> "121,930".
@@ -60,21 +69,24 @@ std::int64_t bytes_of(std::span<const Variable> variables) {
 }  // namespace
 
 std::string Model::summary() const {
-  const std::string thin(kLineWidth, '_');
-  const std::string thick(kLineWidth, '=');
-  std::string text =
-      concat("Model: \"", name(), "\"\n", thin, '\n', padded(" Layer (type)", kNameWidth),
-             padded("Output Shape", kShapeWidth), "Param #\n", thick, '\n');
+  std::vector<Row> rows;
   for (const Summary& row : sublayers()) {
-    text += padded(concat(" ", row.name, " (", row.type_name, ")"), kNameWidth) +
-            padded(batched_shape(row.output_shape), kShapeWidth) + with_commas(row.num_parameters) +
-            "\n";
+    rows.push_back({concat(" ", row.name, " (", row.type_name, ")"),
+                    batched_shape(row.output_shape), with_commas(row.num_parameters)});
   }
+  for (const Variable& weight : own_weights()) {
+    rows.push_back({concat(" ", weight.name(), " (weight)"), weight.shape().to_string(),
+                    with_commas(weight.shape().num_elements())});
+  }
+  std::size_t width = kNameWidth;
+  for (const Row& row : rows) width = std::max(width, row.name.size() + 1);
+  const std::string thin(width + kShapeWidth + kCountWidth, '_');
+  const std::string thick(thin.size(), '=');
+  std::string text =
+      concat("Model: \"", name(), "\"\n", thin, '\n',
+             line_of({" Layer (type)", "Output Shape", "Param #"}, width), thick, '\n');
+  for (const Row& row : rows) text += line_of(row, width);
   const std::int64_t all = num_parameters();
-  std::int64_t own = all;  // but for those of layers
-  for (const Summary& row : sublayers()) own -= row.num_parameters;
-  if (own > 0)
-    text += padded(" (weights of the model)", kNameWidth + kShapeWidth) + with_commas(own) + "\n";
   const std::int64_t trainable = num_trainable_parameters();
   return text + concat(thick, "\nTotal params: ", with_commas(all),
                        "\nTrainable params: ", with_commas(trainable),

@@ -346,6 +346,8 @@ Variable Layer::add_weight(const Initializer& initializer, const Shape& shape,
   return variable;
 }
 
+std::span<const Variable> Layer::own_weights() const { return state_->weights; }
+
 const Variable& Layer::weight(std::size_t index) const {
   TUTTI_CHECK(index < state_->weights.size(), "layer '", name(), "' has no weight ", index);
   return state_->weights[index];

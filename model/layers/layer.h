@@ -148,7 +148,8 @@ class Layer {
     add_weight(options.bias_initializer, shape, {.name = std::move(name)}, options.bias_regularizer,
                options.bias_constraint);
   }
-  /// Weight number `index`, in the order of add_weight().
+  /// The weights of this layer itself, in the order of add_weight(), and one of them.
+  std::span<const Variable> own_weights() const;
   const Variable& weight(std::size_t index) const;
   /// Names and builds a sub-layer and returns its result's shape. A layer that was built before
   /// keeps its weights: it is shared. Throws kInvalidArgument for a name that is taken.

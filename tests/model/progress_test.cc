@@ -30,10 +30,11 @@ struct CloseFile {
 };
 
 /// What a `steps`-step epoch of 64 rows and a tenth of a second per step prints.
-std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeSplit split) {
+std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeSplit split,
+                    Verbosity verbosity = Verbosity::kProgress) {
   const std::unique_ptr<std::FILE, CloseFile> file(std::tmpfile());
   HandClock clock;
-  Progress progress(file.get(), clock);
+  Progress progress(file.get(), clock, verbosity);
   progress.begin_epoch(1, 3, known);
   const std::array<std::pair<std::string, double>, 2> values = {
       {{"loss", 0.25}, {"accuracy", 0.875}}};
@@ -47,6 +48,15 @@ std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeS
   std::string text(1 << 16, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   return text;
+}
+
+TEST(ProgressTest, ALinePerEpochIsOneLine) {
+  const auto text_of = [](std::optional<std::int64_t> known) {
+    return printed(20, known, {.compute = 6, .communication = 3}, Verbosity::kLinePerEpoch);
+  };
+  const std::string values = "  loss 0.2500  accuracy 0.8750  640 examples/s  12.0 s\n";
+  EXPECT_EQ(text_of(20), "epoch 2/3  20/20 steps" + values);
+  EXPECT_EQ(text_of(std::nullopt), "epoch 2/3  20 steps" + values);
 }
 
 TEST(ProgressTest, ALogGetsALinePerTenthAndTheSplit) {

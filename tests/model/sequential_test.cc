@@ -1,5 +1,7 @@
 // Making models: forms of Sequential, composition, names, summary, strategies.
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "tests/model/model_helpers.h"
 
 namespace tutti {
@@ -165,7 +167,7 @@ TEST(ModelTest, AUserClassComposesLayers) {
 /// A layer, and a weight of the model itself.
 class Scaled : public Model {
  public:
-  Scaled() : dense_(3) {
+  Scaled() : dense_(3, {.name = "a_dense_layer_with_a_long_name"}) {
     add_layer(dense_, {4});
     add_weight(initializers::ones(), {5}, {.name = "scale"});
   }
@@ -177,11 +179,19 @@ class Scaled : public Model {
   Dense dense_;
 };
 
-TEST(ModelTest, TheSummaryCountsTheModelsOwnWeights) {
+TEST(ModelTest, TheSummaryListsTheModelsOwnWeights) {
   const std::string text = Scaled().summary();
-  EXPECT_THAT(text, HasSubstr(concat(" (weights of the model)", std::string(33, ' '), "5\n===")));
+  // The column of names is as wide as the longest.
+  const auto row = [](const char* name, const char* shape, const char* count) {
+    std::string line(40 + 24, ' ');
+    line.replace(0, std::strlen(name), name).replace(40, std::strlen(shape), shape);
+    return concat(line, count, '\n');
+  };
+  EXPECT_THAT(text, HasSubstr(row(" Layer (type)", "Output Shape", "Param #")));
+  EXPECT_THAT(text, HasSubstr(row(" a_dense_layer_with_a_long_name (Dense)", "(None, 3)", "15") +
+                              row(" scale (weight)", "[5]", "5") + "==="));
   EXPECT_THAT(text, HasSubstr("Total params: 20\n"));
-  EXPECT_THAT(TwoPaths().summary(), ::testing::Not(HasSubstr("weights of the model")));
+  EXPECT_THAT(TwoPaths().summary(), ::testing::Not(HasSubstr("(weight)")));
 }
 
 TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
