@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/autograd/recording.h"
+#include "tutti/autograd/replica_group.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {
@@ -25,6 +26,7 @@ struct GradientTape::Impl {
       used = true;
       recording.end();
     }
+    note_target(target);
     const Tensor initial = output_gradient.defined()
                                ? output_gradient
                                : Tensor::ones(target.shape(), target.dtype(), target.device());
@@ -32,6 +34,12 @@ struct GradientTape::Impl {
         recording, std::move(sources),
         options.persistent ? internal::NodeLifetime::kKeep : internal::NodeLifetime::kRelease);
     return pass.run(recording.slot_of(target), initial, on_ready);
+  }
+
+  void note_target(const Tensor& target) const {
+    ReplicaGroup* const group = ReplicaGroup::find_current();
+    if (!group || group->num_replicas() == 1) return;
+    group->note_target(recording.mean_of_rows(recording.slot_of(target)));
   }
 
   static void check_target(const Tensor& target, const Tensor& output_gradient) {

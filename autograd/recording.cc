@@ -103,6 +103,34 @@ int Recording::slot_of(const Variable& variable) const {
   return found == variable_slots_.end() ? kNoSlot : found->second;
 }
 
+const Node* Recording::node_that_makes(int slot) const {
+  const auto last_slot = [](const Node& node) {
+    return node.output_slots.empty() ? kNoSlot : std::ranges::max(node.output_slots);
+  };
+  const auto found = std::ranges::lower_bound(nodes_, slot, {}, last_slot);
+  if (found == nodes_.end() || std::ranges::count(found->output_slots, slot) == 0) return nullptr;
+  return &*found;
+}
+
+std::optional<MeanOfRows> Recording::mean_of_rows(int slot) const {
+  constexpr std::size_t kMostTerms = 32;  // a loss has few
+  std::vector<int> terms = {slot};
+  for (std::size_t i = 0; i < terms.size() && i < kMostTerms; ++i) {
+    const Node* const node = terms[i] == kNoSlot ? nullptr : node_that_makes(terms[i]);
+    if (!node || node->backward) continue;
+    const OpId op = node->call.op;
+    if (op == OpId::kReduceMean) {
+      const Shape& shape = node->input_specs[0].shape;
+      const bool is_of_rows = node->call.attributes_as<AxesAttributes>().axes & 1u;
+      if (shape.rank() > 0 && is_of_rows) return MeanOfRows{shape[0], node->call.where};
+    } else if (op == OpId::kAdd || op == OpId::kSubtract || op == OpId::kNegate ||
+               op == OpId::kCast) {
+      terms.insert(terms.end(), node->input_slots.begin(), node->input_slots.end());
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<int> Recording::tracked(std::span<const Tensor> inputs) const {
   const auto is_tracked = [&](const Tensor& input) { return slot_of(input) != kNoSlot; };
   if (std::ranges::none_of(inputs, is_tracked)) return {};

@@ -12,6 +12,7 @@
 
 #include "tutti/autograd/gradient_sum.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
 #include "tutti/tensor/dispatch.h"
 
 namespace tutti::internal {
@@ -57,6 +58,10 @@ class Recording final : public OpObserver {
   /// The variable's slot when `slot` is a read of it, else kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
+  /// The mean over the first axis that stands in `slot`, alone or as a term of a sum. Before a walk
+  /// back, which gives up what nodes hold.
+  std::optional<MeanOfRows> mean_of_rows(int slot) const;
+
   std::size_t num_slots() const { return variable_slot_.size(); }
   std::size_t num_nodes() const { return nodes_.size(); }
   /// References stay valid while more nodes are recorded.
@@ -72,6 +77,8 @@ class Recording final : public OpObserver {
   /// Slots of `inputs`; empty when none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
+  /// nullptr: a source, or a read of a variable.
+  const Node* node_that_makes(int slot) const;
 
   bool watch_accessed_variables_;
   bool attached_ = false;

@@ -38,6 +38,8 @@ ReplicaGroup& ReplicaGroup::current(std::string_view who) {
   return *group;
 }
 
+ReplicaGroup* ReplicaGroup::find_current() { return current_group(); }
+
 ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group)
     : previous_(std::exchange(current_group(), group)) {}
 ReplicaGroupScope::~ReplicaGroupScope() { current_group() = previous_; }

@@ -3,12 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "tutti/core/source_location.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+/// A mean over the first axis of values [rows, ...], and the line that took it.
+struct MeanOfRows {
+  std::int64_t rows = 0;
+  SourceLocation where;
+};
 
 /// The replicas that run the same step. The strategy installs one per replica thread; the default
 /// is a group of one, whose operations are the identity. All replicas must make the same calls in
@@ -27,10 +35,16 @@ class ReplicaGroup {
   /// Tells that the caller takes every replica to have `rows` rows as this one does. A group that
   /// finds that they differ warns once. Never waits.
   virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
+  /// Tells of what gradients are taken: of a mean over rows, alone or as a term of a sum, or of
+  /// something else. A group that sums gradients of such a mean over its replicas warns once. Never
+  /// waits.
+  virtual void note_target(const std::optional<MeanOfRows>& mean) { static_cast<void>(mean); }
 
   /// Never null. Throws kFailedPrecondition inside a strategy's scope but outside run (the
   /// cross-replica context), naming `who`.
   static ReplicaGroup& current(std::string_view who);
+  /// The same without the check: nullptr in the cross-replica context.
+  static ReplicaGroup* find_current();
 };
 
 /// Makes `group` current on this thread until destroyed; nullptr: the cross-replica context, where

@@ -146,7 +146,7 @@ void ReplicaStep::update_metrics(const Batch& batch, const Parts& parts,
   }
 }
 
-void ReplicaStep::train(const Batch& batch) {
+Tensor ReplicaStep::train(const Batch& batch) {
   Parts parts = parts_of(batch);
   if (class_weights_)
     parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
@@ -158,6 +158,7 @@ void ReplicaStep::train(const Batch& batch) {
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
   compiled_.optimizer->minimize(tape, loss, SourceLocation());  // fit() has said for whom
   update_metrics(batch, parts, predictions, loss, shares);
+  return loss;
 }
 
 void ReplicaStep::test(const Batch& batch) {

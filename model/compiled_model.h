@@ -69,8 +69,8 @@ class ReplicaStep {
   ReplicaStep(const Model& model, CompiledModel& compiled,
               const ClassWeights* class_weights = nullptr);
 
-  /// Forward, backward, sum over replicas, update, metrics.
-  void train(const Batch& batch);
+  /// Forward, backward, sum over replicas, update, metrics; this replica's share of the loss.
+  Tensor train(const Batch& batch);
   /// Forward and metrics.
   void test(const Batch& batch);
 

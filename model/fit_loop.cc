@@ -3,7 +3,10 @@
 #include "tutti/model/fit_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 
@@ -307,20 +310,37 @@ void FitLoop::tell_batch_end(std::int64_t rows) {
   const std::int64_t number = at_.point.batches;
   const bool shown = shows(model_.strategy(), options_.verbose, progress_, number);
   Logs logs;
-  if (shown || !options_.callbacks.empty()) logs = compiled_.logs();
+  if (shown || !options_.callbacks.empty()) logs = fetched_logs();
   if (progress_) progress_->step(number, rows, logs.entries());
   for (const AnyCallback& callback : options_.callbacks)
     callback->on_train_batch_end(number - 1, logs);
 }
 
+/// What steps on GPUs returned run() does not look at, which would wait for each: it shows here.
+Logs FitLoop::fetched_logs() {
+  Logs logs = compiled_.logs();
+  const Strategy& strategy = model_.strategy();
+  const bool is_seen_by_run = strategy.replica_devices().front().type == DeviceType::kCpu;
+  if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
+  std::vector<int> replicas = model_.replicas_without_finite_loss();
+  if (replicas.empty()) return logs;  // another worker says it
+  for (int& replica : replicas) replica += strategy.first_replica();
+  warned_of_loss_ = true;
+  log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
+                     " or before: the loss of Model::fit is not finite; try a smaller learning "
+                     "rate, clipnorm, or TerminateOnNaN; said once"));
+  return logs;
+}
+
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
-  model_.strategy().run([this](const Batch& part) { step_.train(part); }, batch);
+  // Returned, so that run() names what is not finite.
+  (void)model_.strategy().run([this](const Batch& part) { return step_.train(part); }, batch);
   if (compiled_.has_constraints) model_.apply_constraints();
 }
 
 void FitLoop::finish_epoch() {
   const std::int64_t epoch = at_.point.epoch;
-  Logs logs = compiled_.logs();
+  Logs logs = fetched_logs();
   TimeSplit split;
   split.input_wait = feed_.data().take_wait_seconds();
   const Strategy::RunTimes times = model_.strategy().take_run_times();

@@ -84,6 +84,7 @@ class FitLoop {
   void run_epoch();
   void run_step(const PerReplica<Batch>& batch);
   void finish_epoch();
+  Logs fetched_logs();
   void tell_batch_end(std::int64_t rows);
   void tell_state_is_whole();
 
@@ -96,6 +97,7 @@ class FitLoop {
   std::optional<Progress> progress_;
   FitProgress at_;
   std::optional<Recovery> recovery_;
+  bool warned_of_loss_ = false;
 };
 
 /// One call of evaluate.

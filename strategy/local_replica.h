@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -71,6 +72,13 @@ class LocalReplicaContext final : public ReplicaContext {
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
   /// The rows of the batch that the step was called with; 0 without one.
   std::int64_t batch_rows() const { return batch_rows_; }
+  /// What the step returned, if that is not finite.
+  std::optional<double> non_finite_result() const { return non_finite_result_; }
+  /// Gradients are summed over replicas: of a mean over this replica's rows, if note_target() said
+  /// so last.
+  void note_sum() { summed_mean_ = target_; }
+  /// The mean whose gradients were summed, if there was one.
+  const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
   /// A meeting of all replicas in which `action` runs once, with the arguments of all.
   template <class Argument>
@@ -95,6 +103,9 @@ class LocalReplicaContext final : public ReplicaContext {
                                           SourceLocation where) override;
   Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override;
   void note_batch(const Batch& batch) override { batch_rows_ = batch.rows(); }
+  void note_result(double result) override {
+    if (!std::isfinite(result)) non_finite_result_ = result;
+  }
 
  private:
   /// What layers, losses and metrics see of the replicas.
@@ -110,6 +121,7 @@ class LocalReplicaContext final : public ReplicaContext {
       return context_.all_gather(value, axis, SourceLocation());
     }
     void assume_equal_rows(std::int64_t rows) override { context_.assumed_rows_ = rows; }
+    void note_target(const std::optional<MeanOfRows>& mean) override { context_.target_ = mean; }
 
    private:
     LocalReplicaContext& context_;
@@ -126,6 +138,9 @@ class LocalReplicaContext final : public ReplicaContext {
   double communication_seconds_ = 0.0;
   std::optional<std::int64_t> assumed_rows_;
   std::int64_t batch_rows_ = 0;
+  std::optional<double> non_finite_result_;
+  std::optional<MeanOfRows> target_;
+  std::optional<MeanOfRows> summed_mean_;
 };
 
 }  // namespace tutti::internal

@@ -18,6 +18,7 @@
 #include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 
@@ -72,6 +73,8 @@ struct LocalStrategy::Impl {
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
   void warn_of_unequal_rows();
+  void warn_of_results();
+  void warn_of_means();
   void make_balancer();
   void balance();
   void end_team(const internal::RunOutcome& outcome);
@@ -88,6 +91,8 @@ struct LocalStrategy::Impl {
     std::optional<std::int64_t> assumed_rows;  // in the last run, as the next two
     std::int64_t batch_rows = 0;
     double compute_seconds = 0.0;
+    std::optional<double> non_finite_result;
+    std::optional<MeanOfRows> summed_mean;
   };
   std::vector<ReplicaNotes> notes;  // per replica, each written by its own thread during a run
   double run_seconds = 0.0;
@@ -97,6 +102,8 @@ struct LocalStrategy::Impl {
   std::uint64_t step = 0;
   Failure failure;
   bool warned_of_rows = false;
+  bool warned_of_results = false;
+  bool warned_of_means = false;
   bool is_asked_to_stop = false;  // without a job to ask
   bool half_updated = false;      // a run failed while variables were being updated
   internal::BucketPlans plans;
@@ -154,6 +161,8 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   if (nested) return;  // part of the run around it
   run_seconds += seconds_between(begin, Clock::system().now());
   warn_of_unequal_rows();
+  warn_of_results();
+  warn_of_means();
   if (balancer) balance();
   ++step;
 }
@@ -180,6 +189,8 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   note.communication_seconds += context.communication_seconds();
   note.assumed_rows = context.assumed_rows();
   note.batch_rows = context.batch_rows();
+  note.non_finite_result = context.non_finite_result();
+  note.summed_mean = context.summed_mean();
   note.compute_seconds = seconds_between(begin, context.now()) - context.communication_seconds();
 }
 
@@ -228,6 +239,41 @@ void LocalStrategy::Impl::warn_of_unequal_rows() {
                      "batch.global_rows())"));
 }
 
+/// Once: afterwards every step returns such numbers.
+void LocalStrategy::Impl::warn_of_results() {
+  if (warned_of_results) return;
+  std::vector<int> replicas;
+  double result = 0.0;
+  for (std::size_t r = 0; r < notes.size(); ++r) {
+    if (!notes[r].non_finite_result) continue;
+    if (replicas.empty()) result = *notes[r].non_finite_result;
+    replicas.push_back(services.first_number() + static_cast<int>(r));
+  }
+  if (replicas.empty()) return;
+  warned_of_results = true;
+  log_warning(concat("replica ", join(replicas), ", step ", step, ": the step of '", name,
+                     "' returned ", std::isnan(result) ? "nan" : (result > 0 ? "inf" : "-inf"),
+                     "; expected a finite loss; try a smaller learning rate, clipnorm, or "
+                     "CommunicationOptions::non_finite to find or skip such gradients; said once"));
+}
+
+/// Once. Rows that are not those of the batch may be anything.
+void LocalStrategy::Impl::warn_of_means() {
+  const int count = services.num_replicas();  // not those that train apart
+  if (warned_of_means || count == 1) return;
+  const auto is_of_batch = [](const ReplicaNotes& note) {
+    return note.summed_mean && note.batch_rows > 1 && note.summed_mean->rows == note.batch_rows;
+  };
+  const auto found = std::ranges::find_if(notes, is_of_batch);
+  if (found == notes.end()) return;
+  warned_of_means = true;
+  log_warning(concat(internal::who("reduce_mean", found->summed_mean->where), " in step ", step,
+                     " of '", name, "': the loss is a mean over this replica's ", found->batch_rows,
+                     " rows, but gradients are summed over ", count, " replicas: they are ", count,
+                     " times those of the mean over the global batch; try "
+                     "compute_average_loss(per_example, batch.global_rows()); said once"));
+}
+
 /// The other workers must not wait for this one's part of the step.
 void LocalStrategy::Impl::end_team(const internal::RunOutcome& outcome) {
   const int replica = services.first_replica() + std::max(outcome.replica, 0);
@@ -245,8 +291,6 @@ void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
   const std::string where = outcome.replica < 0
                                 ? concat("step ", step)
                                 : concat("replica ", outcome.replica, ", step ", step);
-  log(LogLevel::kError,
-      concat("run of '", name, "' failed: ", where, ": ", internal::message_of(outcome.error)));
   try {
     std::rethrow_exception(std::move(outcome.error));
   } catch (const Error& error) {

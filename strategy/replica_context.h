@@ -99,6 +99,8 @@ class ReplicaContext {
   virtual Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) = 0;
   /// The step was called with this batch.
   virtual void note_batch(const Batch&) {}
+  /// The step returned this number.
+  virtual void note_result(double) {}
 
   friend class Strategy;
 };

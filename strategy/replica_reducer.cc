@@ -111,6 +111,7 @@ std::vector<Gradient> ReplicaReducer::finish() {
   for (std::size_t i = given_.size(); i-- > 0;) {
     if (!given_[i]) ready(i, Gradient());
   }
+  if (!given_.empty()) context_.note_sum();
   const TraceSpan span("finish", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) { finish_buckets(); };
   const int replica = context_.local_replica();

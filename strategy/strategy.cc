@@ -34,6 +34,12 @@ void Strategy::check_argument_count(std::size_t count) const {
        " elements; expected one per replica, ", replica_devices().size());
 }
 
+void Strategy::note_result(ReplicaContext& context, const Tensor& result) {
+  if (!result.defined() || result.num_elements() != 1 || !is_floating(result.dtype())) return;
+  // A GPU's value would have to be waited for.
+  if (result.device().type == DeviceType::kCpu) context.note_result(result.item_double());
+}
+
 namespace {
 
 void require_destinations(std::span<const Device> destinations, const char* who) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -80,7 +81,8 @@ class Strategy {
   /// are split, others passed to all. Returns PerReplica of what fn returns (void: nothing). If a
   /// replica throws, the others are aborted and the original exception of the lowest-numbered
   /// replica that did not merely see kAborted is thrown again (a tutti::Error with "replica r,
-  /// step s: " in front); see last_failure(). kFailedPrecondition inside a replica.
+  /// step s: " in front); see last_failure(). kFailedPrecondition inside a replica. A result that
+  /// is one floating number, in the host's memory, and is not finite is named in a warning, once.
   template <class Fn, class... Args>
   auto run(Fn&& fn, const Args&... args) {
     using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
@@ -97,6 +99,7 @@ class Strategy {
         [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
         (note_argument(context, internal::argument_of_replica(args, i)), ...);
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
+        note_result(context, *results[i]);
       });
       std::vector<R> values;
       values.reserve(results.size());
@@ -214,6 +217,13 @@ class Strategy {
   static void note_argument(ReplicaContext& context, const Batch& batch) {
     context.note_batch(batch);
   }
+  template <class T>
+  static void note_result(ReplicaContext&, const T&) {}
+  template <std::floating_point T>
+  static void note_result(ReplicaContext& context, const T& result) {
+    context.note_result(static_cast<double>(result));
+  }
+  static void note_result(ReplicaContext& context, const Tensor& result);
   InputPlan input_plan(InputCut cut, InputOptions options);
 
   /// The values of all replicas in replica order: `local` of this worker's, with several workers

@@ -8,8 +8,10 @@
 #include <limits>
 
 #include "tests/model/model_helpers.h"
+#include "tests/support/fake_gpu.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
@@ -226,6 +228,38 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
   Sequential sound = small_model();
   sound.fit(alternating(6), alternating(6), {.callbacks = {guard}, .verbose = kSilent});
   EXPECT_EQ(guard->reason(), "");
+}
+
+/// What two epochs of fit() warn of whose step 2 gets an infinite loss, on replica 1 of 3.
+std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
+  auto strategy = model_tests::mirrored(devices);
+  auto scope = strategy->scope();
+  Sequential model = small_model();
+  std::vector<float> values(12, 1.0f);
+  values[7] = std::numeric_limits<float>::infinity();
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  });
+  model.fit(Tensor::ones({12, 1}), Tensor::from({12, 1}, values),
+            {.epochs = 2, .batch_size = 3, .verbose = kSilent, .shuffle = false});
+  set_log_sink(before);
+  return lines;
+}
+
+TEST(FitWarnings, ALossThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
+  const auto lines = warnings_of_infinite_loss("cpu:0-2");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0],
+              ::testing::StartsWith("replica 1, step 2: the step of 'mirrored' returned inf; "));
+}
+
+TEST(FitWarnings, OnGpusItIsNamedWhereTheLogsOfTheEpochAreFetched) {
+  testing::FakeGpus gpus;
+  const auto lines = warnings_of_infinite_loss("gpu:0");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], ::testing::HasSubstr("replica 0, step 4 or before: the loss of "
+                                             "Model::fit is not finite; "));
 }
 
 /// The rates after epochs whose `monitor` has these values; at first 0.1.

@@ -1,0 +1,163 @@
+// What run() warns of, once each: results that are not finite, losses that are means over a
+// replica's rows; and what it leaves to the exception that it throws.
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/logging.h"
+#include "tutti/optimizer/sgd.h"
+
+namespace tutti::strategy_tests {
+namespace run_warnings_test {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Warnings and errors of `action`.
+std::vector<std::string> warnings_of(const std::function<void()>& action) {
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  });
+  action();
+  set_log_sink(before);
+  return lines;
+}
+
+/// What three steps warn of in which the replicas minimize `loss` of their 4 rows.
+using LossOf = std::function<Tensor(const Tensor& per_example)>;
+std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
+                                          bool own_mean = false) {
+  auto scope = strategy.scope();
+  const Variable w(Tensor::ones({3, 1}), {.name = "w"});
+  Sgd optimizer(std::vector{w}, {.learning_rate = 0.01});
+  const auto step = [&](const Batch& batch) {
+    GradientTape tape;
+    const Tensor target = loss(reduce_sum(square(matmul(batch.features(), w)), 1));
+    if (!own_mean) return optimizer.minimize(tape, target);
+    const std::vector<Gradient> gradients = tape.gradient(target, std::vector{w});
+    optimizer.apply_gradients(ReplicaContext::current().all_reduce(ReduceOp::kMean, gradients),
+                              {.aggregation = GradientAggregation::kNone});
+  };
+  const std::int64_t rows = 4 * strategy.num_replicas_in_sync();
+  const Tensor x = Tensor::ones({3 * rows, 3}), y = Tensor::zeros({3 * rows});
+  DistributedDataset batches =
+      strategy.distribute_dataset(Dataset::from_tensor_slices({x, y}).batch(rows));
+  return warnings_of([&] {
+    for (const PerReplica<Batch>& batch : batches) strategy.run(step, batch);
+  });
+}
+
+Tensor mean_of_rows(const Tensor& per_example) { return reduce_mean(per_example); }
+
+}  // namespace run_warnings_test
+
+using run_warnings_test::kNan;
+using run_warnings_test::warnings_of;
+using run_warnings_test::warnings_of_loss;
+
+TEST(RunResults, OneThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
+  for (const auto& strategy : {mirrored(3), mirrored(1, 3)}) {
+    const auto warnings = warnings_of([&] {
+      for (int step = 0; step < 4; ++step) {
+        (void)strategy->run([&] { return num(step == 2 && replica_number() == 1 ? kNan : 1.0); });
+      }
+    });
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings[0],
+                ::testing::StartsWith("replica 1, step 2: the step of 'mirrored' returned nan; "));
+  }
+}
+
+TEST(RunResults, NumbersOfEveryFloatingTypeAreLookedAt) {
+  using Results = std::vector<std::function<void(Strategy&)>>;
+  const Results results = {
+      [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<double>::infinity(); }); },
+      [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<float>::infinity(); }); },
+      [](Strategy& s) {
+        (void)s.run([] { return reshape(num(-INFINITY, DType::kBFloat16), {1, 1}); });
+      },
+  };
+  for (const auto& run : results) {
+    const auto strategy = mirrored(2);
+    const auto warnings = warnings_of([&] { run(*strategy); });
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings[0], ::testing::StartsWith("replica 0, 1, step 0: "));
+    EXPECT_THAT(warnings[0], ::testing::HasSubstr("returned -inf; "));
+  }
+}
+
+TEST(RunResults, OthersAreNot) {
+  const auto strategy = mirrored(2);
+  EXPECT_THAT(warnings_of([&] {
+                (void)strategy->run([] { return vec({1.0f, kNan}); });
+                (void)strategy->run([] { return num(3, DType::kInt64); });
+                (void)strategy->run([] { return Tensor(); });
+                (void)strategy->run([] { return num(1e30); });
+                strategy->run([] {});
+              }),
+              ::testing::IsEmpty());
+}
+
+TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
+  using run_warnings_test::LossOf;
+  const LossOf losses[] = {
+      [](const Tensor& each) { return reduce_mean(each); },
+      [](const Tensor& each) { return each.mean(); },
+      [](const Tensor& each) { return reduce_mean(each) + reduce_sum(each) * 0.01f; },
+      [](const Tensor& each) { return -reduce_mean(-expand_dims(each, 1)); },
+  };
+  for (const LossOf& loss : losses) {
+    for (const auto& strategy : {mirrored(2), mirrored(1, 2)}) {
+      const auto warnings = warnings_of_loss(*strategy, loss);
+      ASSERT_EQ(warnings.size(), 1u);
+      EXPECT_THAT(warnings[0], ::testing::StartsWith("reduce_mean at run_warnings_test.cc:"));
+      EXPECT_THAT(warnings[0],
+                  ::testing::HasSubstr(" in step 0 of 'mirrored': the loss is a mean over this "
+                                       "replica's 4 rows, but gradients are summed over 2 "
+                                       "replicas: they are 2 times those"));
+    }
+  }
+}
+
+TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
+  const auto strategy = mirrored(2);
+  const auto none = ::testing::IsEmpty();
+  EXPECT_THAT(warnings_of_loss(*strategy, [](const Tensor& x) { return reduce_sum(x) / 8.0; }),
+              none);
+  EXPECT_THAT(warnings_of_loss(*strategy, [](const Tensor& x) { return reduce_mean(x) / 2.0; }),
+              none);
+  EXPECT_THAT(warnings_of_loss(*strategy,
+                               [](const Tensor& x) {
+                                 return reduce_sum(reduce_mean(concat({x, x}, 0)) / 2.0);
+                               }),
+              none);
+  // Means of something else than rows, and of rows along another axis.
+  EXPECT_THAT(warnings_of_loss(*strategy,
+                               [](const Tensor& x) {
+                                 return reduce_mean(concat({x, x}, 0));
+                               }),
+              none);
+  EXPECT_THAT(warnings_of_loss(*strategy,
+                               [](const Tensor& x) {
+                                 return reduce_mean(stack({x, x}), {.axes = {0}});
+                               }),
+              none);
+  // Gradients that are averaged, not summed; and one replica.
+  const bool own_mean = true;
+  EXPECT_THAT(warnings_of_loss(*strategy, run_warnings_test::mean_of_rows, own_mean), none);
+  EXPECT_THAT(warnings_of_loss(*mirrored(1), run_warnings_test::mean_of_rows), none);
+}
+
+TEST(RunErrors, AreThrownAndNotLoggedAsWell) {
+  const auto strategy = mirrored(2);
+  EXPECT_THAT(warnings_of([&] {
+                EXPECT_TUTTI_ERROR(strategy->run([] {
+                  vec({1, 2}) + vec({1, 2, 3});
+                }),
+                                   ErrorCode::kInvalidArgument, "replica 0, step 0: add at ");
+              }),
+              ::testing::IsEmpty());
+}
+
+}  // namespace tutti::strategy_tests
