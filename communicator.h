@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/cluster/connect_ranks.h"               // the best way between processes
+#include "tutti/cluster/connect_ranks.h"               // processes of a launcher, and any others
 #include "tutti/cluster/file_key_value_store.h"        // how processes find each other
 #include "tutti/cluster/message_key_value_store.h"     // the same over a transport
 #include "tutti/core/executor.h"                       // threads

@@ -1,4 +1,5 @@
-// The transport of a group of processes: shared memory where ranks share a host, TCP elsewhere.
+// Ranks that are processes: those that a launcher started, and a way between any: shared memory
+// where ranks share a host, TCP elsewhere.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,10 +8,21 @@
 #include <string_view>
 
 #include "tutti/cluster/net/connect_options.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
+
+/// A communicator of all processes that `tutti run`, `mpirun`, `srun` or a cluster's operator
+/// started as workers (and chief), found as resolver_from_environment() finds them, in their order;
+/// of this process alone where nothing started others. All call it, once or again. Waits 5 minutes
+/// for the others. A process that dies, stops or hangs ends the calls of all with an error that
+/// names it. Destroy it before main() ends: then this process leaves the job. Throws
+/// kInvalidArgument for a cluster that makes no sense and for a task that does not train,
+/// kDeadlineExceeded naming the workers that did not come.
+std::shared_ptr<Communicator> communicator_from_environment(
+    const CommunicatorOptions& options = {});
 
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
 ConnectOptions::Way parse_way(std::string_view text);

@@ -10,6 +10,7 @@
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
@@ -426,6 +427,19 @@ std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorO
                                         .store = store,
                                         .transport = transport_},
                                   options);
+}
+
+std::shared_ptr<Communicator> communicator_from_environment(const CommunicatorOptions& options) {
+  struct OfJob {  // destroyed from the end
+    std::shared_ptr<WorkerGroup> workers;
+    std::unique_ptr<Communicator> communicator;
+    std::shared_ptr<void> watch;
+  };
+  const auto job = std::make_shared<OfJob>();
+  job->workers = WorkerGroup::join(*resolver_from_environment());
+  job->communicator = job->workers->make_communicator(options);
+  if (job->workers->control()) job->watch = job->workers->watch(*job->communicator, "program");
+  return {job, job->communicator.get()};
 }
 
 }  // namespace tutti
