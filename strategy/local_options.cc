@@ -123,8 +123,11 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
          "hierarchical_copy; try leaving cross_device_ops out");
   }
   if (!options.deterministic.has_value()) {
-    log_info(concat(who, ": ", ops->name(),
-                    ": order-free, the same bits as other strategies are not promised"));
+    const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
+    log_info(concat(who, ": ", ops->name(), ": ",
+                    is_repeatable
+                        ? "the same bits each run, but not those of other strategies"
+                        : "order-free, the same bits as other strategies are not promised"));
   }
   return ops;
 }

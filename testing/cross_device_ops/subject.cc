@@ -46,8 +46,8 @@ RankFactory make_spread(const std::string& name, int world, Duration timeout) {
 RankFactory make_threads(const std::string& name, int world, Duration timeout) {
   // Other names send messages between threads: that is SPREAD.
   if (name != "canonical") {
-    fail(ErrorCode::kUnimplemented, "in_process_communicators: ", name,
-         " does not work on shared memory; expected canonical");
+    fail(ErrorCode::kUnimplemented, "threads that read each other's memory: '", name,
+         "' sends messages instead; its cases between threads are those of shape spread");
   }
   auto made = std::make_shared<Communicators>(
       in_process_communicators(world, {.algorithm = name, .timeout = timeout}));

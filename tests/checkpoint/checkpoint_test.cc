@@ -136,6 +136,15 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
   });
 }
 
+TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
+  const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
+  expect_error(ErrorCode::kInvalidArgument,
+               {"variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'"},
+               [&] { load_weights(path, variables, {.ignore_unknown = true}); });
+}
+
 TEST(Checkpoint, KnowsComponentsOfVariables) {
   const std::string path = empty_folder() + "/c.safetensors";
   auto storage = std::make_shared<TwoComponents>("sum");

@@ -1,6 +1,7 @@
 // Strategy::reduce, gather and values made per replica (MIR-01, RED, VAL scenarios).
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
+#include "tutti/core/logging.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -209,8 +210,18 @@ TEST(StrategyOptions, TheDeterministicOptionHasThreeStates) {
   };
   EXPECT_TUTTI_ERROR(make(true, ring), ErrorCode::kInvalidArgument, "deterministic");
   EXPECT_NO_THROW(make(true, make_cross_device_ops("reduction_to_one_device")));
-  EXPECT_NO_THROW(make(std::nullopt, ring));
-  EXPECT_NO_THROW(make(false, ring));
+  const auto lines_of = [&](std::optional<bool> deterministic) {
+    std::string lines;
+    const LogSink before =
+        set_log_sink([&](LogLevel, std::string_view line) { lines += concat(line, '\n'); });
+    make(deterministic, ring);
+    set_log_sink(before);
+    return lines;
+  };
+  const auto says_so = ::testing::HasSubstr(
+      "mirrored: ring: the same bits each run, but not those of other strategies\n");
+  EXPECT_THAT(lines_of(std::nullopt), says_so);
+  EXPECT_THAT(lines_of(false), ::testing::Not(says_so));
 }
 
 TEST(StrategyOptions, WeightsArePositiveAndOnePerReplica) {
