@@ -66,7 +66,7 @@ void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<c
   std::int64_t first = 0;
   for (std::size_t index : pack.tensors) {
     const std::int64_t count = like[index].num_elements();
-    results[index] = flat.rows(first, count).reshaped(like[index].shape());
+    results[index] = flat.detached_rows(first, count).detached_reshape(like[index].shape());
     first += count;
   }
 }

@@ -255,7 +255,7 @@ class UnbatchIterator : public ElementIterator {
     if (!find_row()) return std::nullopt;
     std::vector<Tensor> row;
     for (const Tensor& tensor : batch_->tensors()) {
-      row.push_back(tensor.rows(row_, 1).reshaped(tensor.shape().without_axis(0)));
+      row.push_back(tensor.detached_rows(row_, 1).detached_reshape(tensor.shape().without_axis(0)));
     }
     ++row_;
     return Element(std::move(row), batch_->names());

@@ -159,7 +159,8 @@ Dataset Dataset::from_tensor_slices(std::vector<Tensor> tensors) {
         std::vector<Tensor> tensors;
         tensors.reserve(whole.size());
         for (const Tensor& tensor : whole.tensors()) {
-          tensors.push_back(tensor.rows(row, 1).reshaped(tensor.shape().without_axis(0)));
+          tensors.push_back(
+              tensor.detached_rows(row, 1).detached_reshape(tensor.shape().without_axis(0)));
         }
         return whole.with_tensors(std::move(tensors));
       }));

@@ -118,7 +118,7 @@ Element Element::slice_rows(std::int64_t first, std::int64_t count) const {
   }
   std::vector<Tensor> tensors;
   tensors.reserve(tensors_.size());
-  for (const Tensor& tensor : tensors_) tensors.push_back(tensor.rows(first, count));
+  for (const Tensor& tensor : tensors_) tensors.push_back(tensor.detached_rows(first, count));
   Element slice = with_tensors(std::move(tensors));
   slice.global_rows_ = global_rows_ >= 0 ? global_rows_ : available;
   slice.first_row_ = first_row_ + first;

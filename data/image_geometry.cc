@@ -16,7 +16,7 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
          ": expected one picture of shape [height, width, channels], got shape ", image.shape(),
-         image.rank() == 4 ? "; try it before batch()" : "; try reshaped()");
+         image.rank() == 4 ? "; try it before batch()" : "; try reshape()");
   }
   if (image.dtype() != DType::kUInt8 && image.dtype() != DType::kFloat32) {
     fail(ErrorCode::kInvalidArgument, who, ": expected a picture of uint8 or float32, got ",

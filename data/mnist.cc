@@ -175,7 +175,7 @@ ImageData read_mnist(const std::string& directory, Split split) {
   const Tensor labels = read_idx(labels_path);
   require_images_and_labels(images, labels, images_path, labels_path);
   const Shape& shape = images.shape();
-  return {images.reshaped({shape[0], shape[1], shape[2], 1}), labels};
+  return {images.detached_reshape({shape[0], shape[1], shape[2], 1}), labels};
 }
 
 Dataset load_mnist(const std::string& directory, Split split) {

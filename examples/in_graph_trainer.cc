@@ -67,7 +67,8 @@ int train(const std::string& target, const TrainerOptions& options) {
     for (int r = 0; r < replicas; ++r) {
       const std::int64_t begin = std::min(r * rows, global);
       const std::int64_t count = std::min(rows, global - begin);
-      const Tensor images = batch[0].rows(begin, count), labels = batch[1].rows(begin, count);
+      const Tensor images = batch[0].detached_rows(begin, count),
+                   labels = batch[1].detached_rows(begin, count);
       const DeviceScope worker(on("worker", r));
       const TaskValue result =
           session.run("train", variables[0], variables[1], images, labels, global);

@@ -100,9 +100,10 @@ void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, cons
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
     Tensor& converted = by_type[on_device.values[n].dtype()];
     if (!converted.defined()) converted = cast(factors, on_device.values[n].dtype());
-    const Tensor own = factors.rank() == 0
-                           ? converted
-                           : converted.rows(static_cast<std::int64_t>(n), 1).reshaped({});
+    const Tensor own =
+        factors.rank() == 0
+            ? converted
+            : converted.detached_rows(static_cast<std::int64_t>(n), 1).detached_reshape({});
     Gradient& gradient = gradients[on_device.indices[n]];
     gradient = scaled(gradient, own);
   }

@@ -64,7 +64,7 @@ std::optional<Tensor> sliced_rows(const OpCall& call) {
   const Shape& to = call.outputs[0].shape;
   if (from.rank() == 0) return call.inputs[0].alias();
   if (!std::equal(from.begin() + 1, from.end(), to.begin() + 1)) return std::nullopt;
-  return call.inputs[0].rows(call.attributes_as<SliceAttributes>().begin[0], to.dim(0));
+  return call.inputs[0].detached_rows(call.attributes_as<SliceAttributes>().begin[0], to.dim(0));
 }
 
 /// Operations that move nothing: the result shares the input's storage under a new id.
@@ -72,7 +72,7 @@ std::optional<Tensor> view(const OpCall& call) {
   switch (call.op) {
     case OpId::kReshape:
     case OpId::kStopGradient:
-      return call.inputs[0].reshaped(call.outputs[0].shape);
+      return call.inputs[0].detached_reshape(call.outputs[0].shape);
     case OpId::kSlice:
       return sliced_rows(call);
     default:

@@ -153,12 +153,13 @@ Tensor Tensor::copy() const {
   return copy.freeze();
 }
 
-Tensor Tensor::alias() const { return reshaped(shape()); }
+Tensor Tensor::alias() const { return detached_reshape(shape()); }
 
-Tensor Tensor::reshaped(const Shape& shape) const {
+Tensor Tensor::detached_reshape(const Shape& shape) const {
   if (shape.num_elements() != num_elements()) {
-    fail(ErrorCode::kInvalidArgument, "Tensor::reshaped: ", this->shape(), " has ", num_elements(),
-         " elements; expected a shape of as many, got ", shape, " with ", shape.num_elements());
+    fail(ErrorCode::kInvalidArgument, "Tensor::detached_reshape: ", this->shape(), " has ",
+         num_elements(), " elements; expected a shape of as many, got ", shape, " with ",
+         shape.num_elements());
   }
   auto impl = std::make_shared<Impl>(*impl_);
   impl->shape = shape;
@@ -166,10 +167,10 @@ Tensor Tensor::reshaped(const Shape& shape) const {
   return Tensor(std::move(impl));
 }
 
-Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
+Tensor Tensor::detached_rows(std::int64_t first, std::int64_t count) const {
   const std::int64_t num_rows = rank() == 0 ? 0 : shape().dim(0);
   if (rank() == 0 || first < 0 || count < 0 || first > num_rows - count) {
-    fail(ErrorCode::kInvalidArgument, "Tensor::rows: expected rows within 0 .. ", num_rows,
+    fail(ErrorCode::kInvalidArgument, "Tensor::detached_rows: expected rows within 0 .. ", num_rows,
          " of shape ", shape(), ", got first ", first, " and count ", count);
   }
   auto impl = std::make_shared<Impl>(*impl_);

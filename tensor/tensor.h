@@ -147,12 +147,12 @@ class Tensor {
   /// Shape, type and at most the first 32 elements, for people.
   std::string to_string() const;
 
-  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes (see slice()
-  /// for that).
-  Tensor rows(std::int64_t first, std::int64_t count) const;
-  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes
-  /// (see reshape()).
-  Tensor reshaped(const Shape& shape) const;
+  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes: x[] and
+  /// slice() are.
+  Tensor detached_rows(std::int64_t first, std::int64_t count) const;
+  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes:
+  /// reshape() is.
+  Tensor detached_reshape(const Shape& shape) const;
   /// The same value under a new identity: what a tape sees as another tensor.
   Tensor alias() const;
 

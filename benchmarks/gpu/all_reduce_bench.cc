@@ -18,7 +18,7 @@ PerReplica<Tensor> buffers_of(const std::vector<Device>& devices, std::int64_t e
 
 /// One element of each result: waits for all.
 void finish(const PerReplica<Tensor>& sums) {
-  for (std::size_t r = 0; r < sums.size(); ++r) sums[r].rows(0, 1).item();
+  for (std::size_t r = 0; r < sums.size(); ++r) sums[r].detached_rows(0, 1).item();
 }
 
 std::int64_t count_wrong(const PerReplica<Tensor>& sums) {

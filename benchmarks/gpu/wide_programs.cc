@@ -75,8 +75,9 @@ void add_elementwise(Programs& programs) {
   programs.add(
       "wide quotient and power", {{301, 67}, {301, 67}},
       [](const Tensors& t) { return t[0] / t[1] + pow(t[0], t[1]); }, 0.25, 2.0);
-  programs.add("wide misaligned rows", {{33, 101}},
-               [](const Tensors& t) { return exp(t[0].rows(1, 31)) + relu(t[0].rows(2, 31)); });
+  programs.add("wide misaligned rows", {{33, 101}}, [](const Tensors& t) {
+    return exp(t[0].detached_rows(1, 31)) + relu(t[0].detached_rows(2, 31));
+  });
   programs.add("wide choice", {{301, 67}, {301, 67}}, [](const Tensors& t) {
     return where(greater(t[0], t[1]), t[0] * 2.0f, clip(t[1], -1.0, 0.5));
   });
@@ -251,7 +252,8 @@ std::vector<Program> plain_programs(DType dtype) {
       "moves", {{5, 7, 3}},
       [](const Tensors& t) {
         const Tensor x = reverse(transpose(pad(t[0], {1, 0, 2}, {0, 1, 0}, 1.0)), {0, 2});
-        return concat({x, broadcast_to(slice(x, {0, 1, 2}, {5, 1, 4}), {5, 3, 4}).rows(0, 5)}, 1);
+        return concat(
+            {x, broadcast_to(slice(x, {0, 1, 2}, {5, 1, 4}), {5, 3, 4}).detached_rows(0, 5)}, 1);
       },
       0.0, 5.0);
   programs.add("reshape", {{6, 4}}, [](const Tensors& t) { return reshape(t[0], {3, 8}); });

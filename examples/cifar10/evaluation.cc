@@ -112,7 +112,8 @@ std::int64_t Evaluator::restore(const std::string& checkpoint) {
 Precision Evaluator::evaluate(const ImageData& images, std::int64_t num_examples,
                               std::int64_t batch_size) {
   const std::int64_t total = std::min(num_examples, images.labels.num_elements());
-  const ImageData first{images.images.rows(0, total), images.labels.rows(0, total)};
+  const ImageData first{images.images.detached_rows(0, total),
+                        images.labels.detached_rows(0, total)};
   const auto count_correct = [&](const Batch& batch) {
     Tower tower("eval");
     const Tensor logits = network_->inference(tower, batch.features(), use_fp16_);

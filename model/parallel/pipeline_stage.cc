@@ -118,8 +118,8 @@ MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels
   MicroBatches batch{{}, {}, rows};
   for (std::int64_t k = 0, first = 0; k < parts; ++k) {
     const std::int64_t count = rows / parts + (k < rows % parts);
-    batch.features.push_back(features.rows(first, count));
-    batch.labels.push_back(labels.rows(first, count));
+    batch.features.push_back(features.detached_rows(first, count));
+    batch.labels.push_back(labels.detached_rows(first, count));
     first += count;
   }
   return batch;

@@ -139,9 +139,9 @@ std::vector<Gradient> BucketReducer::results(int replica) const {
                                                             : given_.sparse_sums[i]);
         break;
       case GradientKind::kDense:
-        gradients.push_back(sum ? Gradient(sum->rows(static_cast<std::int64_t>(item.first),
-                                                     static_cast<std::int64_t>(item.count))
-                                               .reshaped(given_.variables[i].shape()))
+        gradients.push_back(sum ? Gradient(sum->detached_rows(static_cast<std::int64_t>(item.first),
+                                                              static_cast<std::int64_t>(item.count))
+                                               .detached_reshape(given_.variables[i].shape()))
                                 : given_.of(r, i));
         break;
     }

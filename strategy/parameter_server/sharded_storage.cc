@@ -27,7 +27,7 @@ std::vector<std::unique_ptr<Component>> one_component(
 std::variant<ValueGenerator, Tensor> values_of(const RemoteShard& shard, bool is_alone,
                                                const std::variant<ValueGenerator, Tensor>& whole) {
   if (is_alone || std::holds_alternative<ValueGenerator>(whole)) return whole;
-  return std::get<Tensor>(whole).rows(shard.spec.first_row, shard.spec.num_rows);
+  return std::get<Tensor>(whole).detached_rows(shard.spec.first_row, shard.spec.num_rows);
 }
 
 Tensor on_host(const Tensor& tensor) { return tensor.to(Device{}); }
@@ -150,7 +150,7 @@ ShardedComponent::ShardedComponent(std::shared_ptr<ParameterServers> servers,
 
 Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
   const ShardSpec& spec = shard(index).spec;
-  return num_shards() == 1 ? whole : whole.rows(spec.first_row, spec.num_rows);
+  return num_shards() == 1 ? whole : whole.detached_rows(spec.first_row, spec.num_rows);
 }
 
 Tensor ShardedComponent::read_rows(const Tensor& rows) const {

@@ -108,7 +108,7 @@ class JoinedStorage final : public VariableStorage {
   }
 
   Tensor rows_of(const Tensor& value, std::size_t part) const {
-    return value.rows(first_row(part), parts_[part].shape().dim(0));
+    return value.detached_rows(first_row(part), parts_[part].shape().dim(0));
   }
 
   /// Throws kInvalidArgument naming a row that this variable has not.

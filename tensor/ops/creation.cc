@@ -66,7 +66,8 @@ Tensor eye(std::int64_t rows, std::int64_t columns, DType dtype, Device device) 
   require_count("eye", rows);
   if (columns < 0) columns = rows;
   const auto on_diagonal = [=](auto i) { return i / columns == i % columns ? 1.0 : 0.0; };
-  return counted<double>(rows * columns, dtype, device, on_diagonal).reshaped({rows, columns});
+  return counted<double>(rows * columns, dtype, device, on_diagonal)
+      .detached_reshape({rows, columns});
 }
 
 Tensor zeros_like(const Operand& x) {

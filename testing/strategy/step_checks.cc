@@ -140,7 +140,7 @@ Trained train_on_one_device(Device device, std::int64_t n) {
       for (std::int64_t r = 0; r < n; ++r) {
         const std::int64_t first = (step * n + r) * kRowsPerReplica;
         const auto rows = [&](const Tensor& all) {
-          return all.rows(first, kRowsPerReplica).to(device);
+          return all.detached_rows(first, kRowsPerReplica).to(device);
         };
         GradientTape tape;
         own.push_back(problem.loss(rows(problem.x), rows(problem.y), n * kRowsPerReplica));

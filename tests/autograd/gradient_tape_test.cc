@@ -22,6 +22,15 @@ Variable variable(double value, const char* name = "v") {
 
 double number(const Gradient& gradient) { return gradient.dense().item_double(); }
 
+template <class T>
+concept HasRows = requires(const T& x) {
+  x.rows(0, 1);
+};
+template <class T>
+concept HasReshaped = requires(const T& x) {
+  x.reshaped(Shape{1});
+};
+
 /// Counts the operations that run.
 class Counter final : public OpObserver {
  public:
@@ -113,6 +122,19 @@ TEST(GradientTape, SourcesWithoutPathHaveNoGradient) {
   EXPECT_TRUE(gradients[2].is_none());
   EXPECT_TRUE(tape.gradient(y, unseen).is_none());
   EXPECT_TRUE(tape.gradient(unseen, used).is_none());
+}
+
+TEST(GradientTape, NamesSayWhichViewsOfATensorHaveNoGradient) {
+  static_assert(!tape_test::HasRows<Tensor> && !tape_test::HasReshaped<Tensor>);
+  const Variable v(Tensor::ones({2, 3}), {.name = "v"});
+  const auto has_gradient = [&](auto view) {
+    GradientTape tape;
+    return !tape.gradient(view(v.value()), v).is_none();
+  };
+  EXPECT_FALSE(has_gradient([](const Tensor& x) { return x.detached_rows(0, 1); }));
+  EXPECT_FALSE(has_gradient([](const Tensor& x) { return x.detached_reshape({6}); }));
+  EXPECT_TRUE(has_gradient([](const Tensor& x) { return x[0]; }));
+  EXPECT_TRUE(has_gradient([](const Tensor& x) { return x.reshape({6}); }));
 }
 
 TEST(GradientTape, WatchesOnlyTrainableVariablesByItself) {

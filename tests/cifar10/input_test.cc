@@ -54,7 +54,7 @@ std::vector<Tensor> distorted(const ImageData& data, std::int64_t count, std::ui
   for (const Element& batch :
        distorted_inputs(data, {.batch_size = 8, .seed = seed, .num_threads = threads})) {
     for (std::int64_t i = 0; i < 8; ++i) {
-      images.push_back(batch[0].rows(i, 1).reshaped({24, 24, 3}));
+      images.push_back(batch[0].detached_rows(i, 1).detached_reshape({24, 24, 3}));
       if (static_cast<std::int64_t>(images.size()) == count) return images;
     }
   }
@@ -225,7 +225,7 @@ TEST(Cifar10Input, EvaluationTakesTheMiddleOfEachPictureOnce) {
       for (const double value : middle) mean += value / 1728.0;
       for (const double value : middle) variance += (value - mean) * (value - mean) / 1728.0;
       for (double& value : middle) value = (value - mean) / std::sqrt(variance);
-      testing::expect_tensor(batch[0].rows(i, 1), {1, 24, 24, 3}, middle, 1e-5);
+      testing::expect_tensor(batch[0].detached_rows(i, 1), {1, 24, 24, 3}, middle, 1e-5);
     }
   }
   EXPECT_EQ(row, 10);

@@ -235,7 +235,7 @@ TEST(ImageOps, MistakesAreNamed) {
       [] {
         image::flip_left_right(Tensor::zeros({2, 3, 4, 1}));
       });
-  expect_error(kInvalid, {"image::adjust_contrast", "got shape [28, 28]", "reshaped()"}, [] {
+  expect_error(kInvalid, {"image::adjust_contrast", "got shape [28, 28]", "reshape()"}, [] {
     image::adjust_contrast(Tensor::zeros({28, 28}), 2.0);
   });
   expect_error(kInvalid, {"image::per_image_standardization", "uint8 or float32", "int64"}, [] {

@@ -102,13 +102,13 @@ TEST(FashionMnist, HasTheKnownSizesLabelsAndPixels) {
   const ImageData train = read_mnist("", Split::kTrain);
   EXPECT_EQ(train.images.shape(), (Shape{60000, 28, 28, 1}));
   EXPECT_EQ(train.labels.shape(), (Shape{60000}));
-  EXPECT_THAT(numbers_of(train.labels.rows(0, 8)), ElementsAre(9, 0, 0, 3, 0, 2, 7, 2));
+  EXPECT_THAT(numbers_of(train.labels.detached_rows(0, 8)), ElementsAre(9, 0, 0, 3, 0, 2, 7, 2));
   EXPECT_EQ(sum(train.images), 3431114169u);
   const auto pixels = train.images.host_span<std::uint8_t>().subspan(400, 8);
   EXPECT_THAT(pixels, ElementsAre(0, 0, 0, 0, 237, 226, 217, 223));
   const ImageData test = read_mnist("", Split::kTest);
   EXPECT_EQ(test.images.shape(), (Shape{10000, 28, 28, 1}));
-  EXPECT_THAT(numbers_of(test.labels.rows(0, 8)), ElementsAre(9, 2, 1, 1, 6, 1, 4, 6));
+  EXPECT_THAT(numbers_of(test.labels.detached_rows(0, 8)), ElementsAre(9, 2, 1, 1, 6, 1, 4, 6));
   EXPECT_EQ(sum(test.images), 573469082u);
 }
 

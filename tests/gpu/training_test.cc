@@ -24,7 +24,7 @@ Tensor labels_of(const Tensor& features) {
   std::vector<std::int64_t> labels;
   for (std::int64_t row = 0; row < features.shape()[0]; ++row) {
     double sum = 0.0;
-    for (const double value : features.rows(row, 1).to_doubles()) sum += value;
+    for (const double value : features.detached_rows(row, 1).to_doubles()) sum += value;
     labels.push_back(sum < -2.0 ? 0 : sum > 2.0 ? 2 : 1);
   }
   return Tensor::from<std::int64_t>(Shape{features.shape()[0]}, labels);

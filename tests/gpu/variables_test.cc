@@ -117,8 +117,9 @@ TEST(GpuVariables, ScatterOperationsAgreeWithTheCpu) {
   // What a kernel alone sees is left out.
   const Tensor rows = Tensor::from<std::int64_t>({3}, {-1, 5, 0}, kGpu);
   w.scatter_update({slices.values, rows, Shape{5, 2}});
-  expect_tensor(w.value().rows(0, 1), {1, 2}, slices.values.rows(2, 1).to_doubles());
-  testing::expect_same_bits(w.value().rows(1, 4).to(Device{}), start.rows(1, 4));
+  expect_tensor(w.value().detached_rows(0, 1), {1, 2},
+                slices.values.detached_rows(2, 1).to_doubles());
+  testing::expect_same_bits(w.value().detached_rows(1, 4).to(Device{}), start.detached_rows(1, 4));
 }
 
 TEST(GpuVariables, HashIsThatOfTheSameValuesOnTheCpu) {

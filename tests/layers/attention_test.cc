@@ -91,12 +91,14 @@ TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
       if (with_mask) inputs.push_back(mask);
       std::vector<double> expected;
       for (std::int64_t row = 0; row < 2; ++row) {
-        const std::vector<double> visible = mask.rows(row, 1).to_doubles();
-        const std::vector<double> one = plain(
-            inputs[0].rows(row, 1).to_doubles(), inputs[1].rows(row, 1).to_doubles(),
-            inputs[2].rows(row, 1).to_doubles(), kFeatures, [&](std::size_t i, std::size_t j) {
-              return (!causal || j <= i) && (!with_mask || visible[i * kValue + j] != 0.0);
-            });
+        const std::vector<double> visible = mask.detached_rows(row, 1).to_doubles();
+        const std::vector<double> one =
+            plain(inputs[0].detached_rows(row, 1).to_doubles(),
+                  inputs[1].detached_rows(row, 1).to_doubles(),
+                  inputs[2].detached_rows(row, 1).to_doubles(), kFeatures,
+                  [&](std::size_t i, std::size_t j) {
+                    return (!causal || j <= i) && (!with_mask || visible[i * kValue + j] != 0.0);
+                  });
         expected.insert(expected.end(), one.begin(), one.end());
       }
       expect_values(layer(inputs), expected, 1e-9);

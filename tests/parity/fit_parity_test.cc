@@ -119,10 +119,11 @@ TEST(FitParity, EarlyStoppingOfRandomValues) {
   const Tensor options = fit_record().at("stopping/options");
   const std::int64_t count = options.shape()[0];
   for (std::int64_t number = 0; number < count; ++number) {
-    const std::vector<double> option = options.rows(number, 1).to_doubles();
+    const std::vector<double> option = options.detached_rows(number, 1).to_doubles();
     const std::vector<double> values =
-        fit_record().at("stopping/values").rows(number, 1).to_doubles();
-    const std::vector<double> ends = fit_record().at("stopping/ends").rows(number, 1).to_doubles();
+        fit_record().at("stopping/values").detached_rows(number, 1).to_doubles();
+    const std::vector<double> ends =
+        fit_record().at("stopping/ends").detached_rows(number, 1).to_doubles();
     Sequential model(Input{{1}}, Dense(1));
     model.compile({.loss = "mse", .metrics = {"auc"}});
     const std::string monitor = option[0] == 1.0 ? "val_auc" : "val_loss";

@@ -105,7 +105,7 @@ class MetricParity : public ::testing::TestWithParam<std::string> {
     const std::int64_t rows = record.at(prefix + "weights").shape()[0] / kBatches;
     for (std::int64_t batch = 0; batch < kBatches; ++batch) {
       const auto part = [&](const char* what) {
-        return record.at(prefix + what).rows(batch * rows, rows);
+        return record.at(prefix + what).detached_rows(batch * rows, rows);
       };
       metric->update_state(part("labels"), part("predictions"), weights ? part(weights) : Tensor());
       EXPECT_NEAR(metric->result().item_double(), expected[static_cast<std::size_t>(batch)],

@@ -94,8 +94,8 @@ const Record& network_record() {
 
 /// The rows of the batch of this step.
 Tensor batch_of(const Tensor& all, std::size_t step) {
-  return step % 2 == 0 ? all.rows(0, kFirstRows)
-                       : all.rows(kFirstRows, all.shape()[0] - kFirstRows);
+  return step % 2 == 0 ? all.detached_rows(0, kFirstRows)
+                       : all.detached_rows(kFirstRows, all.shape()[0] - kFirstRows);
 }
 
 class NetworkParity : public ::testing::TestWithParam<std::string> {};

@@ -115,7 +115,7 @@ const Record& optimizer_record() {
 /// Row `step` of a tensor of all steps.
 Tensor of_step(const Tensor& all, std::int64_t step) {
   const Shape& shape = all.shape();
-  return all.rows(step, 1).reshaped(
+  return all.detached_rows(step, 1).detached_reshape(
       Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end())));
 }
 

@@ -323,7 +323,8 @@ TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
       return left-- > 0 ? std::optional(Element({ten})) : std::nullopt;
     };
   };
-  const Dataset steps = Dataset::from_tensor_slices({ten.reshaped({1, 4})});  // [steps, rows]
+  const Dataset steps =
+      Dataset::from_tensor_slices({ten.detached_reshape({1, 4})});  // [steps, rows]
   for (const Dataset& dataset :
        {rows.batch(4), rows.padded_batch(4), rows.batch(2).unbatch().batch(4),
         rows.batch(4).batch(1).unbatch(), rows.batch(4).shuffle(2, 1).repeat(1),

@@ -153,7 +153,7 @@ TEST(MultiWorker, S4_03_AssignmentsInReplicasAggregateOverAllWorkers) {
           mean.assign(num(replica_number() * 3.0));
           first.assign_add(num(replica_number() + 7.0));
           const auto row = static_cast<std::int64_t>(replica_number());
-          rows.scatter_add({vec({replica_number() + 1.0f}).reshaped({1, 1}),
+          rows.scatter_add({vec({replica_number() + 1.0f}).detached_reshape({1, 1}),
                             Tensor::from<std::int64_t>({1}, {row}), Shape{3, 1}});
         });
         EXPECT_EQ(components(mean),

@@ -60,7 +60,7 @@ TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
     for (int epoch = 0; epoch < 200; ++epoch) {
       strategy.run([&] {
         ReplicaContext& context = ReplicaContext::current();
-        const Tensor mine = x.rows(context.replica_id() * rows, rows).to(context.device());
+        const Tensor mine = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
         GradientTape tape;
         const Tensor target = reduce_sum(mine, {{1}, true});
         const Tensor loss =

@@ -199,8 +199,8 @@ TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
   const auto scope = strategy_->scope();
   const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
   const Variable whole = mean_variable(values, "whole");
-  const Variable parts = ShardedVariable(
-      {mean_variable(values.rows(0, 2), "part_0"), mean_variable(values.rows(2, 2), "part_1")});
+  const Variable parts = ShardedVariable({mean_variable(values.detached_rows(0, 2), "part_0"),
+                                          mean_variable(values.detached_rows(2, 2), "part_1")});
   const Tensor ids = Tensor::from<std::int64_t>({3}, {3, 1, 3});
   const SparseIds sparse{ids, Tensor::from<std::int64_t>({3}, {0, 0, 1}), 2};
   strategy_->run([&] {
@@ -214,8 +214,9 @@ TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
         const Gradient gradient = tape.gradient(reduce_sum(rows * 2.0f), table);
         EXPECT_EQ(numbers(gradient.to_dense()), (std::vector<double>{0, 2, 0, 4}));
       }
-      EXPECT_EQ(numbers(safe_embedding_lookup_sparse(table, sparse) + own_data().rows(0, 1)),
-                (std::vector<double>{21, 31}));
+      EXPECT_EQ(
+          numbers(safe_embedding_lookup_sparse(table, sparse) + own_data().detached_rows(0, 1)),
+          (std::vector<double>{21, 31}));
     }
   });
 }

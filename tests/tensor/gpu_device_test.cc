@@ -41,8 +41,8 @@ TEST(GpuTensor, TravelsToTheDeviceAndBack) {
   expect_tensor(there.to(Device{}), {2, 2}, {1, 2, 3, 4});
   expect_tensor(there.to(kOtherFakeGpu), {2, 2}, {1, 2, 3, 4});
   EXPECT_EQ(there.to(kFakeGpu).id(), there.id());
-  EXPECT_EQ(there.rows(1, 1).to_doubles(), (std::vector<double>{3, 4}));
-  EXPECT_EQ(there.rows(1, 1).reshaped({2}).rows(1, 1).item(), 4.0f);
+  EXPECT_EQ(there.detached_rows(1, 1).to_doubles(), (std::vector<double>{3, 4}));
+  EXPECT_EQ(there.detached_rows(1, 1).detached_reshape({2}).detached_rows(1, 1).item(), 4.0f);
   EXPECT_THAT(there.to_string(), HasSubstr("device=gpu:0, [[1, 2], [3, 4]]"));
 }
 
@@ -157,7 +157,7 @@ TEST(GpuDevice, BatchesAreCopiedBesideTheWorkThatIsQueued) {
   EXPECT_THAT(gpus.take_notes(),
               ElementsAre("gpu0 wait copy stream", "gpu0 copy_to_device 160000 copy stream",
                           "gpu0 record copy stream", "gpu0 wait"));
-  expect_tensor(third.rows(39'999, 1), {1}, {1});
+  expect_tensor(third.detached_rows(39'999, 1), {1}, {1});
 }
 
 TEST(GpuDevice, CopiesWithoutPinnedMemory) {
@@ -226,7 +226,7 @@ TEST(GpuDevice, MemoryOfBatchesThatAreGoneIsUsedWhenItIsShort) {
   EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);  // kept for the next batch
   const Tensor large = Tensor::zeros({80'000}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 327'680u);
-  expect_tensor(large.rows(0, 2), {2}, {0, 0});
+  expect_tensor(large.detached_rows(0, 2), {2}, {0, 0});
 }
 
 TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
@@ -321,7 +321,7 @@ TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
     EXPECT_NE(outside.address(), place_within);
     EXPECT_GT(memory.statistics().cached, 0u);
   }
-  expect_tensor(result.rows(0, 1), {1}, {3});  // outlives the graph
+  expect_tensor(result.detached_rows(0, 1), {1}, {3});  // outlives the graph
   result = Tensor();
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 0u);
 }

@@ -92,8 +92,8 @@ TEST(HalfTensor, HoldsAndShowsItsNumbers) {
     const Tensor x = Tensor::full({2}, 1.5, dtype);
     EXPECT_EQ(x.num_bytes(), 4u);
     EXPECT_EQ(x.to_doubles(), (std::vector<double>{1.5, 1.5}));
-    EXPECT_EQ(x.rows(0, 1).item(), 1.5f);
-    EXPECT_EQ(x.rows(1, 1).item_int(), 1);
+    EXPECT_EQ(x.detached_rows(0, 1).item(), 1.5f);
+    EXPECT_EQ(x.detached_rows(1, 1).item_int(), 1);
     EXPECT_NE(x.to_string().find("[1.5, 1.5]"), std::string::npos) << x;
     EXPECT_NE(x.to_string().find(to_string(dtype)), std::string::npos) << x;
   }

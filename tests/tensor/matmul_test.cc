@@ -86,8 +86,8 @@ TEST(MatMul, MultipliesBatches) {
       for (std::int64_t i = 0; i < batch; ++i) {
         const auto part = [&](const Tensor& x) {
           return x.rank() == 2 ? x.to_doubles()
-                               : x.reshaped({batch, x.shape().dim(-2), x.shape().dim(-1)})
-                                     .rows(i, 1)
+                               : x.detached_reshape({batch, x.shape().dim(-2), x.shape().dim(-1)})
+                                     .detached_rows(i, 1)
                                      .to_doubles();
         };
         const auto c = product(part(a), part(b), 4, 5, 6, false, false);

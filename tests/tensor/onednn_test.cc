@@ -119,8 +119,8 @@ TEST(OneDnn, AgreesWithTheReferenceKernels) {
 /// The same value at an address that is a multiple of 4 only.
 Tensor misaligned(const Tensor& x) {
   const std::int64_t size = x.num_elements();
-  const Tensor padded = concat({Tensor::zeros({1}), x.reshaped({size})}, 0);
-  return padded.rows(1, size).reshaped(x.shape());
+  const Tensor padded = concat({Tensor::zeros({1}), x.detached_reshape({size})}, 0);
+  return padded.detached_rows(1, size).detached_reshape(x.shape());
 }
 
 TEST(OneDnn, BitsDoNotDependOnAlignment) {

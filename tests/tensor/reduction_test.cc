@@ -135,7 +135,7 @@ TEST(Reduction, OrderOfAdditionsDependsOnTheLengthAlone) {
   const Tensor rows = reduce_sum(table, {{1}, false});
   const Tensor columns = reduce_sum(transpose(table), {{0}, false});
   expect_same_bits(rows, columns);
-  expect_same_bits(reshape(rows.rows(1, 1), Shape{}), sum);
+  expect_same_bits(reshape(rows.detached_rows(1, 1), Shape{}), sum);
 }
 
 TEST(Reduction, IntegersAddUpInTheirOwnType) {

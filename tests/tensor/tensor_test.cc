@@ -96,7 +96,7 @@ TEST(Tensor, UndefinedTensorsSaySo) {
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { tensor.shape(); }, [&] { tensor.dtype(); }, [&] { tensor.device(); },
            [&] { tensor.item(); }, [&] { tensor.host_span<float>(); }, [&] { tensor.bytes(); },
-           [&] { tensor.to({}); }, [&] { tensor.rows(0, 1); }, [&] { tensor.alias(); }}) {
+           [&] { tensor.to({}); }, [&] { tensor.detached_rows(0, 1); }, [&] { tensor.alias(); }}) {
     expect_error(ErrorCode::kFailedPrecondition, {"undefined"}, use);
   }
 }
@@ -122,18 +122,19 @@ TEST(Tensor, CopiesShareIdentityAndAliasesDoNot) {
 
 TEST(Tensor, RowsAndReshapedAreViews) {
   const Tensor tensor = Tensor::from<std::int32_t>({3, 2}, {1, 2, 3, 4, 5, 6});
-  const Tensor rows = tensor.rows(1, 2);
+  const Tensor rows = tensor.detached_rows(1, 2);
   expect_tensor(rows, {2, 2}, {3, 4, 5, 6});
   EXPECT_EQ(rows.bytes().data(), tensor.bytes().data() + 8);
-  expect_tensor(rows.rows(1, 1), {1, 2}, {5, 6});
-  expect_tensor(tensor.rows(3, 0), {0, 2}, {});
-  expect_tensor(rows.reshaped({4}), {4}, {3, 4, 5, 6});
-  expect_tensor(Tensor::zeros({0, 2}).rows(0, 0), {0, 2}, {});
+  expect_tensor(rows.detached_rows(1, 1), {1, 2}, {5, 6});
+  expect_tensor(tensor.detached_rows(3, 0), {0, 2}, {});
+  expect_tensor(rows.detached_reshape({4}), {4}, {3, 4, 5, 6});
+  expect_tensor(Tensor::zeros({0, 2}).detached_rows(0, 0), {0, 2}, {});
   expect_error(ErrorCode::kInvalidArgument, {"rows", "[3, 2]", "first 2 and count 2"},
-               [&] { tensor.rows(2, 2); });
-  expect_error(ErrorCode::kInvalidArgument, {"rows"}, [&] { tensor.rows(-1, 1); });
-  expect_error(ErrorCode::kInvalidArgument, {"rows"}, [] { Tensor(1.0f).rows(0, 1); });
-  expect_error(ErrorCode::kInvalidArgument, {"[3, 2]", "[4]"}, [&] { tensor.reshaped({4}); });
+               [&] { tensor.detached_rows(2, 2); });
+  expect_error(ErrorCode::kInvalidArgument, {"rows"}, [&] { tensor.detached_rows(-1, 1); });
+  expect_error(ErrorCode::kInvalidArgument, {"rows"}, [] { Tensor(1.0f).detached_rows(0, 1); });
+  expect_error(ErrorCode::kInvalidArgument, {"[3, 2]", "[4]"},
+               [&] { tensor.detached_reshape({4}); });
 }
 
 TEST(Tensor, PrintsForPeople) {
@@ -184,14 +185,14 @@ TEST(MutableTensor, AssignSharesWholeTensorsAndCopiesParts) {
   value.span<float>()[0] = 7.0f;
   expect_tensor(source, {4}, {1, 2, 3, 4});
 
-  for (const Tensor& part : {source.rows(0, 2), source.rows(2, 2)}) {
+  for (const Tensor& part : {source.detached_rows(0, 2), source.detached_rows(2, 2)}) {
     MutableTensor half({2}, DType::kFloat32, {});
     half.assign(part);
     EXPECT_NE(half.data(), part.bytes().data());
     expect_tensor(half.freeze(), {2}, part.to_doubles());
   }
   expect_error(ErrorCode::kInvalidArgument, {"assign", "[4]", "[2]"},
-               [&] { value.assign(source.rows(0, 2)); });
+               [&] { value.assign(source.detached_rows(0, 2)); });
   expect_error(ErrorCode::kInvalidArgument, {"float32", "int32"},
                [&] { value.assign(Tensor::zeros({4}, DType::kInt32)); });
 }

@@ -70,8 +70,8 @@ class Hybrid {
       head_->build_for({kFeatures});
     }
     for (int i = 0; i < kWorkers; ++i) {
-      x_.push_back(pictures().rows(i * kRows, kRows).to(on_cpu(i)));
-      y_.push_back(classes().rows(i * kRows, kRows).to(on_cpu(i)));
+      x_.push_back(pictures().detached_rows(i * kRows, kRows).to(on_cpu(i)));
+      y_.push_back(classes().detached_rows(i * kRows, kRows).to(on_cpu(i)));
     }
   }
 
@@ -123,9 +123,9 @@ class Hybrid {
     const std::size_t num_own = variables.size();
     for (const Variable& each : head_->variables()) variables.push_back(each);
     GradientTape tape;
-    const Tensor features = (*copies_[i])(x_[i].rows(first, count));
+    const Tensor features = (*copies_[i])(x_[i].detached_rows(first, count));
     const Values gradients =
-        dense_of(tape.gradient(loss_of(y_[i].rows(first, count), features), variables));
+        dense_of(tape.gradient(loss_of(y_[i].detached_rows(first, count), features), variables));
     const auto border = gradients.begin() + static_cast<std::ptrdiff_t>(num_own);
     add(by_worker[i], {gradients.begin(), border});
     add(of_round, {border, gradients.end()});
@@ -177,9 +177,9 @@ struct Whole {
     std::vector<Variable> variables = below->trainable_variables();
     for (const Variable& each : head->trainable_variables()) variables.push_back(each);
     GradientTape tape;
-    const Tensor predictions = softmax((*head)((*below)(pictures().rows(first, count))));
+    const Tensor predictions = softmax((*head)((*below)(pictures().detached_rows(first, count))));
     const Tensor loss = compute_average_loss(
-        cross_entropy(classes().rows(first, count), predictions), kWorkers * kRows);
+        cross_entropy(classes().detached_rows(first, count), predictions), kWorkers * kRows);
     return dense_of(tape.gradient(loss, variables));
   }
   std::unique_ptr<Sequential> below, head;

@@ -58,9 +58,9 @@ inline Training train_plainly(const Model& model, const Tensor& x, const Tensor&
     Tensor loss;
     for (int k = 0; k < micro_batches; ++k) {
       GradientTape tape;
-      const Tensor predictions = model(x.rows(k * part, part), {.training = true});
+      const Tensor predictions = model(x.detached_rows(k * part, part), {.training = true});
       const Tensor own =
-          compute_average_loss(cross_entropy(y.rows(k * part, part), predictions), rows);
+          compute_average_loss(cross_entropy(y.detached_rows(k * part, part), predictions), rows);
       const std::vector<Gradient> gradients = tape.gradient(own, variables);
       loss = k == 0 ? own : loss + own;
       for (std::size_t i = 0; i < gradients.size(); ++i) {

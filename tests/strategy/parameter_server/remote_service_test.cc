@@ -89,7 +89,7 @@ TEST(RemoteService, GivesTheAnswersOfTheStore) {
   const auto answers = client.call({AssignShard{spec.id(), AssignOp::kAdd, value},
                                     ReadShard{spec.id()}, ReadRows{spec.id(), rows_of({7})}});
   expect_same_bits(*answers[1].value, value);
-  expect_same_bits(*answers[2].value, value.rows(7, 1));
+  expect_same_bits(*answers[2].value, value.detached_rows(7, 1));
   EXPECT_EQ(answers[0].version, 2u);
   EXPECT_FALSE(client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
 }

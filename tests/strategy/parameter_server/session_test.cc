@@ -238,7 +238,7 @@ Trained train_mirrored(int replicas, const Options& options) {
       const std::int64_t first = ReplicaContext::current().replica_id() * rows;
       GradientTape tape;
       const Tensor loss = share_of_loss(variables[0].value(), variables[1].value(),
-                                        x.rows(first, rows), y.rows(first, rows));
+                                        x.detached_rows(first, rows), y.detached_rows(first, rows));
       optimizer.minimize(tape, loss);
       return loss;
     });
@@ -269,7 +269,8 @@ Trained train_in_graph(SessionCluster& cluster, int workers, int servers,
     std::vector<TaskValue> gradients, losses;
     for (int worker = 0; worker < workers; ++worker) {
       const std::int64_t rows = 12 / workers;
-      const Tensor own_x = x.rows(worker * rows, rows), own_y = y.rows(worker * rows, rows);
+      const Tensor own_x = x.detached_rows(worker * rows, rows),
+                   own_y = y.detached_rows(worker * rows, rows);
       const DeviceScope scope(concat("/job:worker/task:", worker));
       const TaskValue result = session.run("replica", variables[0], variables[1], own_x, own_y);
       gradients.push_back(result.element(0));

@@ -213,7 +213,7 @@ TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
   const auto answers = waiting->wait(soon());
   EXPECT_EQ(answers[1].num_steps, 1u);
   expect_same_bits(*answers[1].value, *other->wait(soon())[1].value);
-  expect_same_bits(*answers[2].value, answers[1].value->rows(3, 1));
+  expect_same_bits(*answers[2].value, answers[1].value->detached_rows(3, 1));
 }
 
 TEST(SyncSteps, ABatchThatComesAgainWaitsAgain) {

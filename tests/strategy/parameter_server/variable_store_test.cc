@@ -31,13 +31,13 @@ TEST(VariableStore, MakesShardsWhoseRowsAreThoseOfTheWhole) {
   VariableStore store("ps 0");
   Client client(store, 1);
   const Shape shape{10, 3};
-  const Tensor expected = normal(shape).rows(0, 10);
+  const Tensor expected = normal(shape).detached_rows(0, 10);
   std::int64_t first = 0;
   for (int shard = 0; shard < 3; ++shard) {
     const std::int64_t count = shard == 0 ? 4 : 3;
     const ShardSpec spec{"emb", DType::kFloat32, shape, shard, 3, first, count};
     client.call({CreateShard{spec, normal(shape)}});
-    expect_same_bits(client.read(spec.id()), expected.rows(first, count));
+    expect_same_bits(client.read(spec.id()), expected.detached_rows(first, count));
     first += count;
   }
   const ShardSpec bias = whole("bias", {});
@@ -76,7 +76,7 @@ TEST(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
   VariableStore store("ps 0");
   Client client(store, 1);
   const ShardSpec spec = whole("w", {6, 5});
-  Variable local(normal({6, 5}).rows(0, 6), {.name = "local"});
+  Variable local(normal({6, 5}).detached_rows(0, 6), {.name = "local"});
   client.call({CreateShard{spec, normal({6, 5})}});
   std::uint64_t number = 0;
   for (const AssignOp op : {AssignOp::kAdd, AssignOp::kSubtract, AssignOp::kAssign}) {
@@ -98,7 +98,7 @@ TEST(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
   expect_same_bits(*read[0].value, Tensor::from({2, 5}, [&] {
     std::vector<float> both;
     for (const std::int64_t row : {5, 1}) {
-      const auto part = local.value().rows(row, 1).host_span<float>();
+      const auto part = local.value().detached_rows(row, 1).host_span<float>();
       both.insert(both.end(), part.begin(), part.end());
     }
     return both;
@@ -112,7 +112,7 @@ void expect_updates_as_local(const std::string& optimizer_name, bool by_rows) {
   SCOPED_TRACE(concat(optimizer_name, by_rows ? " by rows" : " dense"));
   VariableStore store("ps 0");
   Client client(store, 1);
-  Variable local(normal({7, 3}).rows(0, 7), {.name = "local"});
+  Variable local(normal({7, 3}).detached_rows(0, 7), {.name = "local"});
   const auto optimizer = make_optimizer(optimizer_name, std::span(&local, 1));
   const UpdateRule& rule = optimizer->rule();
   const ShardSpec spec = whole("w", {7, 3});
