@@ -1,0 +1,5 @@
+// Programs in Horovod's style: processes with ranks, averaged gradients, collectives of tensors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/strategy/horovod.h"  // init, rank, size, allreduce, DistributedOptimizer, join
