@@ -1,8 +1,8 @@
 // What a program needs that trains: on the devices of one process, or with other workers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Further subjects have headers beside this one: cluster.h, communicator.h, gpu.h, horovod.h,
-// model_parallel.h, parameter_server.h, readers.h.
+// Further subjects have headers beside this one: cluster.h, communicator.h, estimator.h,
+// gpu.h, horovod.h, model_parallel.h, parameter_server.h, readers.h.
 #pragma once
 
 #include "tutti/autograd/embedding_lookup.h"        // rows of a table, alone or combined

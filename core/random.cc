@@ -15,6 +15,7 @@
 #include <numbers>
 
 #include "tutti/core/error.h"
+#include "tutti/core/numbers_from_zero.h"
 
 namespace tutti {
 namespace {
@@ -162,6 +163,7 @@ std::atomic<std::uint64_t> layer_counter{0};
 std::atomic<std::uint64_t> seed_changes{0};
 thread_local RandomContextScope* current_scope = nullptr;
 thread_local OneVariableNumber* shared_number = nullptr;
+thread_local internal::NumbersFromZero* own_numbers = nullptr;
 thread_local RandomContext outside_replicas;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
@@ -209,8 +211,11 @@ void set_random_seed(std::uint64_t seed) {
 std::uint64_t random_seed() { return global_seed.load(); }
 
 std::uint64_t next_variable_number() {
-  if (!shared_number) return variable_counter.fetch_add(1);
-  if (!shared_number->number_) shared_number->number_ = variable_counter.fetch_add(1);
+  const auto take = [] {
+    return own_numbers ? own_numbers->next_variable++ : variable_counter.fetch_add(1);
+  };
+  if (!shared_number) return take();
+  if (!shared_number->number_) shared_number->number_ = take();
   return *shared_number->number_;
 }
 
@@ -221,7 +226,16 @@ OneVariableNumber::OneVariableNumber() {
 
 OneVariableNumber::~OneVariableNumber() { shared_number = nullptr; }
 
-std::uint64_t next_layer_number() { return layer_counter.fetch_add(1); }
+std::uint64_t next_layer_number() {
+  return own_numbers ? own_numbers->next_layer++ : layer_counter.fetch_add(1);
+}
+
+internal::NumbersFromZero::NumbersFromZero() {
+  TUTTI_CHECK(!own_numbers, "NumbersFromZero: another one lives on this thread");
+  own_numbers = this;
+}
+
+internal::NumbersFromZero::~NumbersFromZero() { own_numbers = nullptr; }
 
 void internal::fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {

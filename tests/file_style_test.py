@@ -24,8 +24,8 @@ FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops"
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff",
               "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
               "SECURITY.md", "run", "test",
-              "tutti.h", "cluster.h", "communicator.h", "gpu.h", "horovod.h", "model_parallel.h",
-              "parameter_server.h", "readers.h"}
+              "tutti.h", "cluster.h", "communicator.h", "estimator.h", "gpu.h", "horovod.h",
+              "model_parallel.h", "parameter_server.h", "readers.h"}
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),

@@ -4,6 +4,7 @@
 """Usage: examples_test.py FOLDER_OF_PROGRAMS"""
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -72,6 +73,23 @@ class Examples(unittest.TestCase):
                                               "3", "--batch-size", "7")
                 self.check_metrics(metrics, 3)
                 self.assertEqual(metrics["num_replicas"], 1)
+
+    def test_S4_14_estimator_has_the_bits_of_fit_and_a_loop(self):
+        hashes = set()
+        for replicas in ("1", "2", "4"):
+            with tempfile.TemporaryDirectory() as folder:
+                result = run("estimator", "--devices", "cpu:0", "--replicas", replicas, "--examples", "12",
+                             "--checkpoint-dir", folder)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                hashes.add(re.search("weights +([0-9a-f]{32})", result.stdout).group(1))
+        self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps: the line is not found yet
+        with tempfile.TemporaryDirectory() as folder:
+            workers = run("../bin/tutti", "run", "-n", "2", "--", os.path.join(FOLDER, "estimator"), "--strategy",
+                          "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "12", "--checkpoint-dir", folder)
+            self.assertEqual(workers.returncode, 0, workers.stdout + workers.stderr)
+            found = re.findall("weights +([0-9a-f]{32})", workers.stdout)
+            self.assertEqual(len(found), 2)
+            self.assertEqual(len(hashes | set(found)), 3)  # those of two replicas
 
     def check_trace(self, trace):
         """Spans of a thread are nested or apart; returns the events that are no metadata."""

@@ -1,11 +1,15 @@
 // Behaviours that the project's source documents name: whole training under strategies (S0, S1, S2)
 // and how datasets reach steps (LIB-15, INP-14).
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "tutti/estimator.h"
 #include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
@@ -163,8 +167,14 @@ Sequential model_of_s2_01() {
   return Sequential(Input{{5}}, Dense(16, {.activation = "tanh"}), Dropout(0.2), Dense(1));
 }
 
-// tf's third front end, the Estimator, is not there.
-TEST(SeedScenarios, S2_01_FitAndALoopByHandAreOneEngineUnderEveryStrategy) {
+EstimatorSpec model_fn_of_s2_01(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
+  Sequential model(Input{{5}}, Dense(16, {.activation = "tanh"}), Dropout(0.2), Dense(1));
+  const Tensor y = model(features, {.training = mode == EstimatorMode::kTrain});
+  return {.loss = losses::mean_squared_error(labels, y),
+          .optimizer = AdamOptions{.learning_rate = 0.01}};
+}
+
+TEST(SeedScenarios, S2_01_FitEstimatorAndALoopByHandAreOneEngineUnderEveryStrategy) {
   const std::map<std::string, std::function<std::unique_ptr<Strategy>()>> strategies = {
       {"one device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
       {"mirrored",
@@ -217,6 +227,20 @@ TEST(SeedScenarios, S2_01_FitAndALoopByHandAreOneEngineUnderEveryStrategy) {
     }
     ASSERT_EQ(fitted.size(), 4u);
     EXPECT_EQ(fitted, by_hand);
+    std::shared_ptr<Strategy> strategy = make();
+    const int replicas = strategy->num_replicas_in_sync();
+    const auto folder =
+        std::filesystem::temp_directory_path() / ("s2_01_" + std::to_string(::getpid()));
+    set_random_seed(3);
+    Estimator estimator(model_fn_of_s2_01,
+                        {.model_dir = folder.string(), .train_distribute = strategy});
+    estimator.train([&] { return rows_of_s2_01().unbatch().batch(10 / replicas).repeat(4); });
+    std::vector<std::vector<double>> estimated;
+    for (const Variable& each : estimator.variables())
+      estimated.push_back(each.value().to_doubles());
+    std::filesystem::remove_all(folder);
+    EXPECT_EQ(estimator.global_step(), 100);
+    EXPECT_EQ(fitted, estimated);
   }
 }
 

@@ -1,0 +1,352 @@
+// The Estimator: its variables, and the steps of training, evaluation and prediction.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model function is first called on a batch for the record of what variables it makes; the
+// strategy makes these. In the steps it finds them again, in the order of the record.
+#include "tutti/model/estimator/estimator.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/core/numbers_from_zero.h"
+#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/metric.h"
+#include "tutti/strategy/recovery.h"
+#include "tutti/strategy/strategies.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+struct RecordedVariable {
+  Variable::Initializer initializer;
+  RandomKey key;
+  VariableOptions options;
+};
+
+/// Makes plain variables and remembers how.
+class Recorder final : public VariableCreator {
+ public:
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override {
+    record.push_back({initializer, key, options});
+    const Device device = current_device();
+    return make_local_storage(initializer({device, key}), device, std::move(options));
+  }
+  std::vector<RecordedVariable> record;
+};
+
+/// Gives the variables that there are, in their order.
+class Finder final : public VariableCreator {
+ public:
+  Finder(const std::vector<Variable>& variables, const std::vector<RecordedVariable>& record)
+      : variables_(variables), record_(record) {}
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
+                                          VariableOptions options) override {
+    if (next_ == record_.size() || record_[next_].options.name != options.name) {
+      fail_different(concat("'", options.name, "'"));
+    }
+    return variables_[next_++].shared_storage();
+  }
+  void require_all() const {
+    if (next_ < record_.size()) fail_different("no more");
+  }
+
+ private:
+  [[noreturn]] void fail_different(const std::string& got) const {
+    fail(ErrorCode::kFailedPrecondition,
+         "Estimator: the model function makes other variables than ",
+         "in its first call; expected ",
+         next_ < record_.size() ? concat("'", record_[next_].options.name, "'") : "no more",
+         " as variable ", next_, ", got ", got, "; try the same layers in the same order");
+  }
+
+  const std::vector<Variable>& variables_;
+  const std::vector<RecordedVariable>& record_;
+  std::size_t next_ = 0;
+};
+
+EstimatorSpec call(const ModelFn& model_fn, const Batch& batch, EstimatorMode mode) {
+  const internal::NumbersFromZero same_layers;
+  return model_fn(batch.features(), batch.has_labels() ? batch.labels() : Tensor(), mode);
+}
+
+void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
+  const auto require = [](bool is_given, const char* what) {
+    if (is_given) return;
+    fail(ErrorCode::kInvalidArgument, "Estimator: the model function gives no ", what,
+         "; expected it in the EstimatorSpec of this mode");
+  };
+  if (mode == EstimatorMode::kPredict) return require(spec.predictions.defined(), "predictions");
+  require(spec.loss.defined(), "loss");
+  if (mode == EstimatorMode::kTrain) require(spec.optimizer.has_value(), "optimizer");
+}
+
+/// What adds up over replicas to the loss of the global batch.
+Tensor share_of(const Tensor& loss, const Batch& batch, const Strategy& strategy) {
+  if (loss.rank() > 0) return compute_average_loss(loss, batch.global_rows());
+  return loss * (1.0f / static_cast<float>(strategy.num_replicas_in_sync()));
+}
+
+void use_one_device_for(std::shared_ptr<Strategy>& strategy) {
+  if (!strategy) strategy = std::make_shared<OneDeviceStrategy>(default_devices().front());
+}
+
+void require_positive(std::string_view what, const std::optional<std::int64_t>& number) {
+  if (!number || *number > 0) return;
+  fail(ErrorCode::kInvalidArgument, "Estimator: ", what, ": expected 1 or more, got ", *number);
+}
+
+DistributedDataset::Iterator first_batch(DistributedDataset& data) {
+  auto iterator = data.begin();
+  if (iterator == data.end()) {
+    fail(ErrorCode::kInvalidArgument,
+         "Estimator: expected data with a batch or more, got none from input_fn");
+  }
+  return iterator;
+}
+
+/// RunConfig's hooks stand behind those of the caller.
+std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
+    std::vector<std::shared_ptr<SessionRunHook>> hooks, const RunConfig& config) {
+  hooks.push_back(std::make_shared<NanTensorHook>());
+  if (config.log_step_count_steps > 0) {
+    hooks.push_back(std::make_shared<LoggingHook>(config.log_step_count_steps));
+  }
+  if (config.save_summary_steps > 0) {
+    hooks.push_back(std::make_shared<SummarySaverHook>(config.save_summary_steps));
+  }
+  if (config.save_checkpoints_steps > 0) {
+    hooks.push_back(std::make_shared<CheckpointSaverHook>(config.save_checkpoints_steps));
+  }
+  return hooks;
+}
+
+/// Evaluates after every so many steps.
+class EvaluationHook final : public SessionRunHook {
+ public:
+  EvaluationHook(Estimator& estimator, const EvalSpec& spec) : estimator_(estimator), spec_(spec) {}
+  void begin(SessionRunContext& context) override { evaluated_step_ = context.global_step; }
+  void after_run(SessionRunContext& context) override {
+    const std::int64_t steps = estimator_.config().save_checkpoints_steps;
+    if (steps > 0 && context.global_step - evaluated_step_ >= steps) evaluate(context);
+  }
+  void end(SessionRunContext& context) override {
+    if (context.global_step > evaluated_step_) evaluate(context);
+  }
+  Logs result;
+
+ private:
+  void evaluate(SessionRunContext& context) {
+    context.save();
+    result = estimator_.evaluate(spec_.input_fn, {.steps = spec_.steps});
+    evaluated_step_ = context.global_step;
+  }
+  Estimator& estimator_;
+  const EvalSpec& spec_;
+  std::int64_t evaluated_step_ = 0;
+};
+
+}  // namespace
+
+/// What one call trains, evaluates or asks.
+struct Estimator::Graph {
+  Strategy& strategy;
+  const ModelFn& model_fn;
+  EstimatorMode mode;
+  std::vector<RecordedVariable> record;
+  std::vector<Variable> variables;
+  std::unique_ptr<Optimizer> optimizer;  // kTrain
+  std::vector<Mean> metrics;             // kEval: "loss" and those of the spec
+
+  EstimatorSpec operator()(const Batch& batch) const {
+    Finder finder(variables, record);
+    const VariableCreatorScope scope(finder);
+    EstimatorSpec spec = call(model_fn, batch, mode);
+    finder.require_all();
+    check_spec(spec, mode);
+    return spec;
+  }
+
+  Checkpoint checkpoint() const {
+    Checkpoint all(variables, checkpoint_options(strategy));
+    if (!optimizer) return all;
+    all.add(optimizer->state_variables());
+    all.add_state("strategy", {[this] { return strategy.save_state(); },
+                               [this](const Json& state) { strategy.restore_state(state); }});
+    return all;
+  }
+};
+
+Estimator::Graph Estimator::make_graph(Strategy& strategy, const Batch& batch,
+                                       EstimatorMode mode) const {
+  if (has_strategy()) {
+    fail(ErrorCode::kFailedPrecondition,
+         "Estimator: expected a call outside of scopes and replicas; try "
+         "RunConfig::train_distribute");
+  }
+  Graph graph{strategy, model_fn_, mode, {}, {}, nullptr, {}};
+  EstimatorSpec spec;
+  {
+    Recorder recorder;
+    const VariableCreatorScope creator(recorder);
+    const DeviceScope device(strategy.replica_devices().front());
+    spec = call(model_fn_, batch, mode);
+    graph.record = std::move(recorder.record);
+  }
+  check_spec(spec, mode);
+  const auto scope = strategy.scope();
+  std::vector<Variable> trained;
+  for (const RecordedVariable& each : graph.record) {
+    graph.variables.emplace_back(
+        VariableCreator::current().create(each.initializer, each.key, each.options));
+    if (graph.variables.back().trainable()) trained.push_back(graph.variables.back());
+  }
+  if (mode == EstimatorMode::kTrain) graph.optimizer = spec.optimizer->make(trained);
+  if (mode != EstimatorMode::kEval) return graph;
+  graph.metrics.emplace_back("loss");
+  for (const auto& [name, value] : spec.eval_metrics) graph.metrics.emplace_back(name);
+  return graph;
+}
+
+Estimator::Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_from)
+    : model_fn_(std::move(model_fn)),
+      config_(std::move(config)),
+      warm_start_from_(std::move(warm_start_from)) {
+  if (config_.model_dir.empty()) {
+    fail(ErrorCode::kInvalidArgument, "Estimator: expected a model_dir, got none");
+  }
+  const std::int64_t least =
+      std::min({config_.save_checkpoints_steps, config_.save_summary_steps,
+                config_.log_step_count_steps, std::int64_t{config_.keep_checkpoint_max}});
+  if (least < 0) {
+    fail(ErrorCode::kInvalidArgument, "Estimator: RunConfig: expected 0 or more, got ", least);
+  }
+  use_one_device_for(config_.train_distribute);
+  use_one_device_for(config_.eval_distribute);
+}
+
+void Estimator::restore_weights(const Graph& graph, const std::string& path, std::string_view who) {
+  const Checkpoint weights(graph.variables, checkpoint_options(graph.strategy));
+  const RestoreOptions options{.ignore_unknown = true};
+  const bool is_folder =
+      std::filesystem::is_directory(path) && !std::filesystem::exists(path + "/manifest.json");
+  const auto info = is_folder ? CheckpointManager(weights, path).restore_latest(options)
+                              : std::optional(weights.restore(path, options));
+  if (!info) {
+    fail(ErrorCode::kNotFound, "Estimator::", who, ": expected a checkpoint in ", path,
+         ", found none; try train() first");
+  }
+  global_step_ = info->step;
+}
+
+Estimator& Estimator::train(const InputFn& input_fn, EstimatorTrainOptions options) {
+  require_positive("steps", options.steps);
+  require_positive("max_steps", options.max_steps);
+  Strategy& strategy = *config_.train_distribute;
+  DistributedDataset data = strategy.distribute_datasets_from_function(input_fn);
+  auto batch = first_batch(data);
+  Graph graph = make_graph(strategy, (*batch)[0], EstimatorMode::kTrain);
+  CheckpointManager manager(graph.checkpoint(), config_.model_dir,
+                            {.max_to_keep = config_.keep_checkpoint_max});
+  const auto restored = manager.restore_latest();
+  if (!restored && !warm_start_from_.empty()) restore_weights(graph, warm_start_from_, "train");
+  const std::int64_t first = restored ? restored->step : 0;
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t last =
+      std::min(options.max_steps.value_or(kNever), options.steps ? first + *options.steps : kNever);
+
+  SessionRunContext context;
+  context.global_step = first;
+  context.is_chief = strategy.is_chief();
+  context.model_dir = config_.model_dir;
+  std::int64_t saved = restored ? restored->step : -1;
+  context.save = [&] {
+    if (std::exchange(saved, context.global_step) != context.global_step) manager.save(saved);
+  };
+  const auto step = [&](const Batch& rows) {
+    GradientTape tape;
+    const Tensor loss = share_of(graph(rows).loss, rows, strategy);
+    graph.optimizer->minimize(tape, loss);
+    return loss;
+  };
+  const auto hooks = with_own_hooks(std::move(options.hooks), config_);
+  for (const auto& hook : hooks) hook->begin(context);
+  while (context.global_step < last && !context.is_asked_to_stop && batch != data.end()) {
+    context.loss = strategy.reduce(ReduceOp::kSum, strategy.run(step, *batch)).item_double();
+    ++context.global_step;
+    for (const auto& hook : hooks) hook->after_run(context);
+    ++batch;
+  }
+  for (const auto& hook : hooks) hook->end(context);
+  variables_ = graph.variables;
+  global_step_ = context.global_step;
+  return *this;
+}
+
+void Estimator::run_eval(const InputFn& input_fn, const EstimatorEvalOptions& options,
+                         EstimatorMode mode, const Step& step) {
+  require_positive("steps", options.steps);
+  Strategy& strategy = *config_.eval_distribute;
+  DistributedDataset data = strategy.distribute_datasets_from_function(input_fn);
+  auto batch = first_batch(data);
+  Graph graph = make_graph(strategy, (*batch)[0], mode);
+  restore_weights(graph,
+                  options.checkpoint_path.empty() ? config_.model_dir : options.checkpoint_path,
+                  mode == EstimatorMode::kEval ? "evaluate" : "predict");
+  for (std::int64_t n = 0; batch != data.end() && n < options.steps.value_or(n + 1); ++n, ++batch) {
+    step(graph, *batch);
+  }
+  variables_ = graph.variables;
+}
+
+Logs Estimator::evaluate(const InputFn& input_fn, EstimatorEvalOptions options) {
+  std::vector<Mean> metrics;
+  run_eval(input_fn, options, EstimatorMode::kEval,
+           [&](Graph& graph, const PerReplica<Batch>& batch) {
+             metrics = graph.metrics;  // share their sums
+             graph.strategy.run(
+                 [&](const Batch& rows) {
+                   const EstimatorSpec spec = graph(rows);
+                   if (rows.rows() == 0) return;  // has no mean
+                   graph.metrics.front().update_state(spec.loss);
+                   for (std::size_t i = 0; i < spec.eval_metrics.size(); ++i) {
+                     graph.metrics.at(i + 1).update_state(spec.eval_metrics[i].second);
+                   }
+                 },
+                 batch);
+           });
+  Logs logs;
+  for (const Mean& metric : metrics) logs.set(metric.name(), metric.result().item_double());
+  if (config_.eval_distribute->is_chief() && config_.save_summary_steps > 0) {
+    EventFileWriter events(config_.model_dir + "/eval");
+    for (const auto& [name, value] : logs) events.scalar(name, global_step_, value);
+  }
+  logs.set("global_step", static_cast<double>(global_step_));
+  return logs;
+}
+
+Tensor Estimator::predict(const InputFn& input_fn, EstimatorEvalOptions options) {
+  std::vector<Tensor> parts;
+  run_eval(input_fn, options, EstimatorMode::kPredict,
+           [&](Graph& graph, const PerReplica<Batch>& batch) {
+             const auto ask = [&](const Batch& rows) { return graph(rows).predictions; };
+             parts.push_back(graph.strategy.gather(graph.strategy.run(ask, batch), 0).to(Device{}));
+           });
+  return concat(parts, 0);
+}
+
+Logs train_and_evaluate(Estimator& estimator, const TrainSpec& train, const EvalSpec& eval) {
+  const auto evaluation = std::make_shared<EvaluationHook>(estimator, eval);
+  auto hooks = train.hooks;
+  hooks.push_back(evaluation);
+  estimator.train(train.input_fn, {.max_steps = train.max_steps, .hooks = std::move(hooks)});
+  if (evaluation->result.empty()) return estimator.evaluate(eval.input_fn, {.steps = eval.steps});
+  return evaluation->result;
+}
+
+}  // namespace tutti

@@ -1,0 +1,222 @@
+// Estimators: training, evaluation and prediction from and to checkpoints, hooks, warm start.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/estimator.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tutti/tutti.h"
+
+namespace tutti::estimator_tests {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// With an empty folder per test.
+class EstimatorTest : public ::testing::Test {
+ protected:
+  EstimatorTest() { fs::remove_all(folder_); }
+  ~EstimatorTest() override { fs::remove_all(folder_); }
+  std::string own_folder() const { return folder_.string(); }
+
+ private:
+  const fs::path folder_ = fs::temp_directory_path() / concat("estimator_test_", ::getpid());
+};
+
+std::shared_ptr<Strategy> mirrored(int replicas) {
+  return std::make_shared<MirroredStrategy>(
+      LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});
+}
+
+EstimatorSpec line_with_dropout(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
+  Sequential model(Input{{1}}, Dense(8, "tanh"), Dropout(0.25), Dense(1));
+  const Tensor y = model(features, {.training = mode == EstimatorMode::kTrain});
+  if (mode == EstimatorMode::kPredict) return {.predictions = y};
+  return {.loss = losses::mean_squared_error(labels, y),
+          .optimizer = AdamOptions{.learning_rate = 0.01},
+          .eval_metrics = {{"mae", losses::mean_absolute_error(labels, y)}}};
+}
+
+/// Without end: batches of `rows` numbers 0, 1, 2, ... and their double.
+Dataset numbers_of(std::int64_t rows, std::int64_t count = 12) {
+  Tensor x = reshape(arange(static_cast<float>(count)), {count, 1});
+  return Dataset::from_tensor_slices(x, x * 2.0f).batch(rows);
+}
+
+std::vector<std::vector<double>> values_of(const Estimator& estimator) {
+  std::vector<std::vector<double>> values;
+  for (const Variable& each : estimator.variables()) values.push_back(each.value().to_doubles());
+  return values;
+}
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return concat(to_string(error.code()), ": ", error.message());
+  }
+  return "OK";
+}
+
+TEST_F(EstimatorTest, S4_14_ResumesWithTheBitsOfOneRun) {
+  const auto input = [] { return numbers_of(6, 6).repeat(); };  // the same batch in each step
+  const std::string folder = own_folder();
+  Estimator straight(line_with_dropout,
+                     {.model_dir = folder + "/a", .train_distribute = mirrored(2)});
+  straight.train(input, {.steps = 6});
+  Estimator begun(line_with_dropout, {.model_dir = folder + "/b", .train_distribute = mirrored(2)});
+  begun.train(input, {.steps = 2});
+  EXPECT_NE(values_of(begun), values_of(straight));
+  Estimator resumed(line_with_dropout,
+                    {.model_dir = folder + "/b", .train_distribute = mirrored(2)});
+  resumed.train(input, {.steps = 1}).train(input, {.max_steps = 6});
+  EXPECT_EQ(resumed.global_step(), 6);
+  EXPECT_EQ(values_of(resumed), values_of(straight));
+  resumed.train(input, {.max_steps = 6});  // done already
+  EXPECT_EQ(values_of(resumed), values_of(straight));
+}
+
+// A line with given weights: y = 3 x.
+EstimatorSpec three_times(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
+  Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "ones"}));
+  const Tensor y = layer(features) * 3.0f;
+  if (mode == EstimatorMode::kPredict) return {.predictions = y};
+  return {.loss = losses::mean_squared_error(labels, y),
+          .optimizer = SgdOptions{.learning_rate = 0.0},
+          .eval_metrics = {{"error", y - labels}}};
+}
+
+TEST_F(EstimatorTest, S4_14_EvaluatesAndPredictsUnderAnotherStrategy) {
+  Estimator estimator(three_times, {.model_dir = own_folder(), .eval_distribute = mirrored(2)});
+  const auto data = [] { return numbers_of(3, 10); };  // batches of 3, 3, 3, 1 rows
+  EXPECT_THAT(error_of([&] { estimator.evaluate(data); }), HasSubstr("NOT_FOUND"));
+  estimator.train(data, {.steps = 2});
+  const Logs logs = estimator.evaluate(data);
+  EXPECT_DOUBLE_EQ(logs.at("loss"), 28.5);  // the mean of x^2, x from 0 to 9
+  EXPECT_DOUBLE_EQ(logs.at("error"), 4.5);
+  EXPECT_EQ(logs.at("global_step"), 2.0);
+  EXPECT_DOUBLE_EQ(estimator.evaluate(data, {.steps = 1}).at("error"), 2.5);  // 0 to 5
+  std::vector<double> expected;
+  for (int x = 0; x < 10; ++x) expected.push_back(3.0 * x);
+  EXPECT_EQ(estimator.predict(data).to_doubles(), expected);
+  EXPECT_FALSE(fs::is_empty(estimator.model_dir() + "/eval"));
+}
+
+class Counter : public SessionRunHook {
+ public:
+  void begin(SessionRunContext& context) override { begun = context.global_step; }
+  void after_run(SessionRunContext&) override { ++runs; }
+  void end(SessionRunContext& context) override { ended = context.global_step; }
+  std::int64_t begun = -1, runs = 0, ended = -1;
+};
+
+TEST_F(EstimatorTest, S4_14_HooksSeeStepsAndEndTraining) {
+  Estimator estimator(line_with_dropout, {.model_dir = own_folder(),
+                                          .save_checkpoints_steps = 2,
+                                          .save_summary_steps = 1,
+                                          .log_step_count_steps = 1});
+  const auto counter = std::make_shared<Counter>();
+  const auto stop = std::make_shared<StopAtStepHook>(StopAtStepHook::Options{.num_steps = 3});
+  const auto input = [] { return numbers_of(4).repeat(); };
+  estimator.train(input, {.hooks = {counter, stop}}).train(input, {.hooks = {counter, stop}});
+  EXPECT_EQ(counter->begun, 3);
+  EXPECT_EQ(counter->runs, 6);
+  EXPECT_EQ(counter->ended, 6);
+  std::vector<std::string> names;
+  bool has_events = false;
+  for (const auto& entry : fs::directory_iterator(estimator.model_dir())) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_")) names.push_back(name);
+    has_events = has_events || name.starts_with("events.out.tfevents");
+  }
+  EXPECT_EQ(names.size(), 4u) << join(names);  // 2, 3, 5, 6
+  EXPECT_TRUE(has_events);
+  EXPECT_THAT(error_of([] { StopAtStepHook({}); }), HasSubstr("INVALID_ARGUMENT"));
+}
+
+TEST_F(EstimatorTest, S4_14_ALossThatIsNoNumberIsAnErrorOrTheEnd) {
+  const auto input = [] { return numbers_of(4).repeat(); };
+  const ModelFn diverges = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
+    EstimatorSpec spec = line_with_dropout(x, labels, mode);
+    spec.loss = spec.loss * std::numeric_limits<float>::infinity();
+    return spec;
+  };
+  Estimator estimator(diverges, {.model_dir = own_folder()});
+  EXPECT_THAT(error_of([&] { estimator.train(input, {.steps = 3}); }),
+              HasSubstr("OUT_OF_RANGE: Estimator::train: the loss of step 1"));
+  const auto ends = std::make_shared<NanTensorHook>(false);
+  SessionRunContext context;
+  context.loss = std::numeric_limits<double>::quiet_NaN();
+  ends->after_run(context);
+  EXPECT_TRUE(context.is_asked_to_stop);
+}
+
+TEST_F(EstimatorTest, S4_14_WarmStartTakesWeightsOnce) {
+  const std::string folder = own_folder();
+  const auto input = [] { return numbers_of(4).repeat(); };
+  Estimator first(line_with_dropout, {.model_dir = folder + "/first"});
+  first.train(input, {.steps = 5});
+  const ModelFn holds = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
+    EstimatorSpec spec = line_with_dropout(x, labels, mode);
+    spec.optimizer = SgdOptions{.learning_rate = 0.0};
+    return spec;
+  };
+  Estimator second(holds, {.model_dir = folder + "/second"}, folder + "/first");
+  second.train(input, {.steps = 2});
+  EXPECT_EQ(second.global_step(), 2);
+  EXPECT_EQ(values_of(second), values_of(first));
+  first.train(input, {.steps = 1});
+  second.train(input, {.steps = 1});  // has a checkpoint of its own
+  EXPECT_NE(values_of(second), values_of(first));
+}
+
+TEST_F(EstimatorTest, S4_14_TrainAndEvaluateEvaluatesAfterCheckpoints) {
+  Estimator estimator(line_with_dropout, {.model_dir = own_folder(), .save_checkpoints_steps = 4});
+  std::vector<std::int64_t> evaluated;
+  const EvalSpec eval{.input_fn = [&] {
+    evaluated.push_back(estimator.global_step());
+    return numbers_of(4);
+  }};
+  const Logs logs = train_and_evaluate(
+      estimator, {.input_fn = [] { return numbers_of(4).repeat(); }, .max_steps = 10}, eval);
+  EXPECT_EQ(evaluated.size(), 3u);
+  EXPECT_EQ(logs.at("global_step"), 10.0);
+  const Logs again = train_and_evaluate(
+      estimator, {.input_fn = [] { return numbers_of(4).repeat(); }, .max_steps = 10}, eval);
+  EXPECT_EQ(again.at("loss"), logs.at("loss"));
+}
+
+TEST_F(EstimatorTest, S4_14_MistakesAreNamed) {
+  const std::string folder = own_folder();
+  const auto input = [] { return numbers_of(4).repeat(); };
+  int calls = 0;
+  const ModelFn changes = [&](const Tensor& x, const Tensor& labels, EstimatorMode) {
+    Sequential layer(Input{{1}}, Dense(1, {.name = ++calls > 2 ? "other" : "layer"}));
+    return EstimatorSpec{.loss = losses::mean_squared_error(labels, layer(x)), .optimizer = "sgd"};
+  };
+  Estimator changing(changes, {.model_dir = folder + "/a"});
+  EXPECT_THAT(error_of([&] { changing.train(input, {.steps = 3}); }),
+              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("layer/kernel"),
+                    HasSubstr("other/kernel")));
+  const ModelFn without = [](const Tensor& x, const Tensor&, EstimatorMode) {
+    return EstimatorSpec{.loss = x};
+  };
+  Estimator no_optimizer(without, {.model_dir = folder + "/b"});
+  EXPECT_THAT(error_of([&] { no_optimizer.train(input); }), HasSubstr("no optimizer"));
+  EXPECT_THAT(error_of([&] { no_optimizer.train(input, {.steps = 0}); }), HasSubstr("steps"));
+  EXPECT_THAT(error_of([&] {
+                const auto strategy = mirrored(1);
+                const auto scope = strategy->scope();
+                changing.train(input, {.steps = 1});
+              }),
+              HasSubstr("outside of scopes"));
+  EXPECT_THAT(error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
+}
+
+}  // namespace
+}  // namespace tutti::estimator_tests
