@@ -138,11 +138,12 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
                                  return reduce_mean(concat({x, x}, 0));
                                }),
               none);
-  EXPECT_THAT(warnings_of_loss(*strategy,
-                               [](const Tensor& x) {
-                                 return reduce_mean(stack({x, x}), {.axes = {0}});
-                               }),
-              none);
+  EXPECT_THAT(
+      warnings_of_loss(*strategy,
+                       [](const Tensor& x) {
+                         return reduce_mean(stack(std::vector<Tensor>{x, x}), {.axes = {0}});
+                       }),
+      none);
   // Gradients that are averaged, not summed; and one replica.
   const bool own_mean = true;
   EXPECT_THAT(warnings_of_loss(*strategy, run_warnings_test::mean_of_rows, own_mean), none);

@@ -31,7 +31,7 @@ TEST(VariableStore, MakesShardsWhoseRowsAreThoseOfTheWhole) {
   VariableStore store("ps 0");
   Client client(store, 1);
   const Shape shape{10, 3};
-  const Tensor expected = normal(shape).detached_rows(0, 10);
+  const Tensor expected = normal(shape).rows(0, 10);
   std::int64_t first = 0;
   for (int shard = 0; shard < 3; ++shard) {
     const std::int64_t count = shard == 0 ? 4 : 3;
@@ -76,7 +76,7 @@ TEST(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
   VariableStore store("ps 0");
   Client client(store, 1);
   const ShardSpec spec = whole("w", {6, 5});
-  Variable local(normal({6, 5}).detached_rows(0, 6), {.name = "local"});
+  Variable local(normal({6, 5}).rows(0, 6), {.name = "local"});
   client.call({CreateShard{spec, normal({6, 5})}});
   std::uint64_t number = 0;
   for (const AssignOp op : {AssignOp::kAdd, AssignOp::kSubtract, AssignOp::kAssign}) {
@@ -112,7 +112,7 @@ void expect_updates_as_local(const std::string& optimizer_name, bool by_rows) {
   SCOPED_TRACE(concat(optimizer_name, by_rows ? " by rows" : " dense"));
   VariableStore store("ps 0");
   Client client(store, 1);
-  Variable local(normal({7, 3}).detached_rows(0, 7), {.name = "local"});
+  Variable local(normal({7, 3}).rows(0, 7), {.name = "local"});
   const auto optimizer = make_optimizer(optimizer_name, std::span(&local, 1));
   const UpdateRule& rule = optimizer->rule();
   const ShardSpec spec = whole("w", {7, 3});
