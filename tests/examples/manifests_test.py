@@ -32,6 +32,16 @@ def resolve(resolver, variables):
     return json.loads(result.stdout)
 
 
+def owner(path):
+    """The package that brings a library, whether it names it by /lib or by /usr/lib."""
+    real = os.path.realpath(path)
+    for name in (real, real.removeprefix("/usr"), path):
+        result = subprocess.run(["dpkg", "-S", name], text=True, capture_output=True, check=False)
+        if result.returncode == 0:
+            return result.stdout.split(":")[0]
+    raise AssertionError(f"{path} belongs to no package")
+
+
 class Manifests(unittest.TestCase):
     def check_program(self, words):
         """The program is in the image under that path, was built, and knows its flags."""
@@ -162,6 +172,25 @@ class Manifests(unittest.TestCase):
                 subprocess.run(["bash", "-n", "-c", line.partition(" ")[2]], check=True, timeout=600)
         for path in context:
             self.assertTrue((ROOT / path).exists(), path)
+
+    def test_image_has_the_libraries_that_its_programs_load(self):
+        """Compared with this build's programs, where packages are those of the image's system."""
+        release = pathlib.Path("/etc/os-release").read_text(encoding="utf-8")
+        if "VERSION_CODENAME=bookworm" not in release:
+            self.skipTest("the image's packages are those of Debian 12")
+        in_base = {"libc6", "libgcc-s1", "libstdc++6"}
+        copied = re.search(r"cp build/bin/tutti (.*?) /opt/tutti/bin/", self.dockerfile()).group(1).split()
+        needed = set()
+        for program in [TUTTI, *(EXAMPLES / name.removeprefix("build/examples/") for name in copied)]:
+            named = re.findall(r"\(NEEDED\).*\[(.+)\]", subprocess.run(
+                ["readelf", "-d", program], text=True, capture_output=True, check=True, env={**os.environ, "LC_ALL": "C"}).stdout)
+            paths = dict(re.findall(r"^\s*(\S+) => (/\S+)", subprocess.run(
+                ["ldd", program], text=True, capture_output=True, check=True).stdout, re.MULTILINE))
+            self.assertGreater(len(named), 5)
+            needed.update(owner(paths[name]) for name in named if name in paths)
+        stage = re.search(r"AS run\n(.*?)rm -rf", self.dockerfile(), re.DOTALL).group(1)
+        listed = set(re.findall(r"\b(?:lib|zlib)[\w.+-]*", stage))
+        self.assertEqual(listed, needed - in_base)
 
     def test_sbatch_is_a_script(self):
         subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=600)
