@@ -4,9 +4,10 @@
 
 # tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev GIVES "fast CPU kernels" MODE AUTO)
 #   MODE: REQUIRED; AUTO (used when found); ON (must be found); OFF (not looked for).
+#   LINKED: programs link it, too, so the Debian package for development needs what APT names.
 #   HEADER: a header to look for where a library brings no package file.
 macro(tutti_dependency)
-  cmake_parse_arguments(dep "" "NAME;PACKAGE;VERSION;HEADER;APT;GIVES;MODE" "" ${ARGN})
+  cmake_parse_arguments(dep "LINKED" "NAME;PACKAGE;VERSION;HEADER;APT;GIVES;MODE" "" ${ARGN})
   set(dep_found FALSE)
   set(dep_version "")
   if(NOT dep_MODE STREQUAL "OFF" AND dep_HEADER)
@@ -20,6 +21,10 @@ macro(tutti_dependency)
     if(NOT dep_version)
       set(dep_version "${${dep_PACKAGE}_VERSION_STRING}${${dep_PACKAGE}_CXX_VERSION}")  # FindZLIB before CMake 3.26; FindMPI
     endif()
+  endif()
+  if(dep_found AND dep_LINKED)
+    string(REPLACE " " ";" dep_APT_LIST "${dep_APT}")
+    list(APPEND TUTTI_LINKED_PACKAGES ${dep_APT_LIST})
   endif()
   if(dep_found)
     set(dep_state "${dep_version}")
@@ -40,24 +45,25 @@ endmacro()
 
 set(TUTTI_MISSING_PACKAGES "")
 set(TUTTI_MISSING_NAMES "")
+set(TUTTI_LINKED_PACKAGES "")
 set(TUTTI_DEPENDENCY_ROWS "")
 find_package(Threads REQUIRED)
-tutti_dependency(NAME spdlog PACKAGE spdlog APT libspdlog-dev GIVES "the log" MODE REQUIRED)
+tutti_dependency(NAME spdlog PACKAGE spdlog APT libspdlog-dev GIVES "the log" MODE REQUIRED LINKED)
 tutti_dependency(NAME nlohmann-json PACKAGE nlohmann_json APT nlohmann-json3-dev GIVES "JSON" MODE REQUIRED)
 tutti_dependency(NAME CLI11 PACKAGE CLI11 APT libcli11-dev GIVES "command-line flags" MODE REQUIRED)
 tutti_dependency(NAME xxHash PACKAGE XXHASH HEADER xxhash.h APT libxxhash-dev
                  GIVES "hashes of weights and files" MODE REQUIRED)
-tutti_dependency(NAME ISA-L PACKAGE ISAL APT libisal-dev GIVES "checksums of messages and records" MODE REQUIRED)
-tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "compressed data files" MODE REQUIRED)
+tutti_dependency(NAME ISA-L PACKAGE ISAL APT libisal-dev GIVES "checksums of messages and records" MODE REQUIRED LINKED)
+tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "compressed data files" MODE REQUIRED LINKED)
 tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
-                 GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN})
-tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG})
-tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG})
-tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev"
-                 GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC})
+                 GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN} LINKED)
+tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG} LINKED)
+tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG} LINKED)
+tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev libssl-dev"
+                 GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC} LINKED)
 set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
 tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages by MPI"
-                 MODE ${TUTTI_MPI})
+                 MODE ${TUTTI_MPI} LINKED)
 tutti_dependency(NAME Doxygen PACKAGE Doxygen VERSION 1.9 APT doxygen GIVES "the reference, with MkDocs: target reference"
                  MODE AUTO)
 tutti_dependency(NAME MkDocs PACKAGE MkDocs APT "mkdocs mkdocs-material" GIVES "pages and search of the reference" MODE AUTO)

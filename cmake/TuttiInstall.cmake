@@ -4,15 +4,23 @@ include(CMakePackageConfigHelpers)
 get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
 set(targets tutti_tutti)
 foreach(module IN LISTS modules)
+  if(TUTTI_SHARED AND NOT module STREQUAL "plugin")
+    set(module shared_${module})
+  endif()
   list(APPEND targets tutti_${module})
 endforeach()
-install(TARGETS ${targets} EXPORT tutti_targets)
-install(TARGETS tutti_cli)
+# Components: runtime (programs, and the library that they load), cuda, dev, doc.
+install(TARGETS ${targets} EXPORT tutti_targets ARCHIVE COMPONENT dev
+        LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
+install(TARGETS tutti_cli COMPONENT runtime)
+if(TUTTI_SHARED)
+  set_target_properties(tutti_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+endif()
 
 get_property(headers GLOBAL PROPERTY TUTTI_PUBLIC_HEADERS)
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH place)
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place})
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place} COMPONENT dev)
 endforeach()
 
 # Guides, and the examples as a project by itself.
@@ -21,10 +29,13 @@ install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT do
         PATTERN "__pycache__" EXCLUDE PATTERN "coverage*" EXCLUDE)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
-install(EXPORT tutti_targets NAMESPACE tutti:: DESTINATION ${package_folder})
-configure_package_config_file(cmake/tuttiConfig.cmake.in ${CMAKE_BINARY_DIR}/tuttiConfig.cmake
+install(EXPORT tutti_targets NAMESPACE tutti:: DESTINATION ${package_folder} COMPONENT dev)
+configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
                               INSTALL_DESTINATION ${package_folder})
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/tuttiConfig.cmake ${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
-              cmake/FindDNNL2.cmake cmake/FindGRPCCPP.cmake cmake/FindISAL.cmake DESTINATION ${package_folder})
+install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+              cmake/FindDNNL2.cmake cmake/FindGRPCCPP.cmake cmake/FindISAL.cmake cmake/FindMPILIB.cmake
+        DESTINATION ${package_folder} COMPONENT dev)
+
+include(TuttiPkgConfig)

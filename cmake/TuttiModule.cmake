@@ -3,7 +3,9 @@
 #
 # The include tree: build/include/tutti/<folder> is a link to <folder>, so that
 # #include "tutti/strategy/strategy.h" reads the same in the tree and after installation.
-set(TUTTI_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
+set(TUTTI_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
+# What is installed names its sources as "strategy/strategy.cc", wherever it was built.
+set(TUTTI_PATH_OPTIONS -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= -fmacro-prefix-map=${TUTTI_INCLUDE_DIR}/tutti/=)
 file(MAKE_DIRECTORY ${TUTTI_INCLUDE_DIR}/tutti)
 
 # The headers of this folder that programs may include, and what these include: installed, all others are not.
@@ -46,16 +48,23 @@ function(tutti_module name)
     list(FILTER sources EXCLUDE REGEX ${CMAKE_CURRENT_SOURCE_DIR}/${pattern})
   endforeach()
   if(NOT sources)  # a folder of headers alone
-    set(sources ${CMAKE_BINARY_DIR}/empty_${name}.cc)
+    set(sources ${PROJECT_BINARY_DIR}/empty_${name}.cc)
     file(WRITE ${sources} "")
   endif()
   add_library(tutti_${name} STATIC ${sources})
   tutti_unity(tutti_${name})
-  target_compile_options(tutti_${name} PRIVATE ${TUTTI_COMPILE_OPTIONS})
+  target_compile_options(tutti_${name} PRIVATE ${TUTTI_COMPILE_OPTIONS} ${TUTTI_PATH_OPTIONS})
   target_compile_features(tutti_${name} PUBLIC cxx_std_20)
   target_link_libraries(tutti_${name} PRIVATE ${arg_LIBRARIES})
-  add_library(tutti::${name} ALIAS tutti_${name})
-  set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
+  if(TUTTI_SHARED)  # the folder is a part of the one library, which is what programs link under its name
+    add_library(tutti_shared_${name} INTERFACE)
+    target_link_libraries(tutti_shared_${name} INTERFACE tutti_tutti)
+    add_library(tutti::${name} ALIAS tutti_shared_${name})
+    set_target_properties(tutti_shared_${name} PROPERTIES EXPORT_NAME ${name})
+  else()
+    add_library(tutti::${name} ALIAS tutti_${name})
+    set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
+  endif()
   target_include_directories(tutti_${name} PUBLIC $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}>
                                                   $<INSTALL_INTERFACE:include>)
   foreach(dependency IN LISTS arg_DEPENDS)
@@ -74,13 +83,35 @@ function(tutti_use_mpi folder)
   set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
 endfunction()
 
+# libtutti.so of the objects of all folders. It shows the names of namespace tutti and no others: what it is made with
+# (generated messages, templates of the standard library) stays inside.
+function(tutti_shared_library)
+  list(REMOVE_ITEM modules plugin)
+  list(TRANSFORM modules REPLACE "(.+)" "$<TARGET_OBJECTS:tutti_\\1>" OUTPUT_VARIABLE objects)
+  add_library(tutti_tutti SHARED ${objects})
+  foreach(module IN LISTS modules)  # for what the folders link
+    target_link_libraries(tutti_tutti PRIVATE tutti_${module})
+  endforeach()
+  target_compile_features(tutti_tutti INTERFACE cxx_std_20)
+  target_include_directories(tutti_tutti INTERFACE $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}> $<INSTALL_INTERFACE:include>)
+  set(names ${PROJECT_SOURCE_DIR}/cmake/libtutti.map)
+  target_link_options(tutti_tutti PRIVATE LINKER:--version-script=${names} LINKER:-z,defs)
+  # Before 1.0 a new minor version may change what programs were compiled for.
+  set_target_properties(tutti_tutti PROPERTIES OUTPUT_NAME tutti LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+    LINK_DEPENDS ${names} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endfunction()
+
 # tutti::tutti: everything a program needs.
 function(tutti_umbrella)
   get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
-  add_library(tutti_tutti INTERFACE)
+  if(TUTTI_SHARED)
+    tutti_shared_library()
+  else()
+    add_library(tutti_tutti INTERFACE)
+    foreach(module IN LISTS modules)
+      target_link_libraries(tutti_tutti INTERFACE tutti_${module})
+    endforeach()
+  endif()
   add_library(tutti::tutti ALIAS tutti_tutti)
   set_target_properties(tutti_tutti PROPERTIES EXPORT_NAME tutti)
-  foreach(module IN LISTS modules)
-    target_link_libraries(tutti_tutti INTERFACE tutti_${module})
-  endforeach()
 endfunction()

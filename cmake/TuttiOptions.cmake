@@ -3,6 +3,9 @@ option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
+option(TUTTI_INSTALL "Install rules and packages" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_SHARED "One shared library instead of one archive per folder" ${BUILD_SHARED_LIBS})
 option(TUTTI_UNITY "Compile each folder of a library as one file" ON)
 set(TUTTI_ONEDNN AUTO CACHE STRING "CPU kernels on oneDNN: AUTO, ON or OFF")
 set(TUTTI_PNG AUTO CACHE STRING "PNG pictures with libpng: AUTO, ON or OFF")
@@ -12,7 +15,7 @@ set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON
 set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages by MPI: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 set(CMAKE_CXX_STANDARD 20)
@@ -26,7 +29,10 @@ endif()
 
 # Same bits everywhere: no fused multiply-add unless it is written, no -march=native
 # (docs/determinism.md).
-set(TUTTI_COMPILE_OPTIONS -Wall -Wextra -Werror -ffp-contract=off)
+set(TUTTI_COMPILE_OPTIONS -Wall -Wextra -ffp-contract=off)
+if(TUTTI_WERROR)
+  list(INSERT TUTTI_COMPILE_OPTIONS 2 -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 gives both falsely for moved std::variant and concatenated std::string.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-maybe-uninitialized -Wno-restrict)

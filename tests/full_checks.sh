@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers)
+all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject shared deb)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -119,6 +119,39 @@ part_strangers() {
   step "1,000 strangers for a minute" \
     python3 tests/integration/strangers_test.py "$build/examples/fashion_mnist_custom_loop" \
     --strangers 1000 --seconds 60
+}
+
+part_subproject() {
+  step "a project with tutti as a part" python3 tests/install/subproject_test.py . c++ --build
+}
+
+same_line() {  # TREE: learns the line of the main build, bit for bit, with a plugin and in two processes
+  local report here there
+  report=$(mktemp -d)
+  for here in "$build" "$1"; do
+    "$here/examples/linear_regression" --devices cpu:0-1 --metrics-json "$report/$(basename "$here")"
+  done
+  here=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$build")")
+  there=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$1")")
+  rm -rf "$report"
+  [ -n "$here" ] && [ "$here" = "$there" ] || { echo "$here here, $there there"; return 1; }
+  "$1/bin/tutti" conform --plugin "$build/plugins/canonical.so" --sample 200
+  "$1/bin/tutti" run -n 2 -- "$1/examples/fashion_mnist_custom_loop" --strategy multi_worker_mirrored --steps 4
+  if [ -f "$build/lib/libtutti_cuda_simulated.so" ]; then
+    TUTTI_CUDA_MODULE=$build/lib/libtutti_cuda_simulated.so "$1/examples/linear_regression" --devices gpu:0-1
+  fi
+  readelf -d "$1/lib/libtutti.so" | grep "SONAME.*libtutti.so.0"
+}
+
+part_shared() {
+  local tree=$build-shared
+  step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_SHARED=ON -DTUTTI_BUILD_TESTS=OFF
+  step "build $tree" cmake --build "$tree" --target tutti_cli linear_regression fashion_mnist_custom_loop
+  step "programs with libtutti.so do what others do" same_line "$tree"
+}
+
+part_deb() {
+  step "Debian packages in a fresh Debian" python3 tests/install/deb_test.py "$build"
 }
 
 # check_parts PART...: ends the program where one is unknown.

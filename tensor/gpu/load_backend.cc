@@ -59,10 +59,14 @@ bool has_driver(std::string& reason) {
   return false;
 }
 
+/// The first candidate that is there. The last is a name alone, which only opening can look for.
 std::string existing_module() {
   for (const std::string& candidate : module_candidates()) {
     std::error_code error;
-    if (fs::exists(candidate, error)) return candidate;
+    const bool is_there = candidate == kModule
+                              ? dlopen(kModule, RTLD_NOW | RTLD_LOCAL) != nullptr
+                              : fs::exists(candidate, error);
+    if (is_there) return candidate;
   }
   return "";
 }
@@ -182,7 +186,7 @@ std::vector<std::string> module_candidates() {
     add(folder / "../lib");
     add(folder / ".." / TUTTI_INSTALL_LIBDIR);
   }
-  add(TUTTI_INSTALL_FULL_LIBDIR);
+  paths.emplace_back(kModule);
   return paths;
 }
 

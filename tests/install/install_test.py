@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Installs tutti into an empty folder and builds a small project against it.
+# Installs tutti into an empty folder, moves it elsewhere and builds small projects against it.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: install_test.py BUILD_FOLDER"""
 import json
@@ -24,6 +24,43 @@ def build_project(name, prefix, folder):
     source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / name
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", folder)
+
+
+def check_moves(prefix, build):
+    """Nothing installed says where it was built, or where it was installed first."""
+    cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
+    source = re.search("^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", cache, re.MULTILINE).group(1)
+    built_here = re.compile(rb"(?<![\w./-])(" + b"|".join(re.escape(str(path).encode()) for path in (source, build, prefix)) +
+                            rb")/[\w./+-]*")
+    absolute = re.compile(rb"(?<![\w})./])/(usr|opt|home|tmp|work|var)/[\w./+-]*")
+    files = [path for folder in ("bin", "include", "lib", "lib64") for path in (prefix / folder).rglob("*") if path.is_file()]
+    assert len(files) > 100, files
+    for path in files:
+        text = path.read_bytes()
+        found = built_here.search(text)
+        if not found and path.suffix in (".cmake", ".pc"):
+            found = absolute.search(text)
+        assert not found, (path, found)
+
+
+def check_pkg_config(prefix, compiler, folder):
+    """README's first program, built without CMake."""
+    folder.mkdir()
+    readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    (folder / "line.cc").write_text(re.search(r"^```cpp\n(.*?)^```", readme, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
+    (description,) = prefix.rglob("tutti.pc")
+    os.environ["PKG_CONFIG_PATH"] = str(description.parent)
+    assert run("pkg-config", "--modversion", "tutti").strip() == version(prefix)
+    flags = run("pkg-config", "--static", "--cflags", "--libs", "tutti").split()
+    del os.environ["PKG_CONFIG_PATH"]
+    run(compiler, "-std=c++20", folder / "line.cc", "-o", folder / "line", *flags, f"-Wl,-rpath,{description.parents[1]}")
+    assert "epoch 9 loss 0.0000" in run(folder / "line")
+
+
+def version(prefix):
+    """What find_package() is told."""
+    (path,) = prefix.rglob("tuttiConfigVersion.cmake")
+    return re.search(r'PACKAGE_VERSION "([^"]+)"', path.read_text(encoding="utf-8")).group(1)
 
 
 def is_there(header, package, what):
@@ -129,10 +166,13 @@ def main():
     compiler = next(line.split("=", 1)[1] for line in cache.splitlines()
                     if line.startswith("CMAKE_CXX_COMPILER:"))
     with tempfile.TemporaryDirectory() as folder:
-        prefix, user = pathlib.Path(folder) / "prefix", pathlib.Path(folder) / "user"
-        run("cmake", "--install", build, "--prefix", prefix)
+        prefix, user = pathlib.Path(folder) / "moved", pathlib.Path(folder) / "user"
+        first = pathlib.Path(folder) / "first"
+        run("cmake", "--install", build, "--prefix", first)
+        check_moves(first, build)
+        first.rename(prefix)
         # Installed headers must not point back into the source tree.
-        links = [path for path in prefix.rglob("*") if path.is_symlink()]
+        links = [path for path in (prefix / "include").rglob("*") if path.is_symlink()]
         assert not links, links
         configure = ["cmake", "-G", "Ninja", "-S", source, f"-DCMAKE_PREFIX_PATH={prefix}",
                      f"-DCMAKE_CXX_COMPILER={compiler}"]
@@ -143,6 +183,7 @@ def main():
             assert "sum 3" in output, output
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
+        check_pkg_config(prefix, compiler, pathlib.Path(folder) / "pkg_config")
         check_examples(prefix, compiler, pathlib.Path(folder) / "examples")
         check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
         check_eigen_loop(prefix, pathlib.Path(folder))

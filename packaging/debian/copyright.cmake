@@ -1,0 +1,10 @@
+# Runs before CPack builds the packages: puts the copyright notice where Debian looks for it in each of them.
+foreach(component IN ITEMS runtime dev doc cuda)
+  string(TOUPPER ${component} upper)
+  set(folder ${CPACK_TEMPORARY_DIRECTORY}/${component})
+  set(place ${folder}/usr/share/doc/${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
+  if(IS_DIRECTORY ${folder})
+    file(MAKE_DIRECTORY ${place})
+    configure_file(${CMAKE_CURRENT_LIST_DIR}/copyright ${place}/copyright COPYONLY)
+  endif()
+endforeach()

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Runs inside the fresh system: installs the packages with what they depend on, and uses them.
+# SPDX-License-Identifier: Apache-2.0
+cd /root/tutti
+export DEBIAN_FRONTEND=noninteractive
+apt-get install -q -y --no-install-recommends ./tutti_*.deb  # alone first: the program loads what it needs
+tutti doctor
+tutti run -n 2 -- tutti cluster
+apt-get install -q -y --no-install-recommends ./libtutti-dev_*.deb ./tutti-doc_*.deb cmake g++ make pkg-config
+test -f /usr/share/doc/tutti/examples/CMakeLists.txt
+cmake -S . -B build
+cmake --build build
+build/ten_lines && echo "cmake: trained"
+g++ -std=c++20 ten_lines.cc -o ten_lines $(pkg-config --static --cflags --libs tutti)
+./ten_lines && echo "pkg-config: trained"

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# Packs tutti for Debian, installs the packages in a fresh minimal Debian 12, and trains there with a program built against them.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: deb_test.py BUILD_FOLDER   (root; Debian's mmdebstrap; the network, for Debian's packages)
+
+The system lives in a temporary folder of mmdebstrap's, which removes it.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def run(*command):
+    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            check=False)
+    if result.returncode != 0:
+        sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout[-20000:]}")
+    return result.stdout
+
+
+def pack(build, folder):
+    """The packages by name."""
+    run("cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", folder)
+    packages = {path.name.split("_")[0]: path for path in folder.glob("*.deb")}
+    assert {"tutti", "libtutti-dev", "tutti-doc"} <= set(packages), packages
+    for name, path in packages.items():
+        files = run("dpkg-deb", "--contents", path)
+        assert f"./usr/share/doc/{name}/copyright" in files, (name, files)
+        assert "./usr/local" not in files, (name, files)
+    return packages
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        packages = pack(build, work / "packages")
+        inside = work / "tutti"
+        inside.mkdir()
+        for name in ("tutti", "libtutti-dev", "tutti-doc"):
+            packages[name].rename(inside / packages[name].name)
+        for path in (HERE / "deb").iterdir():
+            (inside / path.name).write_bytes(path.read_bytes())
+        output = run("mmdebstrap", "--variant=minbase", "bookworm", "/dev/null", f"--customize-hook=copy-in {inside} /root",
+                     '--customize-hook=chroot "$1" sh -eux /root/tutti/install_and_train.sh')
+    for built_with in ("cmake", "pkg-config"):
+        assert f"{built_with}: trained" in output, output[-20000:]
+    print(output[-3000:])
+    print("deb: installed", ", ".join(sorted(packages)), "but tutti-cuda, and trained in a fresh Debian 12")
+
+
+if __name__ == "__main__":
+    main()
