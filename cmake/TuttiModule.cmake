@@ -94,7 +94,7 @@ function(tutti_shared_library)
   endforeach()
   target_compile_features(tutti_tutti INTERFACE cxx_std_20)
   target_include_directories(tutti_tutti INTERFACE $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}> $<INSTALL_INTERFACE:include>)
-  set(names ${PROJECT_SOURCE_DIR}/cmake/libtutti.map)
+  set(names ${PROJECT_SOURCE_DIR}/cmake/package/libtutti.map)
   target_link_options(tutti_tutti PRIVATE LINKER:--version-script=${names} LINKER:-z,defs)
   # Before 1.0 a new minor version may change what programs were compiled for.
   set_target_properties(tutti_tutti PROPERTIES OUTPUT_NAME tutti LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
