@@ -333,10 +333,10 @@ TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
                          Tensor::from<std::uint8_t>({35}, labels)};
   Evaluator evaluator(parse_devices("cpu:0-1"));
   EXPECT_EQ(evaluator.restore(path), 7);
-  const Precision all = evaluator.evaluate(images, 10'000, 8);  // 35 = 4 * 8 + 3
+  const auto all = evaluator.evaluate(images, 10'000, 8);  // 35 = 4 * 8 + 3
   EXPECT_EQ(all.total, 35);
   EXPECT_EQ(all.correct, 4);  // 3, 13, 23, 33
-  const Precision some = evaluator.evaluate(images, 20, 8);
+  const auto some = evaluator.evaluate(images, 20, 8);
   EXPECT_EQ(some.total, 20);
   EXPECT_EQ(some.correct, 2);
   EXPECT_DOUBLE_EQ(some.at_1(), 0.1);
