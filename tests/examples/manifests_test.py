@@ -12,6 +12,9 @@ import unittest
 
 import yaml
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import counted_unittest  # noqa: E402
+
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 TUTTI = os.path.abspath(sys.argv.pop(1))
 EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -32,6 +35,10 @@ def resolve(resolver, variables):
     return json.loads(result.stdout)
 
 
+def dockerfile():
+    return (CLUSTERS / "Dockerfile").read_text(encoding="utf-8")
+
+
 def owner(path):
     """The package that brings a library, whether it names it by /lib or by /usr/lib."""
     real = os.path.realpath(path)
@@ -47,7 +54,7 @@ class Manifests(unittest.TestCase):
         """The program is in the image under that path, was built, and knows its flags."""
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
-        self.assertIn(f"build/examples/{name} ", self.dockerfile())
+        self.assertIn(f"build/examples/{name} ", dockerfile())
         help_text = subprocess.run([EXAMPLES / name, "--help"], text=True, capture_output=True, timeout=600).stdout
         for word in words[1:]:
             if word.startswith("--"):
@@ -62,10 +69,6 @@ class Manifests(unittest.TestCase):
         self.assertEqual(secret["defaultMode"], 0o400)
         for name in mounts.values():
             self.assertIn(name, volumes)
-
-    @staticmethod
-    def dockerfile():
-        return (CLUSTERS / "Dockerfile").read_text(encoding="utf-8")
 
     def test_every_file_is_described(self):
         readme = (CLUSTERS / "README.md").read_text(encoding="utf-8")
@@ -133,8 +136,8 @@ class Manifests(unittest.TestCase):
         (worker,) = pod["containers"]
         self.check_secret(pod, worker)
         self.assertEqual(worker["image"], launcher["image"])
-        self.assertIn("AS mpi", self.dockerfile())
-        self.assertIn("openssh-server", self.dockerfile())
+        self.assertIn("AS mpi", dockerfile())
+        self.assertIn("openssh-server", dockerfile())
 
     def test_compose(self):
         (document,) = load("compose.yaml")
@@ -152,7 +155,7 @@ class Manifests(unittest.TestCase):
             self.assertEqual(report["task"]["index"], index)
 
     def test_dockerfile(self):
-        text = re.sub(r"\\\n(\s*#.*\n)*", " ", self.dockerfile())
+        text = re.sub(r"\\\n(\s*#.*\n)*", " ", dockerfile())
         stages, context = [], set()
         for line in text.splitlines():
             words = line.split()
@@ -173,13 +176,21 @@ class Manifests(unittest.TestCase):
         for path in context:
             self.assertTrue((ROOT / path).exists(), path)
 
+    def test_sbatch_is_a_script(self):
+        subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=600)
+        result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=600)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("expected a program", result.stderr)
+
+
+class Image(unittest.TestCase):
     def test_image_has_the_libraries_that_its_programs_load(self):
         """Compared with this build's programs, where packages are those of the image's system."""
         release = pathlib.Path("/etc/os-release").read_text(encoding="utf-8")
         if "VERSION_CODENAME=bookworm" not in release:
             self.skipTest("the image's packages are those of Debian 12")
         in_base = {"libc6", "libgcc-s1", "libstdc++6"}
-        copied = re.search(r"cp build/bin/tutti (.*?) /opt/tutti/bin/", self.dockerfile()).group(1).split()
+        copied = re.search(r"cp build/bin/tutti (.*?) /opt/tutti/bin/", dockerfile()).group(1).split()
         needed = set()
         for program in [TUTTI, *(EXAMPLES / name.removeprefix("build/examples/") for name in copied)]:
             named = re.findall(r"\(NEEDED\).*\[(.+)\]", subprocess.run(
@@ -188,16 +199,10 @@ class Manifests(unittest.TestCase):
                 ["ldd", program], text=True, capture_output=True, check=True).stdout, re.MULTILINE))
             self.assertGreater(len(named), 5)
             needed.update(owner(paths[name]) for name in named if name in paths)
-        stage = re.search(r"AS run\n(.*?)rm -rf", self.dockerfile(), re.DOTALL).group(1)
+        stage = re.search(r"AS run\n(.*?)rm -rf", dockerfile(), re.DOTALL).group(1)
         listed = set(re.findall(r"\b(?:lib|zlib)[\w.+-]*", stage))
         self.assertEqual(listed, needed - in_base)
 
-    def test_sbatch_is_a_script(self):
-        subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=600)
-        result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=600)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("expected a program", result.stderr)
-
 
 if __name__ == "__main__":
-    unittest.main()
+    counted_unittest.main(apart=["Image"])  # whose packages are those of one system
