@@ -29,7 +29,7 @@ class WorkerGroup {
   /// not come; as join_job().
   static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
                                            const WorkerGroupOptions& options = {});
-  /// Says good-bye; the process that hosts the control server waits a little for the others.
+  /// Leaves the job; the process that hosts the control server waits a little for the others.
   virtual ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;

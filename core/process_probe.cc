@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/process_probe.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/random.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {
@@ -61,27 +61,15 @@ std::string host_name() {
   return name.data();
 }
 
-std::string random_name() {
-  std::array<unsigned char, 16> bytes{};
-  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-  }
-  std::string name;
-  for (const unsigned char byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
-}
-
 ProcessIdentity find_out() {
   ProcessIdentity self;
   self.pid = ::getpid();
   if (const auto stat = read_stat("/proc/self/stat")) self.start_time = stat->start_time;
   self.host = host_name();
+  self.boot_id = read_word("/proc/sys/kernel/random/boot_id");
   // Containers of one machine have process numbers of their own.
-  self.machine =
-      concat(read_word("/proc/sys/kernel/random/boot_id"), " ", read_link("/proc/self/ns/pid"));
-  self.unique = random_name();
+  self.machine = concat(self.boot_id, " ", read_link("/proc/self/ns/pid"));
+  self.unique = new_unique_name();
   return self;
 }
 

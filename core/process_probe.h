@@ -7,10 +7,12 @@
 
 namespace tutti::internal {
 
-/// Of this process. Numbers of processes compare where `machine` is equal.
+/// Of this process. Numbers of processes compare where `machine` is equal, and cores and devices
+/// are the same where `boot_id` is (unless the system tells none: empty).
 struct ProcessIdentity {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  // in the system's ticks since it started
+  std::string boot_id;
   std::string machine;
   std::string host;
   std::string unique;  // differs from every other process anywhere

@@ -244,6 +244,18 @@ void internal::fill_random(std::span<std::byte> bytes) {
   }
 }
 
+std::string internal::new_unique_name() {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::array<std::byte, 16> bytes{};
+  fill_random(bytes);
+  std::string name;
+  for (const std::byte byte : bytes) {
+    name += kDigits[std::to_integer<unsigned>(byte) / 16];
+    name += kDigits[std::to_integer<unsigned>(byte) % 16];
+  }
+  return name;
+}
+
 std::uint64_t internal::new_run_nonce() {
   std::uint64_t nonce = 0;
   while (nonce == 0) fill_random(std::as_writable_bytes(std::span(&nonce, 1)));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -143,6 +144,8 @@ namespace internal {
 void fill_random(std::span<std::byte> bytes);
 /// A number that tells this run of something from every other one, from there; not 0.
 std::uint64_t new_run_nonce();
+/// 32 hexadecimal digits, likewise.
+std::string new_unique_name();
 }  // namespace internal
 
 }  // namespace tutti

@@ -26,7 +26,7 @@ namespace tutti::hvd {
 /// gradients are summed. Does nothing when it was called before. Throws kInvalidArgument for more
 /// than one device or replica and for digest_steps; as WorkerGroup::join().
 void init(MultiWorkerOptions options = {});
-/// Says good-bye to the others. The end of the program does it, too.
+/// Leaves the job, as the end of the program does.
 void shutdown();
 bool is_initialized();
 

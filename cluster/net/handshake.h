@@ -27,7 +27,7 @@ using Digest256 = std::array<std::byte, 32>;
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts);
 
-/// Who speaks.
+/// The number of a rank, and its run as it has published it.
 struct RankHello {
   int rank = 0;
   std::uint64_t run = 0;
@@ -43,7 +43,7 @@ class Handshake {
   enum class Side { kClient, kServer };
   enum class State {
     kRunning,
-    kDone,      // peer() is who it says
+    kDone,      // both sides are authenticated
     kRefused,   // by this side or the other: reason() says why, in words for the user
     kStranger,  // no rank of this version of tutti: drop the connection without a word
   };
@@ -58,7 +58,7 @@ class Handshake {
   std::vector<std::byte> bytes_to_send();
 
   State state() const { return state_; }
-  /// Who the other side says it is, once its hello has come.
+  /// The hello of the other side, once it has come.
   const std::optional<RankHello>& peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
   /// Whether the other side knows the secret. The server's state stays kRunning until decide().

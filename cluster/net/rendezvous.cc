@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
 #include <list>
 #include <optional>
 #include <utility>
@@ -35,6 +34,7 @@
 #include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 #include "tutti/core/random.h"
 
 namespace tutti::internal {
@@ -46,12 +46,8 @@ constexpr int kNobody = -1;
 const FileDescriptor kNoDescriptor;
 
 std::string this_machine() {
-  std::string id;
-  if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot >> id) return id;
-  std::array<char, 256> name{};
-  (void)::gethostname(name.data(), name.size() - 1);
-  id = name.data();
-  return id.empty() ? "unknown" : id;
+  const ProcessIdentity& self = this_process();
+  return self.boot_id.empty() ? self.host : self.boot_id;
 }
 
 TimePoint now() { return Clock::system().now(); }

@@ -60,7 +60,7 @@ class RpcClient {
   /// `target`: "grpc://host:port". Throws as connect_control(). Returns when connected.
   static std::unique_ptr<RpcClient> connect(const std::string& target, RpcMethod method,
                                             const RpcClientOptions& options);
-  /// Says good-bye; calls under way end with kCancelled.
+  /// Closes the connection; calls under way end with kCancelled.
   virtual ~RpcClient() = default;
 
   /// Sends a request; `request` may point to memory that must stay until the answer is there. Its

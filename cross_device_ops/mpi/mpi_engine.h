@@ -26,7 +26,4 @@ namespace tutti::internal {
 /// after MPI_Finalize, or when the program initialised MPI without threads.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
-/// Why "mpi" cannot be used by this process, in one line; empty when it can.
-std::string why_no_mpi();
-
 }  // namespace tutti::internal

@@ -77,14 +77,15 @@ int initialize() {
   return level;
 }
 
-}  // namespace
-
+/// Why "mpi" cannot be used by this process, in one line; empty when it can.
 std::string why_no_mpi() {
   if (is_finalized()) return "mpi: MPI was finalised";
   if (is_initialized() || is_started_by_mpi()) return {};
   return "mpi: no MPI launcher has started this process; expected mpirun or srun, which start one "
          "process per rank; try mpirun -n 2 PROGRAM, or another operation such as canonical";
 }
+
+}  // namespace
 
 MpiRuntime& MpiRuntime::get() {
   Holder& all = holder();

@@ -5,11 +5,11 @@
 #include "tutti/strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <sstream>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 #include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/tensor/gpu/gpu_device.h"
@@ -36,9 +36,8 @@ std::string why_not(const std::vector<Device>& devices) {
 
 /// "<machine>/0000:02:00.0" of each GPU, to find those that two workers use.
 std::string names_of_gpus(const std::vector<Device>& devices) {
-  std::string machine;
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  if (!(boot >> machine)) return "";
+  const std::string& machine = internal::this_process().boot_id;
+  if (machine.empty()) return "";
   std::string names;
   for (const Device& device : devices) {
     if (!is_gpu(device)) continue;

@@ -77,7 +77,7 @@ class RunVerdicts {
   std::optional<RunEnd> end_;
 };
 
-/// Says good-bye when it ends: a chief's tells workers and servers that all is done, or, when an
+/// Leaves the job when it ends: a chief's tells workers and servers that all is done, or, when an
 /// exception ends it, that the run has failed. Threads: any, all functions.
 class JobWatch {
  public:

@@ -12,19 +12,6 @@ namespace {
 
 constexpr const char* kJournal = "journal";
 
-/// Unlike that of any other job.
-std::string new_job_id() {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::array<std::byte, 16> bytes{};
-  fill_random(bytes);
-  std::string id;
-  for (const std::byte each : bytes) {
-    id += kDigits[std::to_integer<unsigned>(each) / 16];
-    id += kDigits[std::to_integer<unsigned>(each) % 16];
-  }
-  return id;
-}
-
 void require_empty(const Folder& folder) {
   for (const std::string& name : folder.names()) {
     if (!name.starts_with("ps_")) continue;
@@ -76,7 +63,7 @@ JournalFile::JournalFile(const std::string& folder, LedgerRules rules, Duration 
     read(rules);
   } else {
     require_empty(folder_);
-    job_id_ = new_job_id();
+    job_id_ = new_unique_name();
   }
   begin_with(ledger_);
 }
