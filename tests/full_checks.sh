@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject shared deb)
+all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -142,6 +142,12 @@ same_line() {  # TREE: learns the line of the main build, bit for bit, with a pl
     TUTTI_CUDA_MODULE=$build/lib/libtutti_cuda_simulated.so "$1/examples/linear_regression" --devices gpu:0-1
   fi
   readelf -d "$1/lib/libtutti.so" | grep "SONAME.*\[libtutti.so.0.2\]"
+}
+
+part_recipes() {
+  step "Conan 2" sh -c 'python3 -m venv "$0" && "$0/bin/pip" install -q "conan>=2,<3"' "$build/conan"
+  step "a package made by Conan, and a project that requires it" \
+    python3 tests/install/recipes_test.py . c++ --conan "$PWD/$build/conan/bin/conan"
 }
 
 part_shared() {

@@ -6,19 +6,12 @@
 The system lives in a temporary folder of mmdebstrap's, which removes it.
 """
 import pathlib
-import subprocess
 import sys
 import tempfile
 
+from command import run
+
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            check=False)
-    if result.returncode != 0:
-        sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout[-20000:]}")
-    return result.stdout
 
 
 def pack(build, folder):

@@ -10,13 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-
-def run(*command, expect=0):
-    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
-    if (result.returncode == 0) != (expect == 0):
-        sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout}")
-    return result.stdout
+from command import run
 
 
 def build_project(name, prefix, folder):

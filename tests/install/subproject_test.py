@@ -5,19 +5,12 @@
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 
+from command import run
+
 SETTING = re.compile(r"^(CMAKE_BUILD_TYPE|TUTTI_\w+):\w+=(.*)$", re.MULTILINE)
-
-
-def run(*command):
-    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            check=False)
-    if result.returncode != 0:
-        sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout}")
-    return result.stdout
 
 
 def check_settings(build):
