@@ -69,8 +69,11 @@ part_conformance() {  # two at a time: a case's threads mostly wait for one anot
 }
 
 part_protocol() {
-  step "the coordinator's protocol: 2 closures, 2 faults, 1 cut" \
-    env TUTTI_MODEL_BOUNDS="2 2 1" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
+  local bounds
+  for bounds in "3 2 0" "2 2 1" "2 1 2"; do  # closures, faults, cuts
+    step "every state of the coordinator's protocol: $bounds" \
+      env TUTTI_MODEL_BOUNDS="$bounds" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
+  done
 }
 
 part_same_bits() {  # two runs at a time: replicas often wait for one another
