@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if __cplusplus < 202002L
+#error "tutti needs C++20; expected -std=c++20 or later, in CMake target_link_libraries(program tutti::tutti)"
+#endif
+
 #include <cstdint>
 
 namespace tutti {

@@ -45,8 +45,8 @@ struct ConstElements {
   DType dtype = DType::kFloat32;
 
   ConstElements() = default;
-  ConstElements(const std::byte* data, std::size_t count, DType dtype)
-      : data(data), count(count), dtype(dtype) {}
+  ConstElements(const std::byte* first, std::size_t length, DType type)
+      : data(first), count(length), dtype(type) {}
   template <class T>
   ConstElements(std::span<const T> values)
       : data(reinterpret_cast<const std::byte*>(values.data())),
@@ -64,8 +64,8 @@ struct Elements {
   DType dtype = DType::kFloat32;
 
   Elements() = default;
-  Elements(std::byte* data, std::size_t count, DType dtype)
-      : data(data), count(count), dtype(dtype) {}
+  Elements(std::byte* first, std::size_t length, DType type)
+      : data(first), count(length), dtype(type) {}
   template <class T>
   requires(!std::is_const_v<T>) Elements(std::span<T> values)
       : data(reinterpret_cast<std::byte*>(values.data())),

@@ -120,6 +120,8 @@ class Tensor {
   /// back through it. From a GPU to the host it waits for the value; to a GPU, and between GPUs
   /// that reach each other, it waits for nothing.
   Tensor to(Device device) const;
+  /// The device by its name: x.to("cpu:1"). Throws as Device::parse() does.
+  Tensor to(std::string_view device) const { return to(Device::parse(device)); }
   /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
   Tensor copy() const;
 

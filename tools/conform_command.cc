@@ -1,6 +1,7 @@
 // `tutti conform`: checks a cross-device operation against the conformance kit.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -62,6 +63,23 @@ void note_running_case(const std::string& command, const conformance::Case& c) {
                 c.id().c_str());
 }
 
+/// A sign of life every ten seconds: a whole plan takes minutes.
+class Progress {
+ public:
+  void begin_case(const conformance::Case& c) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told_ >= std::chrono::seconds(10)) {
+      std::fprintf(stderr, "conform: %zu cases done, now %s\n", num_done_, c.id().c_str());
+      told_ = now;
+    }
+    ++num_done_;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
+  std::size_t num_done_ = 0;
+};
+
 /// A signal handler: says which case ran; the signal then ends the program as it would have.
 void tell_crash(int signal) {
   const auto say = [](std::string_view text) {
@@ -109,7 +127,11 @@ int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.budget));
   }
   const std::string command = repeat(subject, options);
-  limits.before_case = [&](const conformance::Case& c) { note_running_case(command, c); };
+  Progress progress;
+  limits.before_case = [&](const conformance::Case& c) {
+    note_running_case(command, c);
+    progress.begin_case(c);
+  };
   const conformance::Report report = conformance::run(plan, subject, limits);
   if (options.format == OutputFormat::kJson) {
     std::printf("%s\n", report.json().dump(2).c_str());

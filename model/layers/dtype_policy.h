@@ -15,8 +15,8 @@ struct DTypePolicy {
   /// "float32", "float64"; "mixed_bfloat16" and "mixed_float16": weights in float32, arithmetic in
   /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument listing
   /// them for another name.
-  DTypePolicy(const std::string& name);
-  DTypePolicy(const char* name) : DTypePolicy(std::string(name)) {}
+  DTypePolicy(const std::string& policy);
+  DTypePolicy(const char* policy) : DTypePolicy(std::string(policy)) {}
 
   std::string name = "float32";
   DType compute = DType::kFloat32;

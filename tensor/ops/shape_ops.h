@@ -68,6 +68,19 @@ Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape
 /// The slices of x along the axes of mask (bool, its shape that of x's first axes) where it is
 /// true, one behind the other: [n, rest...]. It reads the mask on the host. tf.boolean_mask.
 Tensor boolean_mask(const Operand& x, const Operand& mask);
+/// int64: the coordinates of the elements that are not zero (of bool: that are true), in row-major
+/// order: [n, rank of x]. It reads x on the host. tf.where with one argument; NumPy's and PyTorch's
+/// nonzero.
+Tensor nonzero(const Operand& x);
+
+struct UniqueResult {
+  Tensor values;
+  Tensor indices;  // int64
+};
+/// The different elements of x [n] in the order in which they come first, [m], and for each element
+/// of x its place among them, [n]. Each NaN is an element of its own. It reads x on the host, and
+/// no gradient flows back. tf.unique.
+UniqueResult unique(const Operand& x);
 
 // Operations that repeat, turn round or pick elements along an axis; made of others but for
 // reverse().

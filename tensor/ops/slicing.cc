@@ -242,26 +242,4 @@ Tensor scatter(const Operand& indices, const Operand& values, const Shape& shape
   return reshape(Operand(scatter_rows(flat_values, rows, Shape(flat)), values.where), shape);
 }
 
-Tensor boolean_mask(const Operand& x, const Operand& mask) {
-  const Shape& shape = defined(OpId::kGather, x).shape();
-  require_dtype(OpId::kGather, mask, DType::kBool);
-  const Shape& lines = mask.shape();
-  if (lines.rank() < 1 || lines.rank() > shape.rank() ||
-      !std::equal(lines.begin(), lines.end(), shape.begin())) {
-    fail(ErrorCode::kInvalidArgument, who("boolean_mask", x.where),
-         ": expected a mask whose shape ", "is that of the first axes of ", shape, ", got ", lines);
-  }
-  const Tensor here = mask.tensor.to(Device{});
-  std::vector<std::int64_t> rows;
-  for (std::int64_t row = 0; const bool is_kept : here.host_span<bool>()) {
-    if (is_kept) rows.push_back(row);
-    ++row;
-  }
-  std::vector<std::int64_t> flat{lines.num_elements()};
-  flat.insert(flat.end(), shape.begin() + lines.rank(), shape.end());
-  const Tensor indices = Tensor::from(Shape{std::ssize(rows)}, rows, Device{});
-  return gather(Operand(reshape(x, Shape(flat)), x.where),
-                Operand(indices.to(x.tensor.device()), mask.where));
-}
-
 }  // namespace tutti

@@ -96,7 +96,7 @@ TEST(Tensor, UndefinedTensorsSaySo) {
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { tensor.shape(); }, [&] { tensor.dtype(); }, [&] { tensor.device(); },
            [&] { tensor.item(); }, [&] { tensor.host_span<float>(); }, [&] { tensor.bytes(); },
-           [&] { tensor.to({}); }, [&] { tensor.detached_rows(0, 1); }, [&] { tensor.alias(); }}) {
+           [&] { tensor.to(Device{}); }, [&] { tensor.detached_rows(0, 1); }, [&] { tensor.alias(); }}) {
     expect_error(ErrorCode::kFailedPrecondition, {"undefined"}, use);
   }
 }
@@ -107,7 +107,7 @@ TEST(Tensor, MovesBetweenDevicesShareStorageUnderANewIdentity) {
   EXPECT_EQ(there.device(), kSecondCpu);
   EXPECT_EQ(there.bytes().data(), here.bytes().data());
   EXPECT_NE(there.id(), here.id());
-  EXPECT_EQ(here.to({}).id(), here.id());
+  EXPECT_EQ(here.to("cpu:0").id(), here.id());
   expect_error(ErrorCode::kUnavailable, {"gpu:77"}, [&] { here.to({DeviceType::kGpu, 77}); });
 }
 

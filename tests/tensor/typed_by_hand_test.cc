@@ -177,6 +177,26 @@ TEST(BooleanMask, TakesNothingOrAll) {
                [&] { boolean_mask(x, Tensor::ones({2}, DType::kBool)); });
 }
 
+TEST(Nonzero, GivesCoordinatesInRowMajorOrder) {
+  expect_tensor(nonzero(Tensor::from<float>({2, 3}, {0, 2, 0, NAN, 0, -1})), {3, 2},
+                {0, 1, 1, 0, 1, 2});
+  expect_tensor(nonzero(Tensor::from<bool>({3}, {true, false, true})), {2, 1}, {0, 2});
+  EXPECT_EQ(nonzero(Tensor::zeros({2, 2})).shape(), (Shape{0, 2}));
+  EXPECT_EQ(nonzero(Tensor(5.f)).shape(), (Shape{1, 0}));
+}
+
+TEST(Unique, KeepsTheOrderOfFirstAppearance) {
+  const UniqueResult found = unique(Tensor::from<std::int32_t>({6}, {4, 1, 4, 7, 1, 4}));
+  expect_tensor(found.values, {3}, {4, 1, 7});
+  expect_tensor(found.indices, {6}, {0, 1, 0, 2, 1, 0});
+  expect_tensor(unique(Tensor{0.f, -0.f, 2.f}).values, {2}, {0, 2});
+  EXPECT_EQ(unique(Tensor{NAN, NAN}).values.shape(), (Shape{2}));
+  EXPECT_EQ(unique(Tensor::zeros({0})).values.shape(), (Shape{0}));
+  expect_error(kInvalid, {"unique at typed_by_hand_test.cc", "[n]", "[2, 1]", "reshape"}, [] {
+    unique(Tensor::zeros({2, 1}));
+  });
+}
+
 TEST(Logsumexp, IsExactWhereTheSumOverflows) {
   const double inf = std::numeric_limits<double>::infinity();
   expect_tensor(reduce_logsumexp(tensor_of({2}, {1000, 1000}, DType::kFloat64)), {},
