@@ -52,6 +52,9 @@ part_no_grpc() {
   step "two processes of mpirun train" mpirun --allow-run-as-root --oversubscribe -n 2 "$loop" \
     --strategy multi_worker_mirrored "${flags[@]}"
   step "other processes are refused, with the remedy" refuses_several_processes "$loop"
+  step "parameter servers are refused, with the remedy" sh -c \
+    '! "$0" --strategy parameter_server --steps 1 > "$1" 2>&1 && grep "this build has no gRPC, so it has no parameter servers" "$1"' \
+    "$loop" "$tree/refused.txt"
 }
 
 part_fuzzers() {  # built in asan's tree

@@ -9,8 +9,10 @@
 #include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
-#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/strategies.h"
+#ifndef TUTTI_WITHOUT_GRPC
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#endif
 
 namespace tutti {
 namespace {
@@ -60,6 +62,13 @@ std::unique_ptr<Strategy> make_multi_worker(const StrategySpec& spec) {
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
+#ifdef TUTTI_WITHOUT_GRPC
+std::unique_ptr<Strategy> make_parameter_server(const StrategySpec&) {
+  fail(ErrorCode::kUnimplemented,
+       "strategy options: this build has no gRPC, so it has no parameter servers; build with "
+       "libgrpc++-dev and protobuf-compiler-grpc, or try multi_worker_mirrored");
+}
+#else
 std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
   ParameterServerOptions options{.local = local_options(spec)};
   options.num_servers = static_cast<int>(spec.parameter_servers);
@@ -69,6 +78,7 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
   options.cluster.way = parse_way(spec.transport);
   return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), options);
 }
+#endif
 
 }  // namespace
 

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#ifdef TUTTI_WITHOUT_GRPC
+#error "this build of tutti has no gRPC, so it has no parameter servers; build tutti with libgrpc++-dev"
+#endif
+
 #include <chrono>
 #include <memory>
 #include <optional>

@@ -186,7 +186,7 @@ struct OperationAnswer {
 /// (cluster/proto/ parameter_server.proto), the payload (tensor_payload.h) shares the memory of
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
 /// undefined tensors, kResourceExhausted for a head that would be longer than kLongestHead (send it
-/// in two); kUnimplemented, as all of these functions, in builds without gRPC.
+/// in two).
 Packet encode(const OperationBatch& batch);
 /// Throws kDataLoss for a packet that encode() did not write: what stands in the head is compared
 /// with the payload before memory is taken for it. Tensors stay in the memory that the payload was
