@@ -11,6 +11,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/names.h"
+#include "tutti/data/data_threads.h"
 #include "tutti/data/forwarding_source.h"
 
 namespace tutti {
@@ -145,6 +146,14 @@ class DataShardIterator : public ShardIterator {
   std::optional<Element> first_;
 };
 
+// What reads ahead at the end stays there, as in tf: it then holds this worker's elements alone.
+SourcePtr with_data_shard(const SourcePtr& source, const Part& part) {
+  if (!internal::only_reads_ahead(*source)) {
+    return std::make_shared<ShardSource<DataShardIterator>>(source, part);
+  }
+  return source->with_inputs({with_data_shard(source->inputs().front(), part)});
+}
+
 Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
   const std::optional<std::int64_t> length = dataset.cardinality();
   if (length && *length > 0 && *length < num_workers) {
@@ -152,8 +161,7 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
          " elements, one for each worker, got ", *length,
          "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
   }
-  return Dataset(std::make_shared<ShardSource<DataShardIterator>>(dataset.shared_source(),
-                                                                  Part{num_workers, index}));
+  return Dataset(with_data_shard(dataset.shared_source(), Part{num_workers, index}));
 }
 
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {

@@ -39,10 +39,10 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
 /// The part of worker `index`, a pipeline like `dataset`, by choose_auto_shard(). kFile exchanges
 /// every source of files for one over the worker's files, in their order; what zip() pairs stays
 /// paired where the files of one number have as many elements. kData keeps every num_workers-th
-/// element behind the last step; a pass that has elements, but fewer than workers, throws
-/// kInvalidArgument: here where their number is known, else at its first element. Caches are
-/// filled anew. One worker gets `dataset` under every policy. Throws kInvalidArgument unless
-/// 0 <= index < num_workers.
+/// element behind the last step that is not prefetch(), which reads ahead what was kept; a pass
+/// that has elements, but fewer than workers, throws kInvalidArgument: here where their number is
+/// known, else at its first element. Caches are filled anew. One worker gets `dataset` under every
+/// policy. Throws kInvalidArgument unless 0 <= index < num_workers.
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy);
 
 namespace internal {

@@ -312,4 +312,8 @@ Dataset Dataset::prefetch(int depth) const {
   return Dataset(std::make_shared<PrefetchSource>(source_, static_cast<std::size_t>(depth)));
 }
 
+bool internal::only_reads_ahead(const DatasetSource& source) {
+  return dynamic_cast<const PrefetchSource*>(&source) != nullptr;
+}
+
 }  // namespace tutti

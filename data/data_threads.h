@@ -1,4 +1,4 @@
-// A function applied to several elements at once, results in order.
+// A function applied to several elements at once, results in order; reading ahead.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,5 +29,8 @@ Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel
 /// next() in its element's place.
 std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
                                                    NumberedFunction fn, int num_threads);
+
+/// Whether `source` is what Dataset::prefetch() made: the elements below it, only read earlier.
+bool only_reads_ahead(const DatasetSource& source);
 
 }  // namespace tutti::internal

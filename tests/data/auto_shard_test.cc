@@ -9,6 +9,7 @@
 #include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/csv.h"
+#include "tutti/data/data_threads.h"
 #include "tutti/data/records.h"
 
 namespace tutti {
@@ -206,6 +207,27 @@ TEST(AutoShard, ASH_07_DataTakesElementsOfEveryFile) {
   }
   EXPECT_EQ(scalars_of(auto_shard(records_of(record_files()), 5, 0, AutoShardPolicy::kData)),
             expected);
+}
+
+// tf: "the shard before these datasets so that the right number of elements is prefetched".
+TEST(AutoShard, ASH_07_TheDataShardStandsBeforeWhatReadsAheadAtTheEnd) {
+  const Dataset ahead = Dataset::range(10).map([](const Element& e) { return e; }).prefetch(2);
+  const Dataset own = auto_shard(ahead.prefetch(1), 5, 3, AutoShardPolicy::kData);
+  EXPECT_EQ(scalars_of(own), (Numbers{3, 8}));
+  SourcePtr source = own.shared_source();
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_TRUE(internal::only_reads_ahead(*source));
+    EXPECT_EQ(source->cardinality(), 2);
+    source = source->inputs().front();
+  }
+  EXPECT_FALSE(internal::only_reads_ahead(*source));
+  EXPECT_EQ(source->cardinality(), 2);
+  EXPECT_EQ(source->inputs().front()->cardinality(), 10);
+
+  // In the middle it stays where it is.
+  const Dataset batches = auto_shard(ahead.batch(2), 5, 3, AutoShardPolicy::kData);
+  EXPECT_FALSE(internal::only_reads_ahead(batches.source()));
+  EXPECT_EQ(rows_of(batches), (Rows{{6, 7}}));
 }
 
 TEST(AutoShard, ASH_09_FewerElementsThanWorkers) {
