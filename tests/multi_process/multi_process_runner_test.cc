@@ -248,6 +248,67 @@ TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
   EXPECT_EQ(join_one(R"({"code": 0})").code(), ErrorCode::kOk);
 }
 
+/// The chief crashes, or throws, once all are here; worker 0 notices it, worker 1 does not.
+TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
+  const launch::Task self = testing::this_process();
+  std::cout << "here" << std::endl;
+  testing::process_barrier();
+  if (self.type == "chief" && arguments.find("throws")) fail(ErrorCode::kDataLoss, "a torn file");
+  if (self.type == "chief") ::_exit(3);
+  if (self.index == 0) fail(ErrorCode::kUnavailable, "the chief does not answer");
+  Clock::system().sleep_for(std::chrono::seconds(1000));
+  return {};
+}
+
+TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
+  const HangWatchdog watchdog("lost chief", kLimit);
+  MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
+  runner.start();
+  const Error no_line = error_of([&] { runner.wait_for_line("worker", 1, "no such line"); });
+  for (const Error& error : {no_line, error_of([&] { runner.join(); })}) {
+    EXPECT_EQ(error.code(), ErrorCode::kAborted);
+    EXPECT_EQ(error.message(),
+              "chief-0: exited with code 3; ended with it: worker-1 (last line: here)");
+  }
+  EXPECT_FALSE(runner.process_exists("worker", 1));
+}
+
+TEST(MultiProcessRunner, WhatTheChiefThrewComesBeforeWhatTheOthersDid) {
+  const HangWatchdog watchdog("chief that threw", kLimit);
+  MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
+                            Json(Json::Object{{"throws", true}}));
+  runner.start();
+  const Error error = error_of([&] { runner.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(error.message(), "chief-0: a torn file; ended with it: worker-1 (last line: here)");
+}
+
+/// tf ends the others, too, when the chief ends well; here what hangs then is found.
+TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
+  testing::process_barrier();
+  if (testing::this_process().type == "chief") return Json("done");
+  std::cout << "going on" << std::endl;
+  while (!std::filesystem::exists(arguments.at("file").as_string())) {
+    Clock::system().sleep_for(std::chrono::milliseconds(10));
+  }
+  return Json("later");
+}
+
+TEST(MultiProcessRunner, ThoseThatGoOnBehindAChiefThatEndedWellAreWaitedFor) {
+  const HangWatchdog watchdog("chief that ended well", kLimit);
+  const std::string file = ::testing::TempDir() + "/tutti_mpr_outlive";
+  std::filesystem::remove_all(file);
+  MultiProcessRunner runner("mpr_outlive_chief", {.num_workers = 1, .num_chiefs = 1},
+                            Json(Json::Object{{"file", file}}));
+  runner.start();
+  while (runner.process_exists("chief", 0)) Clock::system().sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(runner.process_exists("worker", 0));
+  std::filesystem::create_directory(file);
+  EXPECT_EQ(texts(runner.join().return_values),
+            (std::vector<std::string>{"\"done\"", "\"later\""}));
+  std::filesystem::remove_all(file);
+}
+
 TUTTI_PROCESS_FUNCTION(mpr_fail_twice) {
   std::cout << "start " << testing::num_restarts() << std::endl;
   if (testing::this_process().index == 1 && testing::num_restarts() < 2) ::_exit(9);

@@ -19,7 +19,8 @@
 namespace tutti::testing {
 namespace {
 
-constexpr int kPollMilliseconds = 2;  // how late the end of a process is seen
+constexpr int kPollMilliseconds = 2;                 // how late the end of a process is seen
+constexpr std::chrono::seconds kAloneAfterChief{3};  // until those that go on are killed; tf's time
 
 /// A folder that disappears with this object.
 class TemporaryFolder {
@@ -67,6 +68,7 @@ struct MultiProcessRunner::Impl {
     std::optional<launch::ExitStatus> status;  // of an ended process
     int num_starts = 0;
     bool terminated = false;
+    bool ended_with_chief = false;
     std::string function, arguments_file, result_file;
     std::vector<std::string> lines;  // of the present process
 
@@ -112,7 +114,7 @@ struct MultiProcessRunner::Impl {
                               {kArgumentsVariable, at.arguments_file},
                               {kResultVariable, at.result_file}});
     at.status.reset();
-    at.terminated = false;
+    at.terminated = at.ended_with_chief = false;
     at.lines.clear();
     at.process = std::make_unique<launch::ChildProcess>(child);
     ++at.num_starts;
@@ -136,6 +138,28 @@ struct MultiProcessRunner::Impl {
       at.process->finish_lines(on_line);
       report_failures(at);
       if (options.auto_restart && !at.status->success() && !at.terminated) start_process(at);
+    }
+    end_with_chief();
+  }
+
+  /// The chief that failed and is not started again.
+  const Place* failed_chief() const {
+    const auto found = std::ranges::find_if(places, [](const Place& at) {
+      return at.task.type == "chief" && at.status && !at.status->success() && !at.terminated;
+    });
+    return found == places.end() ? nullptr : &*found;
+  }
+
+  /// Kills those that go on without the chief, after a while in which they can end by themselves.
+  void end_with_chief() {
+    if (!failed_chief()) return others_end.reset();
+    const TimePoint now = Clock::system().now();
+    if (!others_end) others_end = deadline_after(now, kAloneAfterChief);
+    if (now < *others_end) return;
+    for (Place& at : places) {
+      if (!at.running() || at.terminated) continue;
+      at.ended_with_chief = at.terminated = true;
+      at.process->send(SIGKILL);
     }
   }
 
@@ -175,10 +199,11 @@ struct MultiProcessRunner::Impl {
     look_until(kTimeout, [&] { return !at.running(); });
   }
 
-  std::string names_of_running() const {
+  template <class Which>
+  std::string names_of(const Which& which) const {
     std::vector<std::string> names;
     for (const Place& at : places) {
-      if (!at.running()) continue;
+      if (!which(at)) continue;
       names.push_back(concat(at.task.name(), at.lines.empty()
                                                  ? " (wrote nothing)"
                                                  : " (last line: " + at.lines.back() + ")"));
@@ -200,16 +225,39 @@ struct MultiProcessRunner::Impl {
     }
   }
 
+  /// What the function threw.
+  std::optional<Error> thrown_by(const Place& at) const {
+    const std::optional<Json> outcome = outcome_of(at);
+    if (!outcome || !outcome->find("message")) return std::nullopt;
+    return Error(static_cast<ErrorCode>(outcome->at("code").as_int()),
+                 concat(at.task.name(), ": ", outcome->at("message").as_string()));
+  }
+
+  /// That it ended otherwise.
+  std::optional<Error> crash_of(const Place& at) const {
+    if (!at.status || at.status->success() || at.terminated) return std::nullopt;
+    return Error(ErrorCode::kAborted, concat(at.task.name(), ": ", at.status->to_string()));
+  }
+
+  /// How the chief failed, and who was ended with it.
+  std::optional<Error> failure_of_chief() const {
+    const Place* const chief = failed_chief();
+    if (!chief) return std::nullopt;
+    std::optional<Error> error = thrown_by(*chief);
+    if (!error) error = crash_of(*chief);
+    const std::string others = names_of([](const Place& at) { return at.ended_with_chief; });
+    if (others.empty()) return error;
+    return Error(error->code(), concat(error->message(), "; ended with it: ", others));
+  }
+
+  /// The chief's comes first: what the others say is a consequence.
   void throw_failures() const {
+    if (const auto error = failure_of_chief()) throw *error;
     for (const Place& at : places) {
-      const std::optional<Json> outcome = outcome_of(at);
-      if (!outcome || !outcome->find("message")) continue;
-      fail(static_cast<ErrorCode>(outcome->at("code").as_int()), at.task.name(), ": ",
-           outcome->at("message").as_string());
+      if (const auto error = thrown_by(at)) throw *error;
     }
     for (const Place& at : places) {
-      if (!at.status || at.status->success() || at.terminated) continue;
-      fail(ErrorCode::kAborted, at.task.name(), ": ", at.status->to_string());
+      if (const auto error = crash_of(at)) throw *error;
     }
   }
 
@@ -219,6 +267,7 @@ struct MultiProcessRunner::Impl {
   const Json arguments;
   std::vector<Place> places;
   MultiProcessResult result;
+  std::optional<TimePoint> others_end;  // since the chief failed
 };
 
 MultiProcessRunner::MultiProcessRunner(std::string function, MultiProcessOptions options,
@@ -251,7 +300,7 @@ const MultiProcessResult& MultiProcessRunner::join(Duration timeout) {
   const bool all_ended = impl_->look_until(timeout, [&] {
     return std::ranges::none_of(impl_->places, [](const auto& at) { return at.running(); });
   });
-  const std::string running = impl_->names_of_running();
+  const std::string running = impl_->names_of([](const auto& at) { return at.running(); });
   if (!all_ended) terminate_all();
   impl_->collect_values();
   impl_->throw_failures();
@@ -276,6 +325,7 @@ std::string MultiProcessRunner::wait_for_line(const std::string& type, int index
   };
   const bool in_time = impl_->look_until(timeout, [&] { return found() || !at.running(); });
   if (found()) return at.lines[seen];
+  if (at.ended_with_chief) throw *impl_->failure_of_chief();
   fail(in_time ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
        "MultiProcessRunner: ", at.task.name(), in_time ? " ended" : " went on",
        " without a line with '", part, "'");

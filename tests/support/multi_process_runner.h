@@ -44,8 +44,10 @@ int num_lines(const std::vector<std::string>& output, std::string_view part);
 
 /// The processes of one cluster, each with a TF_CONFIG of its own. Lines are read while a function
 /// of this object runs; until then a process may write 1 MiB before it waits. Threads: one, which
-/// must outlive the processes. When the test program ends, however it does, they end. An EXPECT_ or
-/// ASSERT_ that fails in a process makes the test fail that started it.
+/// must outlive the processes. When the test program ends, however it does, they end. When the
+/// chief fails and is not started again, those that go on without it are killed after 3 s (tf's
+/// dependence_on_chief). An EXPECT_ or ASSERT_ that fails in a process makes the test fail that
+/// started it.
 class MultiProcessRunner {
  public:
   static constexpr Duration kTimeout = std::chrono::seconds(100);
@@ -66,8 +68,9 @@ class MultiProcessRunner {
                             Json arguments = Json::object());
 
   /// Waits until all started processes have ended. Throws what the function of one threw, with the
-  /// task's name in front; kAborted when one ended otherwise without terminate(); kDeadlineExceeded
-  /// naming those that run (and kills them). After a throw, result() has what there is.
+  /// task's name in front; kAborted when one ended otherwise without terminate(); of several what
+  /// the chief did, naming those that were killed because of it; kDeadlineExceeded naming those
+  /// that run (and kills them). After a throw, result() has what there is.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 
