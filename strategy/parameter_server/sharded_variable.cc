@@ -3,9 +3,11 @@
 #include "tutti/strategy/parameter_server/sharded_variable.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -41,6 +43,47 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
   return options;
 }
 
+/// While it lives its variables are the parts of one ShardedVariable, and of no other.
+class TakenParts {
+ public:
+  /// Throws kInvalidArgument naming a part that is taken, or given twice.
+  TakenParts(std::span<const Variable> parts, const std::string& name) {
+    for (const Variable& part : parts) ids_.insert(part.storage().id());
+    Ids& taken = all_taken();
+    MutexLock lock(taken.mutex);
+    for (const Variable& part : parts) {
+      if (!taken.ids.contains(part.storage().id())) continue;
+      fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': '", part.name(),
+           "' is a part of another ShardedVariable already, which is saved as one tensor; expected "
+           "variables of its own; try that one, or new variables");
+    }
+    if (ids_.size() != parts.size()) {
+      fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': expected ", parts.size(),
+           " different variables, got ", ids_.size(), "; is one given twice?");
+    }
+    taken.ids.insert(ids_.begin(), ids_.end());
+  }
+  ~TakenParts() {
+    Ids& taken = all_taken();
+    MutexLock lock(taken.mutex);
+    for (const std::uint64_t id : ids_) taken.ids.erase(id);
+  }
+  TakenParts(const TakenParts&) = delete;
+  TakenParts& operator=(const TakenParts&) = delete;
+
+ private:
+  struct Ids {
+    Mutex mutex;
+    std::set<std::uint64_t> ids TUTTI_GUARDED_BY(mutex);
+  };
+  static Ids& all_taken() {
+    static Ids* const of_the_process = new Ids;  // variables may end after everything else
+    return *of_the_process;
+  }
+
+  std::set<std::uint64_t> ids_;
+};
+
 Tensor numbers(const std::vector<std::int64_t>& values, Device device = {}) {
   return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, device);
 }
@@ -50,7 +93,8 @@ class JoinedStorage final : public VariableStorage {
   JoinedStorage(std::vector<Variable> parts, const std::string& name)
       : VariableStorage(joined_shape(parts, name), parts.front().dtype(),
                         joined_options(parts, name), parts.front().storage().owner()),
-        parts_(std::move(parts)) {}
+        parts_(std::move(parts)),
+        taken_(parts_, name) {}
 
   std::span<const Variable> parts() const { return parts_; }
 
@@ -129,7 +173,8 @@ class JoinedStorage final : public VariableStorage {
             numbers(own.rows), parts_[part].shape()};
   }
 
-  std::vector<Variable> parts_;
+  const std::vector<Variable> parts_;
+  const TakenParts taken_;
 };
 
 Tensor JoinedStorage::read_rows(const Tensor& rows) const {

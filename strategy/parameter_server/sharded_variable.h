@@ -18,7 +18,7 @@ namespace tutti {
 class ShardedVariable : public Variable {
  public:
   /// Throws kInvalidArgument for no parts, and naming the first part whose dtype or row shape is
-  /// not that of the part before, or that is a scalar.
+  /// not that of the part before, that is a scalar, or that is a part of another one, which lives.
   explicit ShardedVariable(std::vector<Variable> variables,
                            const std::string& name = "ShardedVariable");
 

@@ -132,6 +132,25 @@ TEST(ShardedVariable, WrongPartsAreRefused) {
   EXPECT_TUTTI_ERROR(ShardedVariable({scalar}), ErrorCode::kInvalidArgument, "part 0, 'scalar'");
 }
 
+// tf: "`SaveSliceInfo` should not be set for all elements in argument `variables`".
+TEST(ShardedVariable, PartsOfAnotherShardedVariableAreRefused) {
+  const Variable first(rows_of_two({1, 2}), {.name = "first"});
+  const Variable second(rows_of_two({3, 4}), {.name = "second"});
+  const Variable third(rows_of_two({5, 6}), {.name = "third"});
+  {
+    const ShardedVariable one({first, second}, "one");
+    const std::vector<Variable> both = {one};
+    const Adam adam(both);  // slots have parts of their own
+    EXPECT_TUTTI_ERROR(ShardedVariable({third, second}, "other"), ErrorCode::kInvalidArgument,
+                       "'other': 'second' is a part of another ShardedVariable already");
+    const ShardedVariable refused_ones_are_free({third});
+    EXPECT_THAT(numbers(one.value()), ElementsAre(1, 2, 3, 4));
+  }
+  EXPECT_TUTTI_ERROR(ShardedVariable({third, third}), ErrorCode::kInvalidArgument,
+                     "expected 2 different variables, got 1");
+  EXPECT_THAT(numbers(ShardedVariable({second, first}).value()), ElementsAre(3, 4, 1, 2));
+}
+
 TEST(ShardedVariable, S4_15_OptimizersGiveTheBitsOfAWholeVariable) {
   const auto trained = [](const Variable& variable) {
     const std::vector<Variable> variables = {variable};
