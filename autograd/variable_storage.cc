@@ -51,11 +51,6 @@ VariableOptions completed(VariableOptions options, DType dtype) {
     options.synchronization = VariableSynchronization::kOnWrite;
   }
   const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
-  if (on_read && options.trainable.value_or(false)) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
-         "': synchronization ON_READ is for variables that are not trained; expected trainable = "
-         "false, got true; try leaving trainable out");
-  }
   if (!options.trainable) options.trainable = is_floating(dtype) && !on_read;
   return options;
 }

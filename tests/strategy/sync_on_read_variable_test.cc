@@ -1,6 +1,7 @@
 // Variables that are synchronised when read (VAR-21 to 31, VAL-09).
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
+#include "tutti/optimizer/sgd.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -49,6 +50,28 @@ TEST_F(SyncOnRead, VAR_21_WritesInReplicasAreLocal) {
     strategy_->run([&] { v.assign_sub(-1.0); });
     EXPECT_EQ(components(v), two(3));
   }
+}
+
+// tf.Variable, of 2.21 too: ON_READ makes `trainable` False only where it is not given.
+TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) {
+  std::optional<Variable> v;
+  std::optional<Sgd> optimizer;
+  {
+    const auto scope = strategy_->scope();
+    v = Variable(num(0.0), {.name = "v",
+                            .trainable = true,
+                            .synchronization = VariableSynchronization::kOnRead,
+                            .aggregation = VariableAggregation::kMean});
+    optimizer.emplace(std::vector<Variable>{*v}, SgdOptions{.learning_rate = 0.5});
+  }
+  EXPECT_TRUE(v->trainable());
+  assign_ids(*v);
+  strategy_->run([&] {
+    GradientTape tape;  // watches what is trainable
+    optimizer->minimize(tape, v->value() * (1.0f + replica_number()));
+  });
+  EXPECT_EQ(components(*v), (std::vector<double>{-1.5, -0.5}));
+  EXPECT_EQ(v->value().item(), -1.0f);
 }
 
 TEST_F(SyncOnRead, VAR_22_CrossReplicaWritesGoToEveryComponent) {
