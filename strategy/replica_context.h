@@ -125,6 +125,10 @@ bool in_replica_context();
 bool has_strategy();
 /// The strategy of this thread; the default strategy when there is none.
 Strategy& get_strategy();
+/// Makes `strategy` that of this thread until the next call, like a scope that stays open; nullptr:
+/// none again. It must outlive that. Throws kFailedPrecondition inside a scope or a replica.
+/// tf.distribute.experimental_set_strategy.
+void set_strategy(Strategy* strategy);
 /// The strategy whose cross-replica context this is; nullptr in a replica (the default replica
 /// included).
 Strategy* get_cross_replica_context();

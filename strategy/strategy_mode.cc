@@ -212,4 +212,32 @@ void Scope::reopen() {
   state_->open.push_back(std::make_unique<internal::OpenScope>(*state_->strategy));
 }
 
+namespace {
+
+/// The scope that set_strategy() opened, and the mode that is current in no inner one.
+struct StayingScope {
+  explicit StayingScope(Strategy& strategy) : scope(strategy), mode(internal::current_mode()) {}
+  Scope scope;
+  const internal::StrategyMode* mode;
+};
+
+std::optional<StayingScope>& staying_scope() {
+  (void)internal::orphans();  // made first, so that the thread's end finds them behind the scope's
+  thread_local std::optional<StayingScope> scope;
+  return scope;
+}
+
+}  // namespace
+
+void set_strategy(Strategy* strategy) {
+  std::optional<StayingScope>& staying = staying_scope();
+  if (internal::current_mode() != (staying ? staying->mode : nullptr)) {
+    fail(ErrorCode::kFailedPrecondition, "set_strategy: called inside a scope or a replica of '",
+         get_strategy().name(), "'; expected none; try closing the scope first");
+  }
+  if (staying) staying->scope.close();
+  staying.reset();
+  if (strategy) staying.emplace(*strategy);
+}
+
 }  // namespace tutti

@@ -127,6 +127,60 @@ TEST(Scope, LIB_07_AScopeMayBeEnteredAgainAndUsedAgain) {
   expect_default_state();
 }
 
+// tf's testSetStrategy.
+TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
+  auto first = mirrored(2), second = mirrored(1);
+  set_strategy(first.get());
+  expect_scope_of(*first);
+  const Variable made(num(1.0), {.name = "made"});
+  EXPECT_TRUE(first->variable_created_in_scope(made));
+  EXPECT_EQ(numbers(first->run([&] { return made.value(); })), copies_of(1.0, 2));
+  {
+    const auto again = first->scope();
+    expect_scope_of(*first);
+  }
+  expect_scope_of(*first);
+  EXPECT_TUTTI_ERROR((void)second->scope(), ErrorCode::kFailedPrecondition,
+                     "Mixing different strategies");
+  Executor::system().start("another", &expect_default_state);  // joined at once
+  set_strategy(second.get());
+  expect_scope_of(*second);
+  set_strategy(nullptr);
+  expect_default_state();
+  set_strategy(nullptr);
+  expect_default_state();
+}
+
+// tf's testSetStrategyInScope.
+TEST(Scope, SetStrategyInAScopeOrAReplicaIsRefused) {
+  auto strategy = mirrored(2), other = mirrored(1);
+  const auto expect_refusal = [&] {
+    for (Strategy* each :
+         {static_cast<Strategy*>(other.get()), static_cast<Strategy*>(strategy.get()),
+          static_cast<Strategy*>(nullptr)}) {
+      EXPECT_TUTTI_ERROR(set_strategy(each), ErrorCode::kFailedPrecondition,
+                         "inside a scope or a replica of 'mirrored'");
+    }
+  };
+  const auto expect_refusals = [&] {
+    {
+      const auto scope = strategy->scope();
+      expect_refusal();
+      expect_scope_of(*strategy);
+    }
+    strategy->run([&] {
+      if (ReplicaContext::current().replica_id() == 0) expect_refusal();
+    });
+  };
+  expect_refusals();
+  expect_default_state();
+  set_strategy(strategy.get());
+  expect_refusals();
+  expect_scope_of(*strategy);
+  set_strategy(nullptr);
+  expect_default_state();
+}
+
 TEST(Scope, LIB_13_TheDefaultStrategysScopeChangesNothing) {
   auto strategy = mirrored(1);
   {
