@@ -46,9 +46,12 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
     return std::nullopt;
   }
   impl->batches += cutter.take_steps();
+  const InputPlan& plan = impl->plan;
   std::vector<Batch> batches;
   for (std::size_t r = 0; r < pieces->size(); ++r) {
-    batches.emplace_back((*pieces)[r].to(impl->plan.replica_devices[r]));
+    Element& piece = (*pieces)[r];
+    if (plan.options.fetch_to_device) piece = piece.to(plan.replica_devices[r]);
+    batches.emplace_back(std::move(piece));
   }
   return PerReplica<Batch>(std::move(batches));
 }

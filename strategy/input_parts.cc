@@ -96,6 +96,14 @@ InputPart unsharded_part(const Dataset& dataset, const InputPlan& plan) {
   return part;
 }
 
+void require_host(const InputOptions& options) {
+  if (!options.place_dataset_on_device) return;
+  fail(ErrorCode::kUnimplemented,
+       "distribute_dataset: InputOptions::place_dataset_on_device: datasets are read and "
+       "transformed on the host; expected false; try fetch_to_device, which puts each replica's "
+       "slice on its device");
+}
+
 // What is not known to be single examples is taken for batches.
 void require_batches(const Dataset& dataset) {
   if (dataset.source().batch_depth() != 0) return;
@@ -110,6 +118,7 @@ void require_batches(const Dataset& dataset) {
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
   if (plan.num_replicas_in_sync == 0) plan.num_replicas_in_sync = num_local(plan);
   require_numbers(plan);
+  require_host(plan.options);
   if (plan.cut == InputCut::kSplit) require_batches(dataset);
   const bool own_parts = shards(plan) || plan.cut == InputCut::kWhole;
   if (plan.num_workers > 1 && own_parts && !plan.rows_of_workers) {

@@ -23,8 +23,8 @@ struct InputPart {
 };
 
 /// Checks and completes `plan`, and applies its sharding rule to `dataset`. Throws kInvalidArgument
-/// for numbers that contradict each other, kFailedPrecondition where rows_of_workers is missing;
-/// errors of auto_shard().
+/// for numbers that contradict each other, kFailedPrecondition where rows_of_workers is missing,
+/// kUnimplemented for place_dataset_on_device; errors of auto_shard().
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
 
 /// Makes steps, one element per replica of this worker, of what a part yields. `plan` and `part`

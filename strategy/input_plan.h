@@ -25,13 +25,22 @@ enum class ShardingRule {
   kTensorFlow
 };
 
+/// How a dataset is read, cut and handed out. tf.distribute.InputOptions.
 struct InputOptions {
-  /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread.
+  /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread. (tf's
+  /// experimental_per_replica_buffer_size counts those of a replica.)
   int prefetch = 2;
   /// Both are without effect for datasets made by function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Naming a policy chooses kTensorFlow, whose policy is otherwise AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
+  /// Whether each replica's slice is put on its device when it is handed out. False: it stays in
+  /// the host's memory, and operations of the step move what they use. tf's
+  /// experimental_fetch_to_device.
+  bool fetch_to_device = true;
+  /// True is refused with kUnimplemented: datasets are read on the host. tf's
+  /// experimental_place_dataset_on_device.
+  bool place_dataset_on_device = false;
 };
 
 /// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,

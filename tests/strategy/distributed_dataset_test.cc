@@ -140,6 +140,43 @@ TEST(DistributedDataset, EachPieceIsOnTheDeviceOfItsReplica) {
   }
 }
 
+// tf's testPrefetchToHostDataset: experimental_fetch_to_device=False.
+TEST(DistributedDataset, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
+  MirroredStrategy strategy({.devices = "cpu:2-3"});
+  const auto scope = strategy.scope();
+  const Variable two(Tensor::full({2}, 2.0, DType::kFloat32));
+  const Dataset data = vector_dataset({0, 1, 2, 3}).batch(4);
+  const auto by_function = [&](const InputContext&) {
+    return vector_dataset({0, 1, 2, 3}).batch(2);
+  };
+  const InputOptions options{.fetch_to_device = false};
+  for (const DistributedDataset& dataset :
+       {strategy.distribute_dataset(data, options),
+        strategy.distribute_datasets_from_function(by_function, options)}) {
+    DistributedDataset batches = dataset;
+    for (const PerReplica<Batch>& batch : batches) {
+      for (const Batch& part : batch) EXPECT_EQ(part.features().device(), Device{});
+      const auto doubled =
+          strategy.run([&](const Batch& part) { return part.features() * two.value(); }, batch);
+      EXPECT_EQ(doubled[0].device(), Device::parse("cpu:2"));
+      EXPECT_EQ(doubled[1].device(), Device::parse("cpu:3"));
+      EXPECT_EQ(values(strategy.gather(doubled, 0)), (Rows{0, 2, 4, 6}));
+    }
+  }
+}
+
+TEST(DistributedDataset, DatasetsOnDevicesAreRefused) {
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  const InputOptions options{.place_dataset_on_device = true};
+  thrown::expect_error(
+      ErrorCode::kUnimplemented, {"place_dataset_on_device", "fetch_to_device"},
+      [&] { (void)strategy.distribute_dataset(Dataset::range(4).batch(4), options); });
+  thrown::expect_error(ErrorCode::kUnimplemented, {"place_dataset_on_device"}, [&] {
+    (void)strategy.distribute_datasets_from_function(
+        [](const InputContext&) { return Dataset::range(4).batch(2); }, options);
+  });
+}
+
 TEST(DistributedDataset, CTI_03_RunOverEveryBatch) {
   for (const char* devices : {"cpu:0", "cpu:0-1"}) {
     MirroredStrategy strategy({.devices = devices});
