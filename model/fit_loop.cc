@@ -166,12 +166,22 @@ void BatchFeed::start_pass() {
   is_restored_ = false;
 }
 
+void BatchFeed::warn_of_end() {
+  if (std::exchange(warned_, true)) return;
+  log_warning(
+      concat("Model::fit: your input ran out of data after ", step_, " of ", *steps_per_epoch_,
+             " steps of an epoch; expected steps_per_epoch * epochs batches, or passes that "
+             "end where epochs do; a new pass begins; try repeat(), or another "
+             "steps_per_epoch or batch_size; said once"));
+}
+
 const PerReplica<Batch>* BatchFeed::next() {
   if (has_ended_ || (steps_per_epoch_ && step_ == *steps_per_epoch_)) return nullptr;
   if (iterator_ && advance_) ++*iterator_;
   if (!iterator_) start_pass();
   if (*iterator_ == data_.end()) {
     if (!steps_per_epoch_) return nullptr;
+    if (step_ > 0) warn_of_end();
     start_pass();
   }
   advance_ = true;

@@ -57,6 +57,8 @@ class BatchFeed {
 
  private:
   void start_pass();
+  /// Of a pass, in the middle of an epoch.
+  void warn_of_end();
 
   DistributedDataset data_;
   std::optional<std::int64_t> steps_per_epoch_;
@@ -65,6 +67,7 @@ class BatchFeed {
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // the first pass may begin where the data ends
   bool has_ended_ = false;    // restored behind the end of the epoch's pass
+  bool warned_ = false;       // that a pass ended in the middle of an epoch
 };
 
 /// One call of fit. Its state says what comes next, so that it can be set to any point of training

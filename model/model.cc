@@ -27,6 +27,15 @@ Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
   return Dataset::from_tensor_slices(std::move(components));
 }
 
+constexpr std::int64_t kDefaultBatchSize = 32;
+
+/// Keras's rule for `rows` rows of tensors. A number of steps that is none is refused later.
+std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
+  if (options.batch_size) return *options.batch_size;
+  const std::int64_t steps = options.steps_per_epoch.value_or(0);
+  return steps > 0 ? std::max<std::int64_t>(1, (rows + steps - 1) / steps) : kDefaultBatchSize;
+}
+
 /// Keras's rule for losses by name, which do not say what predictions are.
 Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
@@ -227,7 +236,8 @@ History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, F
   Dataset data = dataset_of(x, y, options.sample_weight);
   if (options.shuffle)
     data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
-  return fit(data.batch(options.batch_size), std::move(options), where);
+  const std::int64_t batch_size = batch_size_of(options, data.cardinality().value_or(0));
+  return fit(data.batch(batch_size), std::move(options), where);
 }
 
 History Model::fit(const Dataset& data, FitOptions options, const SourceLocation& where) {
@@ -251,8 +261,9 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
     validation = strategy().distribute_dataset(*options.validation_data.dataset);
   } else if (options.validation_data.features.defined()) {
     const ValidationData& tensors = options.validation_data;
-    validation = strategy().distribute_dataset(
-        dataset_of({tensors.features}, {tensors.labels}, {}).batch(options.batch_size));
+    validation =
+        strategy().distribute_dataset(dataset_of({tensors.features}, {tensors.labels}, {})
+                                          .batch(options.batch_size.value_or(kDefaultBatchSize)));
   }
   return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validation)).run();
 }

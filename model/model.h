@@ -63,12 +63,14 @@ struct ValidationData {
 struct FitOptions {
   /// Number of the last epoch, plus one; numbers start at initial_epoch.
   std::int64_t epochs = 1;
-  /// For tensors, over all replicas; datasets are batched already.
-  std::int64_t batch_size = 32;
+  /// For tensors, over all replicas; datasets are batched already. Default: 32, or with
+  /// steps_per_epoch as many rows as make a pass of so many batches.
+  std::optional<std::int64_t> batch_size = std::nullopt;
   ValidationData validation_data = {};  // `{x, y}`, or a batched dataset; none: no validation
   std::vector<AnyCallback> callbacks = {};
   /// Global batches of an epoch; default: a pass over the dataset. With it an epoch goes on where
-  /// the last one ended, and a new pass begins when one ends.
+  /// the last one ended, and a new pass begins when one ends: in the middle of an epoch with a
+  /// warning.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
   std::int64_t initial_epoch = 0;
   Verbosity verbose = Verbosity::kProgress;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tests/model/correctness_run.h"
+#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace {
@@ -419,6 +420,57 @@ TEST(FitTest, StepsPerEpochGoOnThroughThePasses) {
               HasSubstr("positive number of steps per epoch, got 0"));
   EXPECT_THAT(error_of([&] { model.evaluate(data.take(0)); }),
               HasSubstr("the dataset has no batch"));
+}
+
+/// Warnings of fit() on 10 rows, and how many batches it made of them.
+std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions options) {
+  Sequential model = correctness_model(nullptr);
+  auto recorder = std::make_shared<Recorder>();
+  options.callbacks = {recorder};
+  options.verbose = kSilent;
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  });
+  model.fit(alternating(10), alternating(10), options);
+  set_log_sink(before);
+  return {lines, recorder->begins.size()};
+}
+
+// Keras: ceil(rows / steps) where no batch_size is given.
+TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
+  const auto weights_after = [](FitOptions options) {
+    Sequential model = correctness_model(nullptr);
+    options.verbose = kSilent;
+    options.shuffle = false;
+    model.fit(alternating(10), alternating(10), options);
+    return weights_of(model);
+  };
+  EXPECT_EQ(weights_after({.epochs = 2, .steps_per_epoch = 4}),
+            weights_after({.epochs = 2, .batch_size = 3}));
+  EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));    // 32 at most
+  EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),  // a size that is given stays
+            weights_after({.epochs = 2, .batch_size = 2}));
+  const auto [warnings, batches] = warnings_and_batches({.epochs = 3, .steps_per_epoch = 4});
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  EXPECT_EQ(batches, 3 * 4u);
+}
+
+// Keras: "Your input ran out of data". It ends the epoch there; here a new pass begins.
+TEST(FitTest, DataThatRunOutWithinAnEpochAreWarnedOfOnce) {
+  for (const FitOptions& options :
+       {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // 5 batches of 2
+        FitOptions{.epochs = 3, .batch_size = 2, .steps_per_epoch = 6}}) {
+    const auto [warnings, batches] = warnings_and_batches(options);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_THAT(warnings[0], HasSubstr("your input ran out of data after 5 of 6 steps"));
+    EXPECT_EQ(batches, 3 * 6u);
+  }
+  EXPECT_EQ(warnings_and_batches({.batch_size = 2, .steps_per_epoch = 10}).first.size(), 1u);
+  const auto [none, twice] =
+      warnings_and_batches({.epochs = 4, .batch_size = 1, .steps_per_epoch = 5});
+  EXPECT_THAT(none, ::testing::IsEmpty());
+  EXPECT_EQ(twice, 4 * 5u);
 }
 
 TEST(FitTest, InitialEpochNumbersEpochs) {
