@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
+#include <atomic>
 #include <utility>
 #include <variant>
 
@@ -13,6 +14,7 @@
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
+#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/shard_placement.h"
@@ -216,6 +218,9 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
   void run_closure(const std::function<void()>& body) override;
+  /// Whether this thread belongs to a coordinator's program, not to one of its workers.
+  bool is_coordinating();
+  void warn_of_work_on_chief(std::string_view call);
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
                                                        internal::StepRegistry& registry) override {
     return job ? job->connect_worker(worker, registry) : nullptr;
@@ -242,7 +247,25 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   const int num_closure_workers;
   const bool has_coordinator;
   std::optional<int> colocated_with;  // a server
+  std::atomic<bool> warned_of_chief{false};
 };
+
+bool ParameterServerStrategy::Impl::is_coordinating() {
+  if (internal::TaskRunner::runs_this_thread()) return false;
+  if (job) return job->is_coordinated() && job->is_chief();
+  CoordinatorSlot& slot = coordinator_slot();
+  MutexLock lock(slot.mutex);
+  return !slot.coordinator.expired();
+}
+
+/// As tf: "executed locally on the coordinator. This is inefficient but may be valid".
+void ParameterServerStrategy::Impl::warn_of_work_on_chief(std::string_view call) {
+  if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
+  log_warning(concat(kName, ": ", call,
+                     "() outside a closure: the coordinator's chief works alone, ",
+                     "its workers take no part; expected a step that a worker is given; try ",
+                     "ClusterCoordinator::define() and schedule(); said once"));
+}
 
 /// A variable is read once, changes are in the closure's name, all are confirmed.
 void ParameterServerStrategy::Impl::run_closure(const std::function<void()>& body) {
@@ -361,9 +384,16 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
 }
 
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
+  impl_->warn_of_work_on_chief("distribute_dataset");
   if (!impl_->pace) return LocalStrategy::complete_input_plan(plan);
   plan.num_workers = 1;  // others are not asked for their rows
   plan.worker = 0;
+}
+
+std::vector<Tensor> ParameterServerStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                                    std::string_view who) {
+  impl_->warn_of_work_on_chief(who);
+  return LocalStrategy::values_of_all_replicas(local, who);
 }
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
@@ -422,6 +452,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
          "before it");
   }
   if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
+  impl_->warn_of_work_on_chief("run");
   const ServersStep step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();

@@ -82,6 +82,9 @@ struct ShardPlace {
 /// as many, and distribute_dataset() cuts a global batch for all of them; but what replicas
 /// exchange in a step (all_reduce, reduce(), assignments, ON_READ variables) stays within a worker.
 /// kSyncReplicas with the gradients of all workers gives the bits of MirroredStrategy.
+///
+/// With a ClusterCoordinator, run(), reduce() and datasets that are distributed outside its steps
+/// are the chief's alone: permitted, and warned of once.
 class ParameterServerStrategy final : public LocalStrategy {
  public:
   /// All in this process: `num_servers` servers, replicas on the local devices. Throws
@@ -150,6 +153,8 @@ class ParameterServerStrategy final : public LocalStrategy {
                                                        VariableOptions options) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
   void complete_input_plan(InputPlan& plan) override;
+  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                             std::string_view who) override;
 
  private:
   struct Impl;

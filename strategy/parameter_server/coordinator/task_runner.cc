@@ -10,6 +10,12 @@
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
+namespace {
+
+thread_local bool is_thread_of_tasks = false;
+
+}  // namespace
+
 std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
   const Key key(handle.id, handle.instance);
   {
@@ -142,7 +148,10 @@ bool TaskRunner::has_ended() const {
   return has_ended_;
 }
 
+bool TaskRunner::runs_this_thread() { return is_thread_of_tasks; }
+
 void TaskRunner::run() {
+  is_thread_of_tasks = true;
   for (;;) {
     WorkerTask task;
     std::deque<PerWorkerHandle> released;

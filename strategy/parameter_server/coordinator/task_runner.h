@@ -59,6 +59,8 @@ class TaskRunner final : public WorkerLink {
   std::string doing() const override;
   /// Whether its thread works for nobody any more and has ended.
   bool has_ended() const;
+  /// Whether the calling thread is that of one: in a closure, or a step of run_on_each().
+  static bool runs_this_thread();
 
  private:
   struct Given {

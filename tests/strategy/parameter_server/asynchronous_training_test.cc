@@ -1,9 +1,11 @@
 // Scheduled steps that change variables on servers: every change once, also when workers die.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <map>
 
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
+#include "tutti/core/logging.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
@@ -169,6 +171,52 @@ TEST(AsynchronousTraining, CCO_18_EachWorkersBatchesAreCutForItsReplicas) {
       coordinator.join();
     });
     EXPECT_EQ(error.code(), ErrorCode::kOutOfRange) << "two workers have three batches each";
+  }
+}
+
+std::vector<std::string> warnings_of(const std::function<void()>& action) {
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  });
+  action();
+  set_log_sink(before);
+  return lines;
+}
+
+// tf: "executed locally on the coordinator. This is inefficient but may be valid".
+TEST(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
+  const testing::HangWatchdog watchdog("work of the chief");
+  using Work = std::function<void(ParameterServerStrategy&)>;
+  const auto two = [] { return PerReplica<Tensor>({Tensor::ones({1}), Tensor::ones({1})}); };
+  const std::map<std::string, Work> works = {
+      {"run", [](auto& strategy) { strategy.run([] {}); }},
+      {"reduce", [&](auto& strategy) { (void)strategy.reduce(ReduceOp::kSum, two()); }},
+      {"gather", [&](auto& strategy) { (void)strategy.gather(two(), 0); }},
+      {"distribute_dataset", [](auto& strategy) {
+         DistributedDataset data = strategy.distribute_dataset(Dataset::range(1, 5).batch(2));
+         for (const PerReplica<Batch>& batch : data) EXPECT_EQ(batch.size(), 2U);
+       }}};
+  for (const auto& [call, work] : works) {
+    ParameterServerStrategy strategy(with_workers(1, 1, 2));
+    const auto do_all = [&] {
+      for (const auto& [name, each] : works) each(strategy);
+    };
+    EXPECT_THAT(warnings_of(do_all), ::testing::IsEmpty()) << "nobody coordinates";
+    ClusterCoordinator coordinator(strategy);
+    coordinator.define("all", do_all);
+    coordinator.start();
+    EXPECT_THAT(warnings_of([&] {
+                  (void)coordinator.schedule("all").get();
+                  (void)coordinator.run_on_each("all");
+                }),
+                ::testing::IsEmpty());
+    const auto lines = warnings_of([&] {
+      work(strategy);
+      do_all();
+    });
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_THAT(lines[0], ::testing::HasSubstr(concat(": ", call, "() outside a closure")));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
@@ -141,6 +142,28 @@ TEST(CoordinatedJob, AChiefThatFailsIsNoGoodEnd) {
   EXPECT_THROW(run_chief(cluster, 3, true), std::runtime_error);
   EXPECT_EQ(worker.exit_code(), 1);
   EXPECT_EQ(server.exit_code(), 1);
+}
+
+TEST(CoordinatedJob, TheChiefIsWarnedOfWorkingAlone) {
+  const HangWatchdog watchdog("a chief that works", 60s);
+  const ClusterSpec cluster = coordinated_cluster(1, 1);
+  ServingTask worker(cluster, "worker", 0), server(cluster, "ps", 0);
+  int warnings = 0;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    const bool is_it = line.find("run() outside a closure") != line.npos;
+    if (level == LogLevel::kWarning && is_it) ++warnings;
+  });
+  {
+    ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), coordinated_options());
+    ClusterCoordinator coordinator(strategy);
+    coordinator.define("count", [] {});
+    coordinator.start();
+    for (int i = 0; i < 2; ++i) strategy.run([] {});
+  }
+  EXPECT_EQ(worker.exit_code(), 0);
+  EXPECT_EQ(server.exit_code(), 0);
+  set_log_sink(before);
+  EXPECT_EQ(warnings, 1);
 }
 
 TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
