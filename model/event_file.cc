@@ -22,6 +22,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/data/format_bytes.h"
+#include "tutti/strategy/replica_context.h"
 
 namespace tutti {
 namespace {
@@ -39,6 +40,12 @@ std::string new_event() {
   put_tag(event, 1, WireType::kFixed64);
   put_double(event, wall_time_seconds());
   return event;
+}
+
+/// In a replica: whether it is the one that writes.
+bool writes_here() {
+  const ReplicaContext* const replica = get_replica_context();
+  return !replica || replica->replica_id() == 0;
 }
 
 std::string event_path(const std::string& directory) {
@@ -99,6 +106,7 @@ EventFileWriter::EventFileWriter(const std::string& directory) : path_(event_pat
 }
 
 void EventFileWriter::scalar(std::string_view tag, std::int64_t step, double value) {
+  if (!writes_here()) return;
   std::string scalar_value;
   put_bytes(scalar_value, 1, tag);
   put_tag(scalar_value, 2, WireType::kFixed32);
@@ -109,6 +117,7 @@ void EventFileWriter::scalar(std::string_view tag, std::int64_t step, double val
 
 void EventFileWriter::histogram(std::string_view tag, std::int64_t step,
                                 std::span<const double> values) {
+  if (!writes_here()) return;
   double sum = 0.0, sum_squares = 0.0;
   for (const double value : values) {
     if (!std::isfinite(value)) {

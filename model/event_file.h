@@ -11,8 +11,10 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Throws kUnavailable naming the
-/// path when it cannot be written. Used by one thread.
+/// which TensorBoard reads. The file is flushed after each record. Inside run() replica 0 alone
+/// writes (of several workers one), and what the others give is left out, so a step may write
+/// its own values: tf.summary. Throws kUnavailable naming the path when it cannot be written. Used
+/// by one thread, and in run() by all replicas.
 class EventFileWriter {
  public:
   explicit EventFileWriter(const std::string& directory);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/thrown.h"
 #include "tutti/core/error.h"
@@ -87,6 +88,48 @@ TEST(EventFileTest, AnIndependentReaderFindsTheScalars) {
   EXPECT_EQ(value[1], "epoch_loss");
   std::string_view number = value[2];
   EXPECT_EQ(take<float>(number), -1.25f);
+}
+
+/// What tf.summary.scalar() and histogram() do in strategy.run().
+void write_from_inside_run(Strategy& strategy, EventFileWriter& writer) {
+  strategy.run([&] {
+    const double number = ReplicaContext::current().replica_id();
+    writer.scalar("loss", 7, 2.0 + number);
+    writer.histogram("weights", 7, std::vector<double>{number});
+  });
+}
+
+std::string new_folder(const std::string& name) {
+  const std::string folder = ::testing::TempDir() + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+TEST(EventFileTest, SummariesFromInsideRunAreThoseOfReplica0Alone) {
+  for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
+    SCOPED_TRACE(each.name);
+    EventFileWriter writer(new_folder("tutti_summaries_" + each.name));
+    const auto strategy = each.make();
+    write_from_inside_run(*strategy, writer);
+    const std::vector<std::string> events = events_of(read_file(writer.path()));
+    ASSERT_EQ(events.size(), 3u);  // the file's head, one scalar and one histogram
+    auto value = fields_of(fields_of(fields_of(events[1])[5])[1]);
+    std::string_view number = value[2];
+    EXPECT_EQ(take<float>(number), 2.0f);
+  }
+}
+
+TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
+  std::size_t num_events[2] = {};
+  strategy_tests::expect_no_error(strategy_tests::run_workers(
+      strategy_tests::workers_with({2, 1}), [&](MultiWorkerMirroredStrategy& strategy) {
+        const int worker = strategy.worker();
+        EventFileWriter writer(new_folder(concat("tutti_summaries_of_worker_", worker)));
+        write_from_inside_run(strategy, writer);
+        num_events[worker] = events_of(read_file(writer.path())).size();
+      }));
+  EXPECT_EQ(num_events[0], 3u);
+  EXPECT_EQ(num_events[1], 1u);  // the file's head
 }
 
 TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
