@@ -3,6 +3,7 @@
 #include "tutti/autograd/embedding_lookup.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "tutti/autograd/gradient_tape.h"
@@ -89,6 +90,20 @@ Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   const bool casts = type && *type != values.dtype() && params.storage().options().autocast &&
                      is_floating(values.dtype());
   return casts ? cast(values, *type) : values;
+}
+
+Tensor Variable::operator[](std::initializer_list<Index> indices) const {
+  if (indices.size() == 0 || shape().rank() == 0 || !storage().reads_rows()) {
+    return value()[indices];
+  }
+  std::vector<Index> within_rows(indices);
+  Index& first = within_rows.front();
+  const internal::AxisPart part = internal::part_of_axis(first, shape(), 0);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(part.count));
+  std::iota(rows.begin(), rows.end(), part.first);
+  const Tensor read = embedding_lookup(*this, Tensor::from(Shape{part.count}, rows));
+  first = first.is_range ? Index(Range{}, first.where) : Index(0, first.where);
+  return internal::part_of(Operand(read, first.where), within_rows);
 }
 
 // Lookups, weights and sums per example, of operations that have gradients.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,11 @@ class Variable {
   /// of this thread.
   Tensor value() const;
   operator Tensor() const { return value(); }
+  /// `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`: value()[...]. Of a variable in parts or on parameter
+  /// servers only the rows that are asked for are read (embedding_lookup()), and their gradient is
+  /// IndexedSlices. tf.Variable's and ShardedVariable's __getitem__.
+  Tensor operator[](const Index& index) const { return (*this)[{index}]; }
+  Tensor operator[](std::initializer_list<Index> indices) const;
 
   void assign(const Tensor& value);
   void assign_add(const Tensor& value);

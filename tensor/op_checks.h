@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "tutti/core/source_location.h"
@@ -42,6 +44,16 @@ void require_index(OpId op, const Operand& x);
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where);
 /// `axis` as 0 .. rank-1, for a tensor (or a result) of `rank` axes made from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
+
+/// The elements of axis `axis` of a tensor of this shape that an index in `x[...]` names. Throws
+/// kInvalidArgument for a number that is out of range.
+struct AxisPart {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+AxisPart part_of_axis(const Index& index, const Shape& shape, int axis);
+/// Tensor::operator[].
+Tensor part_of(const Operand& x, std::span<const Index> indices);
 
 /// One call with one input of x's dtype and shape.
 Tensor dispatch_unary(OpId op, const Operand& x, Attributes attributes = {});

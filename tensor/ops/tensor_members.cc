@@ -21,38 +21,45 @@ std::int64_t bounded(std::optional<std::int64_t> bound, std::int64_t otherwise,
 
 }  // namespace
 
-Tensor Tensor::operator[](const Index& index) const { return (*this)[{index}]; }
+internal::AxisPart internal::part_of_axis(const Index& index, const Shape& shape, int axis) {
+  const std::int64_t length = shape.dim(axis);
+  if (index.is_range) {
+    const std::int64_t first = bounded(index.range.begin, 0, length);
+    const std::int64_t end = bounded(index.range.end, length, length);
+    return {first, std::max<std::int64_t>(end - first, 0)};
+  }
+  if (index.at < -length || index.at >= length) {
+    fail(ErrorCode::kInvalidArgument, who("operator[]", index.where), ": expected ", -length,
+         " .. ", length - 1, " for axis ", axis, " of shape ", shape, ", got ", index.at);
+  }
+  return {index.at < 0 ? index.at + length : index.at, 1};
+}
 
-Tensor Tensor::operator[](std::initializer_list<Index> indices) const {
-  const SourceLocation where = indices.size() > 0 ? indices.begin()->where : SourceLocation{};
-  const Operand x(*this, where);
-  const Shape& dims = internal::defined(OpId::kSlice, x).shape();
+Tensor internal::part_of(const Operand& x, std::span<const Index> indices) {
+  const Shape& dims = defined(OpId::kSlice, x).shape();
   if (std::ssize(indices) > dims.rank()) {
-    fail(ErrorCode::kInvalidArgument, who("operator[]", where), ": expected at most ", dims.rank(),
-         " indices for shape ", dims, ", got ", indices.size());
+    fail(ErrorCode::kInvalidArgument, who("operator[]", x.where), ": expected at most ",
+         dims.rank(), " indices for shape ", dims, ", got ", indices.size());
   }
   std::vector<std::int64_t> begin(static_cast<std::size_t>(dims.rank()), 0), kept;
   std::vector<std::int64_t> size(dims.begin(), dims.end());
   std::size_t axis = 0;
   for (const Index& index : indices) {
-    const std::int64_t length = size[axis];
-    if (index.is_range) {
-      begin[axis] = bounded(index.range.begin, 0, length);
-      size[axis] =
-          std::max<std::int64_t>(bounded(index.range.end, length, length) - begin[axis], 0);
-      kept.push_back(size[axis]);
-    } else {
-      if (index.at < -length || index.at >= length) {
-        fail(ErrorCode::kInvalidArgument, who("operator[]", where), ": expected ", -length, " .. ",
-             length - 1, " for axis ", axis, " of shape ", dims, ", got ", index.at);
-      }
-      begin[axis] = index.at < 0 ? index.at + length : index.at;
-      size[axis] = 1;
-    }
+    const AxisPart part = part_of_axis(index, dims, static_cast<int>(axis));
+    begin[axis] = part.first;
+    size[axis] = part.count;
+    if (index.is_range) kept.push_back(part.count);
     ++axis;
   }
   kept.insert(kept.end(), size.begin() + static_cast<std::ptrdiff_t>(axis), size.end());
-  return tutti::reshape(Operand(slice(x, begin, size), where), Shape(kept));
+  return tutti::reshape(Operand(slice(x, begin, size), x.where), Shape(kept));
+}
+
+Tensor Tensor::operator[](const Index& index) const { return (*this)[{index}]; }
+
+Tensor Tensor::operator[](std::initializer_list<Index> indices) const {
+  const SourceLocation where = indices.size() > 0 ? indices.begin()->where : SourceLocation{};
+  return part_of(Operand(*this, where), indices);
 }
 
 Tensor Tensor::sum(SourceLocation where) const { return reduce_sum(Operand(*this, where)); }

@@ -122,6 +122,60 @@ TEST(ShardedVariable, SHV_10_IsOneVariableWithItsPartsListed) {
   EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
 }
 
+/// tf's test_slicing, with its 8 rows in parts of 3, 3 and 2.
+TEST(ShardedVariable, GetItemReadsAcrossParts) {
+  const ShardedVariable variable =
+      sharded({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {13, 14, 15, 16}});
+  const Tensor whole = variable.value();
+  const std::vector<std::vector<Index>> indices = {
+      {Range{}},
+      {Range{2, 3}},
+      {Range{1, 7}},
+      {Range{6, 8}},
+      {Range{{}, -1}},
+      {Range{-3}},
+      {Range{5, 5}},
+      {Range{7, 20}},
+      {0},
+      {4},
+      {-1},
+      {2, 1},
+      {5, Range{1}},
+      {Range{2, 7}, -1},
+      {Range{}, Range{0, 1}},
+      {-8, Range{}},
+  };
+  for (const std::vector<Index>& each : indices) {
+    const bool is_one = each.size() == 1;
+    const Tensor part = is_one ? variable[each[0]] : variable[{each[0], each[1]}];
+    const Tensor expected = is_one ? whole[each[0]] : whole[{each[0], each[1]}];
+    EXPECT_EQ(part.shape(), expected.shape());
+    EXPECT_EQ(numbers(part), numbers(expected));
+  }
+  EXPECT_TUTTI_ERROR((void)variable[8], ErrorCode::kInvalidArgument,
+                     "expected -8 .. 7 for axis 0 of shape [8, 2], got 8");
+  EXPECT_TUTTI_ERROR((void)(variable[{0, 2}]), ErrorCode::kInvalidArgument, "for axis 1");
+}
+
+TEST(ShardedVariable, GetItemHasTheGradientOfItsRowsAlone) {
+  const ShardedVariable variable = table();
+  GradientTape tape;
+  const Tensor loss = reduce_sum(square(variable[{Range{1, 3}, 0}]));
+  const Gradient gradient = tape.gradient(loss, std::vector<Variable>{variable})[0];
+  ASSERT_TRUE(gradient.is_slices());
+  EXPECT_EQ(numbers(gradient.slices().indices), (std::vector<double>{1, 2}));
+  EXPECT_EQ(numbers(gradient.slices().values), (std::vector<double>{6, 0, 10, 0}));
+}
+
+TEST(ShardedVariable, GetItemOfAVariableOnServersIsThatOfItsValue) {
+  const auto strategy = strategy_tests::parameter_server(2, 0, 3);
+  const auto scope = strategy->scope();
+  const Variable variable(rows_of_two({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), {.name = "table"});
+  EXPECT_THAT(numbers(variable[{Range{1, 4}}]), ElementsAre(3, 4, 5, 6, 7, 8));
+  const auto read = strategy->run([&] { return variable[{-1, 1}]; });
+  EXPECT_THAT(numbers(read), ElementsAre(10, 10));
+}
+
 TEST(ShardedVariable, WrongPartsAreRefused) {
   EXPECT_TUTTI_ERROR(ShardedVariable(std::vector<Variable>{}), ErrorCode::kInvalidArgument,
                      "expected variables, got none");
