@@ -180,6 +180,27 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
   }
 }
 
+bool is_provided(const TensorProviders& providers, const std::string& name) {
+  return std::any_of(providers.begin(), providers.end(),
+                     [&](const auto& each) { return name.starts_with(each.first + "/"); });
+}
+
+/// What the file has besides these; nullptr: nothing.
+std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
+                                              const std::vector<Variable>& variables,
+                                              const StateMap& states,
+                                              const TensorProviders& providers) {
+  const auto rest = std::make_shared<CheckpointFile>();
+  rest->info = file.info;
+  for (const std::string& name : find_unknown(variables, file.tensors)) {
+    if (!is_provided(providers, name)) rest->tensors.emplace(name, file.tensors.at(name));
+  }
+  for (const auto& [name, value] : file.states) {
+    if (!states.contains(name)) rest->states.emplace(name, value);
+  }
+  return rest->tensors.empty() && rest->states.empty() ? nullptr : rest;
+}
+
 std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const std::vector<Variable>& variables,
                                        const TensorProviders& providers,
@@ -187,10 +208,7 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
   std::vector<std::string> problems = find_misfits(variables, file.tensors);
   if (options.ignore_unknown) return problems;
   for (const std::string& name : find_unknown(variables, file.tensors)) {
-    const bool is_provided = std::any_of(providers.begin(), providers.end(), [&](const auto& each) {
-      return name.starts_with(each.first + "/");
-    });
-    if (is_provided) continue;
+    if (is_provided(providers, name)) continue;
     problems.push_back(concat("unknown tensor '", name, "'"));
   }
   return problems;
@@ -223,17 +241,21 @@ Checkpoint::Checkpoint(std::vector<Variable> variables, CheckpointOptions option
 }
 
 void Checkpoint::add(const std::vector<Variable>& variables) {
+  std::vector<Variable> all = variables_, added;
   for (const Variable& variable : variables) {
-    const auto same =
-        std::find_if(variables_.begin(), variables_.end(),
-                     [&](const Variable& other) { return other.name() == variable.name(); });
-    if (same == variables_.end()) {
-      variables_.push_back(variable);
+    const auto same = std::find_if(all.begin(), all.end(), [&](const Variable& other) {
+      return other.name() == variable.name();
+    });
+    if (same == all.end()) {
+      all.push_back(variable);
+      added.push_back(variable);
     } else if (!(*same == variable)) {
       fail(ErrorCode::kAlreadyExists, "Checkpoint::add: there are two variables called '",
            variable.name(), "'; expected different names; try VariableOptions::name");
     }
   }
+  take_waiting(added);
+  variables_ = std::move(all);
 }
 
 void Checkpoint::add_state(std::string name, StateProvider provider) {
@@ -241,11 +263,11 @@ void Checkpoint::add_state(std::string name, StateProvider provider) {
     fail(ErrorCode::kInvalidArgument, "Checkpoint::add_state: state '", name,
          "': expected functions to save and to restore it");
   }
-  const auto [place, added] = states_.emplace(std::move(name), std::move(provider));
-  if (!added) {
-    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_state: there is already a state '",
-         place->first, "'");
+  if (states_.contains(name)) {
+    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_state: there is already a state '", name, "'");
   }
+  take_waiting({}, {{name, provider}});
+  states_.emplace(std::move(name), std::move(provider));
 }
 
 void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
@@ -253,11 +275,30 @@ void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
     fail(ErrorCode::kInvalidArgument, "Checkpoint::add_tensors: '", name,
          "': expected functions to save and to restore them");
   }
-  const auto [place, added] = tensors_.emplace(std::move(name), std::move(provider));
-  if (!added) {
-    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_tensors: there is already '", place->first,
-         "'");
+  if (tensors_.contains(name)) {
+    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_tensors: there is already '", name, "'");
   }
+  take_waiting({}, {}, {{name, provider}});
+  tensors_.emplace(std::move(name), std::move(provider));
+}
+
+void Checkpoint::take_waiting(const std::vector<Variable>& variables, const States& states,
+                              const Tensors& tensors) {
+  if (!waiting_) return;
+  const RestoreOptions options{.ignore_unknown = true};
+  std::vector<std::string> problems = find_problems(*waiting_, variables, tensors, options);
+  find_state_problems(*waiting_, states, options, problems);
+  require_none(problems, "Checkpoint: restored later", waiting_->info.path);
+  take_over(*waiting_, variables, states, tensors);
+  waiting_ = rest_of(*waiting_, variables, states, tensors);
+}
+
+std::vector<std::string> Checkpoint::waiting() const {
+  std::vector<std::string> names;
+  if (!waiting_) return names;
+  for (const auto& [name, tensor] : waiting_->tensors) names.push_back(name);
+  for (const auto& [name, state] : waiting_->states) names.push_back(name);
+  return names;
 }
 
 void Checkpoint::set_about(std::string key, Json value) {
@@ -265,6 +306,10 @@ void Checkpoint::set_about(std::string key, Json value) {
 }
 
 CheckpointFile Checkpoint::values(std::int64_t step) const {
+  if (waiting_) {
+    log_warning_once(concat("Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
+                            " waits for something of this name, and is not saved again"));
+  }
   CheckpointFile file;
   file.tensors = saved_tensors(variables_);
   add_provided(tensors_, file.tensors);
@@ -310,9 +355,20 @@ CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions optio
                             options);
 }
 
+CheckpointInfo Checkpoint::restore_deferred(const std::string& path) {
+  const auto file = file_of([&] { return std::optional(internal::read_checkpoint(path)); });
+  const CheckpointInfo info = take(*file, file->info.path, {.ignore_unknown = true});
+  waiting_ = rest_of(*file, variables_, states_, tensors_);
+  return info;
+}
+
+std::optional<CheckpointFile> Checkpoint::file_of(const Reader& read) const {
+  return options_.from_writer ? internal::read_by_writer(read, options_) : read();
+}
+
 std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& read,
                                                             RestoreOptions options) const {
-  const auto file = options_.from_writer ? internal::read_by_writer(read, options_) : read();
+  const auto file = file_of(read);
   if (!file) return std::nullopt;
   return take(*file, file->info.path, options);
 }

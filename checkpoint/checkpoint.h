@@ -94,7 +94,7 @@ class Checkpoint {
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
   /// Variables that are already there stay once. Throws kAlreadyExists for another variable of the
-  /// same name.
+  /// same name. Here and below: what waits() for this name is taken over.
   void add(const std::vector<Variable>& variables);
   /// Throws kAlreadyExists for a name that is taken, kInvalidArgument for a missing function.
   void add_state(std::string name, StateProvider provider);
@@ -113,6 +113,14 @@ class Checkpoint {
   /// From such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
   /// file, offset and tensor where bytes are damaged.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {}) const;
+  /// The same, before everything is made: what the file has and this checkpoint has not yet waits
+  /// in memory until add(), add_state() or add_tensors() names it. While something waits these
+  /// throw kInvalidArgument, and add nothing, for what the file does not have or has in another
+  /// shape. tf.train.Checkpoint's deferred restoration.
+  CheckpointInfo restore_deferred(const std::string& path);
+  /// Names of tensors and states of restore_deferred() that nothing has taken yet. tf's
+  /// assert_consumed() asks whether there are none.
+  std::vector<std::string> waiting() const;
 
   /// The file of save() as bytes, for who sends or keeps it elsewhere. Every process of a strategy
   /// calls it.
@@ -127,18 +135,25 @@ class Checkpoint {
 
  private:
   friend class CheckpointManager;
+  using States = std::map<std::string, StateProvider>;
+  using Tensors = std::map<std::string, TensorProvider>;
+  /// Restores these, which are to be added, from what waits.
+  void take_waiting(const std::vector<Variable>& variables, const States& states = {},
+                    const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step) const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// take() what `read` gives here, or to the process that writes; `read` may find nothing.
+  /// What `read` gives here, or to the process that writes; `read` may find nothing.
   using Reader = std::function<std::optional<internal::CheckpointFile>()>;
+  std::optional<internal::CheckpointFile> file_of(const Reader& read) const;
   std::optional<CheckpointInfo> take_what_is_read(const Reader& read, RestoreOptions options) const;
 
   std::vector<Variable> variables_;
   CheckpointOptions options_;
-  std::map<std::string, StateProvider> states_;
-  std::map<std::string, TensorProvider> tensors_;
+  States states_;
+  Tensors tensors_;
   Json about_ = Json::object();
+  std::shared_ptr<const internal::CheckpointFile> waiting_;  // nullptr: nothing waits
 };
 
 /// Weights alone, under their names: what other programs read, too.

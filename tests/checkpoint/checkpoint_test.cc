@@ -159,6 +159,79 @@ TEST(Checkpoint, KnowsComponentsOfVariables) {
   EXPECT_EQ(plain.value().item(), 7.0f);
 }
 
+TensorProvider table_of(std::vector<double>& values) {
+  return {[&values] {
+            return std::vector<NamedTensor>{{"t", Tensor::from<double>({1}, values)}};
+          },
+          [&values](const TensorLookup& lookup) { values = lookup("t").to_doubles(); }};
+}
+
+/// tf.train.Checkpoint's deferred restoration.
+TEST(Checkpoint, ValuesWaitForWhatIsMadeLater) {
+  const std::string path = empty_folder() + "/saved.safetensors";
+  std::int64_t counter = 5;
+  std::vector<double> table = {2.5};
+  Checkpoint saved({variable("a", {1}), variable("b", {2, 3}), variable("c", {4})});
+  saved.add_state("counter", counter_state(counter));
+  saved.add_tensors("table", table_of(table));
+  saved.save(path, 17);
+
+  const Variable a = variable("a", {0});
+  Checkpoint checkpoint({a});
+  EXPECT_EQ(checkpoint.restore_deferred(path).step, 17);
+  EXPECT_THAT(values_of(a), ElementsAre(1));
+  EXPECT_THAT(checkpoint.waiting(), ElementsAre("b", "c", "table/t", "counter"));
+  const Variable b = variable("b", {0, 0});
+  checkpoint.add({a, b});
+  EXPECT_THAT(values_of(b), ElementsAre(2, 3));
+  counter = 0;
+  checkpoint.add_state("counter", counter_state(counter));
+  EXPECT_EQ(counter, 5);
+  table = {0.0};
+  checkpoint.add_tensors("table", table_of(table));
+  EXPECT_THAT(table, ElementsAre(2.5));
+  EXPECT_THAT(checkpoint.waiting(), ElementsAre("c"));
+  const Variable c = variable("c", {0});
+  checkpoint.add({c});
+  EXPECT_THAT(values_of(c), ElementsAre(4));
+  EXPECT_TRUE(checkpoint.waiting().empty());
+  const Variable fresh = variable("fresh", {9});  // nothing waits any more
+  checkpoint.add({fresh});
+  EXPECT_THAT(values_of(fresh), ElementsAre(9));
+}
+
+TEST(Checkpoint, WhatDoesNotFitTheValuesThatWaitIsNotAdded) {
+  const std::string path = empty_folder() + "/saved.safetensors";
+  Checkpoint({variable("a", {1}), variable("b", {2})}).save(path);
+  Checkpoint checkpoint;
+  checkpoint.restore_deferred(path);
+  const Variable a = variable("a", {0}), wide = variable("b", {0, 0});
+  expect_error(ErrorCode::kInvalidArgument, {"'b': expected float32 [2], got float32 [1]"}, [&] {
+    checkpoint.add({a, wide});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"variable 'd' is missing", path},
+               [&] { checkpoint.add({variable("d", {0})}); });
+  std::int64_t counter = 0;
+  expect_error(ErrorCode::kInvalidArgument, {"state 'counter' is missing"},
+               [&] { checkpoint.add_state("counter", counter_state(counter)); });
+  EXPECT_THAT(values_of(a), ElementsAre(0));
+  EXPECT_TRUE(checkpoint.variables().empty());
+  EXPECT_THAT(checkpoint.waiting(), ElementsAre("a", "b"));
+}
+
+TEST(Checkpoint, AVariableOfSeveralReplicasTakesAllItsValuesThatWait) {
+  const std::string path = empty_folder() + "/saved.safetensors";
+  Checkpoint({Variable(std::make_shared<TwoComponents>("metric"))}).save(path);
+  Checkpoint checkpoint;
+  checkpoint.restore_deferred(path);
+  EXPECT_THAT(checkpoint.waiting(), ElementsAre("metric", "metric/replica_0", "metric/replica_1"));
+  const auto later = std::make_shared<TwoComponents>("metric");
+  later->components[0] = later->components[1] = 0.0f;
+  checkpoint.add({Variable(later)});
+  EXPECT_THAT(later->components, ElementsAre(4.0f, 3.0f));
+  EXPECT_TRUE(checkpoint.waiting().empty());
+}
+
 TEST(Checkpoint, SetsBackWhatItChangedWhenTakingOverFails) {
   const std::string path = empty_folder() + "/c.safetensors";
   Variable first = variable("first", {1});

@@ -92,6 +92,18 @@ TEST(ShardedVariable, SHV_04_ACheckpointRestoresIntoAnyNumberOfParts) {
               ElementsAre(ElementsAre(5), ElementsAre(10), ElementsAre(15), ElementsAre(20)));
 }
 
+TEST(ShardedVariable, SHV_04_AlsoIntoOneThatIsMadeOnlyAfterwards) {
+  const std::string path = ::testing::TempDir() + "tutti_four_parts.safetensors";
+  Checkpoint(std::vector<Variable>{vector_in_parts({{0}, {1}, {2}, {3}})}).save(path);
+  for (const auto& parts : {std::vector<std::vector<float>>{{9, 9, 9, 9}}, {{9, 9}, {9, 9}}}) {
+    Checkpoint checkpoint;
+    checkpoint.restore_deferred(path);
+    const ShardedVariable variable = vector_in_parts(parts);
+    checkpoint.add(std::vector<Variable>{variable});
+    EXPECT_THAT(numbers(variable.value()), ElementsAre(0, 1, 2, 3));
+  }
+}
+
 TEST(ShardedVariable, SHV_06_ALookupAsksEachPartForItsRows) {
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({0, 3, 4}))), ElementsAre(1, 2, 7, 8, 9, 10));
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
