@@ -7,7 +7,22 @@
 
 namespace tutti {
 
-std::map<std::string, int> ClusterResolver::num_accelerators() const {
+std::map<std::string, int> ClusterResolver::num_accelerators(
+    const std::optional<std::string>& task_type, std::optional<int> task_id) const {
+  if (!task_type && !task_id) return find_accelerators(std::nullopt);
+  const Task asked{task_type.value_or(task_type_), task_id.value_or(task_id_.value_or(0))};
+  if (asked == task()) return find_accelerators(std::nullopt);
+  (void)cluster_spec().task_address(asked.type, asked.index);  // kNotFound
+  return find_accelerators(asked);
+}
+
+std::map<std::string, int> ClusterResolver::find_accelerators(
+    const std::optional<Task>& other) const {
+  if (other) {
+    fail(ErrorCode::kUnimplemented, name(), ": it does not say which accelerators ", *other,
+         " has; expected this process's own task; try a StaticResolver that says so, or "
+         "Session::list_devices() of a task that serves");
+  }
   const auto count = static_cast<int>(logical_gpus().size());
   if (count == 0) return {};
   return {{"GPU", count}};

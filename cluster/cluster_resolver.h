@@ -31,8 +31,12 @@ class ClusterResolver {
   virtual std::string name() const = 0;
   /// All tasks; empty when this process is alone.
   virtual ClusterSpec cluster_spec() const = 0;
-  /// Accelerators of a task by type: {{"GPU", 2}}; without any, empty. Here those of this process.
-  virtual std::map<std::string, int> num_accelerators() const;
+  /// Accelerators of a task by type: {{"GPU", 2}}; without any, empty. What is left out of the task
+  /// is this process's. Throws kNotFound for a task that the cluster has not, kUnimplemented where
+  /// the source says nothing of other tasks (those that serve can be asked:
+  /// Session::list_devices()).
+  std::map<std::string, int> num_accelerators(const std::optional<std::string>& task_type = {},
+                                              std::optional<int> task_id = {}) const;
   /// A text that differs between two launches on the same machines ("TUTTI_JOB_ID", Slurm's job and
   /// step); "" when the source has none.
   virtual std::string job_id() const { return {}; }
@@ -71,6 +75,9 @@ class ClusterResolver {
   };
   /// Default: the address of the task asked for, missing parts from this process; "" without task.
   virtual std::string find_master(const MasterQuery& query) const;
+  /// Of this process (no task), or of another task that the cluster has. Default: this process's
+  /// GPUs; kUnimplemented for others.
+  virtual std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const;
   void set_environment(std::string environment) { environment_ = std::move(environment); }
   void apply(const ResolverOverrides& overrides);
 

@@ -118,24 +118,44 @@ std::string text_at(const JsonPlace& place, std::string_view name) {
   return found ? found->text("a text") : std::string();
 }
 
+constexpr const char* kAsKubectlPrints = "an object, as kubectl prints it";
+
+/// Limits of the GPUs of all containers of a pod's spec.
+int gpus_in(const JsonPlace& spec) {
+  constexpr int kMost = 1024;
+  int gpus = 0;
+  spec.object(kAsKubectlPrints);
+  const std::optional<JsonPlace> containers = spec.find("containers");
+  if (!containers) return 0;
+  for (std::size_t i = 0; i < containers->array("a list of containers").size(); ++i) {
+    std::optional<JsonPlace> place = containers->element(i);
+    for (const char* member : {"resources", "limits", "nvidia.com/gpu"}) {
+      if (place) place->object(kAsKubectlPrints);
+      if (place) place = place->find(member);
+    }
+    if (place) gpus += place->index(kMost, "a number of GPUs");
+  }
+  return gpus;
+}
+
 Pod read_pod(const JsonPlace& place) {
-  constexpr const char* kExpected = "an object, as kubectl prints it";
-  place.object(kExpected);
+  place.object(kAsKubectlPrints);
   const std::optional<JsonPlace> metadata = place.find("metadata"), status = place.find("status");
   if (!metadata) place.fail("a pod with the member metadata");
-  metadata->object(kExpected);
+  metadata->object(kAsKubectlPrints);
   Pod pod{.name = text_at(*metadata, "name")};
   if (pod.name.empty()) metadata->fail("the member name");
   if (const std::optional<JsonPlace> labels = metadata->find("labels")) {
-    for (const Json::Member& member : labels->object(kExpected)) {
+    for (const Json::Member& member : labels->object(kAsKubectlPrints)) {
       pod.labels[member.first] = labels->member(member).text("a text");
     }
   }
   if (status) {
-    status->object(kExpected);
+    status->object(kAsKubectlPrints);
     pod.phase = text_at(*status, "phase");
     pod.ip = text_at(*status, "podIP");
   }
+  if (const std::optional<JsonPlace> spec = place.find("spec")) pod.num_gpus = gpus_in(*spec);
   return pod;
 }
 
@@ -205,6 +225,7 @@ KubernetesPodsResolver::KubernetesPodsResolver(const std::vector<Pod>& pods,
     std::vector<std::string> addresses;
     for (const std::string& selector : selectors) {
       for (const Pod& pod : select(pods, selector)) {
+        num_gpus_[Task{job, static_cast<int>(addresses.size())}] = pod.num_gpus;
         addresses.push_back(address_of(pod, options.port));
       }
     }
@@ -213,6 +234,13 @@ KubernetesPodsResolver::KubernetesPodsResolver(const std::vector<Pod>& pods,
   cluster_ = internal::checked_addresses(ClusterSpec(std::move(jobs)), "Kubernetes.cluster");
   apply({{}, {}, options.rpc_layer, {}});
   apply(options.overrides);
+}
+
+std::map<std::string, int> KubernetesPodsResolver::find_accelerators(
+    const std::optional<Task>& other) const {
+  if (!other) return ClusterResolver::find_accelerators(other);
+  const int count = num_gpus_.at(*other);
+  return count > 0 ? std::map<std::string, int>{{"GPU", count}} : std::map<std::string, int>{};
 }
 
 }  // namespace tutti

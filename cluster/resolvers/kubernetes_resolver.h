@@ -47,6 +47,7 @@ struct Pod {
   std::string phase = {};  // "Running"
   std::string ip = {};
   std::map<std::string, std::string> labels = {};
+  int num_gpus = 0;  // limits of "nvidia.com/gpu", of all its containers
 };
 
 /// Reads what `kubectl get pods -o json` prints. Throws kInvalidArgument with the JSON path.
@@ -72,8 +73,13 @@ class KubernetesPodsResolver : public ClusterResolver {
   std::string name() const override { return "Kubernetes"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
 
+ protected:
+  /// Of other tasks what their pods are limited to.
+  std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
+
  private:
   ClusterSpec cluster_;
+  std::map<Task, int> num_gpus_;
 };
 
 }  // namespace tutti

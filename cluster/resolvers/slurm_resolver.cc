@@ -182,18 +182,24 @@ void SlurmResolver::share_gpus(const SlurmResolverOptions& options, const Enviro
   const std::vector<std::string> gpus = gpus_of_node(options, environment);
   const int num_gpus = static_cast<int>(gpus.size()), tasks = layout.own_node_tasks();
   const bool is_bound = environment.has("SLURM_GPUS_PER_TASK") && !options.gpus_per_task;
-  if (num_gpus == 0 || is_bound) {
-    gpus_per_task_ = num_gpus;
-    return;
+  const auto per_task_of = [&](int tasks_of_node) {
+    if (num_gpus == 0 || is_bound) return num_gpus;
+    return options.gpus_per_task.value_or(std::max(1, num_gpus / tasks_of_node));
+  };
+  const std::vector<std::string> addresses = layout.addresses(options.port_base);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const auto node = static_cast<std::size_t>(layout.places[i].node);
+    gpus_at_[addresses[i]] = per_task_of(layout.tasks_per_node[node]);
   }
-  const int per_task = options.gpus_per_task.value_or(std::max(1, num_gpus / tasks));
+  gpus_per_task_ = per_task_of(tasks);
+  if (num_gpus == 0 || is_bound) return;
+  const int per_task = gpus_per_task_;
   if (options.gpus_per_task && (per_task < 1 || per_task * tasks > num_gpus)) {
     internal::fail_place("gpus_per_task",
                          concat("1 to ", num_gpus / tasks, " for ", tasks, " tasks and ", num_gpus,
                                 " GPUs on a node"),
                          concat(per_task));
   }
-  gpus_per_task_ = per_task;
   std::vector<std::string> own;
   for (int gpu = 0; gpu < per_task; ++gpu) {
     // With fewer GPUs than tasks several tasks share one.
@@ -203,9 +209,12 @@ void SlurmResolver::share_gpus(const SlurmResolverOptions& options, const Enviro
   visible_devices_ = join(own, ",");
 }
 
-std::map<std::string, int> SlurmResolver::num_accelerators() const {
-  if (gpus_per_task_ == 0) return {};
-  return {{"GPU", gpus_per_task_}};
+std::map<std::string, int> SlurmResolver::find_accelerators(
+    const std::optional<Task>& other) const {
+  const int count =
+      other ? gpus_at_.at(cluster_.task_address(other->type, other->index)) : gpus_per_task_;
+  if (count == 0) return {};
+  return {{"GPU", count}};
 }
 
 }  // namespace tutti

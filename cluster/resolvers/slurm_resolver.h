@@ -40,13 +40,15 @@ class SlurmResolver : public ClusterResolver {
 
   std::string name() const override { return "Slurm"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  /// Those of this task, {{"GPU", gpus_per_task}}.
-  std::map<std::string, int> num_accelerators() const override;
   /// "<job>.<step>".
   std::string job_id() const override { return job_id_; }
   /// What CUDA_VISIBLE_DEVICES should be so that the tasks of a node share its GPUs ("2,3").
   /// Nothing when there are none, or when Slurm has already bound GPUs to each task.
   const std::optional<std::string>& cuda_visible_devices() const { return visible_devices_; }
+
+ protected:
+  /// {{"GPU", gpus_per_task}}; of other tasks as if each node had as many GPUs as this one.
+  std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:
   struct Layout;
@@ -57,6 +59,7 @@ class SlurmResolver : public ClusterResolver {
   ClusterSpec cluster_;
   std::string job_id_;
   int gpus_per_task_ = 0;
+  std::map<std::string, int> gpus_at_;  // of each task, by its address
   std::optional<std::string> visible_devices_;
 };
 

@@ -16,7 +16,7 @@ struct StaticResolverOptions {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   std::string environment = {};
-  std::map<std::string, int> num_accelerators = {};
+  std::map<std::string, int> num_accelerators = {};  // of each task
   std::string rpc_layer = {};
   std::string name = "StaticResolver";  // for messages
 };
@@ -37,9 +37,12 @@ class StaticResolver : public ClusterResolver {
 
   std::string name() const override { return name_; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  std::map<std::string, int> num_accelerators() const override { return num_accelerators_; }
 
  protected:
+  /// The same for every task, as tf's.
+  std::map<std::string, int> find_accelerators(const std::optional<Task>&) const override {
+    return num_accelerators_;
+  }
   /// The address of a task only when type and id are asked for; else `master` of the options.
   std::string find_master(const MasterQuery& query) const override {
     if (!query.task_type || !query.task_id) return format_master_url(master_, query.rpc_layer);

@@ -37,6 +37,25 @@ ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
   return ClusterSpec(std::move(jobs));
 }
 
+/// Of its own process, and of the tasks that it says something of.
+std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
+    const ClusterResolver& resolver) {
+  std::map<std::optional<Task>, std::map<std::string, int>> found;
+  found[std::nullopt] = resolver.num_accelerators();
+  const ClusterSpec cluster = resolver.cluster_spec();
+  for (const auto& [job, tasks] : cluster.as_dict()) {
+    for (const auto& [index, address] : tasks.addresses()) {
+      try {
+        found[Task{job, index}] = resolver.num_accelerators(job, index);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kUnimplemented) throw;
+        found.erase(Task{job, index});
+      }
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 UnionResolver::UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
@@ -52,10 +71,17 @@ UnionResolver::UnionResolver(const std::vector<const ClusterResolver*>& resolver
   cluster_ = merge(clusters);
   const ClusterResolver& first = *resolvers.front();
   first_master_ = first.master({}, {}, "");
-  num_accelerators_ = first.num_accelerators();
+  num_accelerators_ = accelerators_of(first);
   job_id_ = first.job_id();
   apply({first.task_type(), first.task_id(), first.rpc_layer(), first.environment()});
   apply(overrides);
+}
+
+std::map<std::string, int> UnionResolver::find_accelerators(
+    const std::optional<Task>& other) const {
+  const auto known = num_accelerators_.find(other);
+  return known != num_accelerators_.end() ? known->second
+                                          : ClusterResolver::find_accelerators(other);
 }
 
 std::string UnionResolver::find_master(const MasterQuery& query) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,17 +23,18 @@ class UnionResolver : public ClusterResolver {
 
   std::string name() const override { return "UnionResolver"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  std::map<std::string, int> num_accelerators() const override { return num_accelerators_; }
   std::string job_id() const override { return job_id_; }
 
  protected:
   /// The address of a task only when type and id are asked for; else the first resolver's master.
   std::string find_master(const MasterQuery& query) const override;
+  std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:
   ClusterSpec cluster_;
   std::string first_master_, job_id_;
-  std::map<std::string, int> num_accelerators_;
+  // Of this process (no task), and of the tasks of which the first resolver says so.
+  std::map<std::optional<Task>, std::map<std::string, int>> num_accelerators_;
 };
 
 }  // namespace tutti

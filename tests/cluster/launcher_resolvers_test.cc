@@ -121,6 +121,20 @@ TEST(KubernetesPodsResolver, CLS_03_NamesAPodThatDoesNotRun) {
                [] { KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}); });
 }
 
+TEST(KubernetesPodsResolver, NumAcceleratorsOfOtherTasksAreTheLimitsOfTheirPods) {
+  const std::vector<Pod> pods = pods_from_json(Json::parse(R"({"items": [
+      {"metadata": {"name": "t-0", "labels": {"job-name": "tensorflow"}},
+       "spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"cpu": "8"}}}]},
+       "status": {"phase": "Running", "podIP": "10.0.0.1"}},
+      {"metadata": {"name": "t-1", "labels": {"job-name": "tensorflow"}},
+       "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}},
+                               {"resources": {"limits": {"nvidia.com/gpu": 2}}}]},
+       "status": {"phase": "Running", "podIP": "10.0.0.2"}}]})"));
+  const KubernetesPodsResolver resolver(pods);
+  EXPECT_TRUE(resolver.num_accelerators("worker", 0).empty());
+  EXPECT_EQ(resolver.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 6}}));
+}
+
 TEST(KubernetesPodsResolver, SelectsBySeveralLabels) {
   Pod chosen = pod("a", "10.0.0.1", "j");
   chosen.labels["role"] = "ps";
@@ -157,6 +171,8 @@ TEST(KubernetesPodsResolver, ReadsWhatKubectlPrints) {
   error_at(R"({"items": [{"metadata": {}}]})", "pods.items[0].metadata");
   error_at(R"({"items": [{"metadata": {"name": "a", "labels": {"x": 1}}}]})",
            "pods.items[0].metadata.labels.x");
+  error_at(R"({"items": [{"metadata": {"name": "a"}, "spec": {"containers": 1}}]})",
+           "pods.items[0].spec.containers");
   error_at(R"({"items": [{"metadata": {"name": "a"}, "status": {"podIP": 1}}]})",
            "pods.items[0].status.podIP");
 }

@@ -129,6 +129,18 @@ TEST(SlurmResolver, LeavesGpusThatSlurmBoundAlone) {
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 2}}));
 }
 
+TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
+  // 6 GPUs on each node, which has 3 tasks or 2.
+  const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
+  const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };
+  EXPECT_EQ(resolver.num_accelerators(), gpus(2));
+  EXPECT_EQ(resolver.num_accelerators("worker", 2), gpus(2));
+  EXPECT_EQ(resolver.num_accelerators("worker", 4), gpus(3));
+  expect_error(ErrorCode::kNotFound, {"worker"}, [&] { resolver.num_accelerators("worker", 5); });
+  const SlurmResolver without({}, two_nodes("0"));
+  EXPECT_TRUE(without.num_accelerators("worker", 4).empty());
+}
+
 TEST(SlurmResolver, RefusesMoreThanThereIs) {
   expect_error(ErrorCode::kInvalidArgument, {"at most 3 tasks", "ps=2,worker=2"}, [] {
     SlurmResolver({.jobs = {{"ps", 2}, {"worker", 2}}}, slurm());

@@ -108,6 +108,37 @@ TEST(UnionResolver, RES_07_ALonelySparseJobKeepsItsIndices) {
   EXPECT_EQ(joined(only, other).task_indices("worker"), (std::vector<int>{1, 3, 5}));
 }
 
+/// Knows its own process's accelerators alone.
+class OwnProcessResolver final : public ClusterResolver {
+ public:
+  OwnProcessResolver() { apply({.task_type = "worker", .task_id = 0}); }
+  std::string name() const override { return "Own"; }
+  ClusterSpec cluster_spec() const override { return ClusterSpec({{"worker", {"a:1", "b:1"}}}); }
+};
+
+TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError) {
+  const OwnProcessResolver own;
+  EXPECT_EQ(own.num_accelerators("worker", 0), own.num_accelerators());
+  EXPECT_EQ(own.num_accelerators("worker"), own.num_accelerators());
+  expect_error(ErrorCode::kUnimplemented, {"Own", "worker 1", "list_devices"},
+               [&] { own.num_accelerators("worker", 1); });
+  expect_error(ErrorCode::kNotFound, {"worker"}, [&] { own.num_accelerators("worker", 2); });
+  const StaticResolver said({{"worker", {"a:1", "b:1"}}}, {.num_accelerators = {{"GPU", 8}}});
+  EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
+}
+
+TEST(UnionResolver, RES_05_NumAcceleratorsOfATaskAreWhatTheFirstSays) {
+  const StaticResolver said({{"worker", {"a:1"}}}, {.num_accelerators = {{"GPU", 8}}});
+  const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
+  const UnionResolver resolver({&said, &second});
+  EXPECT_EQ(resolver.num_accelerators("worker", 0), (std::map<std::string, int>{{"GPU", 8}}));
+  expect_error(ErrorCode::kUnimplemented, {"UnionResolver", "worker 1"},
+               [&] { resolver.num_accelerators("worker", 1); });
+  const OwnProcessResolver own;
+  expect_error(ErrorCode::kUnimplemented, {"worker 1"},
+               [&] { UnionResolver({&own}).num_accelerators("worker", 1); });
+}
+
 TEST(UnionResolver, NeedsAResolver) {
   expect_error(ErrorCode::kInvalidArgument, {"at least one resolver"}, [] { UnionResolver({}); });
 }
