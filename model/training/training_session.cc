@@ -19,6 +19,13 @@ constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 volatile std::sig_atomic_t stop_requested = 0;
 void on_stop_signal(int) { stop_requested = 1; }
 
+/// Whether it is true on any replica of any worker: all of them ask.
+bool on_any_replica(Strategy& strategy, bool mine) {
+  const auto flags = strategy.distribute_values_from_function(
+      [mine](const ValueContext&) { return Tensor::scalar(mine ? 1.0 : 0.0, DType::kFloat32); });
+  return strategy.reduce(ReduceOp::kSum, flags).item() > 0.0F;
+}
+
 std::string four_digits(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.4f", value);
@@ -62,23 +69,35 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
-  if (options_.checkpoint_dir.empty()) {
-    if (!options_.resume) return;
+  if (options_.checkpoint_dir.empty() && options_.resume) {
     fail(ErrorCode::kInvalidArgument, "TrainingSession: resume needs a checkpoint_dir");
   }
+  const bool saves = !options_.checkpoint_dir.empty() || options_.save_on_signal;
+  if (options_.grace_period != Duration::zero() &&
+      (options_.grace_period < Duration::zero() || !saves)) {
+    fail(ErrorCode::kInvalidArgument, "TrainingSession: grace_period: expected 0 or more, and ",
+         "above 0 a checkpoint_dir or save_on_signal, got ",
+         seconds_between({}, TimePoint(options_.grace_period)), " s",
+         saves ? "" : " without either");
+  }
+  if (saves) take_over_signals();
+  if (options_.checkpoint_dir.empty()) return;
   checkpoints_.emplace(
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
       options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
-  stop_requested = 0;
-  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
-  }
   // A process that takes another's place gets its state from the others.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   if (restore_latest()) return;
   fail(ErrorCode::kNotFound, "TrainingSession: expected a checkpoint to resume from in ",
        options_.checkpoint_dir, ", found none; train without resume first");
+}
+
+void TrainingSession::take_over_signals() {
+  stop_requested = 0;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
+  }
 }
 
 TrainingSession::~TrainingSession() {
@@ -104,7 +123,11 @@ void TrainingSession::train(const std::function<void()>& loop) {
     recovery_.emplace(
         strategy_, make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
         RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
-    return recovery_->run(loop);
+    return recovery_->run([&] {
+      noticed_.reset();  // a worker that is started again knows of no signal
+      grace_ends_.reset();
+      loop();
+    });
   }
   loop();
 }
@@ -114,6 +137,39 @@ bool TrainingSession::is_asked_to_stop() {
   if (!local_) return stop_requested != 0;
   if (stop_requested != 0) local_->request_stop("a signal");
   return local_->stops_after(record_.steps());
+}
+
+/// Whether the run ends here because of a signal: at once, or as the grace period is over.
+bool TrainingSession::stops_because_of_signal() {
+  const bool has_signal = stop_requested != 0;
+  const bool is_second = has_signal && grace_ends_ && noticed_;
+  if (has_signal && !noticed_) noticed_ = options_.clock->now();
+  if (grace_ends_) {
+    stop_requested = 0;
+    const Duration room = 2 * (longest_step_ + save_duration_);
+    const bool is_over = options_.clock->now() >= *grace_ends_ - room;
+    return on_any_replica(strategy_, is_second || is_over);
+  }
+  if (!is_asked_to_stop()) return false;
+  if (options_.grace_period == Duration::zero()) return true;
+  begin_grace();
+  return false;
+}
+
+/// Of all workers, after the same step.
+void TrainingSession::begin_grace() {
+  const TimePoint begin = options_.clock->now();
+  stop_requested = 0;
+  save_because_of_signal();
+  if (checkpoints_) checkpoints_->wait();
+  save_duration_ = options_.clock->now() - begin;
+  grace_ends_ = deadline_after(noticed_.value_or(begin), options_.grace_period);
+}
+
+void TrainingSession::save_because_of_signal() {
+  if (!options_.save_on_signal) return save();
+  options_.save_on_signal(record_.steps());
+  saved_step_ = record_.steps();
 }
 
 bool TrainingSession::stopped() const {
@@ -129,6 +185,7 @@ bool TrainingSession::begin_epoch() {
   }
   take_times();
   split_ = {};  // what evaluation took is not training's
+  step_began_ = options_.clock->now();
   if (progress_) progress_->begin_epoch(epoch(), options_.epochs, steps);
   return true;
 }
@@ -147,9 +204,11 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
   if (progress_) progress_->step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
   if (recovery_) recovery_->commit(record_.steps());
-  stopped_on_request_ = is_asked_to_stop();
+  longest_step_ = std::max(longest_step_, options_.clock->now() - step_began_);
+  stopped_on_request_ = stops_because_of_signal();
+  step_began_ = options_.clock->now();
   if (!stopped()) return true;
-  save();
+  stopped_on_request_ ? save_because_of_signal() : save();
   return false;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/core/clock.h"
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
 #include "tutti/model/training/training_record.h"
@@ -29,6 +30,16 @@ struct TrainingSessionOptions {
   std::string checkpoint_dir = "";
   /// Goes on from the latest checkpoint; kNotFound where there is none.
   bool resume = false;
+  /// How long this machine still lives after a signal. Above 0 the session saves at once, trains
+  /// on, and saves again and ends before the time is over, with room left for two steps and two
+  /// saves of the length that they had. A second signal ends it after the step under way. tf's
+  /// TerminationConfig(grace_period).
+  Duration grace_period = Duration::zero();
+  /// What is called to save because of a signal, on all workers, with the number of steps, instead
+  /// of writing a checkpoint; also without a checkpoint_dir. tf's TerminationConfig(save_fn).
+  std::function<void(std::int64_t steps)> save_on_signal = {};
+  /// Measures the grace period. Must outlive the session.
+  Clock* clock = &Clock::system();
   /// Keeps the loss of every step in record(), in checkpoints too.
   bool keep_losses = false;
   /// A line of progress on standard output, of the chief.
@@ -50,8 +61,8 @@ struct TrainingSessionOptions {
 ///     });
 ///     return session.finish();
 ///
-/// Under any strategy; all workers make the same calls. With a checkpoint_dir it takes over SIGINT
-/// and SIGTERM while it lives. One at a time, used by one thread.
+/// Under any strategy; all workers make the same calls. With a checkpoint_dir or save_on_signal it
+/// takes over SIGINT and SIGTERM while it lives. One at a time, used by one thread.
 class TrainingSession {
  public:
   /// Restores the latest checkpoint if that is asked for. Make every variable before. `strategy`
@@ -81,9 +92,13 @@ class TrainingSession {
   double last_value() const { return last_value_; }
 
  private:
+  void take_over_signals();
   bool restore_latest();
   bool stopped() const;
   bool is_asked_to_stop();
+  bool stops_because_of_signal();
+  void begin_grace();
+  void save_because_of_signal();
   std::int64_t epoch() const;
   void take_times();
   void save();
@@ -104,6 +119,11 @@ class TrainingSession {
   TimeSplit split_;
   std::int64_t first_step_of_epoch_ = 0;
   std::int64_t saved_step_ = -1;
+  TimePoint step_began_;
+  Duration longest_step_ = Duration::zero();
+  Duration save_duration_ = Duration::zero();  // of the first save because of a signal
+  std::optional<TimePoint> noticed_;           // when a signal was first seen here
+  std::optional<TimePoint> grace_ends_;        // once all workers know of one
   bool stopped_on_request_ = false;
   std::string last_metric_;
   using SignalHandler = void (*)(int);

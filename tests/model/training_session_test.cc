@@ -98,6 +98,70 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
   }
 }
 
+/// Time that passes when the test says so.
+class StepClock final : public Clock {
+ public:
+  TimePoint now() const override { return now_; }
+  void sleep_until(TimePoint time) override { now_ = time; }
+
+ private:
+  TimePoint now_{};
+};
+
+/// A session with 10 s of grace whose steps take 1 s, and which gets signals in these steps.
+Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
+  StepClock clock;
+  options.epochs = 6;  // 24 steps
+  options.grace_period = std::chrono::seconds(10);
+  options.clock = &clock;
+  return train(options, [&](std::int64_t steps) {
+    clock.sleep_for(std::chrono::seconds(1));
+    if (std::ranges::count(signals, steps) > 0) std::raise(SIGTERM);
+  });
+}
+
+/// tf's TerminationConfig(grace_period): save, train on, save again, end.
+TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
+  const std::string checkpoints = own_folder() + "/checkpoints";
+  const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
+  EXPECT_EQ(stopped.code, 75);
+  // The signal is seen as step 7 ends, after 7 s. 17 s less room for two steps is 15 s.
+  EXPECT_EQ(stopped.steps, 15);
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/manifest.json"));
+  const Outcome straight = train({.epochs = 6});
+  const Outcome resumed = train({.epochs = 6, .checkpoint_dir = checkpoints, .resume = true});
+  EXPECT_EQ(resumed.losses, straight.losses);
+  testing::expect_same_bits(resumed.weight, straight.weight);
+}
+
+TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
+  const std::string checkpoints = own_folder() + "/checkpoints";
+  const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6, 9});
+  EXPECT_EQ(stopped.code, 75);
+  EXPECT_EQ(stopped.steps, 10);
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_10/manifest.json"));
+}
+
+/// tf's TerminationConfig(save_fn).
+TEST(TrainingSession, WhatSavesBecauseOfASignalMayBeTheProgramsOwn) {
+  std::vector<std::int64_t> saved;
+  const auto save = [&](std::int64_t steps) { saved.push_back(steps); };
+  EXPECT_EQ(train_with_grace({.save_on_signal = save}, {6}).code, 75);
+  EXPECT_EQ(saved, (std::vector<std::int64_t>{7, 15}));
+  saved.clear();
+  const Outcome at_once = train({.epochs = 6, .save_on_signal = save}, [](std::int64_t steps) {
+    if (steps == 6) std::raise(SIGTERM);
+  });
+  EXPECT_EQ(at_once.steps, 7);
+  EXPECT_EQ(saved, (std::vector<std::int64_t>{7}));
+}
+
+TEST(TrainingSession, AGracePeriodNeedsSomethingToSave) {
+  expect_error(ErrorCode::kInvalidArgument, {"grace_period", "checkpoint_dir or save_on_signal"},
+               [] { train({.grace_period = std::chrono::seconds(5)}); });
+}
+
 TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
   static int received = 0;
   const auto earlier = std::signal(SIGTERM, [](int) { ++received; });
