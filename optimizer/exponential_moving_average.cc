@@ -5,14 +5,24 @@
 #include <algorithm>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
+#include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
 
-void move(Variable average, const Tensor& value, double decay) {
-  const GradientTape::StopRecording stop;
-  average.assign_sub(multiply(subtract(average.value(), value), 1.0 - decay));
+/// What the average loses on its way to `value`.
+Tensor change(const Variable& average, const Tensor& value, double decay) {
+  return multiply(subtract(average.value(), value), 1.0 - decay);
+}
+
+bool is_in_replica() { return GradientReducer::current() != nullptr; }
+
+/// In a replica all others have read the average, and call it, too.
+void subtract_change(Variable average, const Tensor& change) {
+  if (!is_in_replica()) return average.assign_sub(change);
+  average.storage().assign_replicated(AssignOp::kSubtract, change);
 }
 
 }  // namespace
@@ -67,15 +77,32 @@ double ExponentialMovingAverage::decay_after(std::optional<std::int64_t> num_upd
 }
 
 void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
+  const GradientTape::StopRecording stop;
   const double decay = decay_after(num_updates);
-  for (const Pair& pair : pairs_) move(pair.average, pair.variable.value(), decay);
+  const auto change_of = [decay](const Pair& pair) {
+    return change(pair.average, pair.variable.value(), decay);
+  };
+  if (!is_in_replica()) {  // one change at a time is in memory
+    for (const Pair& pair : pairs_) subtract_change(pair.average, change_of(pair));
+    return;
+  }
+  std::vector<Tensor> changes;
+  for (const Pair& pair : pairs_) changes.push_back(change_of(pair));
+  internal::while_nobody_reads([&] {
+    for (std::size_t i = 0; i < pairs_.size(); ++i) subtract_change(pairs_[i].average, changes[i]);
+  });
 }
 
 double ExponentialMovingAverage::apply_number(const std::string& name, double value,
                                               std::optional<std::int64_t> num_updates) {
+  const GradientTape::StopRecording stop;
   const Variable& average = this->average(name);
-  const Device device = average.value().device();
-  move(average, Tensor::scalar(value, average.dtype(), device), decay_after(num_updates));
+  Tensor given = Tensor::scalar(value, average.dtype());
+  if (is_in_replica()) {
+    given = ReplicaGroup::current(options_.name).all_reduce(ReduceOp::kMean, given);
+  }
+  const Tensor own = change(average, given.to(average.value().device()), decay_after(num_updates));
+  internal::while_nobody_reads([&] { subtract_change(average, own); });
   return average.value().item_double();
 }
 

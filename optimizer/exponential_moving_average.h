@@ -22,8 +22,9 @@ struct ExponentialMovingAverageOptions {
 /// Averages: average -= (1 - decay) * (average - value). The average of a variable begins at its
 /// value, lives where the variable does and is no trainable variable; that of a number begins at 0.
 /// The optimizers' EmaOptions keep one by Keras's rule within the step; this one goes by
-/// TensorFlow's, when apply() is called: after the update, so that the order is the caller's. All
-/// functions: outside replicas, one thread. tf.train.ExponentialMovingAverage.
+/// TensorFlow's, when apply() is called: after the update, so that the order is the caller's. One
+/// thread, outside replicas; apply() and apply_number() also within run(), where all replicas call
+/// them together. tf.train.ExponentialMovingAverage.
 class ExponentialMovingAverage {
  public:
   /// Throws kInvalidArgument unless decay is in [0, 1] and the name is not empty.
@@ -38,9 +39,10 @@ class ExponentialMovingAverage {
   /// decay, or with a number of updates min(decay, (1 + n) / (10 + n)): so that early averages move
   /// quickly.
   double decay_after(std::optional<std::int64_t> num_updates) const;
-  /// Moves the averages of all variables.
+  /// Moves the averages of all variables, once for all replicas. Within run() workers of parameter
+  /// servers that train apart refuse it (kUnimplemented).
   void apply(std::optional<std::int64_t> num_updates = std::nullopt);
-  /// Moves the average of a number, and gives it.
+  /// Moves the average of a number, and gives it. Within run(): of the mean over replicas.
   double apply_number(const std::string& name, double value,
                       std::optional<std::int64_t> num_updates = std::nullopt);
 

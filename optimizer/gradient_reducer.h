@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -49,5 +50,11 @@ class GradientReducerScope {
  private:
   GradientReducer* previous_;
 };
+
+namespace internal {
+/// In a replica: runs `write` once every replica has read what it needs, and returns when all have
+/// run it. Elsewhere at once.
+void while_nobody_reads(const std::function<void()>& write);
+}  // namespace internal
 
 }  // namespace tutti

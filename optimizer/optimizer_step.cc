@@ -49,9 +49,9 @@ Device device_of(std::span<const Gradient> gradients) {
   return {};
 }
 
-/// Runs `write` once every replica has read what it needs, and returns when all have run it.
-template <class Write>
-void while_nobody_reads(const Write& write) {
+}  // namespace
+
+void internal::while_nobody_reads(const std::function<void()>& write) {
   GradientReducer* const reducer = GradientReducer::current();
   if (reducer != nullptr) {
     reducer->begin({});
@@ -60,8 +60,6 @@ void while_nobody_reads(const Write& write) {
   write();
   if (reducer != nullptr) reducer->updates_done();
 }
-
-}  // namespace
 
 /// What a step reads before gradients are reduced: afterwards another replica may already be
 /// writing it.
@@ -138,7 +136,7 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
     return update_with_sums(*reducer, step);
   }
   const bool finite = is_applicable_everywhere(totals);
-  while_nobody_reads([&] { update(std::move(totals), step, finite); });
+  internal::while_nobody_reads([&] { update(std::move(totals), step, finite); });
 }
 
 void Optimizer::update_with_sums(GradientReducer& reducer, const Step& step) {
@@ -166,7 +164,7 @@ bool Optimizer::holds_back(const Step& step) const {
 
 void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
   // Replicas meet, although nothing is summed: a step that fails on one leaves all as they were.
-  while_nobody_reads([&] { accumulator_->hold(gradients, step.num_held); });
+  internal::while_nobody_reads([&] { accumulator_->hold(gradients, step.num_held); });
 }
 
 Gradient Optimizer::with_held(std::size_t index, const Gradient& gradient) const {

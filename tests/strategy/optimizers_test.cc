@@ -5,6 +5,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/random.h"
+#include "tutti/optimizer/exponential_moving_average.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/replica_context.h"
 
@@ -192,6 +193,37 @@ TEST(OptimizersUnderStrategies, MovingAveragesReachEveryCopy) {
   EXPECT_EQ(components(w), copies_of(-6.0, 3));
   sgd.finalize_variable_values();
   EXPECT_EQ(components(w), copies_of(-4.5, 3));
+}
+
+/// tf's apply() in a replica: averages move once, by the mean of the replicas' values.
+TEST(MovingAverages, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
+  for (const StrategyCase& each : all_strategies()) {
+    SCOPED_TRACE(each.name);
+    const testing::HangWatchdog watchdog(each.name);
+    const auto strategy = each.make();
+    const auto scope = strategy->scope();
+    Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});
+    Variable seen(Tensor(0.0f), {.name = "seen",
+                                 .synchronization = VariableSynchronization::kOnRead,
+                                 .aggregation = VariableAggregation::kMean});
+    ExponentialMovingAverage averages({.decay = 0.75});
+    averages.track(std::vector{w, seen});
+    averages.track_number("loss");
+    w.assign(Tensor{8.0f, 2.0f});
+    const auto losses = strategy->run([&] {
+      seen.assign(num(4.0 * (replica_number() + 1.0)));
+      averages.apply();
+      averages.apply(8);  // decay 0.5
+      return num(averages.apply_number("loss", 8.0 * replica_number()));
+    });
+    const int n = strategy->num_replicas_in_sync();
+    for (const Tensor& copy : averages.average("w").storage().local_components()) {
+      EXPECT_EQ(numbers(copy), (std::vector<double>{6.5, 0.5}));
+    }
+    // 0.25 and then half of the rest of 4, 8, ..., 4n.
+    EXPECT_EQ(numbers(averages.average("seen").value())[0], 0.625 * 2.0 * (n + 1));
+    EXPECT_EQ(numbers(losses), copies_of(n - 1.0, n));  // a quarter of the mean of 0, 8, ...
+  }
 }
 
 }  // namespace
