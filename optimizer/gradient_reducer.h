@@ -31,6 +31,14 @@ class GradientReducer {
   /// After finish(): whether this step's update is to be left out, on all replicas alike, because
   /// its gradients are not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
+  /// For gradients that are applied without being summed: throws kInvalidArgument, naming the
+  /// variable and two replicas, where several replicas share a component of it (which is written
+  /// once) and give different ones. On GPUs it waits for such gradients.
+  virtual void require_equal(std::span<const Variable> variables,
+                             std::span<const Gradient> gradients) {
+    static_cast<void>(variables);
+    static_cast<void>(gradients);
+  }
   /// This replica has applied its updates; returns when all have, so that variables may be read
   /// again.
   virtual void updates_done() = 0;

@@ -99,7 +99,9 @@ class GradientReducer;
 class StepRecorder;
 
 /// Whether apply_gradients() sums the gradients over replicas first; kNone: the caller already did
-/// (Keras's skip_gradients_aggregation).
+/// (Keras's skip_gradients_aggregation). Then each copy of a variable takes the gradient of its
+/// replica; replicas that share one (CentralStorageStrategy, several replicas on a device) must
+/// give the same, or kInvalidArgument names variable and replicas.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;

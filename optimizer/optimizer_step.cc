@@ -136,6 +136,7 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
     return update_with_sums(*reducer, step);
   }
   const bool finite = is_applicable_everywhere(totals);
+  if (reducer != nullptr && finite) reducer->require_equal(variables_, totals);
   internal::while_nobody_reads([&] { update(std::move(totals), step, finite); });
 }
 

@@ -49,6 +49,14 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
+/// What a storage is besides that is made of other variables: that of a ShardedVariable.
+class MadeOfVariables {
+ public:
+  virtual ~MadeOfVariables() = default;
+  /// At least one.
+  virtual std::span<const Variable> parts() const = 0;
+};
+
 /// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
 class DistributedStorage : public VariableStorage {
  public:
@@ -143,8 +151,9 @@ class MirroredStorage : public DistributedStorage {
     return placement_->component_of_replica[static_cast<std::size_t>(replica)];
   }
 
- protected:
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
+
+ protected:
   int work_number() const { return work_number_; }
   /// Calls write(component index) for each component that the caller has to write: all outside run;
   /// in a replica that of its device when this variable's work falls to it.

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/strategy/distributed_variable.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti::internal {
 namespace {
@@ -36,6 +39,92 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
   fail(ErrorCode::kInvalidArgument, "the gradient of Variable '", variable.name(),
        "' does not fit; expected ", variable.dtype(), " ", variable.shape(), ", got ", dtype, " ",
        shape);
+}
+
+/// Where the variable's components are; nullptr: each replica has its own.
+const Placement* shared_placement(const Variable& variable) {
+  const auto* const whole = dynamic_cast<const MadeOfVariables*>(&variable.storage());
+  const auto* const storage = dynamic_cast<const MirroredStorage*>(
+      whole ? &whole->parts().front().storage() : &variable.storage());
+  if (!storage) return nullptr;
+  const Placement& placement = *storage->placement();
+  const bool is_shared =
+      std::ranges::any_of(placement.num_sharers, [](int sharers) { return sharers > 1; });
+  return is_shared ? &placement : nullptr;
+}
+
+/// The same for equal gradients alone: 32 characters.
+std::string digest_of(const Gradient& gradient) {
+  Hasher hasher;
+  const auto add = [&](std::string_view what, const Tensor& tensor) {
+    hasher.update(what);
+    hasher.update(tensor.to(Device{}).bytes());
+  };
+  if (gradient.is_dense()) add("dense", gradient.dense());
+  if (gradient.is_slices()) {
+    add("values", gradient.slices().values);
+    add("indices", gradient.slices().indices);
+  }
+  return hasher.hex_digest();
+}
+
+/// What a replica gives for a variable that it shares with others.
+struct SharedGradient {
+  const Variable* variable = nullptr;
+  const Placement* placement = nullptr;
+  std::string digest;
+};
+using SharedGradients = std::vector<SharedGradient>;
+
+/// The digests of all replicas, in their order, of each gradient: also of other workers' where a
+/// component is theirs, too.
+std::vector<std::vector<std::string>> all_digests(const ReplicaServices& services,
+                                                  const std::vector<SharedGradients*>& replicas) {
+  std::vector<std::vector<std::string>> all;
+  ReplicaValues local;
+  for (const SharedGradients* replica : replicas) {
+    std::vector<std::string> own;
+    std::string joined;
+    for (const SharedGradient& each : *replica) joined += own.emplace_back(each.digest);
+    all.push_back(std::move(own));
+    local.push_back({Tensor::from_bytes({std::ssize(joined)}, DType::kUInt8,
+                                        std::as_bytes(std::span<const char>(joined)), Device{})});
+  }
+  const Placement& first = *replicas.front()->front().placement;
+  if (first.num_sharers.front() <= static_cast<int>(replicas.size())) return all;
+  const std::size_t length = replicas.front()->front().digest.size();
+  all.clear();
+  for (const auto& values : services.of_all_replicas(std::move(local), "gradients not summed")) {
+    const auto bytes = values.at(0).dense().host_span<std::uint8_t>();
+    const std::string joined(bytes.begin(), bytes.end());
+    std::vector<std::string>& own = all.emplace_back();
+    for (std::size_t at = 0; at < joined.size(); at += length) {
+      own.push_back(joined.substr(at, length));
+    }
+  }
+  return all;
+}
+
+void compare_gradients(const ReplicaServices& services,
+                       const std::vector<SharedGradients*>& replicas) {
+  const auto digests = all_digests(services, replicas);
+  const bool has_others = digests.size() > replicas.size();  // all share one component then
+  const int first = has_others ? 0 : services.first_replica();
+  for (std::size_t i = 0; i < replicas.front()->size(); ++i) {
+    const auto& [variable, placement, digest] = (*replicas.front())[i];
+    const std::vector<int>& components = placement->component_of_replica;
+    for (std::size_t b = 1; b < digests.size(); ++b) {
+      for (std::size_t a = 0; a < b; ++a) {
+        const bool is_shared = has_others || components[a] == components[b];
+        if (!is_shared || digests[a][i] == digests[b][i]) continue;
+        fail(ErrorCode::kInvalidArgument, "Variable '", variable->name(), "': replicas ",
+             first + static_cast<int>(a), " and ", first + static_cast<int>(b),
+             " share its value, which one update changes, and give different gradients with "
+             "GradientAggregation::kNone; expected equal ones, such as all_reduce() gives; try "
+             "GradientAggregation::kSum");
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -121,6 +210,22 @@ std::vector<Gradient> ReplicaReducer::finish() {
   skips_update_ = buckets->non_finite() &&
                   context_.services().communication.non_finite == NonFinitePolicy::kSkip;
   return buckets->results(replica);
+}
+
+void ReplicaReducer::require_equal(std::span<const Variable> variables,
+                                   std::span<const Gradient> gradients) {
+  if (StepRecorder::current()) return;  // the call before it was recorded has compared
+  SharedGradients shared;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (const Placement* placement = shared_placement(variables[i])) {
+      shared.push_back({&variables[i], placement, digest_of(gradients[i])});
+    }
+  }
+  if (shared.empty()) return;
+  context_.meet<SharedGradients>({.kind = MeetingKind::kCompareGradients}, shared,
+                                 [this](const std::vector<SharedGradients*>& replicas) {
+                                   compare_gradients(context_.services(), replicas);
+                                 });
 }
 
 void ReplicaReducer::finish_buckets() {

@@ -45,6 +45,8 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   void ready(std::size_t index, const Gradient& gradient) override;
   std::vector<Gradient> finish() override;
   bool skips_update() const override { return skips_update_; }
+  void require_equal(std::span<const Variable> variables,
+                     std::span<const Gradient> gradients) override;
   void updates_done() override;
 
  private:

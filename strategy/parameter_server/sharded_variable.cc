@@ -8,6 +8,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -88,7 +89,7 @@ Tensor numbers(const std::vector<std::int64_t>& values, Device device = {}) {
   return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, device);
 }
 
-class JoinedStorage final : public VariableStorage {
+class JoinedStorage final : public VariableStorage, public internal::MadeOfVariables {
  public:
   JoinedStorage(std::vector<Variable> parts, const std::string& name)
       : VariableStorage(joined_shape(parts, name), parts.front().dtype(),
@@ -96,7 +97,7 @@ class JoinedStorage final : public VariableStorage {
         parts_(std::move(parts)),
         taken_(parts_, name) {}
 
-  std::span<const Variable> parts() const { return parts_; }
+  std::span<const Variable> parts() const override { return parts_; }
 
   Tensor read() const override {
     return joined([](const Variable& part) { return part.storage().read(); });

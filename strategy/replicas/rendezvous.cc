@@ -319,6 +319,8 @@ std::string MeetingHeader::call() const {
       return concat("Variable '", variable->name(), "'.", static_cast<ScatterOp>(method));
     case MeetingKind::kAggregateRead:
       return concat("the aggregated read of Variable '", variable->name(), "'");
+    case MeetingKind::kCompareGradients:
+      return "the comparison of gradients that are not summed";
     case MeetingKind::kFinishGradients:
       return "the reduction of gradients";
     case MeetingKind::kUpdatesDone:

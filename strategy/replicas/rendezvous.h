@@ -24,6 +24,7 @@ enum class MeetingKind {
   kAssign,
   kScatter,
   kAggregateRead,
+  kCompareGradients,
   kFinishGradients,
   kUpdatesDone,
 };

@@ -8,6 +8,7 @@
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/parameter_server/sharded_variable.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -152,6 +153,74 @@ TEST(SameBits, GRD_05_OneDeviceWithEitherAggregation) {
     });
     EXPECT_FLOAT_EQ(static_cast<float>(numbers(v.value())[0]), -0.1f);
   }
+}
+
+/// The value that each replica reads after it gave `gradient(replica)` for v = 0, learning rate
+/// 0.1, and GradientAggregation::kNone.
+std::vector<double> after_unsummed(Strategy& strategy,
+                                   const std::function<Gradient(float replica)>& gradient,
+                                   bool in_parts = false) {
+  const auto scope = strategy.scope();
+  Variable v(Tensor::zeros({1}), {.name = "v"});
+  if (in_parts) v = ShardedVariable({v}, "v");
+  Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
+  return numbers(strategy.run([&] {
+    const std::vector<Gradient> gradients = {gradient(replica_number())};
+    optimizer.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
+    return v.value();
+  }));
+}
+
+/// tf's experimental_aggregate_gradients=False, skip_gradients_aggregation=True.
+TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
+  const auto own = [](float replica) { return Gradient(vec({replica + 1})); };
+  const auto sparse = [](float replica) {
+    return Gradient(IndexedSlices{vec({replica}), Tensor::from<std::int64_t>({1}, {0}), {1}});
+  };
+  const auto equal = [](float) { return Gradient(vec({2})); };
+  const std::map<std::string, Maker> shared = {
+      {"central", [] { return central(3); }},
+      {"central, one device", [] { return central(1, 3); }},
+      {"mirrored, one device", [] { return mirrored(1, 3); }},
+      {"parameter_server", [] { return parameter_server(3); }}};
+  for (const auto& [name, make] : shared) {
+    SCOPED_TRACE(name);
+    const testing::HangWatchdog watchdog(name);
+    for (const double value : after_unsummed(*make(), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
+    EXPECT_TUTTI_ERROR(after_unsummed(*make(), own), ErrorCode::kInvalidArgument,
+                       "Variable 'v': replicas 0 and 1 share its value");
+    EXPECT_TUTTI_ERROR(after_unsummed(*make(), sparse), ErrorCode::kInvalidArgument,
+                       "try GradientAggregation::kSum");
+    EXPECT_TUTTI_ERROR(after_unsummed(*make(), own, /*in_parts=*/true), ErrorCode::kInvalidArgument,
+                       "replicas 0 and 1 share its value");
+  }
+  // Each has a copy of its own, or shares it with one that gives the same.
+  EXPECT_THAT(
+      after_unsummed(*mirrored(2), own),
+      ::testing::ElementsAre(::testing::DoubleNear(-0.1, 1e-7), ::testing::DoubleNear(-0.2, 1e-7)));
+  const auto by_device = [](float replica) { return Gradient(vec({replica < 2 ? 1.0f : 3.0f})); };
+  EXPECT_EQ(after_unsummed(*mirrored(2, 4), by_device).size(), 4U);
+  EXPECT_TUTTI_ERROR(after_unsummed(*mirrored(2, 4), own), ErrorCode::kInvalidArgument,
+                     "replicas 0 and 1 share its value");
+}
+
+TEST(SameBits, UnsummedGradientsThatDifferChangeNothing) {
+  const auto strategy = central(2);
+  const auto scope = strategy->scope();
+  const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),
+                                           Variable(num(1.0), {.name = "b"})};
+  Adam optimizer(variables);
+  EXPECT_TUTTI_ERROR(strategy->run([&] {
+    const std::vector<Gradient> gradients = {num(1.0), num(replica_number())};
+    optimizer.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
+  }),
+                     ErrorCode::kInvalidArgument, "Variable 'b'");
+  EXPECT_EQ(variables[0].value().item(), 1.0f);
+  strategy->run([&] {
+    optimizer.apply_gradients(std::vector<Gradient>{num(1.0), num(1.0)},
+                              {.aggregation = GradientAggregation::kNone});
+  });
+  EXPECT_LT(variables[0].value().item(), 1.0f);
 }
 
 TEST(SameBits, GRD_01_GradientsOfTheReplicasRows) {

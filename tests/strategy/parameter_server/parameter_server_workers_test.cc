@@ -75,6 +75,25 @@ TEST(ParameterServerWorkers, CountWhatAllOfThemAssignOnce) {
   }));
 }
 
+TEST(ParameterServerWorkers, UnsummedGradientsOfWorkersMustBeEqual) {
+  const testing::HangWatchdog watchdog("gradients that are not summed");
+  const auto errors = run_ps_workers({1, 1}, 1, [](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable v(num(0.0), {.name = "v"});
+    Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.5});
+    const auto apply = [&](float gradient) {
+      optimizer.apply_gradients(std::vector<Gradient>{num(gradient)},
+                                {.aggregation = GradientAggregation::kNone});
+    };
+    strategy.run([&] { apply(2.0f); });
+    EXPECT_EQ(v.value().item(), -1.0f);
+    strategy.run([&] { apply(replica_number()); });
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, ::testing::HasSubstr("Variable 'v': replicas 0 and 1 share its value"));
+  }
+}
+
 TEST(ParameterServerWorkers, DifferentVariablesAreRefusedNamingBoth) {
   const testing::HangWatchdog watchdog("different variables");
   const auto errors = run_ps_workers({1, 1}, 1, [](ParameterServerStrategy& strategy) {
