@@ -10,10 +10,9 @@
 #include <limits>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/core/numbers_from_zero.h"
+#include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
-#include "tutti/model/layers/metric.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"
@@ -21,12 +20,6 @@
 
 namespace tutti {
 namespace {
-
-struct RecordedVariable {
-  Variable::Initializer initializer;
-  RandomKey key;
-  VariableOptions options;
-};
 
 /// Makes plain variables and remembers how.
 class Recorder final : public VariableCreator {
@@ -153,34 +146,30 @@ class EvaluationHook final : public SessionRunHook {
 
 }  // namespace
 
-/// What one call trains, evaluates or asks.
-struct Estimator::Graph {
-  Strategy& strategy;
-  const ModelFn& model_fn;
-  EstimatorMode mode;
-  std::vector<RecordedVariable> record;
-  std::vector<Variable> variables;
-  std::unique_ptr<Optimizer> optimizer;  // kTrain
-  std::vector<Mean> metrics;             // kEval: "loss" and those of the spec
+EstimatorSpec Estimator::Graph::operator()(const Batch& batch) const {
+  Finder finder(variables, record);
+  const VariableCreatorScope scope(finder);
+  EstimatorSpec spec = call(model_fn, batch, mode);
+  finder.require_all();
+  check_spec(spec, mode);
+  return spec;
+}
 
-  EstimatorSpec operator()(const Batch& batch) const {
-    Finder finder(variables, record);
-    const VariableCreatorScope scope(finder);
-    EstimatorSpec spec = call(model_fn, batch, mode);
-    finder.require_all();
-    check_spec(spec, mode);
-    return spec;
-  }
+Tensor Estimator::Graph::train(const Batch& batch) const {
+  GradientTape tape;
+  const Tensor loss = share_of((*this)(batch).loss, batch, strategy);
+  optimizer->minimize(tape, loss);
+  return loss;
+}
 
-  Checkpoint checkpoint() const {
-    Checkpoint all(variables, checkpoint_options(strategy));
-    if (!optimizer) return all;
-    all.add(optimizer->state_variables());
-    all.add_state("strategy", {[this] { return strategy.save_state(); },
-                               [this](const Json& state) { strategy.restore_state(state); }});
-    return all;
-  }
-};
+Checkpoint Estimator::Graph::checkpoint() const {
+  Checkpoint all(variables, checkpoint_options(strategy));
+  if (!optimizer) return all;
+  all.add(optimizer->state_variables());
+  all.add_state("strategy", {[this] { return strategy.save_state(); },
+                             [this](const Json& state) { strategy.restore_state(state); }});
+  return all;
+}
 
 Estimator::Graph Estimator::make_graph(Strategy& strategy, const Batch& batch,
                                        EstimatorMode mode) const {
@@ -244,47 +233,61 @@ void Estimator::restore_weights(const Graph& graph, const std::string& path, std
   global_step_ = info->step;
 }
 
-Estimator& Estimator::train(const InputFn& input_fn, EstimatorTrainOptions options) {
+void Estimator::Run::check(const EstimatorTrainOptions& options) {
   require_positive("steps", options.steps);
   require_positive("max_steps", options.max_steps);
+}
+
+Estimator::Run::Run(Estimator& owner, Graph& trained, EstimatorTrainOptions options)
+    : estimator(owner),
+      graph(trained),
+      manager(graph.checkpoint(), owner.config_.model_dir,
+              {.max_to_keep = owner.config_.keep_checkpoint_max}),
+      hooks(with_own_hooks(std::move(options.hooks), owner.config_)) {
+  const auto restored = manager.restore_latest();
+  if (!restored && !owner.warm_start_from_.empty()) {
+    owner.restore_weights(graph, owner.warm_start_from_, "train");
+  }
+  const std::int64_t first = restored ? restored->step : 0;
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  last =
+      std::min(options.max_steps.value_or(kNever), options.steps ? first + *options.steps : kNever);
+  if (restored) saved = first;
+  context.global_step = first;
+  context.is_chief = graph.strategy.is_chief();
+  context.model_dir = owner.config_.model_dir;
+  context.save = [this] {
+    const std::int64_t step = num_done();
+    if (std::exchange(saved, step) != step) manager.save(step);
+  };
+  for (const auto& hook : hooks) hook->begin(context);
+}
+
+void Estimator::Run::step(double loss) {
+  context.loss = loss;
+  ++context.global_step;
+  for (const auto& hook : hooks) hook->after_run(context);
+}
+
+void Estimator::Run::end() {
+  for (const auto& hook : hooks) hook->end(context);
+  estimator.variables_ = graph.variables;
+  estimator.global_step_ = context.global_step;
+}
+
+Estimator& Estimator::train(const InputFn& input_fn, EstimatorTrainOptions options) {
+  Run::check(options);
   Strategy& strategy = *config_.train_distribute;
   DistributedDataset data = strategy.distribute_datasets_from_function(input_fn);
   auto batch = first_batch(data);
   Graph graph = make_graph(strategy, (*batch)[0], EstimatorMode::kTrain);
-  CheckpointManager manager(graph.checkpoint(), config_.model_dir,
-                            {.max_to_keep = config_.keep_checkpoint_max});
-  const auto restored = manager.restore_latest();
-  if (!restored && !warm_start_from_.empty()) restore_weights(graph, warm_start_from_, "train");
-  const std::int64_t first = restored ? restored->step : 0;
-  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t last =
-      std::min(options.max_steps.value_or(kNever), options.steps ? first + *options.steps : kNever);
-
-  SessionRunContext context;
-  context.global_step = first;
-  context.is_chief = strategy.is_chief();
-  context.model_dir = config_.model_dir;
-  std::int64_t saved = restored ? restored->step : -1;
-  context.save = [&] {
-    if (std::exchange(saved, context.global_step) != context.global_step) manager.save(saved);
-  };
-  const auto step = [&](const Batch& rows) {
-    GradientTape tape;
-    const Tensor loss = share_of(graph(rows).loss, rows, strategy);
-    graph.optimizer->minimize(tape, loss);
-    return loss;
-  };
-  const auto hooks = with_own_hooks(std::move(options.hooks), config_);
-  for (const auto& hook : hooks) hook->begin(context);
-  while (context.global_step < last && !context.is_asked_to_stop && batch != data.end()) {
-    context.loss = strategy.reduce(ReduceOp::kSum, strategy.run(step, *batch)).item_double();
-    ++context.global_step;
-    for (const auto& hook : hooks) hook->after_run(context);
+  Run run(*this, graph, std::move(options));
+  const auto step = [&](const Batch& rows) { return graph.train(rows); };
+  while (run.goes_on() && batch != data.end()) {
+    run.step(strategy.reduce(ReduceOp::kSum, strategy.run(step, *batch)).item_double());
     ++batch;
   }
-  for (const auto& hook : hooks) hook->end(context);
-  variables_ = graph.variables;
-  global_step_ = context.global_step;
+  run.end();
   return *this;
 }
 

@@ -101,6 +101,18 @@ class Estimator {
   /// Throws kInvalidArgument for steps that are not positive, for data without a batch, and for a
   /// model function that gives no loss or optimizer; kOutOfRange for a loss that is not finite.
   Estimator& train(const InputFn& input_fn, EstimatorTrainOptions options = {});
+  /// For a client that drives a cluster: train_distribute is a ParameterServerStrategy whose tasks
+  /// are coordinated, and all tasks run the program up to here. Workers and servers serve until the
+  /// client, the chief, is done, and get the exit code for this process; the client gets nothing,
+  /// at once, and goes on with train_on_workers(): `if (const auto code =
+  /// estimator.serve(input_fn)) return *code;`. Each worker reads what `input_fn` gives there.
+  /// Without a cluster the workers are threads. Once; throws kInvalidArgument for another strategy,
+  /// and as ClusterCoordinator.
+  std::optional<int> serve(const InputFn& input_fn);
+  /// What train() does, by the workers that serve(), asynchronously: one step of one worker after
+  /// the other counts, and a lost worker's are made by others. Ends also when a worker has no data
+  /// left; a hook that asks to stop is obeyed when the steps under way, two per worker, are done.
+  Estimator& train_on_workers(EstimatorTrainOptions options = {});
   /// "loss" and the metrics, means over all examples, then "global_step"; also for TensorBoard in
   /// model_dir/eval. kNotFound where there is no checkpoint, as predict().
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
@@ -116,6 +128,8 @@ class Estimator {
 
  private:
   struct Graph;
+  struct Run;
+  struct Workers;
   using Step = std::function<void(Graph& graph, const PerReplica<Batch>& batch)>;
   Graph make_graph(Strategy& strategy, const Batch& batch, EstimatorMode mode) const;
   void restore_weights(const Graph& graph, const std::string& path, std::string_view who);
@@ -127,6 +141,7 @@ class Estimator {
   std::string warm_start_from_;
   std::vector<Variable> variables_;
   std::int64_t global_step_ = 0;
+  std::shared_ptr<Workers> workers_;  // of serve()
 };
 
 /// What train_and_evaluate() trains: tf.estimator.TrainSpec.

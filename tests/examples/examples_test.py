@@ -91,6 +91,15 @@ class Examples(unittest.TestCase):
             self.assertEqual(len(found), 2)
             self.assertEqual(len(hashes | set(found)), 3)  # those of two replicas
 
+    def test_S2_01_S4_14_a_client_trains_its_estimator_by_remote_workers(self):
+        program = os.path.join(FOLDER, "estimator_client")
+        with tempfile.TemporaryDirectory() as folder:
+            job = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--model-dir",
+                      folder, "--steps", "300")
+            self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
+            self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # of the client
+            self.assertIn("step_300", os.listdir(folder))
+
     def check_trace(self, trace):
         """Spans of a thread are nested or apart; returns the events that are no metadata."""
         self.assertEqual(trace["otherData"]["dropped_events"], 0)

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 namespace tutti::estimator_tests {
@@ -216,6 +217,73 @@ TEST_F(EstimatorTest, S4_14_MistakesAreNamed) {
               }),
               HasSubstr("outside of scopes"));
   EXPECT_THAT(error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
+}
+
+/// Two servers and two workers, all in this process.
+std::shared_ptr<Strategy> coordinated() {
+  return std::make_shared<ParameterServerStrategy>(ParameterServerOptions{
+      .local = {.devices = "cpu:0"}, .num_servers = 2, .num_workers = 2, .coordinated = true});
+}
+
+/// Each update makes the one weight smaller by 1, whatever its value: it counts them.
+EstimatorSpec counts_updates(const Tensor& features, const Tensor&, EstimatorMode mode) {
+  Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "zeros"}));
+  const Tensor y = layer(features);
+  if (mode == EstimatorMode::kPredict) return {.predictions = y};
+  return {.loss = reduce_sum(y, 1), .optimizer = SgdOptions{.learning_rate = 1.0}};
+}
+
+Dataset ones(std::int64_t batches) {
+  return Dataset::from_tensor_slices({Tensor::ones({2 * batches, 1})}).batch(2);
+}
+
+TEST_F(EstimatorTest, S2_01_S4_14_AClientTrainsByWorkersThatServe) {
+  const auto input = [] { return ones(3).repeat(); };
+  Estimator client(counts_updates, {.model_dir = own_folder(),
+                                    .train_distribute = coordinated(),
+                                    .save_checkpoints_steps = 10,
+                                    .keep_checkpoint_max = 0});
+  EXPECT_EQ(client.serve(input), std::nullopt);
+  client.train_on_workers({.max_steps = 25});
+  EXPECT_EQ(client.global_step(), 25);
+  EXPECT_EQ(values_of(client), (std::vector<std::vector<double>>{{-25.0}}));
+  client.train_on_workers({.steps = 5}).train_on_workers({.max_steps = 30});
+  EXPECT_EQ(client.global_step(), 30);
+  // Checkpoints are called by the updates that they have seen, also in the middle.
+  int num_checkpoints = 0;
+  for (const auto& entry : fs::directory_iterator(client.model_dir())) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step_")) continue;
+    ++num_checkpoints;
+    const Logs logs =
+        client.evaluate([] { return ones(1); }, {.checkpoint_path = entry.path().string()});
+    EXPECT_EQ(-logs.at("loss"), std::stod(name.substr(5))) << name;
+  }
+  EXPECT_GE(num_checkpoints, 4);  // 10 or a little more, 20, 25, 30
+  // Another strategy goes on where the client was.
+  Estimator alone(counts_updates, {.model_dir = own_folder()});
+  alone.train(input, {.steps = 1});
+  EXPECT_EQ(values_of(alone), (std::vector<std::vector<double>>{{-31.0}}));
+}
+
+TEST_F(EstimatorTest, S4_14_AClientEndsWithTheDataOfItsWorkers) {
+  Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
+  (void)client.serve([] { return ones(6); });
+  client.train_on_workers();
+  EXPECT_GE(client.global_step(), 6);  // one worker at least had no more
+  EXPECT_LE(client.global_step(), 12);
+  EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
+}
+
+TEST_F(EstimatorTest, S4_14_AClientNeedsWorkersThatServe) {
+  const auto input = [] { return ones(1); };
+  Estimator none(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
+  EXPECT_THAT(error_of([&] { none.train_on_workers(); }), HasSubstr("expected serve() before"));
+  Estimator local(counts_updates, {.model_dir = own_folder(), .train_distribute = mirrored(2)});
+  EXPECT_THAT(error_of([&] { (void)local.serve(input); }),
+              HasSubstr("expected a ParameterServerStrategy"));
+  EXPECT_THAT(error_of([&] { (void)none.serve([] { return ones(0); }); }),
+              HasSubstr("got none from input_fn"));
 }
 
 }  // namespace

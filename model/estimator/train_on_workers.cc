@@ -1,0 +1,107 @@
+// An Estimator's client: its steps are made by workers of parameter servers, which serve it.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "tutti/model/estimator/estimator_graph.h"
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kStep = "estimator_train";
+constexpr std::size_t kStepsPerWorker = 2;  // under way
+
+Batch batch_of(const InputFn& input_fn) {
+  auto batch = DatasetIterator(input_fn(InputContext{1, 0, 1}), 0).try_next();
+  if (!batch) {
+    fail(ErrorCode::kInvalidArgument,
+         "Estimator::serve: expected data with a batch or more, got none from input_fn");
+  }
+  return *batch;
+}
+
+}  // namespace
+
+/// What all tasks have: variables on the servers, the step by its name, data of the workers.
+struct Estimator::Workers {
+  Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn)
+      : strategy(estimator.config_.train_distribute),
+        graph(estimator.make_graph(servers, batch_of(input_fn), EstimatorMode::kTrain)),
+        coordinator(servers),
+        data(coordinator.create_per_worker_dataset([&servers, input_fn](const InputContext& own) {
+          return servers.distribute_datasets_from_function(
+              [&](const InputContext&) { return input_fn(own); });
+        })) {
+    coordinator.define(kStep, [this](DistributedIterator& batches) { return step(batches); });
+  }
+
+  /// On a worker: the loss; none when its data are at their end.
+  std::vector<float> step(DistributedIterator& batches) const {
+    const auto batch = batches.try_next();
+    if (!batch) return {};
+    const auto losses =
+        strategy->run([this](const Batch& rows) { return graph.train(rows); }, *batch);
+    return {strategy->reduce(ReduceOp::kSum, losses).item()};
+  }
+
+  const std::shared_ptr<Strategy> strategy;  // outlives the coordinator
+  Graph graph;
+  ClusterCoordinator coordinator;
+  PerWorkerDistributedDataset data;
+  bool has_started = false;
+};
+
+std::optional<int> Estimator::serve(const InputFn& input_fn) {
+  auto* const servers = dynamic_cast<ParameterServerStrategy*>(config_.train_distribute.get());
+  if (!servers) {
+    fail(ErrorCode::kInvalidArgument,
+         "Estimator::serve: expected a ParameterServerStrategy with "
+         "ParameterServerOptions::coordinated as train_distribute, got '",
+         config_.train_distribute->name(), "'; try train()");
+  }
+  if (workers_) {
+    fail(ErrorCode::kFailedPrecondition, "Estimator::serve: expected one call, got a second one");
+  }
+  workers_ = std::make_shared<Workers>(*this, *servers, input_fn);
+  return workers_->coordinator.serve();
+}
+
+Estimator& Estimator::train_on_workers(EstimatorTrainOptions options) {
+  Run::check(options);
+  if (!workers_) {
+    fail(ErrorCode::kFailedPrecondition,
+         "Estimator::train_on_workers: expected serve() before, on all tasks");
+  }
+  Workers& workers = *workers_;
+  if (!std::exchange(workers.has_started, true)) workers.coordinator.start();
+  Run run(*this, workers.graph, std::move(options));
+  using Losses = std::vector<float>;
+  std::deque<RemoteValue> under_way;
+  run.num_done = [&] {
+    workers.coordinator.join();
+    return run.context.global_step + std::ranges::count_if(under_way, [](const RemoteValue& each) {
+             return !each.fetch<Losses>().empty();
+           });
+  };
+  bool has_data = true;
+  const auto take_first = [&] {
+    const Losses losses = under_way.front().fetch<Losses>();
+    under_way.pop_front();
+    has_data = has_data && !losses.empty();
+    if (!losses.empty()) run.step(losses.front());
+  };
+  const auto most = kStepsPerWorker * static_cast<std::size_t>(workers.strategy->num_workers());
+  const auto iterator = workers.data.iterate();
+  for (auto n = run.context.global_step; run.goes_on() && has_data && n < run.last; ++n) {
+    under_way.push_back(workers.coordinator.schedule(kStep, iterator));
+    if (under_way.size() == most) take_first();
+  }
+  while (!under_way.empty()) take_first();
+  run.end();
+  return *this;
+}
+
+}  // namespace tutti
