@@ -143,22 +143,33 @@ Shape ParallelDensePair::build(const Shape& input) {
   return input.with_dim(-1, units_);
 }
 
-Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
+Tensor ParallelDensePair::partial_result(std::size_t part, const Tensor& input) const {
   const std::size_t count = devices().size();
-  const std::size_t second = options_.use_bias ? 2 * count : count;  // the first of its kernels
+  const DeviceScope scope(devices().at(part));
+  Tensor hidden_bias, bias;
+  if (options_.use_bias) hidden_bias = weight(count + part).value();
+  if (options_.use_bias && part == 0) bias = weight(second_kernel() + count).value();
+  const Tensor hidden = dense_product(input, weight(part).value(), hidden_bias, activation_);
+  return dense_product(hidden, weight(second_kernel() + part).value(), bias);
+}
+
+std::vector<Variable> ParallelDensePair::variables_of(std::size_t part) const {
+  const std::size_t count = devices().size();
+  std::vector<Variable> result = {weight(part)};
+  if (options_.use_bias) result.push_back(weight(count + part));
+  result.push_back(weight(second_kernel() + part));
+  if (options_.use_bias && part == 0) result.push_back(weight(second_kernel() + count));
+  return result;
+}
+
+Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
   const Tensor x = rows_of_features(input, weight(0).shape()[0]);
   std::vector<Tensor> sums;
-  for (std::size_t i = 0; i < count; ++i) {
-    const DeviceScope scope(devices()[i]);
-    const Tensor bias = options_.use_bias ? weight(count + i).value() : Tensor();
-    const Tensor hidden =
-        dense_product(transfer(x, devices()[i]), weight(i).value(), bias, activation_);
-    sums.push_back(matmul(hidden, weight(second + i).value()));
+  for (std::size_t part = 0; part < devices().size(); ++part) {
+    sums.push_back(partial_result(part, transfer(x, devices()[part])));
   }
-  const Tensor sum = canonical_sum(std::move(sums), input.device());
   const DeviceScope scope(input.device());
-  const Tensor y = options_.use_bias ? sum + weight(second + count).value() : sum;
-  return like_input(y, input);
+  return like_input(canonical_sum(std::move(sums), input.device()), input);
 }
 
 }  // namespace tutti

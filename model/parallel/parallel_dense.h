@@ -28,6 +28,10 @@ struct ParallelDenseOptions {
 
 /// What they share. Throws kInvalidArgument for activations that are not elementwise.
 class ParallelLayer : public Layer {
+ public:
+  /// One for each part.
+  const std::vector<Device>& devices() const { return options_.devices.devices; }
+
  protected:
   ParallelLayer(std::string_view who, ParallelDenseOptions options);
   MaskUse mask_use() const override { return MaskUse::kKeeps; }
@@ -36,7 +40,6 @@ class ParallelLayer : public Layer {
                  int axis);
   /// The bias of the result, on the first device, if there is one.
   void add_bias_there(std::int64_t units);
-  const std::vector<Device>& devices() const { return options_.devices.devices; }
 
   ParallelDenseOptions options_;
   ActivationFunction activation_;
@@ -83,11 +86,20 @@ class ParallelDensePair : public LayerOf<ParallelDensePair, ParallelLayer> {
  public:
   ParallelDensePair(std::int64_t hidden, std::int64_t units, ParallelDenseOptions options);
 
+  /// What device number `part` adds to the results: of `input` [rows, in] on that device, in the
+  /// weights' type, [rows, units] there. Part 0 has the bias. A call gives the sum of all parts.
+  Tensor partial_result(std::size_t part, const Tensor& input) const;
+  /// The weights on device number `part`: those that partial_result() reads.
+  std::vector<Variable> variables_of(std::size_t part) const;
+
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
+  /// The number of the weight that is part 0 of the second kernel.
+  std::size_t second_kernel() const { return (options_.use_bias ? 2 : 1) * devices().size(); }
+
   std::int64_t hidden_, units_;
 };
 

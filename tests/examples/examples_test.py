@@ -100,6 +100,23 @@ class Examples(unittest.TestCase):
             self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # of the client
             self.assertIn("step_300", os.listdir(folder))
 
+    def test_S3_28_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
+        result = run("one_weird_trick", "--steps", "3")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        replicas, batch, features, hidden, classes = 4, 128, 1024, 512, 4
+        weights = (features + 1) * hidden + (hidden + 1) * classes
+        self.assertIn(f"summed by data parallelism: {2 * 4 * (replicas - 1) * weights} bytes", result.stdout)
+        rows = re.findall(r"^(.*?) +(\d+) +[\d.]+ +(\d+) +(\d+)  ([\d.]+)$", result.stdout, re.MULTILINE)
+        moved = 2 * 4 * (replicas - 1) * batch * (features + classes)
+        self.assertEqual([row[:4] for row in rows],
+                         [("all at once", "1", str(moved), str(moved // replicas)), ("one by one", "1", str(moved), str(moved)),
+                          ("shares of all", "1", str(moved), str(moved // replicas)),
+                          ("shares of all", "4", str(moved), str(moved // replicas))])
+        losses = [float(row[4]) for row in rows]
+        for loss in losses[:3]:
+            self.assertAlmostEqual(loss, 1.38745, places=3)
+        self.assertLess(losses[3], losses[0])  # four updates a step
+
     def check_trace(self, trace):
         """Spans of a thread are nested or apart; returns the events that are no metadata."""
         self.assertEqual(trace["otherData"]["dropped_events"], 0)

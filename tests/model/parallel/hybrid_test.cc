@@ -1,13 +1,13 @@
 // Convolutions by data, dense layers by model: Krizhevsky's "one weird trick", its schemes, and the
 // bytes that each moves.
 // SPDX-License-Identifier: Apache-2.0
-#include <memory>
+#include <algorithm>
+#include <set>
 
 #include "tests/model/parallel/parallel_helpers.h"
-#include "tutti/model/parallel/parallel_dense.h"
-#include "tutti/model/parallel/parts.h"
-#include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/dispatch.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/model/parallel/hybrid_dense.h"
+#include "tutti/tensor/device_memory.h"
 
 namespace tutti {
 namespace {
@@ -15,243 +15,365 @@ namespace hybrid_test {
 
 using namespace parallel_tests;
 
-constexpr std::int64_t kWorkers = 8, kRows = 16;  // of each worker, in a step
+constexpr std::int64_t kRows = 16;  // of each replica, in a step
 constexpr std::int64_t kFeatures = 2 * 4 * 4, kHidden = 256, kClasses = 4;
 constexpr double kRate = 0.5;
+constexpr HybridScheme kSchemes[] = {HybridScheme::kAllAtOnce, HybridScheme::kOneByOne,
+                                     HybridScheme::kSharesOfAll};
 
-enum class Scheme {
-  kAssembled,  // (a): the features of all on one device, then the dense layers, once
-  kOneByOne,   // (b): a round for the examples of each worker
-  kInTurns,    // (c): in each round some examples of every worker
-};
-
-Tensor pictures() { return noise({kWorkers * kRows, 6, 6, 1}, 31); }
-Tensor classes() {
+Tensor pictures(std::int64_t rows) { return noise({rows, 6, 6, 1}, 31); }
+Tensor classes(std::int64_t rows) {
   std::vector<std::int64_t> values;
-  for (std::int64_t i = 0; i < kWorkers * kRows; ++i) values.push_back((i * i + i / 3) % kClasses);
-  return Tensor::from<std::int64_t>({kWorkers * kRows}, values);
+  for (std::int64_t i = 0; i < rows; ++i) values.push_back((i * i + i / 3) % kClasses);
+  return Tensor::from<std::int64_t>({rows}, values);
 }
 
 Sequential convolutions() {
   return Sequential(Input{{6, 6, 1}}, Conv2D(2, 3, {.activation = "tanh"}), Flatten());
 }
+std::string devices_named(int count) { return concat("cpu:0-", count - 1); }
 
-using Values = std::vector<Tensor>;
-
-/// Where they are.
-void add(Values& sums, const Values& values) {
-  const NoDeviceScope scope;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    sums.size() > i ? void(sums[i] = sums[i] + values[i]) : sums.push_back(values[i]);
-  }
-}
-Values dense_of(const std::vector<Gradient>& gradients) {
-  Values values;
-  for (const Gradient& each : gradients) values.push_back(each.dense());
-  return values;
-}
-void subtract(const std::vector<Variable>& variables, const Values& gradients) {
-  Sgd optimizer(variables, {.learning_rate = kRate});
-  optimizer.apply_gradients(std::vector<Gradient>(gradients.begin(), gradients.end()));
-}
-
-/// A copy of the convolutions on each device, and dense layers of which each device has a part.
+/// The convolutions on each of some devices, and the dense layers in as many parts.
 class Hybrid {
  public:
-  Hybrid() {
-    for (int i = 0; i < kWorkers; ++i) {
-      set_random_seed(9);
-      const DeviceScope scope(on_cpu(i));
-      copies_.push_back(std::make_unique<Sequential>(convolutions()));
-      if (i > 0) continue;
-      const NoDeviceScope none;
-      head_ = std::make_unique<ParallelDensePair>(
-          kHidden, kClasses, ParallelDenseOptions{.devices = "cpu:0-7", .activation = "relu"});
-      head_->build_for({kFeatures});
+  explicit Hybrid(int num_replicas, HybridDenseOptions options = {})
+      : strategy_(devices_named(num_replicas)) {
+    set_random_seed(9);
+    {
+      const auto scope = strategy_.scope();
+      below_ = std::make_unique<Sequential>(convolutions());
     }
-    for (int i = 0; i < kWorkers; ++i) {
-      x_.push_back(pictures().detached_rows(i * kRows, kRows).to(on_cpu(i)));
-      y_.push_back(classes().detached_rows(i * kRows, kRows).to(on_cpu(i)));
-    }
+    ParallelDensePair layers(kHidden, kClasses,
+                             {.devices = devices_named(num_replicas), .activation = "relu"});
+    layers.build_for({kFeatures});
+    dense_ = std::make_unique<HybridDense>(layers, "sparse_categorical_crossentropy", options);
+    // Behind the weights: random keys of weights count variables.
+    const auto scope = strategy_.scope();
+    optimizer_ = std::make_unique<Sgd>(below_->trainable_variables(), kRate);
   }
 
-  struct Result {
-    Values of_convolutions, of_head;
-    std::size_t bytes = 0;  // of features, results and their gradients
-    int num_updates = 0;    // of the dense layers
-  };
-  /// `updates_in_rounds`: the dense layers change after each of the rounds, (N, N / K) of the
-  /// paper.
-  Result step(Scheme scheme, bool updates_in_rounds = false) {
-    Result result;
-    TransferLog log;
-    std::vector<Values> by_worker(static_cast<std::size_t>(kWorkers));
-    const std::int64_t num_rounds = scheme == Scheme::kAssembled ? 1 : kWorkers;
-    for (std::int64_t round = 0; round < num_rounds; ++round) {
-      Values of_round;
-      if (scheme == Scheme::kAssembled) {
-        assembled(by_worker, of_round);
-      } else if (scheme == Scheme::kOneByOne) {
-        rows_of(round, 0, kRows, by_worker, of_round);
-      } else {
-        const std::int64_t count = kRows / kWorkers;
-        for (int i = 0; i < kWorkers; ++i) rows_of(i, round * count, count, by_worker, of_round);
-      }
-      if (updates_in_rounds) {
-        subtract(head_->variables(), of_round);
-        ++result.num_updates;
-      }
-      add(result.of_head, of_round);
+  /// One step with so many examples; the loss.
+  float step(std::int64_t rows) {
+    const auto batch =
+        *strategy_
+             .distribute_dataset(
+                 Dataset::from_tensor_slices(pictures(rows), classes(rows)).batch(rows))
+             .begin();
+    const auto losses = strategy_.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor features = (*below_)(part.features(), {.training = true});
+          const Tensor loss = dense_->train(features, part.labels());
+          optimizer_->minimize(tape, loss);
+          return loss;
+        },
+        batch);
+    return strategy_.reduce(ReduceOp::kSum, losses).item();
+  }
+
+  const HybridDense& dense() const { return *dense_; }
+  const Sequential& below() const { return *below_; }
+  /// Convolution, hidden layer and last layer as one device has them.
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result = values_of(below_->variables());
+    const std::vector<Tensor> parts = values_of(dense_->layers().variables());
+    const std::size_t count = dense_->layers().devices().size();
+    const auto joined = [&](std::size_t first, int axis) {
+      std::vector<Tensor> pieces;
+      for (std::size_t i = first; i < first + count; ++i) pieces.push_back(parts[i].to(on_cpu(0)));
+      return concat(pieces, axis);
+    };
+    for (const Tensor& each : {joined(0, 1), joined(count, 0), joined(2 * count, 0)}) {
+      result.push_back(each);
     }
-    result.bytes = log.bytes();
-    add_copies(by_worker, result.of_convolutions);
+    result.push_back(parts[3 * count]);
     return result;
   }
-  const ParallelDensePair& head() const { return *head_; }
 
  private:
-  Tensor loss_of(const Tensor& y, const Tensor& features) const {
-    return compute_average_loss(cross_entropy(y, softmax((*head_)(features))), kWorkers * kRows);
-  }
-
-  /// Some rows of one worker.
-  void rows_of(std::int64_t worker, std::int64_t first, std::int64_t count,
-               std::vector<Values>& by_worker, Values& of_round) {
-    const auto i = static_cast<std::size_t>(worker);
-    const DeviceScope scope(on_cpu(static_cast<int>(worker)));
-    std::vector<Variable> variables = copies_[i]->trainable_variables();
-    const std::size_t num_own = variables.size();
-    for (const Variable& each : head_->variables()) variables.push_back(each);
-    GradientTape tape;
-    const Tensor features = (*copies_[i])(x_[i].detached_rows(first, count));
-    const Values gradients =
-        dense_of(tape.gradient(loss_of(y_[i].detached_rows(first, count), features), variables));
-    const auto border = gradients.begin() + static_cast<std::ptrdiff_t>(num_own);
-    add(by_worker[i], {gradients.begin(), border});
-    add(of_round, {border, gradients.end()});
-  }
-
-  void assembled(std::vector<Values>& by_worker, Values& of_round) {
-    std::vector<Variable> variables = head_->variables();
-    GradientTape tape;
-    Values features, labels;
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const DeviceScope scope(on_cpu(static_cast<int>(i)));
-      features.push_back((*copies_[i])(x_[i]));
-      for (const Variable& each : copies_[i]->trainable_variables()) variables.push_back(each);
-    }
-    const DeviceScope scope(on_cpu(0));
-    const Values gradients =
-        dense_of(tape.gradient(loss_of(classes(), concat(features, 0)), variables));
-    const std::size_t num_head = head_->variables().size();
-    of_round.assign(gradients.begin(), gradients.begin() + static_cast<std::ptrdiff_t>(num_head));
-    for (std::size_t i = num_head; i < gradients.size(); ++i) {
-      by_worker[(i - num_head) / copies_[0]->variables().size()].push_back(gradients[i]);
-    }
-  }
-
-  /// What data parallelism does with gradients, here of the convolutions alone.
-  static void add_copies(const std::vector<Values>& by_worker, Values& sums) {
-    for (std::size_t k = 0; k < by_worker[0].size(); ++k) {
-      Values parts;
-      for (const Values& each : by_worker) parts.push_back(each[k]);
-      sums.push_back(internal::canonical_sum(parts, on_cpu(0)));
-    }
-  }
-
-  std::vector<std::unique_ptr<Sequential>> copies_;
-  std::unique_ptr<ParallelDensePair> head_;
-  Values x_, y_;
+  MirroredStrategy strategy_;
+  std::unique_ptr<Sequential> below_;
+  std::unique_ptr<Sgd> optimizer_;
+  std::unique_ptr<HybridDense> dense_;
 };
+
+/// Which rows of the batch belong to each turn, in a slow and obvious way.
+using Turns = std::vector<std::vector<std::int64_t>>;
+
+Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
+  Turns turns(scheme == HybridScheme::kAllAtOnce ? 1 : static_cast<std::size_t>(num_replicas));
+  for (std::int64_t row = 0; row < num_replicas * kRows; ++row) {
+    std::int64_t turn = 0;
+    if (scheme == HybridScheme::kOneByOne) turn = row / kRows;
+    if (scheme == HybridScheme::kSharesOfAll) turn = row % kRows / (kRows / num_replicas);
+    turns[static_cast<std::size_t>(turn)].push_back(row);
+  }
+  return turns;
+}
 
 /// The same network on one device.
-struct Whole {
-  Whole() {
+class OneDevice {
+ public:
+  OneDevice() {
     set_random_seed(9);
-    below = std::make_unique<Sequential>(convolutions());
-    head = std::make_unique<Sequential>(Input{{kFeatures}}, Dense(kHidden, {.activation = "relu"}),
-                                        Dense(kClasses));
+    below_ = std::make_unique<Sequential>(convolutions());
+    head_ = std::make_unique<Sequential>(Input{{kFeatures}}, Dense(kHidden, {.activation = "relu"}),
+                                         Dense(kClasses));
   }
-  /// Gradients of the loss of these rows, of a mean over all: convolutions, then the head.
-  Values gradients(std::int64_t first, std::int64_t count) const {
-    std::vector<Variable> variables = below->trainable_variables();
-    for (const Variable& each : head->trainable_variables()) variables.push_back(each);
-    GradientTape tape;
-    const Tensor predictions = softmax((*head)((*below)(pictures().detached_rows(first, count))));
-    const Tensor loss = compute_average_loss(
-        cross_entropy(classes().detached_rows(first, count), predictions), kWorkers * kRows);
-    return dense_of(tape.gradient(loss, variables));
+
+  /// The dense layers change after each of `updates` with the mean over its rows, the convolutions
+  /// at the end with the mean over all. The mean loss.
+  float step(std::int64_t rows, const Turns& updates) {
+    std::vector<Tensor> sums;
+    float loss_sum = 0.0f;
+    for (const std::vector<std::int64_t>& update : updates) {
+      const auto count = static_cast<std::int64_t>(update.size());
+      const Tensor chosen = Tensor::from<std::int64_t>({count}, update);
+      std::vector<Variable> variables = below_->trainable_variables();
+      for (const Variable& each : head_->trainable_variables()) variables.push_back(each);
+      GradientTape tape;
+      const Tensor logits = (*head_)((*below_)(gather(pictures(rows), chosen)));
+      const Tensor loss = reduce_sum(
+          losses::sparse_categorical_crossentropy(gather(classes(rows), chosen), logits));
+      const std::vector<Gradient> gradients = tape.gradient(loss, variables);
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const Tensor gradient = gradients[i].dense();
+        if (i >= 2) {
+          variables[i].assign_sub(gradient * (kRate / static_cast<double>(count)));
+        } else if (sums.size() < 2) {
+          sums.push_back(gradient);
+        } else {
+          sums[i] = sums[i] + gradient;
+        }
+      }
+      loss_sum += loss.item();
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      below_->variables()[i].assign_sub(sums[i] * (kRate / static_cast<double>(rows)));
+    }
+    return loss_sum / static_cast<float>(rows);
   }
-  std::unique_ptr<Sequential> below, head;
+
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result = values_of(below_->variables());
+    for (const Tensor& each : values_of(head_->variables())) result.push_back(each);
+    return result;
+  }
+
+ private:
+  std::unique_ptr<Sequential> below_, head_;
 };
 
-void expect_close(const Tensor& actual, const Tensor& expected) {
-  testing::expect_tensor(actual.to(on_cpu(0)), expected.shape(), expected.to_doubles(), 1e-6);
+Turns whole_batch(std::int64_t rows) {
+  Turns turns(1);
+  for (std::int64_t row = 0; row < rows; ++row) turns[0].push_back(row);
+  return turns;
 }
 
-/// Of the pair of dense layers: the parts put together as one device has them.
-Values whole_head(const Values& parts) {
-  const auto joined = [&](std::size_t first, int axis) {
-    Values pieces;
-    for (std::size_t i = first; i < first + kWorkers; ++i) pieces.push_back(parts[i].to(on_cpu(0)));
-    return concat(pieces, axis);
-  };
-  return {joined(0, 1), joined(kWorkers, 0), joined(2 * kWorkers, 0), parts[3 * kWorkers]};
+void expect_same_weights(const Hybrid& hybrid, const OneDevice& one) {
+  const std::vector<Tensor> actual = hybrid.weights(), expected = one.weights();
+  ASSERT_EQ(actual.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    SCOPED_TRACE(i);
+    testing::expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-6);
+  }
 }
 
-/// Features go to the other devices, results come back; the same for gradients. The other
-/// devices get the last bias from the first.
-std::size_t bytes_of(Scheme scheme) {
-  const std::int64_t all = kWorkers * kRows, others = kWorkers - 1;
-  std::int64_t elements = others * all * (kFeatures + kClasses);
-  if (scheme == Scheme::kAssembled) elements += others * kRows * kFeatures;
-  if (scheme == Scheme::kOneByOne) elements += others * kClasses;
-  if (scheme == Scheme::kInTurns) elements += others * kClasses * kWorkers;
-  return static_cast<std::size_t>(2 * 4 * elements);
+/// The paper's exchanges with K replicas of n examples. Forward, each example's features go to the
+/// K - 1 other devices and a result comes back from each; backward the same with gradients.
+std::size_t bytes_of_all_schemes(std::int64_t num_replicas) {
+  const std::int64_t rows = num_replicas * kRows;
+  return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * rows * (kFeatures + kClasses));
+}
+
+/// The busiest device of each exchange. (a) and (c): all send and receive as much as the others;
+/// (b): all that moves leaves one device, or comes to it.
+std::size_t busiest_bytes_of(HybridScheme scheme, std::int64_t num_replicas) {
+  const std::size_t all = bytes_of_all_schemes(num_replicas);
+  return scheme == HybridScheme::kOneByOne ? all : all / static_cast<std::size_t>(num_replicas);
 }
 
 /// What data parallelism moves for the dense layers: gradients to one device, and sums back.
-std::size_t bytes_of_data_parallelism() {
+std::size_t bytes_of_data_parallelism(std::int64_t num_replicas) {
   const std::int64_t weights = (kFeatures + 1) * kHidden + (kHidden + 1) * kClasses;
-  return static_cast<std::size_t>(2 * 4 * (kWorkers - 1) * weights);
-}
-
-TEST(HybridParallelism, S3_28_GradientsAreThoseOfOneDeviceAndBytesThoseOfTheFormula) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
-  const Values expected = Whole().gradients(0, kWorkers * kRows);
-  ASSERT_EQ(expected.size(), 6u);
-  for (const Scheme scheme : {Scheme::kAssembled, Scheme::kOneByOne, Scheme::kInTurns}) {
-    SCOPED_TRACE(static_cast<int>(scheme));
-    const Hybrid::Result result = Hybrid().step(scheme);
-    ASSERT_EQ(result.of_convolutions.size(), 2u);
-    for (std::size_t i = 0; i < 2; ++i) expect_close(result.of_convolutions[i], expected[i]);
-    const Values head = whole_head(result.of_head);
-    for (std::size_t i = 0; i < 4; ++i) expect_close(head[i], expected[2 + i]);
-    EXPECT_EQ(result.bytes, bytes_of(scheme));
-    EXPECT_LT(result.bytes, bytes_of_data_parallelism());
-  }
-}
-
-// A batch of 8 N for the convolutions, of N for the dense layers.
-TEST(HybridParallelism, S3_28_TheDenseLayersMayChangeInEachRound) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
-  const Whole one;
-  Values of_convolutions;
-  for (int round = 0; round < kWorkers; ++round) {
-    const Values gradients = one.gradients(round * kRows, kRows);
-    add(of_convolutions, {gradients[0], gradients[1]});
-    subtract(one.head->trainable_variables(), {gradients.begin() + 2, gradients.end()});
-  }
-  Hybrid hybrid;
-  const Hybrid::Result result = hybrid.step(Scheme::kOneByOne, /*updates_in_rounds=*/true);
-  EXPECT_EQ(result.num_updates, kWorkers);
-  EXPECT_EQ(result.bytes, bytes_of(Scheme::kOneByOne));
-  for (std::size_t i = 0; i < 2; ++i) expect_close(result.of_convolutions[i], of_convolutions[i]);
-  const Values head = whole_head(values_of(hybrid.head().variables()));
-  const Values expected = values_of(one.head->variables());
-  for (std::size_t i = 0; i < 4; ++i) expect_close(head[i], expected[i]);
+  return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * weights);
 }
 
 }  // namespace hybrid_test
+
+using namespace hybrid_test;
+
+TEST(HybridParallelism, S3_28_StepsAreThoseOfOneDeviceUnderEachScheme) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  constexpr int kReplicas = 8;
+  OneDevice one;
+  std::vector<float> losses;
+  for (int step = 0; step < 2; ++step) {
+    losses.push_back(one.step(kReplicas * kRows, whole_batch(kReplicas * kRows)));
+  }
+  ASSERT_LT(losses[1], losses[0]);
+  for (const HybridScheme scheme : kSchemes) {
+    SCOPED_TRACE(to_string(scheme));
+    Hybrid hybrid(kReplicas, {.scheme = scheme, .optimizer = SgdOptions{.learning_rate = kRate}});
+    for (const float loss : losses) EXPECT_NEAR(hybrid.step(kReplicas * kRows), loss, 1e-6);
+    expect_same_weights(hybrid, one);
+    EXPECT_EQ(hybrid.dense().last_step().num_turns,
+              scheme == HybridScheme::kAllAtOnce ? 1 : kReplicas);
+    EXPECT_EQ(hybrid.dense().last_step().num_updates, 1);
+  }
+}
+
+TEST(HybridParallelism, S3_28_BytesOfEachSchemeAreThoseOfTheFormula) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  for (const int replicas : {1, 2, 4, 8}) {
+    for (const HybridScheme scheme : kSchemes) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", replicas, " replicas"));
+      Hybrid hybrid(replicas, {.scheme = scheme});
+      hybrid.step(replicas * kRows);
+      const HybridStep step = hybrid.dense().last_step();
+      EXPECT_EQ(step.exchanges.size(), 4u * static_cast<std::size_t>(step.num_turns));
+      EXPECT_EQ(step.bytes(), bytes_of_all_schemes(replicas));
+      EXPECT_EQ(step.busiest_bytes(), busiest_bytes_of(scheme, replicas));
+      EXPECT_LE(step.bytes(), bytes_of_data_parallelism(replicas) / 2);
+    }
+  }
+}
+
+// (128, 16) and (128, 32) of the paper's notation.
+TEST(HybridParallelism, S3_28_TheDenseLayersHaveABatchOfTheirOwn) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  constexpr int kReplicas = 8;
+  for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
+    for (const std::size_t turns_of_an_update : {1u, 2u}) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", turns_of_an_update));
+      Turns updates;
+      const Turns turns = turns_by_hand(scheme, kReplicas);
+      for (std::size_t t = 0; t < turns.size(); ++t) {
+        if (t % turns_of_an_update == 0) updates.emplace_back();
+        updates.back().insert(updates.back().end(), turns[t].begin(), turns[t].end());
+      }
+      OneDevice one;
+      Hybrid hybrid(kReplicas,
+                    {.scheme = scheme,
+                     .dense_batch = static_cast<std::int64_t>(turns_of_an_update) * kRows,
+                     .optimizer = SgdOptions{.learning_rate = kRate}});
+      for (int step = 0; step < 2; ++step) {
+        const float loss = one.step(kReplicas * kRows, updates);
+        EXPECT_NEAR(hybrid.step(kReplicas * kRows), loss, 2e-6);
+      }
+      expect_same_weights(hybrid, one);
+      EXPECT_EQ(hybrid.dense().last_step().num_updates,
+                kReplicas / static_cast<int>(turns_of_an_update));
+      EXPECT_EQ(hybrid.dense().last_step().bytes(), bytes_of_all_schemes(kReplicas));
+    }
+  }
+}
+
+// 5 examples over 4 replicas are 2, 2, 1, 0: turns without examples are left out.
+TEST(HybridParallelism, ReplicasMayHaveFewExamplesOrNone) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  for (const std::int64_t rows : {5, 50}) {
+    OneDevice one;
+    const float loss = one.step(rows, whole_batch(rows));
+    for (const HybridScheme scheme : kSchemes) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", rows, " examples"));
+      Hybrid hybrid(4, {.scheme = scheme, .optimizer = SgdOptions{.learning_rate = kRate}});
+      EXPECT_NEAR(hybrid.step(rows), loss, 1e-6);
+      expect_same_weights(hybrid, one);
+    }
+  }
+}
+
+// Where devices have memories of their own, values are copied when they move.
+TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  const auto trained = [] {
+    Hybrid hybrid(2);
+    hybrid.step(2 * kRows);
+    return hybrid.weights();
+  };
+  const std::vector<Tensor> shared = trained();
+  for (int i = 0; i < 2; ++i) set_memory_limit(on_cpu(i), std::size_t{64} << 20);
+  const std::vector<Tensor> apart = trained();
+  for (int i = 0; i < 2; ++i) clear_memory_limit(on_cpu(i));
+  for (std::size_t i = 0; i < shared.size(); ++i) testing::expect_same_bits(apart[i], shared[i]);
+}
+
+TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  const HybridDenseOptions options{.optimizer = AdamOptions{.learning_rate = 0.01}};
+  const auto all_of = [](const Hybrid& hybrid) {
+    Checkpoint checkpoint(hybrid.below().variables());  // its optimizer has no slots
+    checkpoint.add(hybrid.dense().layers().variables());
+    checkpoint.add(hybrid.dense().state_variables());
+    return checkpoint;
+  };
+  Hybrid straight(2, options);
+  straight.step(2 * kRows);
+  const std::string saved = all_of(straight).save_to_bytes();
+  straight.step(2 * kRows);
+  Hybrid resumed(2, options);
+  all_of(resumed).restore_from_bytes(saved, "the first run");
+  resumed.step(2 * kRows);
+  for (std::size_t i = 0; i < 6; ++i) {
+    testing::expect_same_bits(resumed.weights()[i], straight.weights()[i]);
+  }
+  std::set<std::string> names;
+  for (const Variable& each : resumed.dense().state_variables()) names.insert(each.name());
+  EXPECT_TRUE(names.contains("part_0/adam/iteration"));
+  EXPECT_TRUE(names.contains("part_1/adam/iteration"));
+}
+
+TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
+  Hybrid hybrid(2, {.optimizer = SgdOptions{.learning_rate = 0.25}});
+  EXPECT_EQ(hybrid.dense().learning_rate(), 0.25);
+  HybridDense(hybrid.dense()).set_learning_rate(0.0);
+  const std::vector<Tensor> before = hybrid.weights();
+  hybrid.step(2 * kRows);
+  const std::vector<Tensor> after = hybrid.weights();
+  for (std::size_t i = 2; i < 6; ++i) testing::expect_same_bits(after[i], before[i]);
+}
+
+TEST(HybridParallelism, RefusesWhatItCannotDo) {
+  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
+  using testing::expect_error;
+  const auto layers_on = [](const char* devices) {
+    return ParallelDensePair(8, 2, {.devices = devices, .input_shape = Shape{3}});
+  };
+  expect_error(ErrorCode::kInvalidArgument, {"HybridDense", "input_shape"},
+               [] { HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"); });
+  expect_error(ErrorCode::kInvalidArgument, {"dense_batch of 0 or more", "-1"},
+               [&] { HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}); });
+  expect_error(ErrorCode::kInvalidArgument, {"loss scaling", "sgd"}, [&] {
+    HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")});
+  });
+  MirroredStrategy strategy("cpu:0-1");
+  const auto train = [&](const char* devices, const Shape& features, HybridDenseOptions options) {
+    const HybridDense dense(layers_on(devices), "mse", options);
+    strategy.run([&] { dense.train(Tensor::zeros(features), Tensor::zeros({4, 2})); });
+  };
+  expect_error(ErrorCode::kInvalidArgument, {"each of the 3 devices", "got 2 replicas"}, [&] {
+    train("cpu:0-2", {4, 3}, {});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"replica 0 is on cpu:0; expected cpu:2"}, [&] {
+    train("cpu:2-3", {4, 3}, {});
+  });
+  expect_error(ErrorCode::kInvalidArgument,
+               {"features [rows, 3] of float32", "[4, 1, 3]", "Flatten"}, [&] {
+                 train("cpu:0-1", {4, 1, 3}, {});
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"features [rows, 3]", "[5, 3]", "labels", "[4, 2]"},
+               [&] {
+                 train("cpu:0-1", {5, 3}, {});
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"a turn has 8 examples", "dense_batch of 4"}, [&] {
+    train("cpu:0-1", {4, 3}, {.scheme = HybridScheme::kAllAtOnce, .dense_batch = 4});
+  });
+  train("cpu:0-1", {4, 3}, {.dense_batch = 4});
+  const auto scope = strategy.scope();
+  expect_error(ErrorCode::kFailedPrecondition, {"HybridDense", "outside of strategy.scope()"},
+               [] { HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"); });
+}
+
 }  // namespace
 }  // namespace tutti
