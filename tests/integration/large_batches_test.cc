@@ -2,10 +2,12 @@
 // beside speed.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <functional>
 
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/model/callbacks.h"
+#include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
@@ -39,9 +41,39 @@ double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
       .at("accuracy");
 }
 
-double shown(const char* name, std::int64_t batch, double accuracy) {
-  std::printf("batch %4lld %-28s %4lld steps  accuracy %.3f\n", static_cast<long long>(batch), name,
-              static_cast<long long>(kPasses * kExamples / batch), accuracy);
+/// The same with the lower layer copied on four devices and the others cut over them, which change
+/// after every `dense_batch` examples: Krizhevsky's (global batch, dense batch).
+double accuracy_of_hybrid(std::int64_t global_batch, std::int64_t dense_batch) {
+  set_random_seed(3);
+  const ParallelDensePair layers(
+      24, 4, {.devices = "cpu:0-3", .activation = "relu", .input_shape = Shape{16}});
+  const HybridDense dense(
+      layers, "sparse_categorical_crossentropy",
+      {.dense_batch = dense_batch, .optimizer = SgdOptions{.learning_rate = kRate}});
+  MirroredStrategy strategy("cpu:0-3");
+  const auto scope = strategy.scope();
+  const Sequential below(Input{{8}}, Dense(16, "tanh"));
+  Sgd optimizer(below.trainable_variables(), kRate);
+  const Dataset data = four_classes(kExamples, 1).shuffle(kExamples, 1).batch(global_batch);
+  for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data.repeat(kPasses))) {
+    strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          optimizer.minimize(tape, dense.train(below(part.features()), part.labels()));
+        },
+        batch);
+  }
+  const Element test = *four_classes(2000, 2).batch(2000).begin();
+  return reduce_mean(cast(argmax(layers(below(test[0])), 1) == test[1], DType::kFloat32)).item();
+}
+
+double shown(const char* name, std::int64_t batch, const std::function<double()>& accuracy_of_it) {
+  const TimePoint begin = Clock::system().now();
+  const double accuracy = accuracy_of_it();
+  std::printf("batch %4lld %-28s %4lld steps  accuracy %.3f  %.2f s\n",
+              static_cast<long long>(batch), name,
+              static_cast<long long>(kPasses * kExamples / batch), accuracy,
+              seconds_between(begin, Clock::system().now()));
   return accuracy;
 }
 
@@ -53,17 +85,29 @@ TEST(LargeBatches, S3_29_CostAccuracyThatScaledRatesWithWarmUpGiveBack) {
   constexpr std::int64_t kLarge = 192;
   const double scaled = scaled_learning_rate(kRate, kSmallBatch, kLarge);
   EXPECT_DOUBLE_EQ(scaled, 1.2);
-  const double small = shown("", kSmallBatch, accuracy_of(kSmallBatch, kRate));
-  const double same_rate = shown("with the same rate", kLarge, accuracy_of(kLarge, kRate));
-  const double linear = shown("scaled", kLarge, accuracy_of(kLarge, scaled));
-  const double warm =
-      shown("scaled, after a warm-up", kLarge,
-            accuracy_of(kLarge, LinearWarmUp({.then = scaled, .warm_up_steps = 6})));
+  const auto by = [](std::int64_t batch, const LearningRate& rate) {
+    return [=] { return accuracy_of(batch, rate); };
+  };
+  const double small = shown("", kSmallBatch, by(kSmallBatch, kRate));
+  const double same_rate = shown("with the same rate", kLarge, by(kLarge, kRate));
+  const double linear = shown("scaled", kLarge, by(kLarge, scaled));
+  const double warm = shown("scaled, after a warm-up", kLarge,
+                            by(kLarge, LinearWarmUp({.then = scaled, .warm_up_steps = 6})));
   EXPECT_GT(small, 0.85);
   EXPECT_LT(same_rate, small - 0.1);
   EXPECT_GT(warm, small - 0.08);
   EXPECT_GT(warm, same_rate + 0.05);
   EXPECT_GT(linear, same_rate);
+}
+
+TEST(LargeBatches, S3_29_ASmallBatchOfTheDenseLayersGivesAccuracyBack) {
+  using namespace large_batches_test;
+  const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
+  const double small = shown("(48, 48)", 48, [] { return accuracy_of_hybrid(48, 48); });
+  const double large = shown("(192, 192)", 192, [] { return accuracy_of_hybrid(192, 192); });
+  const double both = shown("(192, 48)", 192, [] { return accuracy_of_hybrid(192, 48); });
+  EXPECT_LT(large, small - 0.05);
+  EXPECT_GT(both, large + 0.05);
 }
 
 }  // namespace
