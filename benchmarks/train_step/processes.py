@@ -108,7 +108,7 @@ def rows(result):
                f"{median(result, name, 'examples_per_second'):.1f}", "", "", ""]
         if "processes" in name and "DDP" not in name:
             scaling = ratios(result, name, "1 process")
-            row[3] = f"{statistics.median(scaling) / min(count, os.cpu_count()):.0%}" if scaling else "-"
+            row[3] = f"{statistics.median(scaling) / count:.0%}" if scaling else "-"
             row[5] = reason(result, name, count)
             if count == 2:
                 row[4] = "; ".join(spread(ratios(result, name, peer)) for peer in peers)
