@@ -81,7 +81,8 @@ def rows(rounds):
 
 def table(flags, rounds, cores):
     others = max(report["foreign_cpus"] for each in rounds for report in each.values())
-    lines = [compare.machine(), f"Fashion-MNIST, a batch of {flags.batch_size}, {flags.steps} steps, median of {len(rounds)} "
+    lines = [compare.machine(), "scaling.py " + " ".join(sys.argv[1:]),
+             f"Fashion-MNIST, a batch of {flags.batch_size}, {flags.steps} steps, median of {len(rounds)} "
              f"rounds; other programs used up to {others:.2f} CPUs",
              "processes  images/s  speed-up  efficiency    loss  accuracy"]
     for count, speed, speed_up, efficiency, loss, accuracy in rows(rounds):
