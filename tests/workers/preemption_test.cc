@@ -1,0 +1,119 @@
+// SIGTERM to one of several workers: all save the same step, end, and go on from it.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/cluster.h"
+#include "tutti/tutti.h"
+
+namespace tutti::preemption_tests {
+namespace {
+
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+constexpr int kWorkers = 3;
+constexpr std::int64_t kEpochs = 3;
+constexpr std::int64_t kStepsPerEpoch = 20;
+constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps done when SIGTERM may come
+constexpr int kRestartCode = 75;
+
+/// v is SUM and grows by 1 per replica and step. The exit code of the session, and what it saw.
+std::pair<int, Json> count_steps(const std::string& folder) {
+  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
+                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
+  const auto scope = strategy.scope();
+  Variable v(Tensor::zeros({}),
+             {.name = "v", .trainable = false, .aggregation = VariableAggregation::kSum});
+  const Variable weight(Tensor::zeros({}), {.name = "weight"});
+  const Sgd optimizer(std::vector<Variable>{weight});
+  DistributedDataset batches =
+      strategy.distribute_dataset(Dataset::range(kStepsPerEpoch * kWorkers).batch(kWorkers));
+  const bool is_resumed = std::filesystem::exists(folder);
+  TrainingSession session(
+      strategy, {v, weight}, optimizer, batches,
+      {.epochs = kEpochs, .checkpoint_dir = folder, .resume = is_resumed, .show_progress = false});
+  Json result = Json::object();
+  result.set("first", session.record().steps());
+  result.set("v_at_first", v.value().item_double());
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for (const PerReplica<Batch>& batch : batches) {
+        strategy.run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
+        if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
+        // Workers agree on a step long before there is nothing left to stop.
+        if (!is_resumed && session.record().steps() >= kReady) {
+          Clock::system().sleep_for(std::chrono::milliseconds(100));
+        }
+        if (!session.step(0.0f, kWorkers)) break;
+      }
+      session.end_epoch("v", v.value().item_double());
+    }
+  });
+  const int code = session.finish();
+  result.set("steps", session.record().steps());
+  result.set("v", v.value().item_double());
+  return {code, result};
+}
+
+TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
+  const auto [code, result] = count_steps(arguments.at("folder").as_string());
+  if (code != 0) std::_Exit(code);
+  return result;
+}
+
+/// Names of the versions in `folder`: "step_20", ...
+std::vector<std::string> versions_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(Preemption, PRE_01_SigtermToOneWorkerSavesOneStepOfAllAndNoStepIsLostOrRepeated) {
+  const std::string folder =
+      (std::filesystem::path(::testing::TempDir()) / concat("preempted-", ::getpid())).string();
+  Json arguments = Json::object();
+  arguments.set("folder", folder);
+  std::int64_t stopped_at = 0;
+  {
+    MultiProcessRunner runner("workers_that_are_preempted", {.num_workers = kWorkers}, arguments);
+    runner.start();
+    runner.wait_for_line("worker", 0, "in the second epoch");
+    const int victim = ::getpid() % kWorkers;
+    RecordProperty("victim", victim);
+    runner.send("worker", victim, SIGTERM);
+    EXPECT_THROW(runner.join(), Error);  // for they end with a code that is not 0
+    for (int worker = 0; worker < kWorkers; ++worker) {
+      EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
+    }
+    const std::vector<std::string> versions = versions_in(folder);
+    ASSERT_EQ(versions.size(), 2u) << join(versions);  // of the first epoch, and of the stop
+    EXPECT_EQ(versions[0], concat("step_", kStepsPerEpoch));
+    stopped_at = std::stoll(versions[1].substr(std::string("step_").size()));
+    EXPECT_GT(stopped_at, kReady);
+    EXPECT_LT(stopped_at, kEpochs * kStepsPerEpoch);
+  }
+  MultiProcessRunner runner("workers_that_are_preempted", {.num_workers = kWorkers}, arguments);
+  runner.start();
+  const auto& results = runner.join().return_values;
+  ASSERT_EQ(results.size(), static_cast<std::size_t>(kWorkers));
+  for (const Json& result : results) {
+    EXPECT_EQ(result.at("first").as_int(), stopped_at);
+    EXPECT_EQ(result.at("v_at_first").as_double(), static_cast<double>(kWorkers * stopped_at));
+    EXPECT_EQ(result.at("steps").as_int(), kEpochs * kStepsPerEpoch);
+    EXPECT_EQ(result.at("v").as_double(), kWorkers * kEpochs * kStepsPerEpoch);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tutti::preemption_tests
