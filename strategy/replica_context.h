@@ -136,9 +136,9 @@ Strategy* get_cross_replica_context();
 ReplicaContext* get_replica_context();
 
 /// While it lives its strategy is the current one of this thread, in cross-replica context, and
-/// makes the variables. Closed by its destructor (or close()); scopes of a thread must be closed in
-/// the reverse order of opening, otherwise kFailedPrecondition from close() ("scope nesting
-/// error"), a logged error from the destructor.
+/// makes the variables. Closed by its destructor (or close()); scopes of a thread, of variable
+/// creators and devices too, must be closed in the reverse order of opening, otherwise
+/// kFailedPrecondition from close() ("scope nesting error"), a logged error from the destructor.
 class Scope {
  public:
   explicit Scope(Strategy& strategy);

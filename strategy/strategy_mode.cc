@@ -113,9 +113,26 @@ class OpenScope {
     mode_scope_.emplace(mode_.mode);
   }
 
+  /// Whether nothing that was opened later restores this scope's mode or variable creator.
   bool is_current() const {
     return mode_scope_->is_current() &&
            (!creator_scope_ || &VariableCreator::current() == &creator_);
+  }
+
+  /// What keeps it from being closed now; "" when nothing does.
+  std::string_view nesting_error() const {
+    if (!mode_scope_->is_current()) {
+      return "scope nesting error: a strategy's scope that was opened later on this thread is "
+             "open, or this one is of another thread";
+    }
+    if (!is_current()) {
+      return "variable creator scope nesting error: one that was opened later is open";
+    }
+    if (DeviceScope::current() != device_scope_) {
+      return "device scope nesting error: one that was opened later is open, or the one around "
+             "this scope has ended";
+    }
+    return "";
   }
 
  private:
@@ -137,6 +154,7 @@ class OpenScope {
 
   StrategyVariableCreator creator_;
   Mode mode_;
+  const DeviceScope* const device_scope_ = DeviceScope::current();
   std::optional<VariableCreatorScope> creator_scope_;
   std::optional<ReplicaGroupScope> group_scope_;
   std::optional<StrategyModeScope> mode_scope_;
@@ -179,10 +197,10 @@ Scope::Scope(Scope&&) noexcept = default;
 Scope::~Scope() {
   if (!state_) return;
   while (!state_->open.empty()) {
+    const std::string_view problem = state_->open.back()->nesting_error();
+    if (!problem.empty())
+      log(LogLevel::kError, concat("Scope: destroyed in the wrong order: ", problem));
     if (!state_->open.back()->is_current()) {
-      log(LogLevel::kError,
-          "Scope: scope nesting error: destroyed while a scope that was opened later is still "
-          "open");
       internal::orphans().push_back(std::move(state_->open.back()));
     }
     state_->open.pop_back();
@@ -197,11 +215,10 @@ void Scope::close() {
     fail(ErrorCode::kFailedPrecondition, "Scope::close: the scope of '", state_->strategy->name(),
          "' is not open; try reopen()");
   }
-  if (!state_->open.back()->is_current()) {
-    fail(ErrorCode::kFailedPrecondition,
-         "Scope::close: scope nesting error: a scope that was "
-         "opened later on this thread (of a strategy or of a variable creator), or one of another "
-         "thread; try closing in the reverse order of opening");
+  const std::string_view problem = state_->open.back()->nesting_error();
+  if (!problem.empty()) {
+    fail(ErrorCode::kFailedPrecondition, "Scope::close: ", problem,
+         "; try closing in the reverse order of opening");
   }
   state_->open.pop_back();
   internal::end_orphans();

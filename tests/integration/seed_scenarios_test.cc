@@ -1,5 +1,5 @@
 // Behaviours that the project's source documents name: whole training under strategies (S0, S1, S2)
-// and how datasets reach steps (LIB-15, INP-14).
+// and how datasets reach steps (INP-14).
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -264,14 +264,6 @@ TEST(SeedScenarios, S2_02_CopiesAreBitIdenticalAfterEveryStep) {
       for (const Tensor& part : parts) ASSERT_EQ(part.to_doubles(), parts[0].to_doubles());
     }
   }
-}
-
-TEST(SeedScenarios, LIB_15_AnArrayIsADataset) {
-  double sum = 0.0;
-  for (const Element& element : Dataset::from_tensor_slices({Tensor::ones({10})})) {
-    sum += element.tensors()[0].item();
-  }
-  EXPECT_EQ(sum, 10.0);
 }
 
 TEST(SeedScenarios, INP_14_AStepTakesFullAndPartialElements) {

@@ -5,6 +5,8 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -84,18 +86,51 @@ TEST(Scope, LIB_05_AVariableCreatorScopeStillOpenIsANestingError) {
   } creator;
   {
     const VariableCreatorScope inner(creator);
-    EXPECT_TUTTI_ERROR(scope.close(), ErrorCode::kFailedPrecondition, "scope nesting error");
+    EXPECT_TUTTI_ERROR(scope.close(), ErrorCode::kFailedPrecondition,
+                       "variable creator scope nesting error");
   }
+  scope.close();
+  expect_default_state();
+}
+
+TEST(Scope, LIB_05_ADeviceScopeStillOpenIsANestingError) {
+  auto strategy = mirrored(1);
+  auto scope = strategy->scope();
+  {
+    const DeviceScope inner("cpu:1");
+    EXPECT_TUTTI_ERROR(scope.close(), ErrorCode::kFailedPrecondition, "device scope nesting error");
+    expect_scope_of(*strategy);
+  }
+  scope.close();
+  expect_default_state();
+  const DeviceScope around("cpu:1");  // in order
+  scope.reopen();
+  scope.close();
+  expect_default_state();
 }
 
 TEST(Scope, LIB_05_DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   auto strategy = mirrored(1);
+  std::vector<std::string> lines;
+  const LogSink previous =
+      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   std::optional<Scope> outer(strategy->scope());
   std::optional<Scope> inner(strategy->scope());
-  outer.reset();  // logs the error
+  outer.reset();
   expect_scope_of(*strategy);
   inner.reset();
   expect_default_state();
+  {
+    auto scope = std::make_optional(strategy->scope());
+    const DeviceScope device("cpu:1");
+    scope.reset();
+    expect_default_state();
+    EXPECT_EQ(DeviceScope::current(), &device);
+  }
+  set_log_sink(previous);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[0], ::testing::HasSubstr("wrong order: scope nesting error"));
+  EXPECT_THAT(lines[1], ::testing::HasSubstr("wrong order: device scope nesting error"));
 }
 
 TEST(Scope, LIB_06_AnotherStrategyInsideAScopeIsMixing) {
@@ -218,6 +253,15 @@ TEST(Scope, AScopeInsideRunStaysInTheReplica) {
 using ScopeOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, ScopeOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
+/// The elements of all batches of `data`, added up.
+double sum_over_batches(Strategy& strategy, const Dataset& data) {
+  double sum = 0;
+  for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data.batch(4))) {
+    for (const Batch& part : batch) sum += reduce_sum(part.features()).item_double();
+  }
+  return sum;
+}
+
 TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
   const std::vector<Device> destinations = strategy_->parameter_devices();
   const auto use_methods = [&](const Variable& variable) {
@@ -233,14 +277,33 @@ TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
     strategy_->update(
         variable, [](Variable& each, const Tensor& value) { each.assign(value); }, Tensor(5.0f));
     EXPECT_EQ(components(variable), copies_of(5.0, static_cast<int>(destinations.size())));
+    // docs/deviations.md: tf's make_numpy_dataset().
+    EXPECT_EQ(sum_over_batches(*strategy_, Dataset::from_tensor_slices({Tensor::ones({10})})), 10);
   };
-  Variable variable;
+  Variable variable, count;
+  // docs/deviations.md: tf's update_non_slot(); a count belongs to no weight.
+  const auto add_one = [&] {
+    strategy_->update(
+        count, [](Variable& each, const Tensor& one) { each.assign_add(one); },
+        Tensor::scalar(1, DType::kInt64));
+  };
   {
     const auto scope = strategy_->scope();
     variable = Variable(Tensor(1.0f));
+    count = Variable(Tensor::scalar(0, DType::kInt64), {.trainable = false});
     use_methods(variable);
+    add_one();
   }
   use_methods(variable);
+  add_one();
+  EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(destinations.size())));
+}
+
+TEST_P(ScopeOfAll, LIB_15_AnArrayIsADataset) {
+  const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({10})});
+  EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
+  const auto scope = strategy_->scope();
+  EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
 }
 
 TEST_P(ScopeOfAll, LIB_09_TheOperationMayBeTextInEitherCase) {
@@ -255,18 +318,24 @@ TEST_P(ScopeOfAll, LIB_09_TheOperationMayBeTextInEitherCase) {
 }
 
 TEST(DefaultStrategy, LIB_11_UpdateGetsTheVeryVariableAndTensor) {
-  const Variable variable(Tensor(1.0f));
-  const Tensor argument(2.0f);
-  int calls = 0;
-  default_strategy().update(
-      variable,
-      [&](Variable& each, const Tensor& value) {
-        ++calls;
-        EXPECT_EQ(each, variable);
-        EXPECT_EQ(value.id(), argument.id());
-      },
-      argument);
-  EXPECT_EQ(calls, 1);
+  const Variable weight(Tensor(1.0f));
+  const Variable count(Tensor::scalar(0, DType::kInt64), {.trainable = false});  // of no weight
+  for (const Variable& variable : {weight, count}) {
+    const Tensor argument = Tensor::scalar(2, variable.dtype());
+    int calls = 0;
+    default_strategy().update(
+        variable,
+        [&](Variable& each, const Tensor& value) {
+          ++calls;
+          EXPECT_EQ(each, variable);
+          EXPECT_EQ(value.id(), argument.id());
+          each.assign_add(value);
+        },
+        argument);
+    EXPECT_EQ(calls, 1);
+  }
+  EXPECT_EQ(weight.value().item(), 3.0f);
+  EXPECT_EQ(count.value().item_int(), 2);
 }
 
 TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
