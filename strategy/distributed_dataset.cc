@@ -56,6 +56,13 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
   return PerReplica<Batch>(std::move(batches));
 }
 
+const PerReplica<Batch>& DistributedDataset::Iterator::operator*() const {
+  if (current_) return *current_;
+  fail(ErrorCode::kOutOfRange,
+       "DistributedDataset: expected an iterator at a batch, got one at the end of its epoch; try "
+       "a loop until end(), or begin() for the next epoch");
+}
+
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
   if (current_) current_ = state_->next();
   return *this;

@@ -25,8 +25,9 @@ class DistributedDataset {
     using value_type = PerReplica<Batch>;
     using difference_type = std::ptrdiff_t;
     Iterator() = default;
-    const PerReplica<Batch>& operator*() const { return *current_; }
-    const PerReplica<Batch>* operator->() const { return &*current_; }
+    /// Throw kOutOfRange at the end.
+    const PerReplica<Batch>& operator*() const;
+    const PerReplica<Batch>* operator->() const { return &**this; }
     Iterator& operator++();
     bool operator==(std::default_sentinel_t) const { return !current_.has_value(); }
 

@@ -200,7 +200,13 @@ TEST(DistributedDataset, CTI_06_ProductOfMeans) {
     product *= strategy.reduce(ReduceOp::kMean, x, 0).item();
   }
   EXPECT_DOUBLE_EQ(product, 82.5);
-  EXPECT_EQ(steps_of(dataset).size(), 2u);
+  // A second loop over the same dataset.
+  const auto scope = strategy.scope();
+  Variable a(Tensor(1.0f), {.aggregation = VariableAggregation::kOnlyFirstReplica});
+  for (const PerReplica<Batch>& batch : dataset) {
+    strategy.run([&a](const Batch&) { a.assign_add(1.0); }, batch);
+  }
+  EXPECT_EQ(a.value().item(), 3.0f);
 }
 
 TEST(DistributedDataset, CTI_07_CTI_11_PartialBatches) {
@@ -217,6 +223,14 @@ TEST(DistributedDataset, CTI_07_CTI_11_PartialBatches) {
     ASSERT_EQ(one.size(), 2u);
     EXPECT_EQ(one[0][0], (Rows{5}));
     for (std::size_t r = 1; r < one[0].size(); ++r) EXPECT_TRUE(one[0][r].empty());
+    for (const bool drop : {true, false}) {
+      const auto two = steps_of(
+          strategy.distribute_dataset(vector_dataset({5, 6}).batch(2, {.drop_remainder = drop})));
+      ASSERT_EQ(two.size(), 1u);
+      Rows of_all;
+      for (const Rows& part : two[0]) of_all.insert(of_all.end(), part.begin(), part.end());
+      EXPECT_EQ(of_all, (Rows{5, 6}));
+    }
   }
 }
 
@@ -244,12 +258,15 @@ TEST(DistributedDataset, CTI_10_ShapesMayDifferBetweenReplicas) {
       };
     });
   });
+  int steps = 0;
   for (const auto& batch : dataset) {
     const auto means =
         strategy.run([](const Batch& part) { return reduce_mean(part.features()); }, batch);
     EXPECT_FLOAT_EQ(means[0].item(), 1.5f);
     EXPECT_FLOAT_EQ(means[1].item(), 2.0f);
+    ++steps;
   }
+  EXPECT_EQ(steps, 1);
 }
 
 TEST(DistributedDataset, CTI_13_ByFunctionWithoutBatch) {
@@ -275,21 +292,25 @@ TEST(DistributedDataset, CTI_14_MeanOfTheSecondStep) {
   }
 }
 
-TEST(DistributedDataset, CTI_15_LoopEndsAfterTheLastBatch) {
+TEST(DistributedDataset, CTI_15_ALoopPastTheEndIsOutOfRange) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
-  double total = 0;
-  int steps = 0;
   DistributedDataset dataset = strategy.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
+  const auto scope = strategy.scope();
+  Variable a(Tensor(0.0f), {.aggregation = VariableAggregation::kSum});
   DistributedDataset::Iterator it = dataset.begin();
-  for (; steps < 100 && it != dataset.end(); ++it, ++steps) {
-    total += strategy
-                 .reduce(ReduceOp::kSum,
-                         strategy.run([](const Batch& part) { return reduce_sum(part.features()); },
-                                      *it))
-                 .item();
-  }
+  int steps = 0;
+  const auto take_100 = [&] {
+    for (; steps < 100; ++it, ++steps) {
+      strategy.run([&a](const Batch& part) { a.assign_add(reduce_sum(part.features())); }, *it);
+    }
+  };
+  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset", "end()"}, take_100);
   EXPECT_EQ(steps, 2);
-  EXPECT_EQ(total, 26);
+  EXPECT_EQ(a.value().item(), 26.0f);
+  EXPECT_TRUE(it == dataset.end());
+  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset"}, [&] { (void)it->size(); });
+  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset"},
+                       [] { (void)*DistributedDataset::Iterator(); });
 }
 
 TEST(DistributedDataset, MIR_15_RepeatedArrayInOrder) {
