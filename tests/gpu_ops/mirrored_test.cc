@@ -6,6 +6,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {
@@ -49,6 +50,15 @@ std::vector<Tensor> trained(Strategy& strategy) {
     }
   }
   return {w.value().to(Device{}), b.value().to(Device{})};
+}
+
+TEST(MirroredOnGpus, MIR_17_DefaultsToAllGpusAndNccl) {
+  const int count = static_cast<int>(logical_gpus().size());
+  ASSERT_GE(count, 4);
+  MirroredStrategy strategy;
+  EXPECT_EQ(strategy.num_replicas_in_sync(), count);
+  EXPECT_EQ(strategy.worker_devices(), gpu_ops_tests::gpus(count));
+  EXPECT_EQ(strategy.cross_device_ops().name(), "nccl");
 }
 
 TEST(MirroredOnGpus, CanonicalHasTheBitsOfTheCpu) {
@@ -177,7 +187,7 @@ TEST(MirroredOnGpus, RowsOfEmbeddingsAreSummed) {
   expect_tensor(table.value(), {4, 2}, {-1, -1, -1, -1, 0, 0, -2, -2});
 }
 
-TEST(MirroredOnGpus, WhatIsNotThereIsRefusedLoudly) {
+TEST(MirroredOnGpus, CDO_09_CpusAmongGpusAndCompressionAreRefused) {
   expect_error(ErrorCode::kUnimplemented, {"mirrored", "cpu:0", "gpu:0"},
                [] { MirroredStrategy strategy(on_devices("cpu:0,gpu:0")); });
   LocalStrategyOptions options = on_devices("gpu:0-1");

@@ -6,6 +6,7 @@
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/nccl/nccl_functions.h"
 #include "tutti/cross_device_ops/nccl/nccl_ops.h"
+#include "tutti/strategy/strategies.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti {
@@ -40,6 +41,40 @@ TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
             "all_reduce rank 0 count 3\nall_reduce rank 1 count 3\n"
             "group end\n"
             "finalize rank 0\nfinalize rank 1\ndestroy rank 0\ndestroy rank 1\n");
+}
+
+TEST(Nccl, CDO_21_LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
+  const testing::HangWatchdog watchdog("two threads", std::chrono::seconds(60));
+  MirroredStrategy strategy({.devices = "gpu:0-1", .cross_device_ops = {"nccl"}});
+  take_nccl_notes();
+  constexpr int kRounds = 20;
+  const auto reduce = [&](float value, std::size_t count) {
+    const std::pair<PerReplica<Tensor>, std::vector<Device>> pair = {
+        PerReplica<Tensor>({Tensor(value).to(gpu(0)), Tensor(value).to(gpu(1))}), gpus(2)};
+    const std::vector batch(count, pair);
+    for (int round = 0; round < kRounds; ++round) {
+      for (const auto& sums : strategy.batch_reduce_to(ReduceOp::kSum, batch)) {
+        for (const Tensor& sum : sums) expect_tensor(sum, {}, {2 * value});
+      }
+    }
+  };
+  const auto other = Executor::system().start("other", [&] { reduce(2, 3); });
+  reduce(1, 2);
+  other->join();
+  // Each group has the same call of both ranks, two values or three.
+  std::string notes = take_nccl_notes();
+  EXPECT_EQ(notes.find('!'), std::string::npos) << notes;
+  int groups = 0;
+  for (const char* count : {"2", "3"}) {
+    const std::string group = concat("group start\nall_reduce rank 0 count ", count,
+                                     "\nall_reduce rank 1 count ", count, "\ngroup end\n");
+    for (auto at = notes.find(group); at != std::string::npos; at = notes.find(group)) {
+      notes.erase(at, group.size());
+      ++groups;
+    }
+  }
+  EXPECT_EQ(groups, 2 * kRounds) << notes;
+  EXPECT_EQ(notes.find("all_reduce"), std::string::npos) << notes;
 }
 
 TEST(Nccl, ConformsInASampleOfTheKit) {
