@@ -173,6 +173,35 @@ TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
   });
 }
 
+TEST(CoordinatedJob, PS2_14_AClusterThatIsNoneForParameterServersIsRefused) {
+  const auto expect_refused = [](const ClusterSpec::Jobs& jobs, const std::string& type,
+                                 const std::vector<std::string>& parts) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] {
+      ParameterServerStrategy(task_resolver(ClusterSpec(jobs), type, 0), coordinated_options());
+    });
+  };
+  const ClusterSpec::Jobs good = {
+      {"chief", {"127.0.0.1:1"}}, {"worker", {"127.0.0.1:2"}}, {"ps", {"127.0.0.1:3"}}};
+  ClusterSpec::Jobs jobs = good;
+  jobs.emplace("foobar", JobTasks{"127.0.0.1:4"});
+  expect_refused(jobs, "worker",
+                 {"cluster.foobar", "one of chief, worker, ps, evaluator", "\"foobar\""});
+  expect_refused(good, "foobar",
+                 {"task.type", "one of chief, worker, ps, evaluator", "\"foobar\""});
+  jobs = good;
+  jobs["chief"] = {"127.0.0.1:1", "127.0.0.1:4"};
+  expect_refused(jobs, "worker", {"cluster.chief", "at most one chief"});
+  jobs = good;
+  jobs.erase("worker");
+  expect_refused(jobs, "chief", {"there must be at least one worker"});
+  jobs = good;
+  jobs.erase("ps");
+  expect_refused(jobs, "chief", {"there must be at least one ps"});
+  jobs = good;
+  jobs["ps"] = JobTasks();
+  expect_refused(jobs, "chief", {"there must be at least one ps"});
+}
+
 TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
   const HangWatchdog watchdog("a worker's set-up", 60s);
   const ClusterSpec cluster = coordinated_cluster(1, 1);

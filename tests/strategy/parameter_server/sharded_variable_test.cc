@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/sharded_variable.h"
 
+#include <algorithm>
+
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/embedding_lookup.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti::sharded_variable_tests {
 
@@ -111,6 +114,44 @@ TEST(ShardedVariable, SHV_06_ALookupAsksEachPartForItsRows) {
                      "expected 0 .. 4, got 5 at position 1");
 }
 
+/// Notes the memory that rows are gathered from, and the most rows of a result.
+class Gathers final : public OpObserver {
+ public:
+  void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
+    if (call.op == OpId::kGather) from_.push_back(call.inputs[0].bytes().data());
+    for (const Tensor& output : outputs) {
+      if (output.shape().rank() == 2) most_rows_ = std::max(most_rows_, output.shape().dim(0));
+    }
+  }
+  /// How often rows of the part's value were gathered.
+  std::ptrdiff_t of(const Variable& part) const {
+    return std::ranges::count(from_, part.value().bytes().data());
+  }
+  std::int64_t most_rows() const { return most_rows_; }
+
+ private:
+  std::vector<const std::byte*> from_;
+  std::int64_t most_rows_ = 0;
+  const ObserverScope scope_{*this};
+};
+
+TEST(ShardedVariable, SHV_06_EachPartIsAskedOnceAndTheWholeTableIsNeverMade) {
+  const ShardedVariable variable = table();
+  {
+    const Gathers gathers;
+    EXPECT_THAT(numbers(embedding_lookup(variable, ids({0, 3, 4}))),
+                ElementsAre(1, 2, 7, 8, 9, 10));
+    for (const Variable& part : variable.variables()) EXPECT_EQ(gathers.of(part), 1);
+    EXPECT_EQ(gathers.most_rows(), 3);  // of five
+  }
+  const Gathers gathers;
+  EXPECT_THAT(numbers(embedding_lookup(variable, ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
+  const auto parts = variable.variables();
+  EXPECT_EQ(gathers.of(parts[0]), 1);
+  EXPECT_EQ(gathers.of(parts[1]), 0);
+  EXPECT_EQ(gathers.of(parts[2]), 1);
+}
+
 TEST(ShardedVariable, SHV_07_SparseIdsAreCombinedPerExample) {
   const SparseIds sparse{ids({0, 3, 4, 1}), ids({0, 0, 1, 2}), 3};
   EXPECT_THAT(numbers(embedding_lookup_sparse(table(), sparse)), ElementsAre(4, 5, 9, 10, 3, 4));
@@ -123,6 +164,24 @@ TEST(ShardedVariable, SHV_08_SafeLookupsLeaveInvalidIdsOut) {
   const Tensor weights = Tensor::from<float>({4}, {1, 1, -1, 1});
   EXPECT_THAT(numbers(safe_embedding_lookup_sparse(table(), sparse, weights)),
               ElementsAre(1, 2, 0, 0, 3, 4, 0, 0));
+}
+
+// docs/deviations.md: functions are not traced, and a variable in parts is listed as one.
+TEST(ShardedVariable, SHV_10_AsAnArgumentItIsTheVariableItself) {
+  const ShardedVariable first = sharded({{1, 2}, {3, 4}}), second = sharded({{5, 6}, {7, 8}});
+  auto strategy = strategy_tests::mirrored(2);
+  int calls = 0;
+  const auto sum = [&calls](const Variable& variable) {
+    if (ReplicaContext::current().replica_id() == 0) ++calls;
+    return reduce_sum(variable.value());
+  };
+  EXPECT_EQ(numbers(strategy->run(sum, first)), strategy_tests::copies_of(10, 2));
+  EXPECT_EQ(numbers(strategy->run(sum, second)), strategy_tests::copies_of(26, 2));
+  EXPECT_EQ(calls, 2);  // once a run, whatever came before
+  const auto same = strategy->run([&](const Variable& v) { return v == first; }, first);
+  EXPECT_THAT(same.values(), ElementsAre(true, true));
+  EXPECT_EQ(parts_of(second).size(), 2U);
+  EXPECT_THAT(numbers(second.variables()[1].value()), ElementsAre(7, 8));
 }
 
 TEST(ShardedVariable, SHV_10_IsOneVariableWithItsPartsListed) {
