@@ -1,8 +1,14 @@
 // all_reduce and all_gather inside replicas, with gradients (RED, GAT, GRD scenarios).
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <mutex>
+
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -17,6 +23,25 @@ Tensor matrix(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from<float>(shape, values, ReplicaContext::current().device());
 }
 
+/// The elements are those of `pattern`, over and over.
+void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<double>& pattern) {
+  EXPECT_EQ(tensor.shape(), shape);
+  std::vector<double> expected;
+  for (std::int64_t i = 0; i < shape.num_elements(); ++i) {
+    expected.push_back(pattern[static_cast<std::size_t>(i) % pattern.size()]);
+  }
+  EXPECT_EQ(numbers(tensor), expected);
+}
+
+/// Replica r's number (r + 1) * `width` times, for each replica.
+std::vector<double> numbers_of_replicas(int replicas, int width) {
+  std::vector<double> values;
+  for (int r = 0; r < replicas; ++r) {
+    for (int i = 0; i < (r + 1) * width; ++i) values.push_back(r);
+  }
+  return values;
+}
+
 TEST_P(CollectivesOfAll, GAT_09_AllGatherGivesEveryReplicaTheWhole) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
@@ -29,42 +54,49 @@ TEST_P(CollectivesOfAll, GAT_09_AllGatherGivesEveryReplicaTheWhole) {
                                context.all_gather(rank_3, -1)};
   });
   const std::int64_t n = replicas();
-  const std::vector<Shape> shapes = {{3 * n},   {n, 3},        {1, 3 * n},
-                                     {n, 2, 2}, {1, 2 * n, 2}, {1, 2, 2 * n}};
-  for (const std::vector<Tensor>& of_replica : gathered) {
-    for (std::size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(of_replica[i].shape(), shapes[i]);
-    for (std::int64_t i = 0; i < 3 * n; ++i) {
-      EXPECT_EQ(numbers(of_replica[0])[static_cast<std::size_t>(i)], 1 + i % 3);
-    }
+  for (const std::vector<Tensor>& of_replica : strategy_->local_results(gathered)) {
+    expect_repeats(of_replica[0], {3 * n}, {1, 2, 3});
+    expect_repeats(of_replica[1], {n, 3}, {1, 2, 3});
+    expect_repeats(of_replica[2], {1, 3 * n}, {1, 2, 3});
+    expect_repeats(of_replica[3], {n, 2, 2}, {1, 2, 1, 2});
+    expect_repeats(of_replica[4], {1, 2 * n, 2}, {1, 2});
+    expect_repeats(of_replica[5], {1, 2, 2 * n}, {1, 2});
   }
 }
 
 TEST_P(CollectivesOfAll, GAT_10_LengthsAlongTheAxisMayDiffer) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
-    const std::int64_t length = context.replica_id() + 1;
-    return std::pair(
-        context.all_gather(Tensor::ones({length, 2}, DType::kFloat32, context.device()), 0),
-        context.all_gather(Tensor::ones({1, length}, DType::kFloat32, context.device()), 1));
+    const int r = context.replica_id();
+    const auto filled = [&](const Shape& shape) {
+      return Tensor::full(shape, r, DType::kFloat32, context.device());
+    };
+    return std::pair(context.all_gather(filled({r + 1, 2}), 0),
+                     context.all_gather(filled({1, r + 1}), 1));
   });
   const auto total = static_cast<std::int64_t>(triangle(replicas()));
   for (const auto& [rows, columns] : gathered) {
     EXPECT_EQ(rows.shape(), (Shape{total, 2}));
+    EXPECT_EQ(numbers(rows), numbers_of_replicas(replicas(), 2));
     EXPECT_EQ(columns.shape(), (Shape{1, total}));
+    EXPECT_EQ(numbers(columns), numbers_of_replicas(replicas(), 1));
   }
 }
 
 TEST_P(CollectivesOfAll, GAT_11_SeveralValuesAtOnce) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
+    const int r = context.replica_id();
     const std::vector<Tensor> values = {
-        Tensor::ones({1, context.replica_id() + 1}, DType::kFloat32, context.device()),
+        Tensor::full({1, r + 1}, r, DType::kFloat32, context.device()),
         matrix({1, 2, 2}, {1, 2, 1, 2})};
     return context.all_gather(values, 1);
   });
   for (const auto& of_replica : gathered) {
+    ASSERT_EQ(of_replica.size(), 2U);
     EXPECT_EQ(of_replica[0].shape(), (Shape{1, static_cast<std::int64_t>(triangle(replicas()))}));
-    EXPECT_EQ(of_replica[1].shape(), (Shape{1, 2 * replicas(), 2}));
+    EXPECT_EQ(numbers(of_replica[0]), numbers_of_replicas(replicas(), 1));
+    expect_repeats(of_replica[1], {1, 2 * replicas(), 2}, {1, 2});
   }
 }
 
@@ -188,6 +220,83 @@ TEST(Collectives, GRD_07_AllReduceOfPerReplicaValues) {
   for (const auto& of_replica : reduce(ReduceOp::kMean)) {
     EXPECT_EQ(of_replica[0].dense().item(), 2.0f);
     EXPECT_EQ(numbers(of_replica[1].dense()), (std::vector<double>{21, 21.5}));
+  }
+}
+
+/// Which values came to each of two devices, in their order.
+struct Launches {
+  Mutex mutex;
+  std::array<std::vector<float>, 2> of_device;
+};
+Launches& launches() {
+  static Launches one;
+  return one;
+}
+
+/// Another operation whose launches are delayed, so that two calls at once would come to device 0
+/// as 1, 2 and to device 1 as 2, 1.
+class DelayedOps final : public CrossDeviceOps {
+ public:
+  DelayedOps(const std::string& name, const Group& group)
+      : ops_(build_cross_device_ops(make_cross_device_ops(name), group)) {}
+  std::string_view name() const override { return "delayed"; }
+  bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
+    return ops_->supports(op, dtype, device);
+  }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    const float value = buffers[0].as<float>()[0];
+    const std::array<int, 2> moments = value == 1.0f ? std::array{0, 3} : std::array{1, 2};
+    launch(0, value, moments[0]);
+    launch(1, value, moments[1] - moments[0]);
+    ops_->all_reduce_in_place(op, buffers);
+  }
+
+ private:
+  static void launch(std::size_t device, float value, int delay) {
+    Clock::system().sleep_for(delay * std::chrono::milliseconds(20));
+    MutexLock lock(launches().mutex);
+    launches().of_device[device].push_back(value);
+  }
+  const std::unique_ptr<CrossDeviceOps> ops_;
+};
+
+void register_delayed_ops() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string name : {"canonical", "ring"}) {
+      register_cross_device_ops("delayed_" + name,
+                                [name](const Group& group, const CommunicationOptions&) {
+                                  return std::make_unique<DelayedOps>(name, group);
+                                });
+    }
+  });
+}
+
+// NCCL: tests/gpu_ops/nccl_test.cc.
+TEST(Collectives, CDO_21_LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
+  register_delayed_ops();
+  for (const char* ops : {"delayed_canonical", "delayed_ring"}) {
+    testing::HangWatchdog watchdog(ops);
+    LocalStrategyOptions options = on_cpus(2);
+    options.cross_device_ops = make_cross_device_ops(ops);
+    MirroredStrategy strategy(options);
+    launches().of_device = {};
+    const auto reduce_twice = [&](float value) {
+      const std::pair<PerReplica<Tensor>, std::vector<Device>> pair = {
+          PerReplica<Tensor>({Tensor(value), Tensor(value)}), strategy.worker_devices()};
+      const auto sums = strategy.batch_reduce_to(ReduceOp::kSum, std::vector{pair, pair});
+      ASSERT_EQ(sums.size(), 2U);
+      for (const auto& sum : sums) EXPECT_EQ(numbers(sum), copies_of(2.0 * value, 2));
+    };
+    for (int round = 0; round < 3; ++round) {
+      const auto other = Executor::system().start("other", [&] { reduce_twice(2.0f); });
+      reduce_twice(1.0f);
+      other->join();
+    }
+    EXPECT_EQ(launches().of_device[0].size(), 6U) << ops;
+    EXPECT_EQ(launches().of_device[0], launches().of_device[1]) << ops;
   }
 }
 

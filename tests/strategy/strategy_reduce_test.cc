@@ -111,6 +111,36 @@ TEST_P(ReduceOfAll, VAL_01_ValuesFromAFunctionOfTheReplica) {
   EXPECT_EQ(constants.values(), std::vector<float>(static_cast<std::size_t>(replicas()), 4.0f));
 }
 
+TEST_P(ReduceOfAll, VAL_01_ArraysTuplesAndNestsComeWholeToEachReplica) {
+  const auto count = static_cast<std::size_t>(replicas());
+  const auto arrays = strategy_->distribute_values_from_function([](const ValueContext&) {
+    return vec({1, 2, 3});
+  });
+  ASSERT_EQ(arrays.size(), count);
+  for (const Tensor& each : arrays) EXPECT_EQ(numbers(each), (std::vector<double>{1, 2, 3}));
+
+  const auto nests = strategy_->distribute_values_from_function([](const ValueContext& context) {
+    const int id = context.replica_id_in_sync_group;
+    return std::tuple(std::tuple(1, 2, 3), std::vector<int>{id, 2 * id, 3 * id});
+  });
+  const auto in_replicas = strategy_->run([](const auto& nest) { return nest; }, nests);
+  for (std::size_t r = 0; r < count; ++r) {
+    const int id = static_cast<int>(r);
+    EXPECT_EQ(std::get<0>(in_replicas[r]), std::tuple(1, 2, 3));
+    EXPECT_EQ(std::get<1>(in_replicas[r]), (std::vector<int>{id, 2 * id, 3 * id}));
+  }
+  // A value per replica of each member of the tuple: tf's tuple of PerReplica.
+  const auto seconds = nests.map([](const auto& nest) { return std::get<1>(std::get<0>(nest)); });
+  EXPECT_EQ(seconds.values(), std::vector<int>(count, 2));
+
+  std::vector<int> range;
+  for (int i = 0; i < replicas(); ++i) range.push_back(i);
+  const auto indexed = strategy_->distribute_values_from_function([&](const ValueContext& context) {
+    return range[static_cast<std::size_t>(context.replica_id_in_sync_group)];
+  });
+  EXPECT_EQ(indexed.values(), range);
+}
+
 TEST_P(ReduceOfAll, VAL_02_TheFunctionDecidesWhereValuesAre) {
   const auto values =
       strategy_->distribute_values_from_function([](const ValueContext&) { return Tensor(1.0f); });
