@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tests/strategy/toy_training.h"
+#include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -50,37 +51,79 @@ TEST(SameBits, TheDefaultStrategyIsOneReplicaToo) {
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }
 
-TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
-  const auto train_line = [](Strategy& strategy) {
-    const auto scope = strategy.scope();
-    Variable w(Tensor::from<float>({3, 1}, {0.1f, -0.2f, 0.3f}), {.name = "w"});
-    Variable b(Tensor::zeros({1}), {.name = "b"});
-    Sgd optimizer(std::vector<Variable>{w, b}, {.learning_rate = 0.1, .momentum = 0.9});
-    const Tensor x = random_normal({24, 3}, RandomKey{5, kUserPurpose, 0, 0, 0});
-    const std::int64_t rows = 24 / strategy.num_replicas_in_sync();
-    for (int epoch = 0; epoch < 200; ++epoch) {
-      strategy.run([&] {
-        ReplicaContext& context = ReplicaContext::current();
-        const Tensor mine = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
-        GradientTape tape;
-        const Tensor target = reduce_sum(mine, {{1}, true});
-        const Tensor loss =
-            reduce_sum(square(matmul(mine, w.value()) + b.value() - target)) / 24.0f;
-        optimizer.minimize(tape, loss);
-      });
+constexpr int kLineSteps = 10;
+constexpr std::int64_t kLineRows = 24, kLineWidth = 3;
+constexpr double kLineRate = 0.1, kLineMomentum = 0.9;
+
+Tensor line_inputs() {
+  return random_normal({kLineRows, kLineWidth}, RandomKey{5, kUserPurpose, 0, 0, 0});
+}
+
+/// x w + b is brought to the sum of x; w and b then.
+std::vector<double> line_trained(Strategy& strategy) {
+  const auto scope = strategy.scope();
+  Variable w(Tensor::from<float>({3, 1}, {0.1f, -0.2f, 0.3f}), {.name = "w"});
+  Variable b(Tensor::zeros({1}), {.name = "b"});
+  Sgd optimizer(std::vector<Variable>{w, b},
+                {.learning_rate = kLineRate, .momentum = kLineMomentum});
+  const Tensor x = line_inputs();
+  const std::int64_t rows = kLineRows / strategy.num_replicas_in_sync();
+  for (int step = 0; step < kLineSteps; ++step) {
+    strategy.run([&] {
+      ReplicaContext& context = ReplicaContext::current();
+      const Tensor mine = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
+      GradientTape tape;
+      const Tensor target = reduce_sum(mine, {{1}, true});
+      const Tensor loss = reduce_sum(square(matmul(mine, w.value()) + b.value() - target)) /
+                          static_cast<float>(kLineRows);
+      optimizer.minimize(tape, loss);
+    });
+  }
+  std::vector<double> weights = numbers(w.value());
+  weights.push_back(b.value().item());
+  return weights;
+}
+
+/// The same in double and loops: v = momentum v - rate g, w += v, of the gradient of the whole.
+std::vector<double> line_by_hand() {
+  const std::vector<double> x = numbers(line_inputs());
+  std::vector<double> weights = {0.1f, -0.2f, 0.3f, 0.0}, velocity(4);
+  for (int step = 0; step < kLineSteps; ++step) {
+    std::vector<double> gradient(4);
+    for (std::size_t row = 0; row < kLineRows; ++row) {
+      double error = weights[3];
+      for (std::size_t i = 0; i < kLineWidth; ++i) error += x[row * 3 + i] * (weights[i] - 1.0);
+      for (std::size_t i = 0; i < kLineWidth; ++i) gradient[i] += 2 * error * x[row * 3 + i] / 24;
+      gradient[3] += 2 * error / 24;
     }
-    std::vector<double> weights = numbers(w.value());
-    weights.push_back(b.value().item());
-    return weights;
+    for (std::size_t i = 0; i < 4; ++i) {
+      velocity[i] = kLineMomentum * velocity[i] - kLineRate * gradient[i];
+      weights[i] += velocity[i];
+    }
+  }
+  return weights;
+}
+
+// On the way, not at the end, where whatever converges has arrived.
+TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
+  const std::vector<double> expected = line_by_hand();
+  const auto expect_line = [&](const std::vector<double>& weights, const std::string& name) {
+    ASSERT_EQ(weights.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_NEAR(weights[i], expected[i], 1e-5) << name;
+    }
   };
-  const std::vector<double> expected = train_line(default_strategy());
-  for (const double each : {expected[0], expected[1], expected[2]}) EXPECT_NEAR(each, 1.0, 0.05);
+  expect_line(line_trained(default_strategy()), "none");
   for (const StrategyCase& each : all_strategies()) {
     testing::HangWatchdog watchdog(each.name);
-    const std::vector<double> weights = train_line(*each.make());
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      EXPECT_NEAR(weights[i], expected[i], 1e-3) << each.name;
-    }
+    expect_line(line_trained(*each.make()), each.name);
+  }
+  for (const std::vector<int>& workers : {std::vector<int>{1, 1}, {2, 1}, {2, 2}}) {
+    const std::string name = concat("workers with replicas ", join(workers));
+    testing::HangWatchdog watchdog(name);
+    expect_no_error(run_workers(workers_with(workers), [&](MultiWorkerMirroredStrategy& strategy) {
+      expect_line(line_trained(strategy), name);
+    }));
   }
 }
 
@@ -128,17 +171,26 @@ TEST(SameBits, S2_04_MirroredComponentsStayEqual) {
 }
 
 TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
-  auto strategy = mirrored(2);
-  const auto scope = strategy->scope();
-  Variable v(Tensor::zeros({2}), {.name = "v"});
-  Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
-  const auto read = strategy->run([&] {
-    const float g = replica_number() + 1;
-    const std::vector<Gradient> gradients = {vec({g, g})};
-    optimizer.apply_gradients(gradients);
-    return v.value();
-  });
-  for (const double each : numbers(read)) EXPECT_FLOAT_EQ(static_cast<float>(each), -0.3f);
+  // Of two replicas whose gradients are 1 and 2: what each has after one step.
+  const auto after_step = [](GradientAggregation aggregation) {
+    auto strategy = mirrored(2);
+    const auto scope = strategy->scope();
+    Variable v(Tensor::zeros({2}), {.name = "v"});
+    Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
+    const auto read = strategy->run([&] {
+      const float g = replica_number() + 1;
+      const std::vector<Gradient> gradients = {vec({g, g})};
+      optimizer.apply_gradients(gradients, {.aggregation = aggregation});
+      return v.value();
+    });
+    EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
+    return numbers(read);
+  };
+  const auto are = [](std::vector<double> values) {
+    return ::testing::Pointwise(::testing::DoubleNear(1e-7), values);
+  };
+  EXPECT_THAT(after_step(GradientAggregation::kSum), are({-0.3, -0.3, -0.3, -0.3}));
+  EXPECT_THAT(after_step(GradientAggregation::kNone), are({-0.1, -0.1, -0.2, -0.2}));
 }
 
 TEST(SameBits, GRD_05_OneDeviceWithEitherAggregation) {

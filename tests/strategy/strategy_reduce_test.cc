@@ -187,6 +187,7 @@ TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
   EXPECT_EQ(strategy_->broadcast_to(Tensor(1.0f), devices)[0].device(), devices[0]);
 }
 
+// With GPUs: gpu_placement_test.cc.
 TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
@@ -221,6 +222,21 @@ TEST(StrategyOptions, EveryStrategyTakesDevices) {
   EXPECT_EQ(CentralStorageStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
   EXPECT_EQ(ParameterServerStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
   EXPECT_EQ(OneDeviceStrategy("cpu:0").worker_devices(), std::vector<Device>{Device{}});
+}
+
+TEST(StrategyOptions, S2_21_TheGlobalBatchFollowsFromTheNumberOfReplicas) {
+  constexpr int kRowsPerReplica = 5;
+  for (const int replicas : {1, 2, 4}) {
+    const auto strategy = mirrored(replicas);
+    EXPECT_EQ(strategy->num_replicas_in_sync(), replicas);
+    const std::int64_t rows = kRowsPerReplica * strategy->num_replicas_in_sync();
+    int num_batches = 0;
+    for (const auto& batch : strategy->distribute_dataset(Dataset::range(40).batch(rows))) {
+      for (const Batch& part : batch) EXPECT_EQ(part.rows(), kRowsPerReplica);
+      ++num_batches;
+    }
+    EXPECT_EQ(num_batches, 8 / replicas);
+  }
 }
 
 TEST(StrategyOptions, S2_21_ReplicasShareDevicesInOrder) {
