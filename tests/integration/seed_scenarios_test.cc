@@ -9,51 +9,19 @@
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "tests/integration/seed_training.h"
 #include "tutti/estimator.h"
+#include "tutti/model_parallel.h"
 #include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
 
-Tensor noise(const Shape& shape, std::uint64_t seed) {
-  return random_uniform(shape, RandomKey{seed, kInitializerPurpose, 0, 0, 0}, -1.0, 1.0);
-}
-
-/// Trains for `steps` steps on the whole of `x` and `y` with a mean squared error; the weights
-/// then.
-std::vector<Tensor> trained(Strategy& strategy, const std::function<Sequential()>& make,
-                            const Tensor& x, const Tensor& y, int steps) {
-  set_random_seed(5);
-  DistributedDataset batches = strategy.distribute_dataset(
-      Dataset::from_tensor_slices({x, y}).batch(x.shape()[0]).repeat(steps));
-  auto scope = strategy.scope();
-  Sequential model = make();
-  Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});
-  auto step = [&](const Batch& batch) {
-    GradientTape tape;
-    const Tensor each =
-        losses::mean_squared_error(batch.labels(), model(batch.features(), {.training = true}));
-    optimizer.minimize(tape, compute_average_loss(each, batch.global_rows()));
-  };
-  for (const PerReplica<Batch>& batch : batches) strategy.run(step, batch);
-  EXPECT_EQ(optimizer.iterations().value().item_int(), steps);
-  std::vector<Tensor> weights;
-  for (const Variable& weight : model.variables()) weights.push_back(weight.value());
-  return weights;
-}
-
-void expect_near(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-                 double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const std::vector<double> a = actual[i].to_doubles();
-    const std::vector<double> b = expected[i].to_doubles();
-    for (std::size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], tolerance);
-  }
-}
-
-MirroredStrategy two_mirrored() { return MirroredStrategy({.devices = "cpu:0-1"}); }
+using seed_training::expect_near;
+using seed_training::noise;
+using seed_training::trained;
+using seed_training::two_mirrored;
 
 TEST(SeedScenarios, S0_17_S0_24_S1_03_TwoReplicasEqualOneOnTheWholeBatch) {
   const auto make = [] {
@@ -66,11 +34,20 @@ TEST(SeedScenarios, S0_17_S0_24_S1_03_TwoReplicasEqualOneOnTheWholeBatch) {
   expect_near(trained(two, make, x, y, 20), trained(one, make, x, y, 20), 1e-6);
 }
 
-TEST(SeedScenarios, S0_20_SgdSubtractsTheScaledGradient) {
+// In two calls, with anything between them: here the mean of two towers' gradients.
+TEST(SeedScenarios, S0_20_SgdSubtractsTheScaledMeanOfTheGradients) {
   Variable w(Tensor::from<float>({2}, {1.0, -2.0}), {.name = "w"});
   Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.5});
-  optimizer.apply_gradients(std::vector<Gradient>{Tensor::from<float>({2}, {0.5, 4.0})});
-  EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{0.75, -4.0}));
+  const auto gradients_of_tower = [&](float slope) {
+    GradientTape tape;
+    return with_variables(tape.gradient(reduce_sum(square(w.value())) * slope, {&w, 1}), {&w, 1});
+  };
+  const std::vector<std::vector<GradientAndVariable>> towers = {gradients_of_tower(0.25f),
+                                                                gradients_of_tower(1.25f)};
+  EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{1.0, -2.0}));  // nothing is applied yet
+  optimizer.apply_gradients(gradients_of(average_gradients(towers)));
+  // w - 0.5 * mean(0.5 w, 2.5 w) = w / 4.
+  EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{0.25, -0.5}));
 }
 
 TEST(SeedScenarios, S1_02_S2_16_CentralVariablesLiveOnOneDeviceMirroredOnesOnEach) {
@@ -126,36 +103,6 @@ TEST(SeedScenarios, S1_11_MovingAveragesAreUpdatedByTheStepAlone) {
   EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
   call(false);  // inference leaves them
   EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
-}
-
-TEST(SeedScenarios, S1_14_EveryKindOfLayerIsTheSameUnderReplication) {
-  const Input image{{6, 6, 2}};
-  const std::map<std::string, std::function<Sequential()>> models = {
-      {"convolution", [&] { return Sequential(image, Conv2D(3, 3), Flatten(), Dense(2)); }},
-      {"max pooling",
-       [&] { return Sequential(image, Conv2D(3, 3), MaxPooling2D(), Flatten(), Dense(2)); }},
-      {"average pooling",
-       [&] { return Sequential(image, Conv2D(3, 3), AveragePooling2D(), Flatten(), Dense(2)); }},
-      {"global pooling",
-       [&] { return Sequential(image, Conv2D(3, 3), GlobalAveragePooling2D(), Dense(2)); }},
-      {"local response normalization",
-       [&] {
-         return Sequential(image, Conv2D(4, 3), LocalResponseNormalization(), Flatten(), Dense(2));
-       }},
-      {"synchronized batch normalization",
-       [&] {
-         return Sequential(image, Conv2D(3, 3), BatchNormalization({.synchronized = true}),
-                           Flatten(), Dense(2));
-       }},
-  };
-  const Tensor x = noise({10, 6, 6, 2}, 3);
-  const Tensor y = noise({10, 2}, 4);
-  for (const auto& [name, make] : models) {
-    SCOPED_TRACE(name);
-    OneDeviceStrategy one("cpu:0");
-    MirroredStrategy two = two_mirrored();
-    expect_near(trained(two, make, x, y, 5), trained(one, make, x, y, 5), 2e-5);
-  }
 }
 
 /// 25 batches, the same in each epoch.
