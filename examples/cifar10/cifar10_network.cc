@@ -70,19 +70,20 @@ Cifar10Network::Cifar10Network(VariableStore& store)
       softmax_linear_(
           make_layer(store, {"softmax_linear", {192, kNumClasses}, 1.0 / 192.0, 0.0, 0.0})) {}
 
-void Cifar10Network::add_decay(Tower& tower, const Layer& layer) {
+Tensor Cifar10Network::weights_of(Tower& tower, const Layer& layer, DType dtype) {
   const AutocastScope in_float32(std::nullopt);
   const Tensor weights = layer.weights.value();
   // Without decay the collection has a term of value 0, as the original's.
   tower.add_loss("weight_loss", layer.weight_decay == 0.0
                                     ? Tensor::zeros({}, weights.dtype(), weights.device())
                                     : weight_decay_loss(weights, layer.weight_decay));
+  return weights.dtype() == dtype ? weights : cast(weights, dtype);
 }
 
 Tensor Cifar10Network::convolution(Tower& tower, const Layer& layer, const Tensor& x) {
   const auto scope = tower.name_scope(layer.name);
-  add_decay(tower, layer);
-  Tensor y = conv2d(x, layer.weights, layer.biases,
+  const Tensor weights = weights_of(tower, layer, x.dtype());
+  Tensor y = conv2d(x, weights, layer.biases,
                     {.padding = Padding::kSame, .activation = FusedActivation::kRelu});
   tower.note_activation("activations", y);
   return y;
@@ -90,8 +91,8 @@ Tensor Cifar10Network::convolution(Tower& tower, const Layer& layer, const Tenso
 
 Tensor Cifar10Network::dense_relu(Tower& tower, const Layer& layer, const Tensor& x) {
   const auto scope = tower.name_scope(layer.name);
-  add_decay(tower, layer);
-  Tensor y = dense(x, layer.weights, layer.biases, FusedActivation::kRelu);
+  const Tensor weights = weights_of(tower, layer, x.dtype());
+  Tensor y = dense(x, weights, layer.biases, FusedActivation::kRelu);
   tower.note_activation("activations", y);
   return y;
 }
@@ -106,8 +107,8 @@ Tensor Cifar10Network::inference(Tower& tower, const Tensor& images, bool use_fp
   x = dense_relu(tower, local3_, flatten_rows(x));
   x = dense_relu(tower, local4_, x);
   const auto scope = tower.name_scope(softmax_linear_.name);
-  add_decay(tower, softmax_linear_);
-  Tensor logits = cast(dense(x, softmax_linear_.weights, softmax_linear_.biases), DType::kFloat32);
+  const Tensor weights = weights_of(tower, softmax_linear_, x.dtype());
+  Tensor logits = cast(dense(x, weights, softmax_linear_.biases), DType::kFloat32);
   tower.note_activation("activations", logits);
   return logits;
 }

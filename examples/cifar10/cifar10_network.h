@@ -44,7 +44,9 @@ class Cifar10Network {
   };
   struct LayerSpec;
   static Layer make_layer(VariableStore& store, const LayerSpec& spec);
-  static void add_decay(Tower& tower, const Layer& layer);
+  /// The weights as `dtype`, with the term of their decay in the tower's losses: read once, for a
+  /// tower on another device than the variables' copies what it reads.
+  static Tensor weights_of(Tower& tower, const Layer& layer, DType dtype);
   static Tensor convolution(Tower& tower, const Layer& layer, const Tensor& x);
   static Tensor dense_relu(Tower& tower, const Layer& layer, const Tensor& x);
 

@@ -12,6 +12,7 @@
 #include "examples/cifar10/evaluation.h"
 #include "examples/cifar10/placement_log.h"
 #include "examples/cifar10/train_summaries.h"
+#include "tests/support/fake_gpu.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/tensor_matchers.h"
@@ -201,6 +202,73 @@ TEST(TowerTrainer, S1_02_S1_03_PlacementOfVariablesAndTowers) {
   EXPECT_EQ(backward[0], backward[1]);
   for (const auto& [gradient, variable] : result.gradients) {
     EXPECT_EQ(gradient.dense().device(), third) << variable.name();
+  }
+}
+
+/// What a step of two towers on fake GPUs asks of them, in order, after one that made everything.
+std::vector<std::string> notes_of_step(testing::FakeGpus& gpus, Device variables) {
+  using namespace trainer_test;
+  const auto trainer = trainer_on("gpu:0-1", 2, variables);
+  train(*trainer, 1);
+  gpus.take_notes();
+  train(*trainer, 1);
+  return gpus.take_notes();
+}
+
+/// How often `what`, up to a blank or the end, is how a note begins.
+int count_of(const std::vector<std::string>& notes, const std::string& what) {
+  return static_cast<int>(std::ranges::count_if(
+      notes, [&](const std::string& note) { return concat(note, ' ').starts_with(what + ' '); }));
+}
+
+/// Bytes of the ten variables, each of another size but for the biases of the convolutions.
+const std::vector<std::size_t> kBytesOfVariables = {19200, 256,    409600, 256,  3538944,
+                                                    1536,  294912, 768,    7680, 40};
+
+// Of ten variables on the host: to each of two towers, and as many gradients back.
+TEST(TowerTrainer, S1_02_AStepMovesEachParameterToEachTowerOnceAndItsGradientBack) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  testing::FakeGpus gpus;
+  const std::vector<std::string> notes = notes_of_step(gpus, Device{});
+  for (const char* gpu : {"gpu0", "gpu1"}) {
+    for (const std::size_t bytes : kBytesOfVariables) {
+      const int expected = bytes == 256 ? 2 : 1;
+      EXPECT_EQ(count_of(notes, concat(gpu, " copy_to_device ", bytes)), expected) << bytes;
+      EXPECT_EQ(count_of(notes, concat(gpu, " copy_to_host ", bytes)), expected) << bytes;
+    }
+    // Besides: pictures and labels of two rows; there and back, nothing else but single numbers.
+    EXPECT_EQ(count_of(notes, concat(gpu, " copy_to_device")), 10 + 2);
+    EXPECT_EQ(count_of(notes, concat(gpu, " copy_to_host")),
+              10 + count_of(notes, concat(gpu, " copy_to_host 4")));
+  }
+}
+
+// The second tower's gradients are gathered where the variables are, on the first one's GPU; the
+// mean is computed and applied there afterwards, and the second GPU has nothing to do with it.
+TEST(TowerTrainer, S1_03_GradientsAreGatheredThenAveragedThenAppliedWhereTheVariablesAre) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  testing::FakeGpus gpus;
+  const std::vector<std::string> notes = notes_of_step(gpus, Device{DeviceType::kGpu, 0});
+  const auto first = [&](const std::string& what) {
+    const auto found = std::ranges::find_if(
+        notes, [&](const std::string& note) { return concat(note, ' ').starts_with(what + ' '); });
+    EXPECT_NE(found, notes.end()) << what;
+    return found - notes.begin();
+  };
+  for (const std::size_t bytes : kBytesOfVariables) {
+    EXPECT_EQ(count_of(notes, concat("gpu0 copy_from_gpu1 ", bytes)), bytes == 256 ? 2 : 1);
+    EXPECT_EQ(count_of(notes, concat("gpu0 combine ", bytes)), bytes == 256 ? 2 : 1);
+    EXPECT_LT(first(concat("gpu0 copy_from_gpu1 ", bytes)), first(concat("gpu0 combine ", bytes)));
+    EXPECT_LT(first(concat("gpu0 combine ", bytes)), first("gpu0 update"));
+  }
+  EXPECT_EQ(count_of(notes, "gpu0 update"), 1);
+  EXPECT_EQ(count_of(notes, "gpu1 update"), 0);
+  EXPECT_EQ(count_of(notes, "gpu1 combine"), 0);
+  for (auto at = first("gpu0 combine"); at < first("gpu0 update"); ++at) {
+    EXPECT_FALSE(notes[static_cast<std::size_t>(at)].starts_with("gpu1 run"))
+        << notes[static_cast<std::size_t>(at)];
   }
 }
 

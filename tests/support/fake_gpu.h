@@ -118,8 +118,18 @@ class FakeGpuMath final : public DeviceMath {
       }
     }
   }
-  void combine(const DeviceCombine&, StreamId) override {
-    fail(ErrorCode::kUnimplemented, "fake GPU: combine");
+  /// SUM of float32, from the first input to the last.
+  void combine(const DeviceCombine& combine, StreamId) override {
+    if (combine.op != ReduceOp::kSum || combine.dtype != DType::kFloat32) {
+      fail(ErrorCode::kUnimplemented, "fake GPU: combine other than SUM of float32");
+    }
+    state_.note(concat(name_, " combine ", combine.count * sizeof(float)));
+    const FakeGpuAccess access(state_);
+    for (std::size_t i = 0; i < combine.count; ++i) {
+      float sum = 0.0f;
+      for (const void* const input : combine.inputs) sum += static_cast<const float*>(input)[i];
+      static_cast<float*>(combine.output)[i] = sum;
+    }
   }
   void copy_many(std::span<const DeviceCopy> copies, StreamId) override {
     const FakeGpuAccess access(state_);
