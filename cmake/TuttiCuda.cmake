@@ -61,7 +61,7 @@ set(TUTTI_CUDA_LIBRARY_FOLDERS "")
 if(TUTTI_CUDA_FOUND)
   set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
   set(TUTTI_CUDA_LIBRARIES
-      libcudart.so.${cuda_major} libcublas.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9)
+      libcudart.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9)
   set(TUTTI_CUDA_LIBRARY_FOLDERS ${CUDAToolkit_LIBRARY_DIR})
   foreach(library IN ITEMS ${CUDNN9_LIBRARY} ${NCCL2_LIBRARY})  # PyTorch's wheels have a folder for each
     get_filename_component(folder ${library} DIRECTORY)

@@ -41,12 +41,16 @@ struct BuildInfo {
   std::string_view onednn_version;
   std::string_view png_version;
   std::string_view jpeg_version;
+  std::string_view grpc_version;
+  std::string_view cuda_version;
+  std::string_view nccl_version;
   std::string_view sanitizers;
 };
 
 // What the configuration step told the compiler (tools/CMakeLists.txt).
-constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,  TUTTI_COMPILER,
-                           TUTTI_ONEDNN_VERSION, TUTTI_PNG_VERSION, TUTTI_JPEG_VERSION,
+constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,   TUTTI_COMPILER,
+                           TUTTI_ONEDNN_VERSION, TUTTI_PNG_VERSION,  TUTTI_JPEG_VERSION,
+                           TUTTI_GRPC_VERSION,   TUTTI_CUDA_VERSION, TUTTI_NCCL_VERSION,
                            TUTTI_SANITIZERS};
 
 constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
@@ -92,6 +96,23 @@ Finding inspect_mpi() {
           "apt-get install openmpi-bin, or start ranks with srun"};
 }
 
+/// Of machines without GPUs nothing is missing.
+Finding inspect_cuda() {
+  if (kBuild.cuda_version.empty()) {
+    return {"CUDA", Verdict::kGood, "not in this build: no GPUs", ""};
+  }
+  return {"CUDA", Verdict::kGood, concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version), ""};
+}
+
+/// By what replicas can exchange values in this build.
+Finding inspect_transports() {
+  std::vector<std::string> names{"threads"};
+  if (!kBuild.grpc_version.empty()) names.insert(names.end(), {"shared memory", "TCP"});
+  if (!mpi_library().empty()) names.emplace_back("MPI");
+  if (!kBuild.nccl_version.empty()) names.emplace_back("NCCL");
+  return {"transports", Verdict::kGood, join(names), ""};
+}
+
 std::vector<Finding> inspect_build() {
   std::vector<Finding> findings;
   findings.push_back({"tutti", Verdict::kGood,
@@ -102,7 +123,12 @@ std::vector<Finding> inspect_build() {
       optional_library("libpng", kBuild.png_version, "no PNG pictures", "libpng-dev"));
   findings.push_back(
       optional_library("libjpeg", kBuild.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
+  findings.push_back(optional_library("gRPC", kBuild.grpc_version,
+                                      "jobs of several processes need mpirun",
+                                      "libgrpc++-dev protobuf-compiler-grpc"));
   findings.push_back(inspect_mpi());
+  findings.push_back(inspect_cuda());
+  findings.push_back(inspect_transports());
   const bool sanitized = !kBuild.sanitizers.empty();
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
                       sanitized ? std::string(kBuild.sanitizers) : "none",

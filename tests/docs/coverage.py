@@ -43,7 +43,7 @@ def ids_in(name):
 
 
 def read_results(file):
-    """{id: [(name of a test, outcome)]}; the outcome is passed, failed or skipped."""
+    """{id: [(name of a test, outcome, why it was skipped)]}; the outcome is passed, failed or skipped."""
     results = collections.defaultdict(list)
     for case in xml.etree.ElementTree.parse(file).getroot().iter("testcase"):
         if case.find("failure") is not None or case.get("status") == "fail":
@@ -52,8 +52,9 @@ def read_results(file):
             outcome = "passed"
         else:
             outcome = "skipped"
+        said = re.search(r"^SKIPPED [^:]*: (.*)$", case.findtext("system-out") or "", re.MULTILINE)  # support/counted_unittest.py
         for each in sorted(set(ids_in(case.get("name")))):
-            results[each].append((case.get("name"), outcome))
+            results[each].append((case.get("name"), outcome, said[1] if said else "skipped"))
     return results
 
 
@@ -80,13 +81,13 @@ def read_not_built(lines):
 
 def state_of(row, tests, not_built):
     """The state, and why it is not full."""
-    outcomes = {outcome for _, outcome in tests}
+    outcomes = {outcome: why for _, outcome, why in tests}
     if "failed" in outcomes:
         return "none", "failed"
     if not_built:
         return "unproven here", not_built
     if "skipped" in outcomes:
-        return "unproven here", row.get("needs") or "skipped"
+        return "unproven here", outcomes["skipped"]
     if not outcomes:
         return "none", ""
     if row.get("needs"):
@@ -108,7 +109,7 @@ def format_page(rows, results, not_built=()):
     lines = [HEAD.rstrip("\n"), "", *format_counts(states), "", "| row | what | state | tests |", "| --- | --- | --- | --- |"]
     for row in rows:
         each = row["id"]
-        tests = ", ".join(f"`{name}`" for name, _ in sorted(results.get(each, [])))
+        tests = ", ".join(f"`{name}`" for name, *_ in sorted(results.get(each, [])))
         lines.append(f"| {each} | {row['text']} | {': '.join(filter(None, states[each]))} | {tests} |")
     unknown = sorted(set(results) - set(states))
     if unknown:
@@ -127,20 +128,21 @@ def self_test():
         <testcase name="A.S0_01_Good" status="run"/>
         <testcase name="A.S0_02_S0_03_Both" status="run"/>
         <testcase name="A.S0_03_Bad" status="fail"><failure message=""/></testcase>
-        <testcase name="A.S0_04_Skipped" status="notrun"><skipped message=""/></testcase>
+        <testcase name="A.S0_04_Skipped" status="notrun"><skipped message=""/><system-out>
+SKIPPED test_it (A.test_it): there is no GPU: none</system-out></testcase>
         <testcase name="A.S0_06_Some" status="run"/>
         <testcase name="A.S0_07_Some" status="run"/>
         <testcase name="A.S0_08_Other" status="run"/>
         <testcase name="A.S9_01_NoRow" status="run"/>
         <testcase name="A.Other" status="run"/></testsuite>""")
-    rows = read_rows(io.StringIO("id,text,lacks,needs\nS0-01,a\nS0-02,\"b, c\"\nS0-03,d\nS0-04,e,,a GPU\nS0-05,f\n"
+    rows = read_rows(io.StringIO("id,text,lacks,needs\nS0-01,a\nS0-02,\"b, c\"\nS0-03,d\nS0-04,e\nS0-05,f\n"
                                  "S0-06,g,its speed\nS0-07,h,,a TPU\nS0-08,i\nS0-09,j\n"))
     not_built = ["3 tests of png (no libpng)", "8 tests of gpu (no CUDA): S0-08, S0-09"]
     page = format_page(rows, read_results(junit), not_built)
     for line in ("| document | rows | full | in part | unproven here | none |", "| S0 | 9 | 2 | 1 | 4 | 2 |", "| all | 9 | 2 | 1 | 4 | 2 |",
                  "| S0-01 | a | full | `A.S0_01_Good` |", "| S0-02 | b, c | full | `A.S0_02_S0_03_Both` |",
                  "| S0-03 | d | none: failed | `A.S0_02_S0_03_Both`, `A.S0_03_Bad` |",
-                 "| S0-04 | e | unproven here: a GPU | `A.S0_04_Skipped` |", "| S0-05 | f | none |  |",
+                 "| S0-04 | e | unproven here: there is no GPU: none | `A.S0_04_Skipped` |", "| S0-05 | f | none |  |",
                  "| S0-06 | g | in part: its speed | `A.S0_06_Some` |", "| S0-07 | h | unproven here: a TPU | `A.S0_07_Some` |",
                  "| S0-08 | i | unproven here: no CUDA | `A.S0_08_Other` |", "| S0-09 | j | unproven here: no CUDA |  |",
                  "Ids in names of tests that are no row: S9-01."):

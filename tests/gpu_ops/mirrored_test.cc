@@ -7,6 +7,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/gpu/gpus.h"
+#include "tutti/testing/strategy/suite.h"
 
 namespace tutti {
 namespace {
@@ -70,6 +71,27 @@ TEST(MirroredOnGpus, CanonicalHasTheBitsOfTheCpu) {
     const std::vector<Tensor> got = trained(strategy);
     testing::expect_same_bits(got[0], expected[0]);
     testing::expect_same_bits(got[1], expected[1]);
+  }
+}
+
+// A backend that the host program knows by its plug-in interface alone, with reductions of its own,
+// under everything that strategies promise.
+TEST(MirroredOnGpus, S2_08_ABackendThatIsPluggedInPassesTheSuiteOfStrategies) {
+  const auto mirrored = [](const char* devices, const char* ops) {
+    return [=] { return std::make_unique<MirroredStrategy>(on_devices(devices, ops)); };
+  };
+  const auto central = [] {
+    return std::make_unique<CentralStorageStrategy>(
+        CentralStorageOptions{on_devices("gpu:0-1", "canonical"), Device{}});
+  };
+  for (const conformance::StrategySubject& subject :
+       {conformance::StrategySubject{"one_gpu", mirrored("gpu:0", "canonical")},
+        {"mirrored_2_gpus", mirrored("gpu:0-1", "canonical")},
+        {"mirrored_3_gpus_nccl", mirrored("gpu:0-2", "nccl"), /*is_canonical=*/false},
+        {"central_2_gpus", central}}) {
+    const conformance::StrategyReport report = run_strategy_suite(subject);
+    EXPECT_TRUE(report.passed()) << report.text();
+    EXPECT_EQ(report.num_checks, conformance::strategy_checks().size());
   }
 }
 

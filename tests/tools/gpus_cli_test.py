@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 # Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a driver that is a stub.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE [TEST...]   (only StubDriver needs the last module)"""
+"""Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE HIDING_LIBRARY [TEST...]
+
+Only StubDriver, MissingLibraries and RealGpus need the real module; HIDING_LIBRARY is support/hidden_libraries.cc.
+"""
 import json
 import os
 import pathlib
@@ -15,8 +18,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import counted_unittest  # noqa: E402
 
-PROGRAM, MODULE, STUBS, REAL_MODULE = (os.path.abspath(path) for path in sys.argv[1:5])
-del sys.argv[1:5]
+PROGRAM, MODULE, STUBS, REAL_MODULE, HIDING = (os.path.abspath(path) for path in sys.argv[1:6])
+del sys.argv[1:6]
 
 
 def run(*words, program=PROGRAM, **environment):
@@ -96,7 +99,7 @@ class SimulatedGpus(unittest.TestCase):
         self.assertEqual(found["GPU"]["found"], "gpu:0 Simulated GPU, gpu:1 Simulated GPU")
         self.assertIn(MODULE + " (simulated GPUs): CUDA ", found["CUDA module"]["found"])
         self.assertRegex(found["CUDA module's build"]["found"], r"^\d+\.\d+\.\d+-[0-9a-f]{12}$")
-        for library in ("libcudart.so", "libcublas.so", "libcublasLt.so", "libcudnn.so", "libnccl.so"):
+        for library in ("libcudart.so", "libcublasLt.so", "libcudnn.so", "libnccl.so"):
             self.assertEqual(sum(subject.startswith(library) for subject in found), 1, library)
 
 
@@ -156,5 +159,47 @@ class StubDriver(unittest.TestCase):
         self.assertRegex(self.devices(program), r"^CUDA cannot start: cudaErrorStubLibrary: ")
 
 
+class MissingLibraries(unittest.TestCase):
+    """A driver, and a module whose libraries are not there: programs work on the CPU, and each library has a line."""
+
+    def test_S3_05_programs_work_and_each_missing_library_has_a_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "libcuda.so.1").symlink_to(pathlib.Path(STUBS) / "libcuda.so")
+            environment = {"LD_LIBRARY_PATH": ":".join([folder, os.environ.get("LD_LIBRARY_PATH", "")]), "LD_PRELOAD": HIDING,
+                           "TUTTI_HIDDEN_LIBRARIES": "libtutti_cuda.so:libcublasLt:libcudnn"}
+            code, text, errors = run("devices", **environment)
+            self.assertEqual(code, 0, errors)
+            self.assertRegex(text, r"gpu   none: CUDA libraries missing: libcublasLt\.so\.\d+, libcudnn\.so\.9; install CUDA, cuDNN")
+            code, text, errors = run("doctor", **environment)
+            self.assertEqual(code, 0, errors)
+            for library, found in (("libcublasLt", False), ("libcudnn", False), ("libcudart", True)):
+                self.assertRegex(text, rf"(?m)^  (ok|warning) +{library}\.so\.\d+ +{'/' if found else 'not found$'}")
+            trained = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "examples", "linear_regression")
+            code, text, errors = run(program=trained, **environment)
+            self.assertEqual(code, 0, errors)
+            self.assertRegex(text, r"line +y = (2\.99|3\.0)\d+ x \+ (1\.99|2\.0)\d+")
+
+
+class RealGpus(unittest.TestCase):
+    def test_S3_02_fields_are_those_of_nvidia_smi(self):
+        if not shutil.which("nvidia-smi"):
+            self.skipTest("a GPU, with nvidia-smi to compare with")
+        fields = "name,compute_cap,pci.bus_id,memory.total,clocks.max.memory"
+        listed = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], text=True, capture_output=True)
+        if listed.returncode != 0:
+            self.skipTest("a GPU: nvidia-smi lists none")
+        expected = {row[2].lower()[-12:]: row for row in (line.split(", ") for line in listed.stdout.splitlines())}
+        code, text, errors = run("devices", "--json", TUTTI_CUDA="require")
+        self.assertEqual(code, 0, errors)
+        gpus = [device for device in json.loads(text)["devices"] if device["type"] == "gpu"]
+        self.assertEqual({gpu["pci_bus_id"].lower() for gpu in gpus}, set(expected))
+        for gpu in gpus:
+            name, capability, _, mib, mhz = expected[gpu["pci_bus_id"].lower()]
+            self.assertEqual((gpu["name"], gpu["compute_capability"]), (name, capability))
+            self.assertAlmostEqual(gpu["total_bytes"] / 2**20, float(mib), delta=0.05 * float(mib))  # CUDA keeps some
+            self.assertLessEqual(gpu["free_bytes"], gpu["total_bytes"])
+            self.assertAlmostEqual(1000 * gpu["memory_clock_ghz"], float(mhz), delta=0.02 * float(mhz))
+
+
 if __name__ == "__main__":
-    counted_unittest.main(apart=["StubDriver"])
+    counted_unittest.main(apart=["StubDriver", "MissingLibraries", "RealGpus"])

@@ -4,6 +4,7 @@
 """Usage: tutti_cli_test.py PROGRAM [TuttiProgram.test_NAME]"""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,12 +59,28 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(report["verdict"], max(verdicts, key=order.index))
 
     def test_S4_11_doctor_and_ldd_agree(self):
+        def libraries_of(path):
+            return subprocess.run(["ldd", path], text=True, capture_output=True, check=True).stdout
+
         report = json.loads(run("doctor", "--json")[1])
         found = {entry["subject"]: entry["found"] for entry in report["build"]}
-        libraries = subprocess.run(["ldd", PROGRAM], text=True, capture_output=True, check=True).stdout
-        for subject, library in (("MPI", "libmpi.so"), ("oneDNN", "libdnnl.so")):
+        transports = found["transports"].split(", ")
+        libraries = libraries_of(PROGRAM)
+        for subject, library, transport in (("MPI", "libmpi.so", "MPI"), ("oneDNN", "libdnnl.so", None), ("gRPC", "libgrpc++.so", "TCP")):
             is_there = not found[subject].startswith("not in this build")
             self.assertEqual(is_there, library in libraries, f"{subject}: {found[subject]}\n{libraries}")
+            if transport:
+                self.assertEqual(is_there, transport in transports, transports)
+        # CUDA's libraries are the module's, which no program links; NCCL is opened where it is used.
+        self.assertNotRegex(libraries, "libcud|libnccl")
+        module = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "lib", "libtutti_cuda.so")
+        has_cuda = not found["CUDA"].startswith("not in this build")
+        self.assertEqual(has_cuda, os.path.exists(module), found["CUDA"])
+        self.assertEqual("NCCL" in transports, "nccl" in run("conform", "nobody")[2])
+        if has_cuda:
+            self.assertRegex(found["CUDA"], r"^\d+\.\d+\.\d+, NCCL 2\.\d+\.\d+$")
+            named = {entry["subject"] for entry in report["machine"] if entry["subject"].startswith("libcu")}
+            self.assertEqual(named, set(re.findall(r"^\s*(libcu\S+) =>", libraries_of(module), re.MULTILINE)))
 
     def test_doctor_says_what_a_missing_data_set_needs(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +122,15 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(words[3], "0")
         self.assertEqual(cell["wrong"], 0)
 
+    def check_beside_memory(self, row):
+        """The floor is the time in which the machine's memory alone can do the sum, measured in turn with it."""
+        floor, time, of_floor = row["floor_us"], row["in_place"]["time_us"], row["of_floor"]
+        self.assertGreater(floor["min"], 0)
+        self.assertLessEqual(of_floor["min"], of_floor["median"])
+        self.assertLessEqual(of_floor["median"], of_floor["max"])
+        self.assertGreaterEqual(of_floor["min"], 0.999 * floor["min"] / time["max"])
+        self.assertLessEqual(of_floor["max"], 1.001 * floor["max"] / time["min"])
+
     def test_S4_05_bench_has_the_columns_of_nccl_tests(self):
         for ranks in (2, 3):
             rows, report = self.bench("-b", "4", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "-c", "1", "--op-names",
@@ -119,7 +145,7 @@ class TuttiProgram(unittest.TestCase):
                 self.check_cell(row["in_place"], words[9:13], row["size"], ranks)
                 self.assertEqual(words[-1], "canonical")
                 self.assertEqual(row["name"], "canonical")
-                self.assertLessEqual(row["of_floor"]["min"], row["of_floor"]["max"])
+                self.check_beside_memory(row)
 
     def test_bench_checks_every_type_and_operation(self):
         for dtype in ("float", "double", "half", "bfloat16", "int32", "int64", "uint8", "bool"):

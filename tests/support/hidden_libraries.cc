@@ -1,0 +1,22 @@
+// Hides shared libraries from a program that opens them at run time; by LD_PRELOAD.
+// SPDX-License-Identifier: Apache-2.0
+//
+// TUTTI_HIDDEN_LIBRARIES: parts of their names, with colons between.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+extern "C" void* dlopen(const char* file, int flags) {
+  using Open = void* (*)(const char*, int);
+  static const Open open = reinterpret_cast<Open>(::dlsym(RTLD_NEXT, "dlopen"));
+  const char* const hidden = std::getenv("TUTTI_HIDDEN_LIBRARIES");
+  std::istringstream names(hidden ? hidden : "");
+  for (std::string name; file && std::getline(names, name, ':');) {
+    if (!name.empty() && std::string(file).find(name) != std::string::npos) {
+      return open("a library that this test hides", flags);  // which says that it is not there
+    }
+  }
+  return open(file, flags);
+}
