@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "examples/cifar10/cifar10_input.h"
+#include "examples/cifar10/published_archive.h"
 #include "examples/cifar10/training_run.h"
 #include "examples/common/example_options.h"
 #include "tutti/core/flags.h"
@@ -46,7 +48,17 @@ bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
          mean < kHighest;
 }
 
+/// Of an archive that lies in the folder, or is named instead of one.
+void say_which_archive(const std::filesystem::path& data_dir) {
+  for (const auto& path : {data_dir, data_dir / "cifar-10-binary.tar.gz"}) {
+    if (!std::filesystem::is_regular_file(path)) continue;
+    std::ifstream in(path, std::ios::binary);
+    std::printf("%s: %s\n", path.c_str(), describe(identity_of(in)).c_str());
+  }
+}
+
 int check(const TrainFlags& flags, std::int64_t num_seeds) {
+  say_which_archive(flags.data_dir);
   ImageData images;
   try {
     images = read_images(flags.data_dir, Split::kTrain);

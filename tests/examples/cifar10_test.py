@@ -3,11 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: cifar10_test.py FOLDER_OF_PROGRAMS [Cifar10.test_NAME]"""
 import glob
+import hashlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -104,6 +106,23 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
         self.assertIn("expected the 50000 pictures", result.stdout)
 
+    def test_S0_03_the_archive_is_compared_with_the_published_one(self):
+        archive = os.path.join(self.folder.name, "cifar-10-binary.tar.gz")
+        with tarfile.open(archive, "w:gz") as tar:
+            pictures = os.path.join(self.folder.name, "made_up.bin")
+            with open(pictures, "wb") as file:
+                file.write(bytes(3073 * 5))
+            for number in range(1, 6):
+                tar.add(pictures, f"cifar-10-batches-bin/data_batch_{number}.bin")
+        with open(archive, "rb") as file:
+            content = file.read()
+        for place in (self.folder.name, archive):
+            result = run("check_real_data", "--data_dir", place)
+            self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
+            self.assertIn(f"{archive}: {len(content)} bytes, MD5 {hashlib.md5(content).hexdigest()}: not the published archive; "
+                          "expected 170052171 bytes, MD5 c32a1d4ab5d03f1284b67883e8d87530", result.stdout)
+            self.assertIn("expected the 50000 pictures of CIFAR-10, got 25", result.stdout)
+
     def test_S0_06_speed_beside_the_published_one(self):
         result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", "4",
                      "--batch_size", "16", "--devices", "cpu:0-1")
@@ -113,8 +132,21 @@ class Cifar10(unittest.TestCase):
         rate, seconds, times = (float(number) for number in found.groups())
         self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
         self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
-        # How fast depends on what else this machine does; that the program says it does not.
-        self.assertEqual(result.returncode, 0 if rate > 155.75 else 1 if rate < 155.65 else result.returncode)
+        # How fast by the clock depends on what else this machine does; that the program says it does not.
+        self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
+
+    def test_S0_06_one_core_is_faster_than_the_published_machine(self):
+        """By the time of the processors, which other programs do not take: the whole program, its start included."""
+        steps, batch = 20, 64
+        before = os.times()
+        result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", str(steps),
+                     "--batch_size", str(batch), "--devices", "cpu:0-1")
+        after = os.times()
+        self.assertIn(result.returncode, (0, 1), result.stdout + result.stderr)
+        seconds = after.children_user - before.children_user + after.children_system - before.children_system
+        rate = 2 * batch * steps / seconds
+        print(f"{rate:.0f} pictures per second of one core; published: 151 to 156 of a machine")
+        self.assertGreater(rate, 156)
 
     def test_unequal_shares_and_memory(self):
         output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0-1", "--max_steps", "2", "--batch_size", "4",
