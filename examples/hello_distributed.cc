@@ -4,9 +4,12 @@
 // In one process:    hello_distributed
 // In two:            hello_distributed --serve 2222        (ends when its last session has ended)
 //                    hello_distributed --target grpc://127.0.0.1:2222
+// Two servers:       hello_distributed --host 127.0.0.1:2222 --host 127.0.0.1:2223 --task 0 (1)
+// A client of both:  hello_distributed --host 127.0.0.1:2222 --host 127.0.0.1:2223
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "examples/common/example_options.h"
 #include "tutti/parameter_server.h"
@@ -33,26 +36,41 @@ void say_hello(const std::string& target, double timeout = 30.0) {
   std::fprintf(stderr, "1 + 2 on %s: %g\n", sum.device().c_str(), sum.fetch<float>());
 }
 
-int serve(std::int64_t port) {
-  Server server(ClusterSpec({{"local", {concat("127.0.0.1:", port)}}}), "local", 0, with_steps());
+int serve(const std::vector<std::string>& hosts, std::int64_t task) {
+  Server server(ClusterSpec({{"local", hosts}}), "local", static_cast<int>(task), with_steps());
   server.join();
+  return 0;
+}
+
+/// What each server says of the devices of all.
+int list_devices(const std::vector<std::string>& hosts) {
+  std::vector<Session> sessions;  // a server ends with its last one
+  for (const std::string& host : hosts) sessions.emplace_back(concat("grpc://", host));
+  for (const Session& session : sessions) {
+    std::printf("%s: %s\n", session.target().c_str(), join(session.list_devices()).c_str());
+  }
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::int64_t port = 0;
+  std::int64_t port = 0, task = -1;
   double timeout = 30.0;
   std::string target;
+  std::vector<std::string> hosts;
   Flags flags("Says hello by way of a server");
   flags.add("--serve", port, "serves at this port of 127.0.0.1");
+  flags.add("--host", hosts, "host:port of a server; once for each");
+  flags.add("--task", task, "serves as this one of the hosts; without it, asks all of them");
   flags.add("--target", target, "a server that runs already: grpc://host:port");
   flags.add("--timeout", timeout, "seconds that the server is waited for");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
   return run_example([&] {
-    if (port != 0) return serve(port);
+    if (port != 0) return serve({concat("127.0.0.1:", port)}, 0);
+    if (!hosts.empty() && task >= 0) return serve(hosts, task);
+    if (!hosts.empty()) return list_devices(hosts);
     if (!target.empty()) {
       say_hello(target, timeout);
       return 0;

@@ -182,6 +182,35 @@ def check_large_recovery(tutti, counter, kills):
     say("recovery of 100 MB", begin)
 
 
+def resident_mib(pid):
+    """Of the memory that belongs to a process alone."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return int(re.search(r"^RssAnon:\s+(\d+) kB$", file.read(), re.MULTILINE)[1]) / 1024
+
+
+def check_memory(tutti, counter):
+    """S2-12: the variables' bytes are in the servers, beyond the initial values that every task makes; they survive the death of a worker."""
+    begin = time.monotonic()
+    closures, ballast = 400, 192
+    job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "5"],
+                  [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
+    try:
+        require(job.is_started.wait(LONGEST), "the job did not start", job.text())
+        while job.num_done < closures // 4 and job.process.poll() is None:
+            time.sleep(0.02)
+        own = {task: resident_mib(pid) for task, (pid, _) in job.pids.items() if task[0] != "chief"}
+        require(job.kill_some(random.Random(3), "worker"), "no worker was killed", job.text())
+    finally:
+        code = job.finish()
+    require(code == 0, f"the job ended with {code}", job.text())
+    require(f"counted {closures} of {closures}" in job.text(), "the count is not exact", job.text())
+    shown = ", ".join(f"{name} {index} {mib:.0f} MiB" for (name, index), mib in sorted(own.items()))
+    workers = max(mib for (name, _), mib in own.items() if name == "worker")
+    require(all(mib > workers + ballast / 2 for (name, _), mib in own.items() if name == "ps"),
+            f"expected {ballast // 2} MiB more on either server than on a worker, got {shown}")
+    say(f"{ballast} MiB of variables: {shown}", begin)
+
+
 # --- By hand, with TF_CONFIG, through a proxy.
 
 class Tasks:
@@ -313,6 +342,8 @@ def main():
         "large_recovery": lambda: check_large_recovery(tutti, counter, kills),
         "refusals": lambda: check_refusals(counter),
     }
+    if arguments.only == "memory":  # a test of its own
+        checks = {"memory": lambda: check_memory(tutti, counter)}
     return run_checks(checks, arguments.only)
 
 

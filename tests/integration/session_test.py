@@ -70,6 +70,24 @@ def S3_16_S3_19_hello_in_two_processes(folder, _):
             result.stderr)
 
 
+def S3_16_two_servers_know_the_devices_of_both(folder, _):
+    """Two processes serve one cluster, whichever starts first; each says the same of both."""
+    program = f"{folder}/hello_distributed"
+    for order in ((0, 1), (1, 0)):
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        hosts = [word for address in addresses for word in ("--host", address)]
+        servers = []
+        for task in order:
+            servers.append(subprocess.Popen([program, *hosts, "--task", str(task)]))
+            time.sleep(0.5)
+        asked = run(program, *hosts)
+        require(asked.returncode == 0, f"the client ended with {asked.returncode}", asked.stdout + asked.stderr)
+        devices = ", ".join(f"/job:local/replica:0/task:{task}/device:CPU:0" for task in (0, 1))
+        require(asked.stdout == "".join(f"grpc://{address}: {devices}\n" for address in addresses), "devices", asked.stdout)
+        codes = [server.wait(LONGEST) for server in servers]
+        require(codes == [0, 0], f"the servers ended with {codes}")
+
+
 def S3_21_in_graph_replication(folder, tutti):
     """The loss of one process, with values that went straight from task to task."""
     flags = ["--steps", "20"]
