@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-# Configures the project with and without optional libraries, and looks for anything that would be downloaded.
+# Configures and builds the project with and without optional libraries and the network, and looks for anything that would be downloaded.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: configurations_test.py SOURCE_FOLDER CXX_COMPILER [Configurations.test_NAME]"""
+"""Usage: configurations_test.py SOURCE_FOLDER CXX_COMPILER [CLASS.test_NAME]"""
+import itertools
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "support"))
+import counted_unittest  # noqa: E402
 
 SOURCE = os.path.abspath(sys.argv.pop(1))
 COMPILER = sys.argv.pop(1)
@@ -25,17 +30,30 @@ def without_network():
     return command if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0 else []
 
 
-def configure(*options, prefix=()):
+def configure_in(folder, *options, prefix=()):
     """The lines that configuration ends with, by the name of the library."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = subprocess.run(
-            [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
-             "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
-            text=True, capture_output=True, timeout=600, check=False)
-        made = os.path.exists(os.path.join(folder, "build.ninja"))
+    result = subprocess.run(
+        [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
+         "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
+        text=True, capture_output=True, timeout=600, check=False)
+    made = os.path.exists(os.path.join(folder, "build.ninja"))
     assert result.returncode == 0 and made, result.stdout + result.stderr
     rows = re.findall(r"^--   (\S+) +(off|not found|found|headers|[0-9][0-9.]*) +(.*)$", result.stdout, re.MULTILINE)
     return {name: (state, rest) for name, state, rest in rows}
+
+
+def configure(*options, prefix=()):
+    with tempfile.TemporaryDirectory() as folder:
+        return configure_in(folder, *options, prefix=prefix)
+
+
+def build_in(folder, targets, prefix=()):
+    result = subprocess.run([*prefix, "ninja", "-C", folder, *targets], text=True, capture_output=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr
+    return result.stdout
+
+
+QUICK = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
 
 
 class Configurations(unittest.TestCase):
@@ -54,6 +72,18 @@ class Configurations(unittest.TestCase):
                     else:
                         self.assertEqual(state, usual[name][0])
 
+    def test_S4_09_is_built_without_mpi(self):
+        """The only library that knows MPI, compiled: nothing of it is wanted. The build that runs this test may have it."""
+        with tempfile.TemporaryDirectory() as folder:
+            configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
+            with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as file:
+                objects = re.findall(r"-o (\S+/tutti_cross_device_ops\.dir/\S+)", file.read())
+            self.assertTrue(objects)
+            build_in(folder, objects)
+            wanted = subprocess.run(["nm", "-C", "--undefined-only", *objects], cwd=folder, text=True, capture_output=True, check=True).stdout
+            self.assertIn("tutti::", wanted)
+            self.assertNotRegex(wanted, r"\bMPI_|\bompi_")
+
     def test_S4_10_nothing_is_downloaded(self):
         files = subprocess.run(["git", "-C", SOURCE, "ls-files", "*CMakeLists.txt", "*.cmake", "*.cmake.in"], text=True,
                                capture_output=True, check=False).stdout.split()
@@ -65,11 +95,43 @@ class Configurations(unittest.TestCase):
             with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
                 for number, line in enumerate(file, 1):
                     self.assertIsNone(DOWNLOADS.search(line.split("#")[0]), f"{path}:{number}: {line}")
-        # A machine that forbids this still has shown that no file asks for a download.
+        with tempfile.TemporaryDirectory() as folder:
+            configure_in(folder)
+            with open(os.path.join(folder, "build.ninja"), encoding="utf-8") as file:
+                commands = [line for line in file if line.lstrip().startswith("COMMAND =") or line.startswith("  command =")]
+        self.assertGreater(len(commands), 20)
+        for command in commands:
+            self.assertIsNone(DOWNLOADS.search(command), command)
+
+
+class Combinations(unittest.TestCase):
+    def test_S4_08_with_and_without_cuda_mpi_and_nccl(self):
+        """This machine has all three. Without NCCL no module for GPUs is built, and the table says so."""
+        with tempfile.TemporaryDirectory() as folder:
+            for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
+                with self.subTest(cuda=cuda, mpi=mpi, nccl=nccl):
+                    rows = configure_in(folder, f"-DTUTTI_CUDA={'AUTO' if cuda else 'OFF'}", f"-DTUTTI_MPI={'AUTO' if mpi else 'OFF'}",
+                                        f"-DCMAKE_DISABLE_FIND_PACKAGE_NCCL2={'OFF' if nccl else 'ON'}")
+                    self.assertRegex(rows["MPI"][0], r"^[0-9]" if mpi else "^off$")
+                    self.assertRegex(rows["CUDA"][0], "^off$" if not cuda else r"^[0-9]" if nccl else "^not found$")
+                    if cuda and not nccl:
+                        self.assertIn("-DNCCL_ROOT", rows["CUDA"][1])
+                    with open(os.path.join(folder, "build.ninja"), encoding="utf-8") as file:
+                        text = file.read()
+                    self.assertEqual("lib/libtutti_cuda.so" in text, cuda and nccl)
+                    self.assertEqual("cross_device_ops/mpi/mpi_engine.cc" in text or "mpi_engine" in text, mpi)
+
+
+class WithoutNetwork(unittest.TestCase):
+    def test_S4_10_is_built_without_a_network(self):
         prefix = without_network()
-        print("configured", "without a network" if prefix else "with a network: unshare is not allowed here")
-        self.assertIn("oneDNN", configure(prefix=prefix))
+        if not prefix:
+            self.skipTest("unshare may not take the network away here")
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIn("oneDNN", configure_in(folder, *QUICK, prefix=prefix))
+            build_in(folder, ["tutti_core"], prefix=prefix)
+            self.assertTrue(os.path.exists(os.path.join(folder, "core", "libtutti_core.a")))
 
 
 if __name__ == "__main__":
-    unittest.main()
+    counted_unittest.main(apart=["Combinations", "WithoutNetwork"])

@@ -11,7 +11,7 @@ import json
 import sys
 import xml.etree.ElementTree
 
-ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup"}
+ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup", "no_network"}
 
 
 def read_labels(path):

@@ -1,6 +1,7 @@
 // Devices, their properties and errors of the simulated CUDA runtime.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/cuda_simulation/state.h"
@@ -13,6 +14,12 @@ using tutti::cuda_simulation::World;
 namespace {
 
 constexpr int kMultiprocessors = 4, kMajor = 9, kMinor = 0;
+
+/// What TUTTI_SIMULATED_CUDA_DRIVER says ("11080" is CUDA 11.8), or as new as the runtime.
+int driver_version() {
+  const char* const version = std::getenv("TUTTI_SIMULATED_CUDA_DRIVER");
+  return version ? std::atoi(version) : CUDART_VERSION;
+}
 
 bool exists(const World& world, int gpu) {
   return gpu >= 0 && static_cast<std::size_t>(gpu) < world.gpus.size();
@@ -78,6 +85,7 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
   return call([&](World& world) {
     *count = static_cast<int>(world.gpus.size());
+    if (driver_version() < CUDART_VERSION) return cudaErrorInsufficientDriver;
     return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
   });
 }
@@ -158,7 +166,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = driver_version();
   return cudaSuccess;
 }
 

@@ -117,6 +117,12 @@ class WithoutGpus(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
 
+    def test_S4_08_a_driver_that_is_too_old_is_named(self):
+        code, text, _ = simulated("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
+                               r"install a newer driver\nA strategy without named devices uses cpu:0\.")
+
     def test_a_wrong_mode_is_refused(self):
         code, _, errors = run("devices", TUTTI_CUDA="on")
         self.assertEqual((code, errors), (1, "tutti: TUTTI_CUDA: expected off, auto or require, got 'on'\n"))
