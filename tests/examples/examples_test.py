@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # Runs the example programs in a short form and looks at their results and refusals.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: examples_test.py FOLDER_OF_PROGRAMS"""
+"""Usage: examples_test.py FOLDER_OF_PROGRAMS [CLASS[.test_NAME]]"""
 import json
 import os
+import pathlib
 import re
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import counted_unittest  # noqa: E402
 
 FOLDER = os.path.abspath(sys.argv.pop(1))
 NETWORKS = ("fashion_mnist_custom_loop", "fashion_mnist_keras")
@@ -18,7 +23,7 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 
 
 def run(program, *flags):
-    if program in NETWORKS:  # after a few steps: on a few examples
+    if program in NETWORKS and "--test-examples" not in flags:  # after a few steps: on a few examples
         flags += ("--test-examples", "500")
     return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=600)
 
@@ -147,7 +152,7 @@ class Examples(unittest.TestCase):
             with open(path, encoding="utf-8") as file:
                 events = self.check_trace(json.load(file))
         steps = [e for e in events if e["name"] == "step"]
-        numbers = sorted({e["args"]["step"] for e in steps})
+        numbers, with_gradients = sorted({e["args"]["step"] for e in steps}), 0
         self.assertEqual(len(steps), 2 * len(numbers))
         for number in numbers:
             spans = [e for e in steps if e["args"]["step"] == number]
@@ -156,12 +161,14 @@ class Examples(unittest.TestCase):
             ready = [e for e in inside if e["name"] == "ready"]
             if not ready:
                 continue  # evaluation
+            with_gradients += 1
             self.assertGreater(max(e["args"]["bucket"] for e in ready), 1)
             self.assertTrue(all(e["args"]["label"] for e in ready))
             reductions = [e["ts"] for e in inside if e["name"] == "reduce" and e["args"]["bucket"] == 0]
             self.assertLess(min(reductions), max(e["ts"] for e in ready))
             for name in ("backward", "finish", "update", "updates_done"):
                 self.assertGreaterEqual(len([e for e in inside if e["name"] == name]), 2, name)
+        self.assertEqual(with_gradients, 3)
         self.assertGreaterEqual(len([e for e in events if e["name"] == "backward"]), 6)
         # The next batches are read by a thread of their own while replicas compute.
         reads = [e for e in events if e["name"] == "read" and e["cat"] == "input"]
@@ -296,5 +303,56 @@ class Examples(unittest.TestCase):
         self.assertIn("dataset-fashion-mnist", result.stderr)
 
 
+class Tutorials(unittest.TestCase):
+    """The tutorials that the source documents name, as programs, each in a short form: docs/tutorials.md."""
+
+    def check_losses(self, metrics, strategy, replicas, steps):
+        self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))
+        self.assertLess(sum(metrics["losses"][-3:]) / 3, 0.95 * metrics["losses"][0])
+
+    def test_S2_35_custom_loop_with_mirrored_strategy(self):
+        metrics, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "15")
+        self.check_losses(metrics, "mirrored", 2, 15)
+
+    def test_S2_35_custom_loop_with_several_workers(self):
+        loop = [os.path.join(FOLDER, "fashion_mnist_custom_loop"), "--devices", "cpu:0", "--steps", "15", "--test-examples", "500"]
+        metrics, _ = run_with_metrics("../bin/tutti", "run", "-n", "2", "--", *loop, "--strategy", "multi_worker_mirrored")
+        self.check_losses(metrics, "multi_worker_mirrored", 2, 15)
+
+    def test_S2_35_custom_loop_with_parameter_servers(self):
+        program = os.path.join(FOLDER, "parameter_server_custom_loop")
+        result = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--epochs", "2", "--steps-per-epoch", "5")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(re.findall(r"Finished epoch (\d), accuracy is [01]\.\d+", result.stdout + result.stderr), ["0", "1"])
+
+    def test_S2_35_model_garden(self):
+        """Its residual network, under the strategy that copies it."""
+        result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
+                     "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        losses = json.loads(result.stdout.splitlines()[-1])["losses"]
+        self.assertEqual(len(losses), 6, result.stdout)
+        self.assertLess(losses[-1], losses[0])
+
+
+class Accelerators(unittest.TestCase):
+    """The guide to TPUs: its program with accelerators that are not this machine's, here simulated GPUs."""
+
+    def test_S2_35_guide_to_tpus(self):
+        flags = ("--steps", "4", "--batch-size", "8", "--test-examples", "8")
+        module = os.path.join(FOLDER, "..", "lib", "libtutti_cuda_simulated.so")
+        for program in ("fashion_mnist_keras", "fashion_mnist_custom_loop"):  # as the guide trains twice
+            expected, _ = run_with_metrics(program, "--devices", "cpu:0-1", *flags)
+            with mock.patch.dict(os.environ, {"TUTTI_CUDA_MODULE": module, "TUTTI_SIMULATED_GPUS": "2"}):
+                metrics, output = run_with_metrics(program, "--devices", "gpu:0-1", *flags)
+            self.assertIn("gpu:1", output)
+            self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), ("mirrored", 2, 4))
+            for loss, of_cpu in zip(metrics["losses"], expected["losses"]):
+                self.assertAlmostEqual(loss, of_cpu, delta=1e-3)
+        result = run("fashion_mnist_keras", "--devices", "tpu:0")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("'tpu:0'", result.stderr)
+
+
 if __name__ == "__main__":
-    unittest.main()
+    counted_unittest.main(apart=["Tutorials", "Accelerators"])
