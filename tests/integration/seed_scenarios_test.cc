@@ -79,12 +79,15 @@ TEST(SeedScenarios, S1_09_TheReducedLossIsTheMeanOfTheGlobalBatch) {
   const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 10});
   DistributedDataset batches =
       strategy.distribute_dataset(Dataset::from_tensor_slices({losses}).batch(5));
+  int num_batches = 0;
   for (const PerReplica<Batch>& batch : batches) {  // 3 rows and 2
+    ++num_batches;
     const auto loss = strategy.run(
         [](const Batch& part) { return compute_average_loss(part.features(), part.global_rows()); },
         batch);
     EXPECT_EQ(strategy.reduce(ReduceOp::kSum, loss).item(), 4.0f);
   }
+  EXPECT_EQ(num_batches, 1);
 }
 
 TEST(SeedScenarios, S1_11_MovingAveragesAreUpdatedByTheStepAlone) {

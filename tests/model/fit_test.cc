@@ -237,11 +237,14 @@ TEST(FitTest, S2_17_AProgramThatDiffersInTheStrategyAloneGivesTheSameBits) {
 TEST(FitTest, S2_19_ABatchOfTenIsFivePerReplica) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto data = strategy->distribute_dataset(Dataset::range(10).batch(10));
+  int num_batches = 0;
   for (const PerReplica<Batch>& batch : data) {
     EXPECT_EQ(batch[0].rows(), 5);
     EXPECT_EQ(batch[1].rows(), 5);
     EXPECT_EQ(batch[1].global_rows(), 10);
+    ++num_batches;
   }
+  EXPECT_EQ(num_batches, 1);
 }
 
 TEST(FitTest, S2_34_RegularizationIsCountedOnceUnderReplicas) {
