@@ -84,18 +84,18 @@ void EarlyStopping::keep_weights() {
 
 Json EarlyStopping::save_state() const {
   Json state = Json::object();
-  state.set("best", internal::exact_number(best_)).set("best_epoch", best_epoch_);
+  state.set("best", json_of(best_)).set("best_epoch", best_epoch_);
   state.set("waited", waited_).set("stopped_epoch", stopped_epoch_.value_or(-1));
-  return state.set("best_names", internal::json_of(best_names_));
+  return state.set("best_names", json_of(best_names_));
 }
 
 void EarlyStopping::restore_state(const Json& state) {
-  best_ = internal::number_of(state.at("best"));
+  best_ = value_of<double>(state.at("best"));
   best_epoch_ = state.at("best_epoch").as_int();
   waited_ = state.at("waited").as_int();
   const std::int64_t stopped = state.at("stopped_epoch").as_int();
   stopped_epoch_ = stopped >= 0 ? std::optional(stopped) : std::nullopt;
-  best_names_ = internal::texts_of(state.at("best_names"));
+  best_names_ = value_of<std::vector<std::string>>(state.at("best_names"));
 }
 
 // Ends training when the loss is no number.
@@ -184,12 +184,12 @@ void ReduceLROnPlateau::reduce() {
 
 Json ReduceLROnPlateau::save_state() const {
   Json state = Json::object();
-  state.set("best", internal::exact_number(best_)).set("waited", waited_).set("cooling", cooling_);
+  state.set("best", json_of(best_)).set("waited", waited_).set("cooling", cooling_);
   return state;
 }
 
 void ReduceLROnPlateau::restore_state(const Json& state) {
-  best_ = internal::number_of(state.at("best"));
+  best_ = value_of<double>(state.at("best"));
   waited_ = state.at("waited").as_int();
   cooling_ = state.at("cooling").as_int();
 }

@@ -110,13 +110,13 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
 
 Json CsvLogger::save_state() const {
   Json state = Json::object();
-  state.set("names", internal::json_of(names_)).set("wrote_head", wrote_head_);
+  state.set("names", json_of(names_)).set("wrote_head", wrote_head_);
   state.set("length", length_of_file(path_, is_chief()));
   return state;
 }
 
 void CsvLogger::restore_state(const Json& state) {
-  names_ = internal::texts_of(state.at("names"));
+  names_ = value_of<std::vector<std::string>>(state.at("names"));
   wrote_head_ = state.at("wrote_head").as_bool();
   cut_file(path_, state.at("length"), is_chief());
 }

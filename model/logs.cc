@@ -45,13 +45,13 @@ void Logs::set(std::string name, double value) {
 
 Json Logs::to_json() const {
   Json json = Json::object();
-  for (const auto& [name, value] : entries_) json.set(name, internal::exact_number(value));
+  for (const auto& [name, value] : entries_) json.set(name, json_of(value));
   return json;
 }
 
 Logs Logs::from_json(const Json& json) {
   Logs logs;
-  for (const auto& [name, value] : json.as_object()) logs.set(name, internal::number_of(value));
+  for (const auto& [name, value] : json.as_object()) logs.set(name, value_of<double>(value));
   return logs;
 }
 
@@ -79,7 +79,7 @@ Json History::to_json() const {
   for (const std::int64_t epoch : epochs_) epochs.push_back(epoch);
   for (const auto& [name, values] : values_) {
     Json column = Json::array();
-    for (const double value : values) column.push_back(internal::exact_number(value));
+    for (const double value : values) column.push_back(json_of(value));
     columns.set(name, std::move(column));
   }
   Json json = Json::object();
@@ -92,7 +92,7 @@ History History::from_json(const Json& json) {
   for (const Json& epoch : json.at("epochs").as_array()) history.epochs_.push_back(epoch.as_int());
   for (const auto& [name, column] : json.at("values").as_object()) {
     auto& values = history.values_.emplace_back(name, std::vector<double>()).second;
-    for (const Json& value : column.as_array()) values.push_back(internal::number_of(value));
+    for (const Json& value : column.as_array()) values.push_back(value_of<double>(value));
   }
   return history;
 }

@@ -2,15 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "tutti/core/json.h"
+#include "tutti/core/json_values.h"
 
 namespace tutti {
 
@@ -59,34 +57,3 @@ class History {
 };
 
 }  // namespace tutti
-
-namespace tutti::internal {
-
-// Numbers in JSON that read back to the same bits, those that JSON lacks included.
-
-/// JSON has no infinities and no NaN: these become texts.
-inline Json exact_number(double value) {
-  if (std::isfinite(value)) return Json(value);
-  return Json(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-}
-
-inline double number_of(const Json& json) {
-  using Limits = std::numeric_limits<double>;
-  if (!json.is_string()) return json.as_double();
-  if (json.as_string() == "nan") return Limits::quiet_NaN();
-  return json.as_string() == "inf" ? Limits::infinity() : -Limits::infinity();
-}
-
-inline Json json_of(const std::vector<std::string>& texts) {
-  Json json = Json::array();
-  for (const std::string& text : texts) json.push_back(text);
-  return json;
-}
-
-inline std::vector<std::string> texts_of(const Json& json) {
-  std::vector<std::string> texts;
-  for (const Json& text : json.as_array()) texts.push_back(text.as_string());
-  return texts;
-}
-
-}  // namespace tutti::internal

@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 /// "mirrored (2 replicas)".
-std::string describe(const Strategy& strategy) {
+std::string name_and_size(const Strategy& strategy) {
   return concat(strategy.name(), " (", strategy.num_replicas_in_sync(), " replicas)");
 }
 
@@ -62,7 +62,7 @@ void require_made_in_scope(const Strategy& strategy, const Metric& metric) {
   for (const Variable& variable : metric.variables()) {
     if (strategy.variable_created_in_scope(variable)) continue;
     fail(ErrorCode::kInvalidArgument, "Model::compile: metric '", metric.name(),
-         "' was made outside the scope of the model's strategy ", describe(strategy),
+         "' was made outside the scope of the model's strategy ", name_and_size(strategy),
          "; try its name instead, or make it inside the scope");
   }
 }
@@ -87,7 +87,7 @@ void Model::require_own_strategy(std::string_view who) const {
     const Strategy& here = get_strategy();
     if (!has_strategy() || &here == &strategy()) return;
     fail(ErrorCode::kFailedPrecondition, who, ": the model was made under the strategy ",
-         describe(strategy()), ", but this is the scope of ", describe(here),
+         name_and_size(strategy()), ", but this is the scope of ", name_and_size(here),
          "; expected both to be the same; try making the model inside this scope");
   }
   if (&get_strategy() == &default_strategy()) return;

@@ -99,15 +99,15 @@ void ModelCheckpoint::delete_old() {
 
 Json ModelCheckpoint::save_state() const {
   Json state = Json::object();
-  state.set("best", internal::exact_number(best_)).set("last_path", last_path_);
-  state.set("paths", internal::json_of(paths_)).set("epoch", epoch_).set("batches", batches_);
+  state.set("best", json_of(best_)).set("last_path", last_path_);
+  state.set("paths", json_of(paths_)).set("epoch", epoch_).set("batches", batches_);
   return state;
 }
 
 void ModelCheckpoint::restore_state(const Json& state) {
-  best_ = internal::number_of(state.at("best"));
+  best_ = value_of<double>(state.at("best"));
   last_path_ = state.at("last_path").as_string();
-  paths_ = internal::texts_of(state.at("paths"));
+  paths_ = value_of<std::vector<std::string>>(state.at("paths"));
   epoch_ = state.at("epoch").as_int();
   batches_ = state.at("batches").as_int();
 }

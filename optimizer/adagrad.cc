@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/core/json.h"
+#include "tutti/optimizer/rule_json.h"
 #include "tutti/tensor/device_backend.h"
 
 namespace tutti {
@@ -20,11 +21,7 @@ AdagradRule::AdagradRule(AdagradHyperparameters hyperparameters) : hyper_(hyperp
   }
 }
 
-Json AdagradRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"initial_accumulator_value", hyper_.initial_accumulator_value},
-                      {"epsilon", hyper_.epsilon}};
-}
+Json AdagradRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> AdagradRule::slots() const {
   return {{"accumulator", hyper_.initial_accumulator_value}};
@@ -69,9 +66,7 @@ AdadeltaRule::AdadeltaRule(AdadeltaHyperparameters hyperparameters) : hyper_(hyp
   }
 }
 
-Json AdadeltaRule::describe() const {
-  return Json::Object{{"rule", name()}, {"rho", hyper_.rho}, {"epsilon", hyper_.epsilon}};
-}
+Json AdadeltaRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> AdadeltaRule::slots() const {
   return {{"accumulated_grad", 0.0}, {"accumulated_delta_var", 0.0}};
@@ -118,13 +113,7 @@ RmspropRule::RmspropRule(RmspropHyperparameters hyperparameters) : hyper_(hyperp
   }
 }
 
-Json RmspropRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"rho", hyper_.rho},
-                      {"momentum", hyper_.momentum},
-                      {"epsilon", hyper_.epsilon},
-                      {"centered", hyper_.centered}};
-}
+Json RmspropRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> RmspropRule::slots() const {
   std::vector<SlotSpec> specs{{"velocity", 0.0}};
@@ -207,16 +196,7 @@ FtrlRule::FtrlRule(FtrlHyperparameters hyperparameters) : hyper_(hyperparameters
   }
 }
 
-Json FtrlRule::describe() const {
-  return Json::Object{
-      {"rule", name()},
-      {"learning_rate_power", hyper_.learning_rate_power},
-      {"initial_accumulator_value", hyper_.initial_accumulator_value},
-      {"l1_regularization_strength", hyper_.l1_regularization_strength},
-      {"l2_regularization_strength", hyper_.l2_regularization_strength},
-      {"l2_shrinkage_regularization_strength", hyper_.l2_shrinkage_regularization_strength},
-      {"beta", hyper_.beta}};
-}
+Json FtrlRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> FtrlRule::slots() const {
   return {{"accumulator", hyper_.initial_accumulator_value}, {"linear", 0.0}};

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/core/json.h"
+#include "tutti/optimizer/rule_json.h"
 #include "tutti/tensor/cpu/vectorized.h"
 #include "tutti/tensor/device_backend.h"
 
@@ -65,13 +66,7 @@ AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters
   check_constants("adam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
-Json AdamRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"beta_1", hyper_.beta_1},
-                      {"beta_2", hyper_.beta_2},
-                      {"epsilon", hyper_.epsilon},
-                      {"amsgrad", hyper_.amsgrad}};
-}
+Json AdamRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> AdamRule::slots() const {
   std::vector<SlotSpec> specs{{"momentum", 0.0}, {"velocity", 0.0}};
@@ -179,12 +174,7 @@ NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparamet
   check_constants("nadam", hyper_.beta_1, hyper_.beta_2, hyper_.epsilon);
 }
 
-Json NadamRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"beta_1", hyper_.beta_1},
-                      {"beta_2", hyper_.beta_2},
-                      {"epsilon", hyper_.epsilon}};
-}
+Json NadamRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 

@@ -7,8 +7,10 @@
 #include <functional>
 #include <numbers>
 
+#include "tutti/core/call_table.h"
 #include "tutti/core/error.h"
 #include "tutti/core/names.h"
+#include "tutti/core/type_names.h"
 
 namespace tutti {
 namespace {
@@ -249,53 +251,16 @@ class Given {
   std::vector<std::string> known_;
 };
 
-void take_all(Given& given, CosineDecayOptions& options) {
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("decay_steps", options.decay_steps);
-  given.take("alpha", options.alpha);
-  given.take("warmup_target", options.warmup_target);
-  given.take("warmup_steps", options.warmup_steps);
-}
-
-void take_all(Given& given, CosineDecayRestartsOptions& options) {
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("first_decay_steps", options.first_decay_steps);
-  given.take("t_mul", options.t_mul);
-  given.take("m_mul", options.m_mul);
-  given.take("alpha", options.alpha);
-}
-
-/// ExponentialDecayOptions and InverseTimeDecayOptions.
-template <class DecayOptions>
-requires requires(DecayOptions options) { options.staircase; }
-void take_all(Given& given, DecayOptions& options) {
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("decay_steps", options.decay_steps);
-  given.take("decay_rate", options.decay_rate);
-  given.take("staircase", options.staircase);
-}
-
-void take_all(Given& given, PolynomialDecayOptions& options) {
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("decay_steps", options.decay_steps);
-  given.take("end_learning_rate", options.end_learning_rate);
-  given.take("power", options.power);
-  given.take("cycle", options.cycle);
-}
-
-void take_all(Given& given, WarmUpStableDecayOptions& options) {
-  given.take("learning_rate", options.learning_rate);
-  given.take("warm_up_steps", options.warm_up_steps);
-  given.take("stable_steps", options.stable_steps);
-  given.take("decay_steps", options.decay_steps);
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("final_learning_rate", options.final_learning_rate);
-}
-
-void take_all(Given& given, LinearWarmUpOptions& options) {
-  given.take("learning_rate", options.then.constant);
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("warm_up_steps", options.warm_up_steps);
+/// All options that are numbers or flags.
+template <class Options>
+void take_all(Given& given, Options& options) {
+  internal::for_each_field(options, [&]<class Field>(std::string_view name, Field& field) {
+    if constexpr (std::is_same_v<Field, LearningRate>) {
+      given.take("learning_rate", field.constant);
+    } else if constexpr (!std::is_enum_v<Field>) {
+      given.take(std::string(name), field);
+    }
+  });
 }
 
 template <class Schedule, class Options>
@@ -331,6 +296,59 @@ constexpr NamedSchedule kNamedSchedules[] = {
     {"warm_up_stable_decay", make<WarmUpStableDecay, WarmUpStableDecayOptions>}};
 
 }  // namespace
+
+// Schedules as the calls that make them.
+
+Json LearningRateSchedule::describe() const {
+  fail(ErrorCode::kUnimplemented, "the learning-rate schedule ",
+       internal::plain_type_name(typeid(*this)), " is none of tutti's, so it cannot be saved");
+}
+Json PiecewiseConstantDecay::describe() const {
+  return internal::call_of("PiecewiseConstantDecay", boundaries_, values_);
+}
+Json ExponentialDecay::describe() const { return internal::call_of("ExponentialDecay", options_); }
+Json PolynomialDecay::describe() const { return internal::call_of("PolynomialDecay", options_); }
+Json InverseTimeDecay::describe() const { return internal::call_of("InverseTimeDecay", options_); }
+Json CosineDecay::describe() const { return internal::call_of("CosineDecay", options_); }
+Json CosineDecayRestarts::describe() const {
+  return internal::call_of("CosineDecayRestarts", options_);
+}
+Json LinearWarmUp::describe() const { return internal::call_of("LinearWarmUp", options_); }
+Json WarmUpStableDecay::describe() const {
+  return internal::call_of("WarmUpStableDecay", options_);
+}
+
+namespace {
+
+template <class Schedule, class... Arguments>
+std::pair<std::string, internal::CallReader<LearningRate>> schedule_entry() {
+  return {internal::plain_type_name(typeid(Schedule)),
+          internal::reads_call<Arguments...>([](Arguments... arguments) -> LearningRate {
+            return Schedule(std::move(arguments)...);
+          })};
+}
+
+const internal::CallTable<LearningRate>& schedule_table() {
+  static const internal::CallTable<LearningRate> table(
+      "learning-rate schedule", "try compiling the loaded model with it",
+      {schedule_entry<ExponentialDecay, ExponentialDecayOptions>(),
+       schedule_entry<PiecewiseConstantDecay, std::vector<std::int64_t>, std::vector<double>>(),
+       schedule_entry<PolynomialDecay, PolynomialDecayOptions>(),
+       schedule_entry<InverseTimeDecay, InverseTimeDecayOptions>(),
+       schedule_entry<CosineDecay, CosineDecayOptions>(),
+       schedule_entry<CosineDecayRestarts, CosineDecayRestartsOptions>(),
+       schedule_entry<LinearWarmUp, LinearWarmUpOptions>(),
+       schedule_entry<WarmUpStableDecay, WarmUpStableDecayOptions>()});
+  return table;
+}
+
+}  // namespace
+
+Json LearningRate::to_json() const { return schedule ? schedule->describe() : Json(constant); }
+
+LearningRate LearningRate::from_json(const Json& json) {
+  return json.is_array() ? schedule_table().make(json) : LearningRate(json.as_double());
+}
 
 LearningRate make_learning_rate(const std::string& name,
                                 const std::map<std::string, double>& options) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 // Learning rates that depend on the number of updates.
@@ -21,6 +23,9 @@ class LearningRateSchedule {
  public:
   virtual ~LearningRateSchedule() = default;
   virtual double operator()(std::int64_t iteration) const = 0;
+  /// What Model::save() writes: the call that makes it, ["CosineDecay", {"decay_steps": 100, ...}].
+  /// Here: throws kUnimplemented.
+  virtual Json describe() const;
 };
 
 struct ExponentialDecayOptions {
@@ -35,6 +40,7 @@ class ExponentialDecay final : public LearningRateSchedule {
  public:
   explicit ExponentialDecay(ExponentialDecayOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   ExponentialDecayOptions options_;
@@ -46,6 +52,7 @@ class PiecewiseConstantDecay final : public LearningRateSchedule {
  public:
   PiecewiseConstantDecay(std::vector<std::int64_t> boundaries, std::vector<double> values);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   std::vector<std::int64_t> boundaries_;
@@ -63,6 +70,11 @@ struct LearningRate {
 
   /// The rate of update number `iteration`.
   double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
+
+  /// A number, or what the schedule's describe() gives. Reading throws kNotFound for a schedule
+  /// that is not tutti's.
+  Json to_json() const;
+  static LearningRate from_json(const Json& json);
 
   double constant = 0.0;
   std::shared_ptr<const LearningRateSchedule> schedule = nullptr;
@@ -84,6 +96,7 @@ class PolynomialDecay final : public LearningRateSchedule {
  public:
   explicit PolynomialDecay(PolynomialDecayOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   PolynomialDecayOptions options_;
@@ -102,6 +115,7 @@ class InverseTimeDecay final : public LearningRateSchedule {
  public:
   explicit InverseTimeDecay(InverseTimeDecayOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   InverseTimeDecayOptions options_;
@@ -125,6 +139,7 @@ class CosineDecay final : public LearningRateSchedule {
  public:
   explicit CosineDecay(CosineDecayOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   CosineDecayOptions options_;
@@ -145,6 +160,7 @@ class CosineDecayRestarts final : public LearningRateSchedule {
  public:
   explicit CosineDecayRestarts(CosineDecayRestartsOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   CosineDecayRestartsOptions options_;
@@ -167,6 +183,7 @@ class LinearWarmUp final : public LearningRateSchedule {
   /// Throws kInvalidArgument for a negative number of steps.
   explicit LinearWarmUp(LinearWarmUpOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   LinearWarmUpOptions options_;
@@ -194,6 +211,7 @@ class WarmUpStableDecay final : public LearningRateSchedule {
   /// Throws kInvalidArgument for a negative number of steps.
   explicit WarmUpStableDecay(WarmUpStableDecayOptions options);
   double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
 
  private:
   WarmUpStableDecayOptions options_;

@@ -145,6 +145,14 @@ void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_
   }
 }
 
+void Optimizer::set_decaying(std::vector<bool> decays) {
+  if (decays.size() != variables_.size()) {
+    fail(ErrorCode::kInvalidArgument, name_, ".set_decaying: expected ", variables_.size(),
+         " flags, one for each variable, got ", decays.size());
+  }
+  decays_ = std::move(decays);
+}
+
 void Optimizer::finalize_variable_values() {
   for (std::size_t i = 0; i < averages_.size(); ++i) variables_[i].assign(averages_[i].value());
 }

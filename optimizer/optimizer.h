@@ -146,6 +146,9 @@ class Optimizer {
   /// Variables whose name contains one of these do not decay. Throws kInvalidArgument naming what
   /// no variable's name contains. Not inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
+  /// Which of variables() decay, in their order; all by default. Not inside a replica.
+  const std::vector<bool>& decaying() const { return decays_; }
+  void set_decaying(std::vector<bool> decays);
   /// With moving averages: makes weights their averages. Not inside a replica.
   void finalize_variable_values();
 

@@ -3,8 +3,11 @@
 #include "tutti/optimizer/optimizers.h"
 
 #include <algorithm>
+#include <map>
+#include <typeindex>
 
-#include "tutti/core/names.h"
+#include "tutti/core/call_table.h"
+#include "tutti/core/type_names.h"
 
 namespace tutti {
 
@@ -56,12 +59,88 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
 }
 
 OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options) {
-  return OptimizerSpec(OptimizerSpec::Factory(
-      [spec = std::move(spec), options](std::span<const Variable> variables) {
-        std::unique_ptr<Optimizer> optimizer = spec.make(variables);
-        optimizer->use_dynamic_loss_scale(options);
-        return optimizer;
-      }));
+  OptimizerSpec scaled(OptimizerSpec::Factory([spec, options](std::span<const Variable> variables) {
+    std::unique_ptr<Optimizer> optimizer = spec.make(variables);
+    optimizer->use_dynamic_loss_scale(options);
+    return optimizer;
+  }));
+  scaled.json_ = [spec, options] {
+    return internal::call_of("with_dynamic_loss_scale", spec, options);
+  };
+  return scaled;
+}
+
+// Optimizers as their options, written and read.
+
+namespace {
+
+/// What can be written, by type, and read, by name.
+struct OptionsRegistry {
+  Mutex mutex;
+  std::map<std::type_index, std::function<Json(const void*)>> writers TUTTI_GUARDED_BY(mutex);
+  internal::CallTable<OptimizerSpec> readers{
+      "optimizer",
+      "try register_optimizer<its options>() before load_model()",
+      {{"with_dynamic_loss_scale", internal::reads_call(&with_dynamic_loss_scale)}}};
+};
+
+OptionsRegistry& empty_registry() {
+  static OptionsRegistry registry;
+  return registry;
+}
+
+OptionsRegistry& options_registry() {
+  static const bool filled = [] {
+    register_optimizer<AdadeltaOptions>();
+    register_optimizer<AdagradOptions>();
+    register_optimizer<AdamOptions>();
+    register_optimizer<AdamWOptions>();
+    register_optimizer<FtrlOptions>();
+    register_optimizer<LambOptions>();
+    register_optimizer<LarsOptions>();
+    register_optimizer<LionOptions>();
+    register_optimizer<NadamOptions>();
+    register_optimizer<RmspropOptions>();
+    register_optimizer<SgdOptions>();
+    return true;
+  }();
+  static_cast<void>(filled);
+  return empty_registry();
+}
+
+}  // namespace
+
+void internal::add_optimizer_options(const std::type_info& type,
+                                     std::function<Json(const void*)> to_json,
+                                     CallReader<OptimizerSpec> reader) {
+  OptionsRegistry& registry = empty_registry();
+  registry.readers.add(plain_type_name(type), std::move(reader));
+  const MutexLock lock(registry.mutex);
+  registry.writers[type] = std::move(to_json);
+}
+
+Json internal::json_of_options(const std::type_info& type, const void* options) {
+  OptionsRegistry& registry = options_registry();
+  std::function<Json(const void*)> to_json;
+  {
+    const MutexLock lock(registry.mutex);
+    to_json = registry.writers[type];
+  }
+  const std::string name = plain_type_name(type);
+  if (to_json) return call_of(name, to_json(options));
+  fail(ErrorCode::kUnimplemented, "the optimizer of ", name,
+       " cannot be saved; try register_optimizer<", name, ">()");
+}
+
+Json OptimizerSpec::to_json() const {
+  if (json_) return json_();
+  fail(ErrorCode::kUnimplemented,
+       "an optimizer that a function of your own makes cannot be saved; try options, and "
+       "register_optimizer()");
+}
+
+OptimizerSpec OptimizerSpec::from_json(const Json& json) {
+  return options_registry().readers.make(json);
 }
 
 }  // namespace tutti

@@ -6,8 +6,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
+#include "tutti/core/json_values.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/exponential_moving_average.h"
@@ -17,6 +19,11 @@
 #include "tutti/optimizer/trust_ratio.h"
 
 namespace tutti {
+
+namespace internal {
+/// The call of registered options (register_optimizer()).
+Json json_of_options(const std::type_info& type, const void* options);
+}  // namespace internal
 
 /// A name ("sgd", "adamw"; optimizer_names()), an options struct, or a function that makes an
 /// Optimizer of your own.
@@ -33,15 +40,26 @@ class OptimizerSpec {
   OptimizerSpec(const Options& options)
       : factory_([options](std::span<const Variable> variables) {
           return std::make_unique<Made>(variables, options);
-        }) {}
+        }),
+        json_([options] { return internal::json_of_options(typeid(Options), &options); }) {}
   OptimizerSpec(Factory factory) : factory_(std::move(factory)) {}
 
   std::unique_ptr<Optimizer> make(std::span<const Variable> variables) const {
     return factory_(variables);
   }
 
+  /// What Model::save() writes: the options, ["AdamOptions", {"learning_rate": 0.001, ...}]. Throws
+  /// kUnimplemented for a function of one's own, and options that register_optimizer() was not told
+  /// of.
+  Json to_json() const;
+  /// Throws kNotFound for unknown options.
+  static OptimizerSpec from_json(const Json& json);
+
  private:
+  friend OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options);
+
   Factory factory_;
+  std::function<Json()> json_;  // null: a function of one's own
 };
 
 /// The names that an OptimizerSpec can be, in alphabetical order.
@@ -53,5 +71,21 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
 
 /// The same optimizer with dynamic loss scaling: keras.optimizers.LossScaleOptimizer.
 OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options = {});
+
+namespace internal {
+void add_optimizer_options(const std::type_info& type,
+                           std::function<Json(const void* options)> to_json,
+                           CallReader<OptimizerSpec> reader);
+}  // namespace internal
+
+/// Lets Model::save() write, and load_model() make, the optimizer of your own that these options
+/// describe. Once; throws kAlreadyExists.
+template <class Options>
+void register_optimizer() {
+  internal::add_optimizer_options(
+      typeid(Options),
+      [](const void* options) { return json_of(*static_cast<const Options*>(options)); },
+      internal::reads_call<Options>([](Options options) { return OptimizerSpec(options); }));
+}
 
 }  // namespace tutti

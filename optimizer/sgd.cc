@@ -3,6 +3,7 @@
 #include "tutti/optimizer/sgd.h"
 
 #include "tutti/core/json.h"
+#include "tutti/optimizer/rule_json.h"
 #include "tutti/tensor/cpu/vectorized.h"
 #include "tutti/tensor/device_backend.h"
 
@@ -92,9 +93,7 @@ LionRule::LionRule(LionHyperparameters hyperparameters) : hyper_(hyperparameters
   }
 }
 
-Json LionRule::describe() const {
-  return Json::Object{{"rule", name()}, {"beta_1", hyper_.beta_1}, {"beta_2", hyper_.beta_2}};
-}
+Json LionRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> LionRule::slots() const { return {{"momentum", 0.0}}; }
 

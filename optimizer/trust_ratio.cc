@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/core/json.h"
+#include "tutti/optimizer/rule_json.h"
 #include "tutti/tensor/device_backend.h"
 
 namespace tutti {
@@ -20,12 +21,7 @@ LambRule::LambRule(LambHyperparameters hyperparameters) : hyper_(hyperparameters
   }
 }
 
-Json LambRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"beta_1", hyper_.beta_1},
-                      {"beta_2", hyper_.beta_2},
-                      {"epsilon", hyper_.epsilon}};
-}
+Json LambRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> LambRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
@@ -89,12 +85,7 @@ LarsRule::LarsRule(LarsHyperparameters hyperparameters) : hyper_(hyperparameters
   }
 }
 
-Json LarsRule::describe() const {
-  return Json::Object{{"rule", name()},
-                      {"momentum", hyper_.momentum},
-                      {"trust_coefficient", hyper_.trust_coefficient},
-                      {"epsilon", hyper_.epsilon}};
-}
+Json LarsRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> LarsRule::slots() const { return {{"momentum", 0.0}}; }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/json_values.h"
 #include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
@@ -53,40 +54,29 @@ Rule make_decoupled_weight_decay(const Json& d) {
   return {both, &both->rule};
 }
 
-/// A number or a flag of a description, as what it initializes.
-struct Field {
-  operator double() const { return value.as_double(); }
-  operator bool() const { return value.as_bool(); }
-
-  const Json& value;
-};
-
-/// Makes a rule whose hyperparameters have these names, in their order.
-template <class MadeRule, class Hyperparameters, class... Names>
-UpdateRuleFactory rule_of(Names... names) {
-  return [=](const Json& d) {
-    return std::make_shared<MadeRule>(Hyperparameters{Field{d.at(names)}...});
-  };
+/// Makes a rule of its hyperparameters, all of which must be there.
+template <class MadeRule, class Hyperparameters>
+Rule rule_of(const Json& d) {
+  Hyperparameters hyper;
+  internal::for_each_field(hyper, [&]<class Field>(std::string_view name, Field& field) {
+    field = value_of<Field>(d.at(name));
+  });
+  return std::make_shared<MadeRule>(hyper);
 }
 
 std::vector<Entry> builtin_rules() {
-  return {
-      {"adadelta", rule_of<AdadeltaRule, AdadeltaHyperparameters>("rho", "epsilon")},
-      {"adagrad",
-       rule_of<AdagradRule, AdagradHyperparameters>("initial_accumulator_value", "epsilon")},
-      {"adam", rule_of<AdamRule, AdamHyperparameters>("beta_1", "beta_2", "epsilon", "amsgrad")},
-      {"ftrl", rule_of<FtrlRule, FtrlHyperparameters>(
-                   "learning_rate_power", "initial_accumulator_value", "l1_regularization_strength",
-                   "l2_regularization_strength", "l2_shrinkage_regularization_strength", "beta")},
-      {"lamb", rule_of<LambRule, LambHyperparameters>("beta_1", "beta_2", "epsilon")},
-      {"lars", rule_of<LarsRule, LarsHyperparameters>("momentum", "trust_coefficient", "epsilon")},
-      {"lion", rule_of<LionRule, LionHyperparameters>("beta_1", "beta_2")},
-      {"nadam", rule_of<NadamRule, NadamHyperparameters>("beta_1", "beta_2", "epsilon")},
-      {"rmsprop",
-       rule_of<RmspropRule, RmspropHyperparameters>("rho", "momentum", "epsilon", "centered")},
-      {"sgd", make_sgd},
-      {"ema", make_moving_average},
-      {"decoupled_weight_decay", make_decoupled_weight_decay}};
+  return {{"adadelta", &rule_of<AdadeltaRule, AdadeltaHyperparameters>},
+          {"adagrad", &rule_of<AdagradRule, AdagradHyperparameters>},
+          {"adam", &rule_of<AdamRule, AdamHyperparameters>},
+          {"ftrl", &rule_of<FtrlRule, FtrlHyperparameters>},
+          {"lamb", &rule_of<LambRule, LambHyperparameters>},
+          {"lars", &rule_of<LarsRule, LarsHyperparameters>},
+          {"lion", &rule_of<LionRule, LionHyperparameters>},
+          {"nadam", &rule_of<NadamRule, NadamHyperparameters>},
+          {"rmsprop", &rule_of<RmspropRule, RmspropHyperparameters>},
+          {"sgd", make_sgd},
+          {"ema", make_moving_average},
+          {"decoupled_weight_decay", make_decoupled_weight_decay}};
 }
 
 struct Registry {

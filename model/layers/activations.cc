@@ -52,7 +52,9 @@ ActivationFunction find_activation(std::string_view name) {
 // Activations as layers of their own.
 
 Activation::Activation(std::string_view function, LayerOptions options)
-    : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {}
+    : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {
+  made_with(std::string(function));
+}
 
 Shape Activation::build(const Shape& input) {
   set_output_activation(function_.name);
@@ -71,6 +73,7 @@ Relu::Relu(ReluOptions options)
          options_.max_value.value_or(0.0), ", ", options_.negative_slope, " and ",
          options_.threshold);
   }
+  made_with(options_);
 }
 
 Tensor Relu::call(const Tensor& input, CallContext context) const {
@@ -86,7 +89,9 @@ Tensor Relu::call(const Tensor& input, CallContext context) const {
 }
 
 Elu::Elu(EluOptions options)
-    : LayerOf("elu", LayerOptions{options.name, options.input_shape}), alpha_(options.alpha) {}
+    : LayerOf("elu", LayerOptions{options.name, options.input_shape}), alpha_(options.alpha) {
+  made_with(options);
+}
 
 Tensor Elu::call(const Tensor& input, CallContext context) const {
   const Tensor y = Activation::call(input, context);
@@ -99,6 +104,7 @@ LeakyRelu::LeakyRelu(double negative_slope, LayerOptions options)
     fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected a negative_slope of 0 or more, got ",
          negative_slope);
   }
+  made_with(negative_slope);
 }
 
 Shape LeakyRelu::build(const Shape& input) { return input; }
@@ -108,7 +114,9 @@ Tensor LeakyRelu::call(const Tensor& input, CallContext) const {
 }
 
 PReLU::PReLU(PReLUOptions options)
-    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
+  made_with(options_);
+}
 
 Shape PReLU::build(const Shape& input) {
   Shape alpha = input;

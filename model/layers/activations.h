@@ -71,12 +71,14 @@ class Relu : public LayerOf<Relu, Activation> {
 /// 1 / (1 + exp(-x)).
 class Sigmoid : public LayerOf<Sigmoid, Activation> {
  public:
-  explicit Sigmoid(LayerOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
+  explicit Sigmoid(LayerOptions options = {}) : LayerOf("sigmoid", std::move(options)) {
+    made_with();
+  }
 };
 /// The hyperbolic tangent.
 class Tanh : public LayerOf<Tanh, Activation> {
  public:
-  explicit Tanh(LayerOptions options = {}) : LayerOf("tanh", std::move(options)) {}
+  explicit Tanh(LayerOptions options = {}) : LayerOf("tanh", std::move(options)) { made_with(); }
 };
 
 struct EluOptions {
@@ -100,12 +102,14 @@ class Elu : public LayerOf<Elu, Activation> {
 /// x * Phi(x), the exact form.
 class Gelu : public LayerOf<Gelu, Activation> {
  public:
-  explicit Gelu(LayerOptions options = {}) : LayerOf("gelu", std::move(options)) {}
+  explicit Gelu(LayerOptions options = {}) : LayerOf("gelu", std::move(options)) { made_with(); }
 };
 /// exp(x) divided by its sum over the last axis.
 class Softmax : public LayerOf<Softmax, Activation> {
  public:
-  explicit Softmax(LayerOptions options = {}) : LayerOf("softmax", std::move(options)) {}
+  explicit Softmax(LayerOptions options = {}) : LayerOf("softmax", std::move(options)) {
+    made_with();
+  }
 };
 
 /// x where x > 0, negative_slope * x elsewhere; a slope of 0 or more.

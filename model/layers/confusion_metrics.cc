@@ -60,6 +60,7 @@ ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_n
   if (options_.top_k && *options_.top_k <= 0) {
     fail(ErrorCode::kInvalidArgument, name(), ": expected a positive top_k, got ", *options_.top_k);
   }
+  made_with(options_);
 }
 
 void ConfusionMetric::update(const Tensor& labels, const Tensor& predictions,
@@ -126,6 +127,7 @@ F1Score::F1Score(F1ScoreOptions options)
   }
   if (options_.num_classes == 1 && !options_.threshold) options_.threshold = 0.5;
   counts_ = add_sum("counts", {3, options_.num_classes});
+  made_with(options_);
 }
 
 void F1Score::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {
@@ -193,6 +195,7 @@ MeanIoU::MeanIoU(std::int64_t num_classes, MeanIoUOptions options)
     fail(ErrorCode::kInvalidArgument, "MeanIoU: expected a positive number of classes, got ",
          num_classes);
   confusion_ = add_sum("total_confusion_matrix", {num_classes, num_classes});
+  made_with(num_classes, options_);
 }
 
 void MeanIoU::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {

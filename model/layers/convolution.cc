@@ -62,6 +62,7 @@ Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
 Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
     : LayerOf("Conv2D", filters, kernel_size, std::move(options)) {
   require_groups(filters, options_.groups, "Conv2D");
+  made_with(filters, kernel_size, options_);
 }
 
 Shape Conv2D::build(const Shape& input) {
@@ -86,7 +87,9 @@ Tensor Conv2D::call(const Tensor& input, CallContext) const {
 // Depthwise, separable and transposed convolution of images.
 
 DepthwiseConv2D::DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options)
-    : LayerOf("DepthwiseConv2D", options.depth_multiplier, kernel_size, options) {}
+    : LayerOf("DepthwiseConv2D", options.depth_multiplier, kernel_size, options) {
+  made_with(kernel_size, options_);
+}
 
 Shape DepthwiseConv2D::build(const Shape& input) {
   internal::require_image(input, "DepthwiseConv2D");
@@ -111,6 +114,7 @@ SeparableConv2D::SeparableConv2D(std::int64_t filters, Size2D kernel_size,
                                  SeparableConv2DOptions options)
     : LayerOf("SeparableConv2D", filters, kernel_size, std::move(options)) {
   internal::require_positive(options_.depth_multiplier, "SeparableConv2D", "number of filters");
+  made_with(filters, kernel_size, options_);
 }
 
 Shape SeparableConv2D::build(const Shape& input) {
@@ -139,7 +143,9 @@ Tensor SeparableConv2D::call(const Tensor& input, CallContext) const {
 
 Conv2DTranspose::Conv2DTranspose(std::int64_t filters, Size2D kernel_size,
                                  Conv2DTransposeOptions options)
-    : LayerOf("Conv2DTranspose", filters, kernel_size, std::move(options)) {}
+    : LayerOf("Conv2DTranspose", filters, kernel_size, std::move(options)) {
+  made_with(filters, kernel_size, options_);
+}
 
 Shape Conv2DTranspose::build(const Shape& input) {
   internal::require_image(input, "Conv2DTranspose");
@@ -185,6 +191,7 @@ Conv1D::Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions opt
   internal::require_positive(options_.dilation_rate, "Conv1D", "dilation rate");
   internal::require_positive(options_.groups, "Conv1D", "number of groups");
   require_groups(filters, options_.groups, "Conv1D");
+  made_with(filters, kernel_size, options_);
 }
 
 Shape Conv1D::build(const Shape& input) {

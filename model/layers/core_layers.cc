@@ -19,6 +19,7 @@ Dense::Dense(std::int64_t units, DenseOptions options)
       options_(std::move(options)),
       activation_(find_activation(options_.activation)) {
   internal::require_positive(units, "Dense", "number of units");
+  made_with(units, options_);
 }
 
 Shape Dense::build(const Shape& input) {
@@ -55,6 +56,7 @@ Embedding::Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingO
     fail(ErrorCode::kInvalidArgument, "Embedding: expected positive dimensions, got ", input_dim,
          " x ", output_dim);
   }
+  made_with(input_dim, output_dim, options_);
 }
 
 Shape Embedding::build(const Shape& input) {
@@ -74,7 +76,9 @@ Tensor Embedding::call(const Tensor& input, CallContext) const {
 // The layer that says which steps of a sequence do not count.
 
 Masking::Masking(double mask_value, LayerOptions options)
-    : LayerOf(options.name, options.input_shape), mask_value_(mask_value) {}
+    : LayerOf(options.name, options.input_shape), mask_value_(mask_value) {
+  made_with(mask_value);
+}
 
 Shape Masking::build(const Shape& input) {
   internal::require_sequence(input, "Masking");

@@ -30,21 +30,27 @@ Tensor Disturbing::call(const Tensor& input, CallContext context) const {
 }
 
 Dropout::Dropout(double rate, LayerOptions options)
-    : LayerOf(internal::require_rate(rate, "Dropout"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "Dropout"), std::move(options)) {
+  made_with(rate);
+}
 
 Tensor Dropout::disturbed(const Tensor& x, const RandomKey& key) const {
   return dropout(x, strength_, key);
 }
 
 GaussianNoise::GaussianNoise(double stddev, LayerOptions options)
-    : LayerOf(checked_stddev(stddev), std::move(options)) {}
+    : LayerOf(checked_stddev(stddev), std::move(options)) {
+  made_with(stddev);
+}
 
 Tensor GaussianNoise::disturbed(const Tensor& x, const RandomKey& key) const {
   return x + random_normal(x.shape(), key, 0.0, strength_, x.dtype(), x.device());
 }
 
 GaussianDropout::GaussianDropout(double rate, LayerOptions options)
-    : LayerOf(internal::require_rate(rate, "GaussianDropout"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "GaussianDropout"), std::move(options)) {
+  made_with(rate);
+}
 
 Tensor GaussianDropout::disturbed(const Tensor& x, const RandomKey& key) const {
   const double stddev = std::sqrt(strength_ / (1.0 - strength_));
@@ -52,7 +58,9 @@ Tensor GaussianDropout::disturbed(const Tensor& x, const RandomKey& key) const {
 }
 
 SpatialDropout1D::SpatialDropout1D(double rate, LayerOptions options)
-    : LayerOf(internal::require_rate(rate, "SpatialDropout1D"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "SpatialDropout1D"), std::move(options)) {
+  made_with(rate);
+}
 
 Shape SpatialDropout1D::build(const Shape& input) {
   internal::require_sequence(input, "SpatialDropout1D");
@@ -64,7 +72,9 @@ Tensor SpatialDropout1D::disturbed(const Tensor& x, const RandomKey& key) const 
 }
 
 SpatialDropout2D::SpatialDropout2D(double rate, LayerOptions options)
-    : LayerOf(internal::require_rate(rate, "SpatialDropout2D"), std::move(options)) {}
+    : LayerOf(internal::require_rate(rate, "SpatialDropout2D"), std::move(options)) {
+  made_with(rate);
+}
 
 Shape SpatialDropout2D::build(const Shape& input) {
   internal::require_image(input, "SpatialDropout2D");

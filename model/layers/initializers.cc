@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/core/names.h"
+#include "tutti/model/layers/named_functions.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using initializers::Distribution;
 using initializers::FanMode;
+using internal::call_of;
 using Kind = ValueGenerator::Kind;
 
 /// Standard deviation of a standard normal that is cut at two standard deviations.
@@ -36,9 +38,16 @@ double fan_of(const Shape& shape, FanMode mode) {
   return mode == FanMode::kOut ? fan_out : (fan_in + fan_out) / 2.0;
 }
 
+/// ["random_normal", 0, 0.05] is called "random_normal".
+template <class Values>
+Initializer of_call(Json call, Values values) {
+  std::string name = call.as_array()[0].as_string();
+  return Initializer(std::move(name), std::move(values), std::move(call));
+}
+
 /// Keras's VarianceScaling: variance scale / max(1, fan).
-Initializer scaled(std::string name, double scale, FanMode mode, Distribution distribution) {
-  return Initializer(std::move(name), [=](const Shape& shape) -> ValueGenerator {
+Initializer scaled(Json call, double scale, FanMode mode, Distribution distribution) {
+  return of_call(std::move(call), [=](const Shape& shape) -> ValueGenerator {
     const double variance = scale / std::max(1.0, fan_of(shape, mode));
     if (distribution == Distribution::kUniform) {
       const double limit = std::sqrt(3.0 * variance);
@@ -52,10 +61,9 @@ Initializer scaled(std::string name, double scale, FanMode mode, Distribution di
 }
 
 /// The same numbers for every shape.
-Initializer of_numbers(std::string name, Kind kind, double a, double b = 0.0) {
-  return Initializer(std::move(name), [=](const Shape&) -> ValueGenerator {
-    return {.kind = kind, .a = a, .b = b};
-  });
+Initializer of_numbers(Json call, Kind kind, double a, double b = 0.0) {
+  return of_call(std::move(call),
+                 [=](const Shape&) -> ValueGenerator { return {.kind = kind, .a = a, .b = b}; });
 }
 
 /// Makes the `count` vectors of `length` elements in `vectors` orthonormal, in order. Each is
@@ -104,40 +112,54 @@ Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerConte
   return Tensor::from(shape, values, context.device);
 }
 
-struct NamedInitializer {
-  const char* name;
-  Initializer (*make)();
-};
+using internal::reader_of;
 
-const std::vector<NamedInitializer>& named_initializers() {
-  using namespace initializers;
-  static const std::vector<NamedInitializer> table = {
-      {"zeros", &zeros},
-      {"ones", &ones},
-      {"glorot_uniform", &glorot_uniform},
-      {"glorot_normal", &glorot_normal},
-      {"he_uniform", &he_uniform},
-      {"he_normal", &he_normal},
-      {"lecun_uniform", &lecun_uniform},
-      {"lecun_normal", &lecun_normal},
-      {"uniform", [] { return initializers::random_uniform(); }},
-      {"random_uniform", [] { return initializers::random_uniform(); }},
-      {"normal", [] { return initializers::random_normal(); }},
-      {"random_normal", [] { return initializers::random_normal(); }},
-      {"truncated_normal", [] { return initializers::truncated_normal(); }},
-      {"orthogonal", [] { return initializers::orthogonal(); }},
-      {"identity", [] { return initializers::identity(); }},
-      {"variance_scaling", [] { return initializers::variance_scaling(); }},
-  };
-  return table;
-}
+const internal::NamedFunction<Initializer> kInitializers[] = {
+    {"zeros", &initializers::zeros, &reader_of<&initializers::zeros>},
+    {"ones", &initializers::ones, &reader_of<&initializers::ones>},
+    {"glorot_uniform", &initializers::glorot_uniform, &reader_of<&initializers::glorot_uniform>},
+    {"glorot_normal", &initializers::glorot_normal, &reader_of<&initializers::glorot_normal>},
+    {"he_uniform", &initializers::he_uniform, &reader_of<&initializers::he_uniform>},
+    {"he_normal", &initializers::he_normal, &reader_of<&initializers::he_normal>},
+    {"lecun_uniform", &initializers::lecun_uniform, &reader_of<&initializers::lecun_uniform>},
+    {"lecun_normal", &initializers::lecun_normal, &reader_of<&initializers::lecun_normal>},
+    {"uniform", [] { return initializers::random_uniform(); },
+     &reader_of<&initializers::random_uniform>},
+    {"random_uniform", [] { return initializers::random_uniform(); },
+     &reader_of<&initializers::random_uniform>},
+    {"normal", [] { return initializers::random_normal(); },
+     &reader_of<&initializers::random_normal>},
+    {"random_normal", [] { return initializers::random_normal(); },
+     &reader_of<&initializers::random_normal>},
+    {"truncated_normal", [] { return initializers::truncated_normal(); },
+     &reader_of<&initializers::truncated_normal>},
+    {"orthogonal", [] { return initializers::orthogonal(); },
+     &reader_of<&initializers::orthogonal>},
+    {"identity", [] { return initializers::identity(); }, &reader_of<&initializers::identity>},
+    {"variance_scaling", [] { return initializers::variance_scaling(); },
+     &reader_of<&initializers::variance_scaling>},
+    {"constant", [] { return initializers::zeros(); }, &reader_of<&initializers::constant>}};
 
 }  // namespace
 
 Initializer::Initializer(const std::string& name) {
-  *this = internal::named_entry(named_initializers(), &NamedInitializer::name, name, "Initializer",
-                                "initializer")
+  *this = internal::named_entry(kInitializers, &internal::NamedFunction<Initializer>::name, name,
+                                "Initializer", "initializer")
               .make();
+}
+
+Json Initializer::to_json() const { return call_.is_null() ? Json(Json::Array{name_}) : call_; }
+
+Initializer Initializer::from_json(const Json& call) {
+  using Entry = internal::NamedFunction<Initializer>;
+  static const auto table =
+      internal::call_table(std::span<const Entry>(kInitializers), "initializer");
+  if (!call.as_array().empty()) {
+    const std::string& name = call.as_array()[0].as_string();
+    if (std::ranges::find(kInitializers, name, &Entry::name) == std::end(kInitializers))
+      return Initializer(name, [](const Shape&) { return ValueGenerator{}; });
+  }
+  return table.make(call);
 }
 
 Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) const {
@@ -155,9 +177,11 @@ Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) co
 
 namespace initializers {
 
-Initializer zeros() { return of_numbers("zeros", Kind::kConstant, 0.0); }
-Initializer ones() { return of_numbers("ones", Kind::kConstant, 1.0); }
-Initializer constant(double value) { return of_numbers("constant", Kind::kConstant, value); }
+Initializer zeros() { return of_numbers(call_of("zeros"), Kind::kConstant, 0.0); }
+Initializer ones() { return of_numbers(call_of("ones"), Kind::kConstant, 1.0); }
+Initializer constant(double value) {
+  return of_numbers(call_of("constant", value), Kind::kConstant, value);
+}
 
 Initializer values(const Tensor& values) {
   return {"values", [values](const Shape& shape, const InitializerContext& context) {
@@ -170,41 +194,48 @@ Initializer values(const Tensor& values) {
 }
 
 Initializer random_uniform(double low, double high) {
-  return of_numbers("random_uniform", Kind::kUniform, low, high);
+  return of_numbers(call_of("random_uniform", low, high), Kind::kUniform, low, high);
 }
 Initializer random_normal(double mean, double stddev) {
-  return of_numbers("random_normal", Kind::kNormal, mean, stddev);
+  return of_numbers(call_of("random_normal", mean, stddev), Kind::kNormal, mean, stddev);
 }
 Initializer truncated_normal(double mean, double stddev) {
-  return of_numbers("truncated_normal", Kind::kTruncatedNormal, mean, stddev);
+  return of_numbers(call_of("truncated_normal", mean, stddev), Kind::kTruncatedNormal, mean,
+                    stddev);
 }
 
 Initializer glorot_uniform() {
-  return scaled("glorot_uniform", 1.0, FanMode::kAverage, Distribution::kUniform);
+  return scaled(call_of("glorot_uniform"), 1.0, FanMode::kAverage, Distribution::kUniform);
 }
 Initializer glorot_normal() {
-  return scaled("glorot_normal", 1.0, FanMode::kAverage, Distribution::kTruncatedNormal);
+  return scaled(call_of("glorot_normal"), 1.0, FanMode::kAverage, Distribution::kTruncatedNormal);
 }
-Initializer he_uniform() { return scaled("he_uniform", 2.0, FanMode::kIn, Distribution::kUniform); }
+Initializer he_uniform() {
+  return scaled(call_of("he_uniform"), 2.0, FanMode::kIn, Distribution::kUniform);
+}
 Initializer he_normal() {
-  return scaled("he_normal", 2.0, FanMode::kIn, Distribution::kTruncatedNormal);
+  return scaled(call_of("he_normal"), 2.0, FanMode::kIn, Distribution::kTruncatedNormal);
 }
 Initializer lecun_uniform() {
-  return scaled("lecun_uniform", 1.0, FanMode::kIn, Distribution::kUniform);
+  return scaled(call_of("lecun_uniform"), 1.0, FanMode::kIn, Distribution::kUniform);
 }
 Initializer lecun_normal() {
-  return scaled("lecun_normal", 1.0, FanMode::kIn, Distribution::kTruncatedNormal);
+  return scaled(call_of("lecun_normal"), 1.0, FanMode::kIn, Distribution::kTruncatedNormal);
 }
 
 Initializer variance_scaling(VarianceScalingOptions options) {
-  return scaled("variance_scaling", options.scale, options.mode, options.distribution);
+  return scaled(call_of("variance_scaling", options), options.scale, options.mode,
+                options.distribution);
 }
 Initializer orthogonal(double gain) {
-  return {"orthogonal", [gain](const Shape& shape, const InitializerContext& context) {
-            return orthogonal_matrix(shape, gain, context);
-          }};
+  return of_call(call_of("orthogonal", gain),
+                 [gain](const Shape& shape, const InitializerContext& context) {
+                   return orthogonal_matrix(shape, gain, context);
+                 });
 }
-Initializer identity(double gain) { return of_numbers("identity", Kind::kIdentity, gain); }
+Initializer identity(double gain) {
+  return of_numbers(call_of("identity", gain), Kind::kIdentity, gain);
+}
 
 }  // namespace initializers
 }  // namespace tutti

@@ -7,6 +7,7 @@
 
 #include "tutti/autograd/value_generator.h"
 #include "tutti/autograd/variable.h"
+#include "tutti/core/json.h"
 
 namespace tutti {
 
@@ -23,18 +24,23 @@ class Initializer {
   /// truncated_normal, variance_scaling. Throws kInvalidArgument listing them for another name.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
-  Initializer(std::string name, Function function)
-      : name_(std::move(name)), function_(std::move(function)) {}
+  /// `call`: what Model::save() writes, the call that makes it: ["constant", 0.5].
+  Initializer(std::string name, Function function, Json call = {})
+      : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
   /// Values that whoever holds some rows of the variable can make there.
-  Initializer(std::string name, Distribution distribution)
-      : name_(std::move(name)), distribution_(std::move(distribution)) {}
+  Initializer(std::string name, Distribution distribution, Json call = {})
+      : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
+  /// The call; of one's own its name, which is read back as zeros: values of a file follow.
+  Json to_json() const;
+  static Initializer from_json(const Json& call);
   /// For a variable of this shape. Values are drawn as float32, then converted.
   Variable::Initializer for_shape(const Shape& shape, DType dtype = DType::kFloat32) const;
 
  private:
   std::string name_;
+  Json call_;                  // null: of one's own
   Function function_;          // null: distribution_
   Distribution distribution_;  // null: function_
 };

@@ -2,17 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
 #include <set>
 #include <utility>
 
 #include "tutti/autograd/variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/core/type_names.h"
+#include "tutti/model/layers/layer_description.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
 
@@ -35,6 +33,8 @@ struct Layer::State {
   std::string output_activation;
   std::uint64_t number = 0;  // the call site of random numbers
   bool has_given_name = false;
+  bool made_built = false;  // a model: its constructor gives the names of its weights
+  std::function<Json::Array()> arguments;  // of the constructor; null: not said
   bool built = false;
   bool frozen = false;
   bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
@@ -61,6 +61,16 @@ struct Layer::State {
   void visit_weights(const Fn& fn) const {
     std::set<const State*> seen;
     visit_weights(fn, seen, false);
+  }
+
+  /// Calls fn(state) for this layer and all below, in creation order, shared ones once.
+  template <class Fn>
+  static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
+                           std::set<const State*>& seen) {
+    if (!seen.insert(state.get()).second) return;
+    fn(*state);
+    for (const Item& item : state->items)
+      if (item.child) visit_layers(item.child, fn, seen);
   }
 
   void collect_metrics(std::vector<std::shared_ptr<Metric>>& found) const {
@@ -222,6 +232,7 @@ void Layer::set_built(const Shape& input, const Shape& output) {
 }
 
 void Layer::set_built(std::vector<Shape> inputs, std::vector<Shape> outputs) {
+  state_->made_built = true;
   if (!std::exchange(state_->built, true)) {
     state_->number = next_layer_number();
     if (state_->has_given_name) state_->scope = state_->name + "/";
@@ -408,39 +419,72 @@ RandomKey Layer::next_random_key() const {
   return key;
 }
 
-// Names of layers, made from their types as Keras does.
+// What is written of a layer, and read.
 
-namespace {
-
-bool is_upper(char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; }
-bool is_lower(char c) { return std::islower(static_cast<unsigned char>(c)) != 0; }
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
-
-}  // namespace
-
-std::string internal::plain_type_name(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> demangled(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-  std::string name = status == 0 ? demangled.get() : type.name();
-  name = name.substr(0, name.find('<'));
-  const std::size_t colons = name.rfind("::");
-  return colons == std::string::npos ? name : name.substr(colons + 2);
+void Layer::set_arguments(std::function<Json::Array()> arguments) {
+  state_->arguments = std::move(arguments);
 }
 
-std::string internal::snake_case(std::string_view type_name) {
-  std::string result;
-  for (std::size_t i = 0; i < type_name.size(); ++i) {
-    const char c = type_name[i];
-    // A word starts at an upper-case letter after a lower-case one, or before one ("RNNCell");
-    // never between a digit and its letter ("2D").
-    const bool after_lower = i > 0 && is_lower(type_name[i - 1]);
-    const bool before_lower = i > 0 && i + 1 < type_name.size() && is_lower(type_name[i + 1]) &&
-                              !is_digit(type_name[i - 1]);
-    if (is_upper(c) && (after_lower || before_lower)) result += '_';
-    result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+Json::Array Layer::call_arguments() const {
+  if (state_->arguments) return state_->arguments();
+  fail(ErrorCode::kUnimplemented,
+       "it does not say how it is made; try made_with(arguments) in the "
+       "constructor of ",
+       type_name(), " and register_layer<", type_name(), ", their types>() before load_model()");
+}
+
+std::string Layer::given_name() const { return state_->has_given_name ? state_->name : ""; }
+
+LayerDescription Layer::describe() const {
+  try {
+    const bool is_named = !state_->made_built && (state_->built || state_->has_given_name);
+    return {internal::call_of_layer(type_name(), call_arguments()), is_named ? name() : "",
+            state_->given_input_shape, state_->policy.name};
+  } catch (const Error& error) {
+    throw named(error);
   }
-  return result;
+}
+
+std::shared_ptr<Layer> Layer::of_description(const LayerDescription& description) {
+  struct PolicyBefore {
+    ~PolicyBefore() { tutti::set_dtype_policy(policy); }
+    DTypePolicy policy = tutti::dtype_policy();
+  } const before;
+  tutti::set_dtype_policy(DTypePolicy(description.dtype_policy));
+  std::shared_ptr<Layer> layer = internal::made_layer(description.call);
+  State& state = *layer->state_;
+  if (!description.name.empty()) state.name = description.name;
+  state.has_given_name = state.has_given_name || !description.name.empty();
+  state.given_input_shape = description.input_shape;
+  return layer;
+}
+
+std::vector<Layer::Extras> Layer::extras() const {
+  std::vector<Extras> extras;
+  std::set<const State*> seen;
+  State::visit_layers(
+      state_,
+      [&](const State& state) {
+        extras.push_back({static_cast<std::int64_t>(state.number), state.frozen});
+      },
+      seen);
+  return extras;
+}
+
+void Layer::restore_extras(std::span<const Extras> extras) {
+  const std::size_t expected = this->extras().size();
+  if (extras.size() != expected) {
+    fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(), "): expected ",
+         expected, " layers, got ", extras.size());
+  }
+  std::set<const State*> seen;
+  State::visit_layers(
+      state_,
+      [&, next = extras.begin()](State& state) mutable {
+        state.number = static_cast<std::uint64_t>(next->random_number);
+        state.frozen = next++->frozen;
+      },
+      seen);
 }
 
 }  // namespace tutti

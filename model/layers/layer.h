@@ -2,16 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/core/json_values.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/model/layers/masks.h"
@@ -21,6 +22,14 @@
 namespace tutti {
 
 class AutocastScope;
+struct LayerDescription;
+
+/// Shapes are arrays of their dimensions.
+template <>
+struct JsonForm<Shape> {
+  static Json to(const Shape& shape) { return Json::array_of(shape); }
+  static Shape from(const Json& json);
+};
 
 /// How a layer is called: `model(x, {.training = true})`.
 struct CallContext {
@@ -104,6 +113,23 @@ class Layer {
   /// Metrics that layers have added, each once.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 
+  /// How this layer is made again (layer_description.h). Throws kUnimplemented for a layer that
+  /// does not say so with made_with().
+  LayerDescription describe() const;
+  /// The inverse: a layer without weights. Throws kNotFound for a type that register_layer() was
+  /// not told of, kInvalidArgument for arguments that do not fit.
+  static std::shared_ptr<Layer> of_description(const LayerDescription& description);
+
+  /// What a layer is besides its weights and what it was made with.
+  struct Extras {
+    std::int64_t random_number = 0;  // what tells its random numbers from those of other layers
+    bool frozen = false;
+  };
+  /// Of this layer and all below, in the order in which they were added.
+  std::vector<Extras> extras() const;
+  /// Throws kInvalidArgument for another number of layers.
+  void restore_extras(std::span<const Extras> extras);
+
   /// What a table of layers shows of a direct sub-layer.
   struct Summary {
     std::string name;
@@ -123,6 +149,19 @@ class Layer {
   explicit Layer(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
   explicit Layer(LayerOptions options)
       : Layer(std::move(options.name), std::move(options.input_shape)) {}
+
+  /// Says, in the constructor, with which arguments the layer is made, so that it can be saved:
+  /// `made_with(units_, options_)`. LayerOptions are left out; name and input_shape of other
+  /// options are written for each layer. Copies are kept until the layer is saved. Their types are
+  /// those of register_layer().
+  template <class... Arguments>
+  void made_with(const Arguments&... arguments) {
+    set_arguments([=] { return Json::Array{json_of(arguments)...}; });
+  }
+  /// The arguments, for layers to which some are added later.
+  virtual Json::Array call_arguments() const;
+  /// The name that the options gave, or "".
+  std::string given_name() const;
 
   /// Makes the weights (add_weight) and sub-layers (add_layer) for examples of shape `input`;
   /// returns the shape of a result. Called once.
@@ -170,6 +209,7 @@ class Layer {
 
  private:
   struct State;
+  void set_arguments(std::function<Json::Array()> arguments);
   std::vector<Shape> build_as(const std::string& name, const std::string& scope,
                               std::span<const Shape> inputs);
   std::string unique_name(const Layer& layer) const;
@@ -192,12 +232,5 @@ class MultiLayer : public Layer {
   std::vector<Tensor> call_all(std::span<const Tensor> inputs,
                                CallContext context) const override = 0;
 };
-
-namespace internal {
-/// "Conv2D" for tutti::Conv2D: without namespaces and template arguments.
-std::string plain_type_name(const std::type_info& type);
-/// "max_pooling2d" for "MaxPooling2D", "batch_normalization" for "BatchNormalization".
-std::string snake_case(std::string_view type_name);
-}  // namespace internal
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_description.h"
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/merging.h"
 #include "tutti/model/layers/multi_head_attention.h"

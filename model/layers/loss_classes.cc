@@ -7,7 +7,8 @@
 
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/call_site.h"
-#include "tutti/core/names.h"
+#include "tutti/core/call_table.h"
+#include "tutti/core/type_names.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -108,7 +109,7 @@ std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
   return out << internal::name_in(kNames, reduction, "LossReduction");
 }
 
-Loss::Loss(const std::string& name) : name_(name) {
+Loss::Loss(const std::string& name) : name_(name), call_(name) {
   const NamedLoss& entry = find_loss(name);
   open_kind_ = takes_logits_ = entry.crossentropy != nullptr;
   per_example_ =
@@ -116,16 +117,19 @@ Loss::Loss(const std::string& name) : name_(name) {
 }
 
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
-    : Loss(std::move(name), std::move(per_example), reduction, false) {}
+    : Loss(std::move(name), std::move(per_example), reduction, false, {}) {}
 
-Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits)
+Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits,
+           Json call)
     : name_(std::move(name)),
       per_example_(std::move(per_example)),
+      call_(std::move(call)),
       reduction_(reduction),
       takes_logits_(takes_logits) {}
 
 Loss::Loss(PlainFunction per_example, LossReduction reduction)
-    : Loss(name_of(per_example), per_example, reduction) {}
+    : Loss(name_of(per_example), per_example, reduction, false,
+           internal::call_of(name_of(per_example), LossOptions{reduction})) {}
 
 Loss Loss::for_predictions(PredictionKind kind) const {
   TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
@@ -181,22 +185,71 @@ Loss::Function bound(Tensor (*function)(const Operand&, const Operand&, Crossent
 SparseCategoricalCrossentropy::SparseCategoricalCrossentropy(CrossentropyLossOptions options)
     : Loss("sparse_categorical_crossentropy",
            bound(&losses::sparse_categorical_crossentropy, options), options.reduction,
-           options.from_logits) {}
+           options.from_logits, internal::call_of("SparseCategoricalCrossentropy", options)) {}
 CategoricalCrossentropy::CategoricalCrossentropy(CrossentropyLossOptions options)
     : Loss("categorical_crossentropy", bound(&losses::categorical_crossentropy, options),
-           options.reduction, options.from_logits) {}
+           options.reduction, options.from_logits,
+           internal::call_of("CategoricalCrossentropy", options)) {}
 BinaryCrossentropy::BinaryCrossentropy(CrossentropyLossOptions options)
     : Loss("binary_crossentropy", bound(&losses::binary_crossentropy, options), options.reduction,
-           options.from_logits) {}
+           options.from_logits, internal::call_of("BinaryCrossentropy", options)) {}
 BinaryFocalCrossentropy::BinaryFocalCrossentropy(FocalLossOptions options)
     : Loss("binary_focal_crossentropy", bound(&losses::binary_focal_crossentropy, options.focal),
-           options.reduction, options.focal.from_logits) {}
+           options.reduction, options.focal.from_logits,
+           internal::call_of("BinaryFocalCrossentropy", options)) {}
 CategoricalFocalCrossentropy::CategoricalFocalCrossentropy(FocalLossOptions options)
     : Loss("categorical_focal_crossentropy",
            bound(&losses::categorical_focal_crossentropy, options.focal), options.reduction,
-           options.focal.from_logits) {}
+           options.focal.from_logits, internal::call_of("CategoricalFocalCrossentropy", options)) {}
 Huber::Huber(HuberLossOptions options)
-    : Loss("huber", bound(&losses::huber, HuberOptions{.delta = options.delta}),
-           options.reduction) {}
+    : Loss("huber", bound(&losses::huber, HuberOptions{.delta = options.delta}), options.reduction,
+           false, internal::call_of("Huber", options)) {}
+
+// Losses as the calls that make them.
+
+Json Loss::to_json() const {
+  if (!call_.is_null()) return call_;
+  fail(ErrorCode::kUnimplemented, "the loss '", name_,
+       "' is a function of your own, so it cannot be saved");
+}
+
+namespace {
+
+using LossTable = internal::CallTable<Loss>;
+
+template <class L, class Options>
+LossTable::Entry loss_entry() {
+  return {internal::plain_type_name(typeid(L)),
+          internal::reads_call<Options>([](Options options) -> Loss { return L(options); })};
+}
+
+std::vector<LossTable::Entry> loss_entries(
+    const std::function<Loss(PlainFunction, LossReduction)>& of_plain) {
+  std::vector<LossTable::Entry> entries = {
+      loss_entry<SparseCategoricalCrossentropy, CrossentropyLossOptions>(),
+      loss_entry<CategoricalCrossentropy, CrossentropyLossOptions>(),
+      loss_entry<BinaryCrossentropy, CrossentropyLossOptions>(),
+      loss_entry<BinaryFocalCrossentropy, FocalLossOptions>(),
+      loss_entry<CategoricalFocalCrossentropy, FocalLossOptions>(),
+      loss_entry<Huber, HuberLossOptions>()};
+  for (const NamedLoss& entry : named_losses()) {
+    if (!entry.plain) continue;
+    entries.emplace_back(entry.name, internal::reads_call<LossOptions>(
+                                         [of_plain, plain = entry.plain](LossOptions options) {
+                                           return of_plain(plain, options.reduction);
+                                         }));
+  }
+  return entries;
+}
+
+}  // namespace
+
+Loss Loss::from_json(const Json& json) {
+  static const LossTable table("loss", "try compiling the loaded model with it",
+                               loss_entries([](PlainFunction function, LossReduction reduction) {
+                                 return Loss(function, reduction);
+                               }));
+  return json.is_array() ? table.make(json) : Loss(json.as_string());
+}
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "tutti/core/json.h"
 #include "tutti/tensor/op.h"
 
 namespace tutti {
@@ -125,6 +126,11 @@ class Loss {
   Tensor operator()(const Operand& labels, const Operand& predictions,
                     const Tensor& sample_weight = {}) const;
 
+  /// What Model::save() writes: the name, or the call that makes it: ["Huber", {"delta": 2, ...}].
+  /// Throws kUnimplemented for a function of one's own.
+  Json to_json() const;
+  static Loss from_json(const Json& json);
+
   /// Whether made by the name of a cross-entropy, so that the kind of predictions is open.
   bool prediction_kind_is_open() const { return open_kind_; }
   /// The same loss for predictions of this kind. Only when prediction_kind_is_open().
@@ -134,13 +140,15 @@ class Loss {
 
  protected:
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
-  Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits);
+  Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits,
+       Json call);
   /// Under the first of the function's names.
   Loss(PlainFunction per_example, LossReduction reduction);
 
  private:
   std::string name_;
   Function per_example_;
+  Json call_;  // null: a function of one's own
   LossReduction reduction_ = LossReduction::kAuto;
   bool takes_logits_ = false;
   bool open_kind_ = false;

@@ -106,20 +106,32 @@ void Merging::merge_masks(std::span<const Tensor> inputs, const Tensor& result) 
   MaskScope::set_mask(result, merged);
 }
 
-Add::Add(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {}
-Average::Average(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {}
+Add::Add(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {
+  made_with();
+}
+Average::Average(MergingOptions options) : LayerOf(&sum_of, MaskUse::kOwn, std::move(options)) {
+  made_with();
+}
 Subtract::Subtract(MergingOptions options)
     : LayerOf([](const Tensor& a, const Tensor& b) { return a - b; }, MaskUse::kOwn,
-              std::move(options)) {}
+              std::move(options)) {
+  made_with();
+}
 Multiply::Multiply(MergingOptions options)
     : LayerOf([](const Tensor& a, const Tensor& b) { return a * b; }, MaskUse::kEnds,
-              std::move(options)) {}
+              std::move(options)) {
+  made_with();
+}
 Maximum::Maximum(MergingOptions options)
     : LayerOf([](const Tensor& a, const Tensor& b) { return maximum(a, b); }, MaskUse::kEnds,
-              std::move(options)) {}
+              std::move(options)) {
+  made_with();
+}
 Minimum::Minimum(MergingOptions options)
     : LayerOf([](const Tensor& a, const Tensor& b) { return minimum(a, b); }, MaskUse::kEnds,
-              std::move(options)) {}
+              std::move(options)) {
+  made_with();
+}
 
 std::vector<Shape> Subtract::build_all(std::span<const Shape> inputs) {
   if (inputs.size() != 2)
@@ -134,7 +146,9 @@ std::vector<Tensor> Average::call_all(std::span<const Tensor> inputs, CallContex
   return {mean};
 }
 
-Concatenate::Concatenate(ConcatenateOptions options) : LayerOf(options.name), axis_(options.axis) {}
+Concatenate::Concatenate(ConcatenateOptions options) : LayerOf(options.name), axis_(options.axis) {
+  made_with(options);
+}
 
 std::vector<Shape> Concatenate::build_all(std::span<const Shape> inputs) {
   require_inputs(inputs, 2, "Concatenate");
@@ -157,7 +171,9 @@ std::vector<Tensor> Concatenate::call_all(std::span<const Tensor> inputs, CallCo
   return {result};
 }
 
-Dot::Dot(DotOptions options) : LayerOf(options.name), options_(std::move(options)) {}
+Dot::Dot(DotOptions options) : LayerOf(options.name), options_(std::move(options)) {
+  made_with(options_);
+}
 
 std::vector<Shape> Dot::build_all(std::span<const Shape> inputs) {
   if (inputs.size() != 2)

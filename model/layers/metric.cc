@@ -3,6 +3,7 @@
 #include "tutti/model/layers/metric.h"
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/type_names.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -52,6 +53,19 @@ Variable Metric::add_sum(const std::string& name, const Shape& shape) {
 
 void Metric::adopt(const Metric& part) {
   variables_.insert(variables_.end(), part.variables_.begin(), part.variables_.end());
+}
+
+Json Metric::describe() const {
+  const std::string type = internal::plain_type_name(typeid(*this));
+  if (!arguments_) {
+    fail(ErrorCode::kUnimplemented, "the metric '", name_, "' (", type,
+         ") does not say how it is made, so it cannot be saved; try made_with(arguments) in the "
+         "constructor of ",
+         type, " and register_metric<", type, ", their types>() before load_model()");
+  }
+  Json::Array call = {type};
+  for (Json& argument : arguments_()) call.push_back(std::move(argument));
+  return call;
 }
 
 void Metric::reset_state() {

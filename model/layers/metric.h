@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/core/json_values.h"
 
 namespace tutti {
 
@@ -31,6 +32,9 @@ class Metric {
   /// Back to nothing gathered. Outside run: on all replicas.
   void reset_state();
   const std::vector<Variable>& variables() const { return variables_; }
+  /// What Model::save() writes: the call that makes it, ["Auc", {"num_thresholds": 200, ...}].
+  /// Throws kUnimplemented for a metric that does not say so with made_with().
+  Json describe() const;
 
  protected:
   explicit Metric(std::string name, MetricDirection direction = MetricDirection::kUnknown)
@@ -38,6 +42,11 @@ class Metric {
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
+  /// Says, in the constructor, with which arguments the metric is made, so that it can be saved.
+  template <class... Arguments>
+  void made_with(const Arguments&... arguments) {
+    arguments_ = [=] { return Json::Array{json_of(arguments)...}; };
+  }
   /// A sum of this shape that starts at 0, float64.
   Variable add_sum(const std::string& name, const Shape& shape = {});
   /// The sum over replicas of a variable made by add_sum().
@@ -51,6 +60,7 @@ class Metric {
   std::string name_;
   MetricDirection direction_;
   std::vector<Variable> variables_;
+  std::function<Json::Array()> arguments_;  // of the constructor; null: not said
 };
 
 /// The mean of all values: (sum of value * weight) / (sum of weights).

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tutti/core/names.h"
+#include "tutti/core/call_table.h"
 #include "tutti/model/layers/metrics.h"
 
 namespace tutti {
@@ -94,6 +94,58 @@ MetricSpec::MetricSpec(const std::string& name) : name_(name) {
   } catch (const Error& error) {
     fail_unknown(name, error);
   }
+}
+
+// Metrics as the calls that make them.
+
+namespace {
+
+using MetricTable = internal::CallTable<MetricSpec::Maker>;
+
+template <class M, class... Arguments>
+MetricTable::Entry metric_entry() {
+  return {internal::plain_type_name(typeid(M)), internal::metric_maker<M, Arguments...>()};
+}
+
+MetricTable& metric_table() {
+  using Text = std::string;
+  static MetricTable table(
+      "metric",
+      "try register_metric<its class, types of its arguments>() before "
+      "load_model()",
+      {metric_entry<SparseCategoricalAccuracy, Text>(), metric_entry<CategoricalAccuracy, Text>(),
+       metric_entry<BinaryAccuracy, Text, double>(), metric_entry<MeanSquaredErrorMetric, Text>(),
+       metric_entry<MeanAbsoluteErrorMetric, Text>(), metric_entry<CosineSimilarityMetric, Text>(),
+       metric_entry<RootMeanSquaredError, Text>(),
+       metric_entry<TopKCategoricalAccuracy, int, Text>(),
+       metric_entry<SparseTopKCategoricalAccuracy, int, Text>(),
+       metric_entry<Precision, ConfusionOptions>(), metric_entry<Recall, ConfusionOptions>(),
+       metric_entry<TruePositives, ConfusionOptions>(),
+       metric_entry<TrueNegatives, ConfusionOptions>(),
+       metric_entry<FalsePositives, ConfusionOptions>(),
+       metric_entry<FalseNegatives, ConfusionOptions>(), metric_entry<F1Score, F1ScoreOptions>(),
+       metric_entry<MeanIoU, std::int64_t, MeanIoUOptions>(), metric_entry<Auc, AucOptions>()});
+  return table;
+}
+
+}  // namespace
+
+void internal::add_metric_maker(std::string type_name, MetricMaker maker) {
+  metric_table().add(std::move(type_name), std::move(maker));
+}
+
+Json MetricSpec::to_json() const {
+  if (call_) return call_();
+  if (!make_) return name_;
+  fail(ErrorCode::kUnimplemented, "the metric '", name_,
+       "' is made by a function of your own, so it cannot be saved");
+}
+
+MetricSpec MetricSpec::from_json(const Json& json) {
+  if (!json.is_array()) return MetricSpec(json.as_string());
+  MetricSpec spec(json.as_array().at(0).as_string(), metric_table().make(json));
+  spec.call_ = [json] { return json; };
+  return spec;
 }
 
 std::shared_ptr<PredictionMetric> MetricSpec::make(const Loss& loss) const {

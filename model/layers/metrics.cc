@@ -73,26 +73,39 @@ void require_positive_k(int k) {
 MeanPredictionMetric::Function internal::hits_by_shape() { return &hits_by_shape_of; }
 
 SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::string name)
-    : MeanPredictionMetric(std::move(name), &sparse_hits_of, MetricDirection::kUp) {}
+    : MeanPredictionMetric(std::move(name), &sparse_hits_of, MetricDirection::kUp) {
+  made_with(this->name());
+}
 CategoricalAccuracy::CategoricalAccuracy(std::string name)
-    : MeanPredictionMetric(std::move(name), &one_hot_hits_of, MetricDirection::kUp) {}
+    : MeanPredictionMetric(std::move(name), &one_hot_hits_of, MetricDirection::kUp) {
+  made_with(this->name());
+}
 BinaryAccuracy::BinaryAccuracy(std::string name, double threshold)
-    : MeanPredictionMetric(std::move(name), binary_hits(threshold), MetricDirection::kUp) {}
+    : MeanPredictionMetric(std::move(name), binary_hits(threshold), MetricDirection::kUp) {
+  made_with(this->name(), threshold);
+}
 MeanSquaredErrorMetric::MeanSquaredErrorMetric(std::string name)
-    : MeanPredictionMetric(std::move(name), &losses::mean_squared_error, MetricDirection::kDown) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_squared_error, MetricDirection::kDown) {
+  made_with(this->name());
+}
 MeanAbsoluteErrorMetric::MeanAbsoluteErrorMetric(std::string name)
-    : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error, MetricDirection::kDown) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error, MetricDirection::kDown) {
+  made_with(this->name());
+}
 CosineSimilarityMetric::CosineSimilarityMetric(std::string name)
     : MeanPredictionMetric(
           std::move(name),
           [](const Tensor& labels, const Tensor& predictions) {
             return negate(losses::cosine_similarity(labels, predictions));
           },
-          MetricDirection::kUp) {}
+          MetricDirection::kUp) {
+  made_with(this->name());
+}
 
 RootMeanSquaredError::RootMeanSquaredError(std::string name)
     : PredictionMetric(name, MetricDirection::kDown), squares_(name) {
   adopt(squares_);
+  made_with(this->name());
 }
 
 void RootMeanSquaredError::update(const Tensor& labels, const Tensor& predictions,
@@ -119,6 +132,7 @@ TopKCategoricalAccuracy::TopKCategoricalAccuracy(int k, std::string name)
           },
           MetricDirection::kUp) {
   require_positive_k(k);
+  made_with(k, this->name());
 }
 
 SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string name)
@@ -131,6 +145,7 @@ SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string 
           },
           MetricDirection::kUp) {
   require_positive_k(k);
+  made_with(k, this->name());
 }
 
 // The area under the ROC or the precision-recall curve.
@@ -177,6 +192,7 @@ Auc::Auc(AucOptions options)
   thresholds_.push_back(1.0 + kBeyond);
   positives_ = add_sum("positives", {2, count});
   labels_ = add_sum("labels", {2});
+  made_with(options_);
 }
 
 void Auc::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {

@@ -52,6 +52,7 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_
          " heads of ", key_dim);
   }
   internal::require_rate(options_.dropout, "MultiHeadAttention", "dropout");
+  made_with(num_heads, key_dim, options_);
 }
 
 void MultiHeadAttention::add_projection(const std::string& name, const Shape& kernel,

@@ -44,6 +44,7 @@ void require_epsilon(double epsilon, std::string_view who) {
 BatchNormalization::BatchNormalization(BatchNormalizationOptions options)
     : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
   require_epsilon(options_.epsilon, "BatchNormalization");
+  made_with(options_);
 }
 
 Shape BatchNormalization::build(const Shape& input) {
@@ -178,6 +179,7 @@ Tensor standardized(const Tensor& x, const std::vector<int>& axes, double epsilo
 LayerNormalization::LayerNormalization(LayerNormalizationOptions options)
     : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
   require_epsilon(options_.epsilon, "LayerNormalization");
+  made_with(options_);
 }
 
 Shape LayerNormalization::build(const Shape& input) {
@@ -218,6 +220,7 @@ GroupNormalization::GroupNormalization(std::int64_t groups, GroupNormalizationOp
   if (groups <= 0 && groups != -1)
     fail(ErrorCode::kInvalidArgument,
          "GroupNormalization: expected a positive number of groups, or -1, got ", groups);
+  made_with(groups, options_);
 }
 
 Shape GroupNormalization::build(const Shape& input) {
@@ -259,7 +262,9 @@ Tensor GroupNormalization::call(const Tensor& given, CallContext) const {
 }
 
 UnitNormalization::UnitNormalization(UnitNormalizationOptions options)
-    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
+  made_with(options_);
+}
 
 Shape UnitNormalization::build(const Shape& input) {
   (void)checked_axes(input, options_.axes, "UnitNormalization");
@@ -276,7 +281,9 @@ Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
 // Local response normalisation as a layer.
 
 LocalResponseNormalization::LocalResponseNormalization(LocalResponseNormalizationOptions options)
-    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
+  made_with(options_);
+}
 
 Shape LocalResponseNormalization::build(const Shape& input) {
   internal::require_image(input, "LocalResponseNormalization");

@@ -63,13 +63,21 @@ Tensor Pooling::call(const Tensor& input, CallContext) const {
 }
 
 MaxPooling2D::MaxPooling2D(Size2D pool_size, Pooling2DOptions options)
-    : LayerOf("MaxPooling2D", &max_pool2d, pool_size, options) {}
+    : LayerOf("MaxPooling2D", &max_pool2d, pool_size, options) {
+  made_with(pool_size, options);
+}
 AveragePooling2D::AveragePooling2D(Size2D pool_size, Pooling2DOptions options)
-    : LayerOf("AveragePooling2D", &average_pool2d, pool_size, options) {}
+    : LayerOf("AveragePooling2D", &average_pool2d, pool_size, options) {
+  made_with(pool_size, options);
+}
 MaxPooling1D::MaxPooling1D(std::int64_t pool_size, Pooling1DOptions options)
-    : LayerOf("MaxPooling1D", &max_pool2d, pool_size, options) {}
+    : LayerOf("MaxPooling1D", &max_pool2d, pool_size, options) {
+  made_with(pool_size, options);
+}
 AveragePooling1D::AveragePooling1D(std::int64_t pool_size, Pooling1DOptions options)
-    : LayerOf("AveragePooling1D", &average_pool2d, pool_size, options) {}
+    : LayerOf("AveragePooling1D", &average_pool2d, pool_size, options) {
+  made_with(pool_size, options);
+}
 
 Shape GlobalPooling::build(const Shape& input) {
   if (of_sequences_) {
@@ -85,13 +93,21 @@ Tensor GlobalPooling::call(const Tensor& input, CallContext) const {
 }
 
 GlobalAveragePooling2D::GlobalAveragePooling2D(LayerOptions options)
-    : LayerOf(&global_average_pool2d, false, std::move(options)) {}
+    : LayerOf(&global_average_pool2d, false, std::move(options)) {
+  made_with();
+}
 GlobalMaxPooling2D::GlobalMaxPooling2D(LayerOptions options)
-    : LayerOf(&global_max_pool2d, false, std::move(options)) {}
+    : LayerOf(&global_max_pool2d, false, std::move(options)) {
+  made_with();
+}
 GlobalAveragePooling1D::GlobalAveragePooling1D(LayerOptions options)
-    : LayerOf(&global_average_pool2d, true, std::move(options)) {}
+    : LayerOf(&global_average_pool2d, true, std::move(options)) {
+  made_with();
+}
 GlobalMaxPooling1D::GlobalMaxPooling1D(LayerOptions options)
-    : LayerOf(&global_max_pool2d, true, std::move(options)) {}
+    : LayerOf(&global_max_pool2d, true, std::move(options)) {
+  made_with();
+}
 
 Tensor GlobalAveragePooling1D::call(const Tensor& input, CallContext context) const {
   const Tensor mask = MaskScope::mask_of(input);

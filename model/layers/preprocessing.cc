@@ -21,7 +21,9 @@ Tensor as_floats(const Tensor& input) {
 }  // namespace
 
 Rescaling::Rescaling(double scale, RescalingOptions options)
-    : LayerOf(options.name, options.input_shape), scale_(scale), offset_(options.offset) {}
+    : LayerOf(options.name, options.input_shape), scale_(scale), offset_(options.offset) {
+  made_with(scale, options);
+}
 
 Shape Rescaling::build(const Shape& input) { return input; }
 
@@ -64,6 +66,7 @@ RandomFlip::RandomFlip(RandomFlipOptions options)
          "RandomFlip: expected mode 'horizontal', 'vertical' or 'horizontal_and_vertical', got '",
          options.mode, "'");
   }
+  made_with(options);
 }
 
 Shape RandomFlip::build(const Shape& input) {
@@ -82,7 +85,9 @@ Tensor RandomFlip::call(const Tensor& input, CallContext context) const {
 RandomColour::RandomColour(std::string_view who, double factor, RandomColourOptions options)
     : Layer(options.name, options.input_shape),
       factor_(checked_factor(factor, who)),
-      range_(checked_range(options.value_range, who)) {}
+      range_(checked_range(options.value_range, who)) {
+  made_with(factor, options);
+}
 
 Shape RandomColour::build(const Shape& input) {
   internal::require_image(input, type_name());
@@ -109,6 +114,7 @@ Tensor RandomContrast::changed(const Tensor& x, const RandomKey& key) const {
 CenterCrop::CenterCrop(Size2D size, LayerOptions options)
     : LayerOf(options.name, options.input_shape), size_(size) {
   internal::require_positive(size, "CenterCrop", "size");
+  made_with(size);
 }
 
 Shape CenterCrop::build(const Shape& input) {

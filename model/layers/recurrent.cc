@@ -6,6 +6,7 @@
 
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"
+#include "tutti/model/layers/layer_description.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
@@ -41,6 +42,7 @@ Recurrent::Recurrent(std::int64_t units, int gates, int states, RecurrentOptions
   internal::require_positive(units, "Recurrent", "number of units");
   internal::require_rate(options_.dropout, "Recurrent", "dropout");
   internal::require_rate(options_.recurrent_dropout, "Recurrent", "recurrent_dropout");
+  made_with(units, options_);
 }
 
 std::vector<Shape> Recurrent::build_all(std::span<const Shape> inputs) {
@@ -236,6 +238,7 @@ Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_na
   forward.name = "forward_" + layer_name;
   backward.name = "backward_" + layer_name;
   backward.go_backwards = !forward.go_backwards;
+  made_with(std::shared_ptr<Layer>(layer.sibling(layer.options())), options);
   forward_ = layer.sibling(std::move(forward));
   backward_ = layer.sibling(std::move(backward));
 }
@@ -264,7 +267,9 @@ Tensor Bidirectional::merge(const Tensor& a, const Tensor& b) const {
 // A layer applied to every step of a sequence.
 
 TimeDistributed::TimeDistributed(std::shared_ptr<Layer> layer, LayerOptions options)
-    : LayerOf(std::move(options)), layer_(std::move(layer)) {}
+    : LayerOf(std::move(options)), layer_(std::move(layer)) {
+  made_with(layer_);
+}
 
 Shape TimeDistributed::build(const Shape& input) {
   if (input.rank() == 0) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/json.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -17,13 +18,18 @@ class WeightFunction {
   using Function = std::function<Tensor(const Tensor& weight)>;
 
   WeightFunction() = default;
-  explicit WeightFunction(Function function) : function_(std::move(function)) {}
+  /// `call`: what Model::save() writes, the call that makes it: ["l2", 0.01].
+  explicit WeightFunction(Function function, Json call = {})
+      : function_(std::move(function)), call_(std::move(call)) {}
 
   bool empty() const { return !function_; }
   Tensor operator()(const Tensor& weight) const;
+  /// The call; null where this is empty. Throws kUnimplemented for a function of one's own.
+  Json to_json() const;
 
  private:
   Function function_;
+  Json call_;
 };
 
 // Penalties on weights.
@@ -36,6 +42,7 @@ class Regularizer : public WeightFunction {
   /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
   /// kInvalidArgument listing them for another name.
   Regularizer(const char* name);
+  static Regularizer from_json(const Json& call);
 };
 
 namespace regularizers {
@@ -60,6 +67,7 @@ class Constraint : public WeightFunction {
   /// "max_norm", "non_neg", "unit_norm" or "min_max_norm" with Keras's defaults; "" for none.
   /// Throws kInvalidArgument listing them for another name.
   Constraint(const char* name);
+  static Constraint from_json(const Json& call);
 };
 
 namespace constraints {
@@ -68,6 +76,8 @@ namespace constraints {
 struct NormAxes {
   NormAxes(int axis) : axes{axis} {}
   NormAxes(std::initializer_list<int> several) : axes(several) {}
+  Json to_json() const { return Json::array_of(axes); }
+  static NormAxes from_json(const Json& json);
 
   std::vector<int> axes;
 };

@@ -40,7 +40,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
 
 }  // namespace
 
-Flatten::Flatten(LayerOptions options) : LayerOf(options.name, options.input_shape) {}
+Flatten::Flatten(LayerOptions options) : LayerOf(options.name, options.input_shape) { made_with(); }
 
 Shape Flatten::build(const Shape& input) { return {input.num_elements()}; }
 
@@ -49,7 +49,9 @@ Tensor Flatten::call(const Tensor& input, CallContext) const {
 }
 
 Reshape::Reshape(std::vector<std::int64_t> target, LayerOptions options)
-    : LayerOf(options.name, options.input_shape), target_(std::move(target)) {}
+    : LayerOf(options.name, options.input_shape), target_(std::move(target)) {
+  made_with(target_);
+}
 
 Shape Reshape::build(const Shape& input) { return resolved_target(input, target_); }
 
@@ -64,6 +66,7 @@ Permute::Permute(std::vector<int> permutation, LayerOptions options)
     fail(ErrorCode::kInvalidArgument, "Permute: expected each axis from 1 to ", permutation_.size(),
          " once, got [", join(permutation_), "]");
   }
+  made_with(permutation_);
 }
 
 Shape Permute::build(const Shape& input) {
@@ -87,6 +90,7 @@ RepeatVector::RepeatVector(std::int64_t times, LayerOptions options)
     : LayerOf(options.name, options.input_shape), times_(times) {
   if (times <= 0)
     fail(ErrorCode::kInvalidArgument, "RepeatVector: expected a positive number, got ", times);
+  made_with(times);
 }
 
 Shape RepeatVector::build(const Shape& input) {
@@ -103,6 +107,16 @@ Tensor RepeatVector::call(const Tensor& input, CallContext) const {
 
 // Layers that make images and sequences larger or smaller at the edges, or everywhere.
 
+Margins2D Margins2D::from_json(const Json& json) {
+  const auto sizes = value_of<std::array<std::int64_t, 4>>(json);
+  return {sizes[0], sizes[1], sizes[2], sizes[3]};
+}
+
+Margins1D Margins1D::from_json(const Json& json) {
+  const auto sizes = value_of<std::array<std::int64_t, 2>>(json);
+  return {sizes[0], sizes[1]};
+}
+
 namespace {
 
 void require_margins(std::initializer_list<std::int64_t> margins, std::string_view who) {
@@ -116,6 +130,7 @@ void require_margins(std::initializer_list<std::int64_t> margins, std::string_vi
 ZeroPadding2D::ZeroPadding2D(Margins2D padding, LayerOptions options)
     : LayerOf(options.name, options.input_shape), padding_(padding) {
   require_margins({padding.top, padding.bottom, padding.left, padding.right}, "ZeroPadding2D");
+  made_with(padding);
 }
 
 Shape ZeroPadding2D::build(const Shape& input) {
@@ -131,6 +146,7 @@ Tensor ZeroPadding2D::call(const Tensor& input, CallContext) const {
 Cropping2D::Cropping2D(Margins2D cropping, LayerOptions options)
     : LayerOf(options.name, options.input_shape), cropping_(cropping) {
   require_margins({cropping.top, cropping.bottom, cropping.left, cropping.right}, "Cropping2D");
+  made_with(cropping);
 }
 
 Shape Cropping2D::build(const Shape& input) {
@@ -154,6 +170,7 @@ Tensor Cropping2D::call(const Tensor& input, CallContext) const {
 ZeroPadding1D::ZeroPadding1D(Margins1D padding, LayerOptions options)
     : LayerOf(options.name, options.input_shape), padding_(padding) {
   require_margins({padding.left, padding.right}, "ZeroPadding1D");
+  made_with(padding);
 }
 
 Shape ZeroPadding1D::build(const Shape& input) {
@@ -175,6 +192,7 @@ UpSampling2D::UpSampling2D(Size2D size, UpSampling2DOptions options)
          "UpSampling2D: expected interpolation 'nearest' or 'bilinear', got '",
          options.interpolation, "'");
   }
+  made_with(size, options);
 }
 
 Shape UpSampling2D::build(const Shape& input) {

@@ -70,6 +70,10 @@ struct Margins2D {
   Margins2D(std::int64_t rows, std::int64_t columns) : Margins2D(rows, rows, columns, columns) {}
   Margins2D(std::int64_t above, std::int64_t below, std::int64_t before, std::int64_t after)
       : top(above), bottom(below), left(before), right(after) {}
+  /// As [top, bottom, left, right].
+  Json to_json() const { return Json::Array{top, bottom, left, right}; }
+  static Margins2D from_json(const Json& json);
+
   std::int64_t top;
   std::int64_t bottom;
   std::int64_t left;
@@ -80,6 +84,10 @@ struct Margins2D {
 struct Margins1D {
   Margins1D(int both) : Margins1D(both, both) {}
   Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}
+  /// As [left, right].
+  Json to_json() const { return Json::Array{left, right}; }
+  static Margins1D from_json(const Json& json);
+
   std::int64_t left;
   std::int64_t right;
 };

@@ -3,10 +3,19 @@
 #include "tutti/model/layers/size2d.h"
 
 #include <algorithm>
+#include <array>
 
+#include "tutti/core/json_values.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
-namespace tutti::internal {
+namespace tutti {
+
+Size2D Size2D::from_json(const Json& json) {
+  const auto sides = value_of<std::array<std::int64_t, 2>>(json);
+  return {sides[0], sides[1]};
+}
+
+namespace internal {
 
 Padding parse_padding(std::string_view text, std::string_view who) {
   if (text == "valid") return Padding::kValid;
@@ -73,4 +82,5 @@ Tensor like_input(const Tensor& rows, const Tensor& input) {
   return input.rank() == 2 ? rows : reshape(rows, input.shape().with_dim(-1, rows.shape()[1]));
 }
 
-}  // namespace tutti::internal
+}  // namespace internal
+}  // namespace tutti

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/core/json.h"
 #include "tutti/tensor/op.h"
 
 namespace tutti {
@@ -15,6 +16,10 @@ struct Size2D {
   Size2D(int side) : height(side), width(side) {}
   Size2D(std::int64_t side) : height(side), width(side) {}
   Size2D(std::int64_t rows, std::int64_t columns) : height(rows), width(columns) {}
+  /// As [height, width].
+  Json to_json() const { return Json::Array{height, width}; }
+  static Size2D from_json(const Json& json);
+
   std::int64_t height;
   std::int64_t width;
 };

@@ -1,0 +1,60 @@
+// How layers are made again: what Model::save() writes of them, and load_model() reads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/type_names.h"
+#include "tutti/model/layers/layer.h"
+
+namespace tutti {
+
+/// A layer without its weights.
+struct LayerDescription {
+  Json call;              // ["Dense", 64, {"activation": "relu", ...}]
+  std::string name = "";  // empty: the call says it
+  std::optional<Shape> input_shape = std::nullopt;
+  std::string dtype_policy = "float32";
+};
+
+/// Layers are their descriptions (LayerDescription), made again by what register_layer() knows.
+template <>
+struct JsonForm<std::shared_ptr<Layer>> {
+  static Json to(const std::shared_ptr<Layer>& layer);
+  static std::shared_ptr<Layer> from(const Json& json);
+};
+
+namespace internal {
+using LayerMaker = CallReader<std::shared_ptr<Layer>>;
+/// The layer, without weights, that a call makes. Errors of Layer::of_description().
+std::shared_ptr<Layer> made_layer(const Json& call);
+void add_layer_maker(std::string type_name, LayerMaker maker);
+/// The types that made_layer() makes.
+std::vector<std::string> readable_layers();
+/// The call of LayerDescription; name and input_shape are left out of options.
+Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
+/// An entry of the table of layers that can be read.
+template <class L, class... Arguments>
+LayerMaker layer_maker() {
+  return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {
+    return std::make_shared<L>(std::move(arguments)...);
+  });
+}
+}  // namespace internal
+
+/// Lets load_model() make layers of type L, whose constructor says made_with(arguments...):
+/// `register_layer<Scale, double>()` for a Scale(double factor, LayerOptions options = {}),
+/// `register_layer<Scale, ScaleOptions>()` for a Scale(ScaleOptions). Once; throws kAlreadyExists.
+template <std::derived_from<Layer> L, class... Arguments>
+void register_layer() {
+  internal::add_layer_maker(internal::plain_type_name(typeid(L)),
+                            internal::layer_maker<L, Arguments...>());
+}
+
+}  // namespace tutti

@@ -1,0 +1,35 @@
+// Functions that make regularizers and the like: by name with defaults, or by call.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/call_table.h"
+
+namespace tutti::internal {
+
+/// An entry of a table of such functions.
+template <class Made>
+struct NamedFunction {
+  const char* name;
+  Made (*make)();
+  CallReader<Made> (*reader)();
+};
+
+template <auto kFunction>
+auto reader_of() {
+  return reads_call(kFunction);
+}
+
+/// `kind`: "regularizer".
+template <class Made>
+CallTable<Made> call_table(std::span<const NamedFunction<Made>> functions, const char* kind) {
+  std::vector<std::pair<std::string, CallReader<Made>>> entries;
+  for (const auto& function : functions) entries.emplace_back(function.name, function.reader());
+  return {kind, "try a later version of tutti", std::move(entries)};
+}
+
+}  // namespace tutti::internal
