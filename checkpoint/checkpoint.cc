@@ -336,8 +336,10 @@ CheckpointSnapshot Checkpoint::snapshot(std::int64_t step) const {
   return CheckpointSnapshot(std::make_shared<const CheckpointFile>(values(step)));
 }
 
-CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot) const {
-  return take(snapshot.values(), "a snapshot", {});
+CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot,
+                                   RestoreOptions options) const {
+  const std::string& path = snapshot.values().info.path;
+  return take(snapshot.values(), path.empty() ? "a snapshot" : path, options);
 }
 
 CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& source,

@@ -128,7 +128,7 @@ class Checkpoint {
   static std::string to_bytes(const CheckpointSnapshot& snapshot);
   /// Like save(), into memory. Every process of a strategy calls both.
   CheckpointSnapshot snapshot(std::int64_t step = 0) const;
-  CheckpointInfo restore(const CheckpointSnapshot& snapshot) const;
+  CheckpointInfo restore(const CheckpointSnapshot& snapshot, RestoreOptions options = {}) const;
   /// `source` names the bytes in errors.
   CheckpointInfo restore_from_bytes(std::string_view bytes, const std::string& source,
                                     RestoreOptions options = {}) const;

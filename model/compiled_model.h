@@ -45,6 +45,7 @@ struct OutputLoss {
 };
 
 struct CompiledModel {
+  CompileOptions options;                // as given
   std::unique_ptr<Optimizer> optimizer;  // null: nothing can be trained
   std::vector<OutputLoss> losses;        // one per output, or none
   std::vector<OutputMetric> metrics;     // plain ones, then weighted ones

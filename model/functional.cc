@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "tutti/model/layers/layer_description.h"
+
 namespace tutti {
 
 /// Puts the calls that lead to the outputs into the order in which they were drawn.
@@ -102,6 +104,48 @@ Functional::Functional(std::vector<SymbolicTensor> inputs, std::vector<SymbolicT
   }
   set_output_activation(graph_->output_infos[0].activation);
 }
+
+internal::GraphDescription Functional::graph() const {
+  internal::GraphDescription graph;
+  for (std::size_t i = 0; i < input_shapes().size(); ++i)
+    graph.inputs.push_back({input_shapes()[i], graph_->input_names[i]});
+  for (const Step& step : graph_->steps) {
+    const auto same = std::ranges::find(graph.layers, step.layer->name(), &Layer::name);
+    graph.calls.push_back({static_cast<std::size_t>(same - graph.layers.begin()), step.arguments});
+    if (same == graph.layers.end()) graph.layers.push_back(step.layer);
+  }
+  graph.outputs = graph_->outputs;
+  return graph;
+}
+
+Functional Functional::of_description(const internal::GraphDescription& graph, std::string name) {
+  std::vector<SymbolicTensor> values(graph.inputs.begin(), graph.inputs.end());
+  const auto values_of = [&](const std::vector<std::size_t>& numbers) {
+    std::vector<SymbolicTensor> found;
+    for (const std::size_t number : numbers) {
+      if (number >= values.size()) {
+        fail(ErrorCode::kInvalidArgument, "Functional: expected the number of a value below ",
+             values.size(), ", got ", number);
+      }
+      found.push_back(values[number]);
+    }
+    return found;
+  };
+  const std::vector<SymbolicTensor> inputs = values;
+  for (const auto& call : graph.calls) {
+    if (call.layer >= graph.layers.size()) {
+      fail(ErrorCode::kInvalidArgument, "Functional: expected the number of a layer below ",
+           graph.layers.size(), ", got ", call.layer);
+    }
+    for (SymbolicTensor& result :
+         internal::draw_call(graph.layers[call.layer], values_of(call.arguments))) {
+      values.push_back(std::move(result));
+    }
+  }
+  return Functional(inputs, values_of(graph.outputs), std::move(name));
+}
+
+Json::Array Functional::call_arguments() const { return {json_of(graph()), json_of(given_name())}; }
 
 std::vector<Model::Output> Functional::outputs() const { return graph_->output_infos; }
 std::vector<Model::Edge> Functional::edges() const { return graph_->edges; }

@@ -11,6 +11,21 @@
 
 namespace tutti {
 
+namespace internal {
+/// A graph of layers as it is saved. Values are numbered: the inputs, then the results of each
+/// call.
+struct GraphDescription {
+  struct Call {
+    std::size_t layer = 0;  // a number of `layers`
+    std::vector<std::size_t> arguments;
+  };
+  std::vector<Input> inputs;
+  std::vector<std::shared_ptr<Layer>> layers;
+  std::vector<Call> calls;
+  std::vector<std::size_t> outputs;
+};
+}  // namespace internal
+
 /// A model drawn by calling layers with symbols:
 ///
 ///     SymbolicTensor x = Input{{32, 32, 3}};
@@ -26,12 +41,17 @@ class Functional : public LayerOf<Functional, Model> {
   Functional(std::vector<SymbolicTensor> inputs, std::vector<SymbolicTensor> outputs,
              std::string name = "");
 
+  /// The graph as load_model() reads it: of `description`, whose layers have no weights yet.
+  static Functional of_description(const internal::GraphDescription& graph, std::string name);
+  internal::GraphDescription graph() const;
+
   std::vector<Output> outputs() const override;
   std::vector<Edge> edges() const override;
 
  protected:
   Tensor call(const Tensor& input, CallContext context) const override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+  Json::Array call_arguments() const override;
 
  private:
   /// A call of a layer; values are numbered through all calls, the inputs first.

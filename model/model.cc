@@ -105,6 +105,7 @@ void Model::compile(CompileOptions options) {
   }
   const Scope scope = strategy().scope();
   auto compiled = std::make_unique<internal::CompiledModel>();
+  compiled->options = options;
   compiled->steps_per_execution = options.steps_per_execution;
   compiled->has_constraints = has_constraints();
   compile_losses(options, *compiled);

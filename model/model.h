@@ -93,6 +93,13 @@ struct EvaluateOptions {
   Tensor sample_weight = {};
 };
 
+/// What Model::save() takes.
+struct SaveOptions {
+  /// Also what compile() was given, so that the loaded model is compiled. Without: for losses and
+  /// metrics that are functions of one's own.
+  bool compile_arguments = true;
+};
+
 /// What Model::predict() takes.
 struct PredictOptions {
   std::int64_t batch_size = 32;
@@ -151,6 +158,12 @@ class Model : public Layer {
   /// The layers as a graph in the language DOT: `dot -Tsvg`.
   std::string to_dot() const;
 
+  /// The whole model in one file, which load_model() makes it of again: layers with their options,
+  /// weights, what compile() was given, and all that checkpoint() holds. The file is that
+  /// checkpoint, a safetensors file; the architecture is JSON among its metadata. Throws
+  /// kUnimplemented naming a layer, loss or metric that does not say how it is made. All workers
+  /// call it.
+  void save(const std::string& path, SaveOptions options = {});
   /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too.
   void save_weights(const std::string& path) const;
   void load_weights(const std::string& path);
@@ -211,5 +224,13 @@ class Model : public Layer {
 
   std::shared_ptr<State> model_state_;
 };
+
+/// The model of a file of Model::save(), in the current strategy's scope, whatever strategy it was
+/// saved under: a Sequential, a Functional or a registered class. It goes on with the bits that the
+/// saved one would go on with. Layers and metrics of your own: register_layer() and
+/// register_metric() first. Throws kNotFound naming a layer that is not registered,
+/// kInvalidArgument for a file without a model or with options that are unknown, kDataLoss for a
+/// damaged one, kUnimplemented for one of a later version. All workers call it.
+std::shared_ptr<Model> load_model(const std::string& path);
 
 }  // namespace tutti

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/sequential.h"
 
+#include "tutti/model/layers/layer_description.h"
+
 namespace tutti {
 
 Sequential::Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers)
@@ -38,6 +40,10 @@ Tensor Sequential::call(const Tensor& input, CallContext context) const {
   Tensor x = input;
   for (const auto& layer : *layers_) x = (*layer)(x, context);
   return x;
+}
+
+Json::Array Sequential::call_arguments() const {
+  return {json_of(given_name()), json_of(Input{input_shape()}), json_of(*layers_)};
 }
 
 std::vector<Model::Edge> Sequential::edges() const {

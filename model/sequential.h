@@ -47,6 +47,7 @@ class Sequential : public LayerOf<Sequential, Model> {
 
  protected:
   Tensor call(const Tensor& input, CallContext context) const override;
+  Json::Array call_arguments() const override;
 
  private:
   template <class... Layers>

@@ -1,0 +1,139 @@
+// Whole models in files: written by Model::save(), made again by load_model().
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/core/random.h"
+#include "tutti/model/fit_loop.h"
+#include "tutti/model/functional.h"
+#include "tutti/model/layers/layer_description.h"
+#include "tutti/model/sequential.h"
+#include "tutti/strategy/recovery.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kModelFormat = 1;
+constexpr const char* kModelKey = "model";
+
+struct CompileDescription {
+  CompileOptions arguments;
+  std::vector<bool> decaying;  // Optimizer::decaying(); empty: all
+};
+
+/// What the file of a model has besides a checkpoint.
+struct ModelDescription {
+  std::int64_t format = kModelFormat;
+  LayerDescription layer;
+  std::vector<Layer::Extras> extras;
+  std::optional<CompileDescription> compile;
+};
+
+/// Layers of one name are one layer, which is called more than once.
+std::shared_ptr<Layer> make_sequential(std::string name, Input input,
+                                       std::vector<std::shared_ptr<Layer>> layers) {
+  for (auto layer = layers.begin(); layer != layers.end(); ++layer)
+    *layer = *std::ranges::find(layers.begin(), layer + 1, (*layer)->name(), &Layer::name);
+  return std::make_shared<Sequential>(std::move(name), std::move(input), std::move(layers));
+}
+
+std::shared_ptr<Layer> make_functional(internal::GraphDescription graph, std::string name) {
+  return std::make_shared<Functional>(Functional::of_description(graph, std::move(name)));
+}
+
+void add_models_to_layers() {
+  static const bool added = [] {
+    internal::add_layer_maker("Sequential", internal::reads_call(&make_sequential));
+    internal::add_layer_maker("Functional", internal::reads_call(&make_functional));
+    return true;
+  }();
+  static_cast<void>(added);
+}
+
+ModelDescription read_description(const internal::CheckpointFile& file) {
+  const Json* const json = file.info.about.find(kModelKey);
+  if (!json) {
+    fail(ErrorCode::kInvalidArgument,
+         "there is no model in the file; expected one of Model::save(), got ", file.tensors.size(),
+         " tensors; try load_weights() or checkpoint().restore() of a model with the same layers");
+  }
+  const std::int64_t format = json->at("format").as_int();
+  if (format > kModelFormat) {
+    fail(ErrorCode::kUnimplemented, "expected a model of format 1 to ", kModelFormat, ", got ",
+         format, ", of tutti ", file.info.tutti_version, "; try that version or a later one");
+  }
+  return value_of<ModelDescription>(*json);
+}
+
+/// Layers that are made later get other numbers.
+void pass_over(const std::vector<Layer::Extras>& extras) {
+  constexpr std::int64_t kMost = 10'000'000;  // layers of a program
+  std::int64_t most = 0;
+  for (const Layer::Extras& each : extras) most = std::max(most, each.random_number);
+  if (most > kMost) {
+    fail(ErrorCode::kInvalidArgument, "expected a random_number of at most ", kMost, ", got ",
+         most);
+  }
+  while (static_cast<std::int64_t>(next_layer_number()) < most) continue;
+}
+
+std::shared_ptr<Model> model_of(const internal::CheckpointFile& file) {
+  add_models_to_layers();
+  const ModelDescription description = read_description(file);
+  auto model = std::dynamic_pointer_cast<Model>(Layer::of_description(description.layer));
+  if (!model) {
+    fail(ErrorCode::kInvalidArgument, "expected a model, got the layer ",
+         description.layer.call.dump());
+  }
+  model->restore_extras(description.extras);
+  pass_over(description.extras);
+  if (description.compile) {
+    model->compile(description.compile->arguments);
+    if (!description.compile->decaying.empty())
+      model->optimizer().set_decaying(description.compile->decaying);
+  }
+  return model;
+}
+
+}  // namespace
+
+void Model::save(const std::string& path, SaveOptions options) {
+  const bool has_optimizer = compiled() && model_state_->compiled->optimizer;
+  ModelDescription description;
+  description.layer = describe();
+  description.extras = extras();
+  Json json = json_of(description);
+  if (compiled() && options.compile_arguments) {
+    CompileDescription compile{model_state_->compiled->options, {}};
+    if (has_optimizer) compile.decaying = optimizer().decaying();
+    try {
+      json.set("compile", json_of(compile));
+    } catch (const Error& error) {
+      throw Error(error.code(), concat("Model::save: ", error.message(),
+                                       "; try {.compile_arguments = false}, then compile() and "
+                                       "checkpoint().restore(path) of the loaded model"));
+    }
+  }
+  Checkpoint file = checkpoint();
+  file.set_about(kModelKey, std::move(json));
+  file.save(path, has_optimizer ? optimizer().iterations().value().item_int() : 0);
+}
+
+std::shared_ptr<Model> load_model(const std::string& path) {
+  const CheckpointOptions options = checkpoint_options(get_strategy());
+  const auto read = [&] { return std::optional(internal::read_checkpoint(path)); };
+  auto file = options.from_writer ? internal::read_by_writer(read, options) : read();
+  std::shared_ptr<Model> model;
+  try {
+    model = model_of(*file);
+  } catch (const Error& error) {
+    throw error.with_context(concat("load_model: ", path));
+  }
+  const bool restores_all = model->compiled();
+  model->checkpoint().restore(
+      CheckpointSnapshot(std::make_shared<const internal::CheckpointFile>(*std::move(file))),
+      {.ignore_unknown = !restores_all});
+  return model;
+}
+
+}  // namespace tutti

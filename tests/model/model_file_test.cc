@@ -1,0 +1,315 @@
+// Whole models in files: what is loaded goes on with the bits of what was saved.
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "tests/model/model_helpers.h"
+#include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/core/file.h"
+#include "tutti/estimator.h"
+#include "tutti/model/functional.h"
+
+namespace tutti {
+namespace {
+
+using model_tests::central;
+using model_tests::error_of;
+using model_tests::kSilent;
+using model_tests::label_of;
+using model_tests::mirrored;
+using model_tests::three_classes;
+using model_tests::weights_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using thrown::expect_error;
+
+std::string model_path() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string folder = concat(::testing::TempDir(), "tutti_model_", test->name());
+  std::filesystem::create_directories(folder);
+  return folder + "/model.safetensors";
+}
+
+/// Everything that a step depends on: dropout, moving statistics, penalties, constraints, a
+/// schedule, averages of weights, exclusions from decay, a frozen layer.
+Sequential rich_model() {
+  set_random_seed(5);
+  Dense frozen(8);
+  frozen.freeze();
+  Sequential model("classifier", Input{{4}},
+                   Dense(8, {.activation = "relu",
+                             .kernel_regularizer = regularizers::l2(0.02),
+                             .kernel_constraint = "max_norm"}),
+                   std::move(frozen), BatchNormalization(), Dropout(0.25), Dense(3));
+  model.compile({.optimizer = AdamWOptions{.learning_rate = CosineDecay({.decay_steps = 40}),
+                                           .clipping = {.global_clipnorm = 0.5},
+                                           .ema = EmaOptions{.overwrite_frequency = 3}},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy", SparseTopKCategoricalAccuracy(2)},
+                 .weighted_metrics = {"accuracy"}});
+  model.optimizer().exclude_from_weight_decay({"bias"});
+  return model;
+}
+
+/// Two more epochs, and what they leave.
+std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
+  const History history =
+      model.fit(three_classes(22).shuffle(22, 7).batch(4),
+                {.epochs = 4, .initial_epoch = model.epochs_trained(), .verbose = kSilent});
+  return {history.at("loss"), weights_of(model)};
+}
+
+TEST(ModelFile, GoesOnWithTheSameBitsUnderAnyStrategy) {
+  using Pair = std::pair<std::unique_ptr<Strategy>, std::unique_ptr<Strategy>>;
+  std::vector<Pair> pairs;
+  pairs.emplace_back(std::make_unique<OneDeviceStrategy>("cpu:0"),
+                     std::make_unique<OneDeviceStrategy>("cpu:0"));
+  pairs.emplace_back(mirrored("cpu:0-1"), mirrored("cpu:0", 2));
+  pairs.emplace_back(mirrored("cpu:0-1"), central("cpu:0-1"));
+  for (const auto& [saving, loading] : pairs) {
+    SCOPED_TRACE(concat(label_of(*saving), " to ", label_of(*loading)));
+    std::pair<std::vector<double>, std::vector<double>> expected;
+    {
+      const Scope scope = saving->scope();
+      Sequential model = rich_model();
+      model.fit(three_classes(22).shuffle(22, 7).batch(4), {.epochs = 2, .verbose = kSilent});
+      model.save(model_path());
+      expected = go_on(model);
+    }
+    set_random_seed(99);  // what counts is that of the file
+    const Scope scope = loading->scope();
+    const std::shared_ptr<Model> model = load_model(model_path());
+    EXPECT_EQ(model->name(), "classifier");
+    EXPECT_EQ(model->epochs_trained(), 2);
+    EXPECT_THAT(
+        model->metrics_names(),
+        ElementsAre("loss", "accuracy", "sparse_top_k_categorical_accuracy", "weighted_accuracy"));
+    EXPECT_EQ(go_on(*model), expected);
+    ASSERT_FALSE(expected.first.empty());
+  }
+}
+
+Json model_json(const std::string& path) {
+  return internal::read_checkpoint(path).info.about.at("model");
+}
+
+/// The file with its JSON changed.
+void change_json(const std::string& path, const std::function<void(Json&)>& change) {
+  internal::CheckpointFile file = internal::read_checkpoint(path);
+  Json json = file.info.about.at("model");
+  change(json);
+  file.info.about.set("model", json);
+  write_file_atomically(path, internal::format_checkpoint_file(file));
+}
+
+TEST(ModelFile, HoldsGraphsWithSharedAndNestedParts) {
+  const SymbolicTensor a = Input{{3}, "left"}, b = Input{{3}, "right"};
+  const Dense shared(4, {.activation = "tanh", .name = "shared"});
+  const SymbolicTensor both = Concatenate()({shared(a), shared(b)});
+  Sequential head(Input{{8}}, Dense(5, "relu"), Dense(2));
+  Functional model({a, b}, {head(both), Dense(1)(Add()({shared(a), shared(b)}))}, "two");
+  model.compile(
+      {.optimizer = "sgd", .losses = {"mse", Huber({.delta = 0.5})}, .loss_weights = {1.0, 0.25}});
+  const std::vector<Tensor> x = {random_uniform({6, 3}, {.seed = 1}),
+                                 random_uniform({6, 3}, {.seed = 2})};
+  const std::vector<Tensor> y = {Tensor::ones({6, 2}), Tensor::zeros({6, 1})};
+  model.fit(x, y, {.epochs = 1, .verbose = kSilent});
+  model.save(model_path());
+
+  const std::shared_ptr<Model> again = load_model(model_path());
+  EXPECT_NE(dynamic_cast<Functional*>(again.get()), nullptr);
+  EXPECT_EQ(again->num_parameters(), model.num_parameters());
+  EXPECT_EQ(weights_of(*again), weights_of(model));
+  const std::vector<Tensor> expected = model.predict_all(x), actual = again->predict_all(x);
+  ASSERT_EQ(actual.size(), 2u);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(actual[i].to_doubles(), expected[i].to_doubles()) << "output " << i;
+  EXPECT_EQ(again->edges(), model.edges());
+  const Json before = model_json(model_path());
+  again->save(model_path());
+  EXPECT_EQ(model_json(model_path()).dump(), before.dump());
+  EXPECT_EQ(again->evaluate(x, y).at("loss"), model.evaluate(x, y).at("loss"));
+}
+
+TEST(ModelFile, IsACheckpointAndAFileOfWeights) {
+  Sequential model = rich_model();
+  model.save(model_path());
+  Sequential other = rich_model();
+  other.variables()[0].assign(Tensor::zeros(other.variables()[0].shape()));
+  other.load_weights(model_path());
+  EXPECT_EQ(weights_of(other), weights_of(model));
+  other.checkpoint().restore(model_path());
+  // Without a model inside, a file says what it has.
+  model.checkpoint().save(model_path());
+  EXPECT_THAT(error_of([] { (void)load_model(model_path()); }),
+              HasSubstr("there is no model in the file; expected one of Model::save()"));
+}
+
+TEST(ModelFile, LeavesOutWhatWasCompiledOnRequest) {
+  Sequential model = model_tests::small_model();
+  model.compile({.optimizer = "adam", .loss = Loss("own", [](const Tensor& y, const Tensor& p) {
+                                        return losses::mean_squared_error(y, p);
+                                      })});
+  EXPECT_THAT(error_of([&] { model.save(model_path()); }),
+              HasSubstr("the loss 'own' is a function of your own, so it cannot be saved; try "
+                        "{.compile_arguments = false}"));
+  model.save(model_path(), {.compile_arguments = false});
+  const std::shared_ptr<Model> again = load_model(model_path());
+  EXPECT_FALSE(again->compiled());
+  EXPECT_EQ(weights_of(*again), weights_of(model));
+  again->compile({.optimizer = "adam", .loss = "mse"});
+  EXPECT_EQ(again->checkpoint().restore(model_path()).step, 0);
+}
+
+/// A model of one's own, with weights that it names itself.
+class OwnModel : public Model {
+ public:
+  struct Options {
+    std::int64_t width = 4;
+    std::string activation = "relu";
+  };
+  explicit OwnModel(Options options) : dense_(options.width, options.activation) {
+    made_with(options);
+    set_built(Shape{2}, add_layer(dense_, Shape{2}));
+  }
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override {
+    return dense_(input, context);
+  }
+
+ private:
+  Dense dense_;
+};
+
+TEST(ModelFile, HoldsModelsOfOnesOwn) {
+  OwnModel model({.width = 3, .activation = "tanh"});
+  model.save(model_path());
+  EXPECT_THAT(error_of([] { (void)load_model(model_path()); }),
+              HasSubstr("there is no layer 'OwnModel'"));
+  register_layer<OwnModel, OwnModel::Options>();
+  const std::shared_ptr<Model> again = load_model(model_path());
+  const Tensor x = Tensor::ones({1, 2});
+  EXPECT_EQ((*again)(x).to_doubles(), model(x).to_doubles());
+}
+
+TEST(ModelFile, TakesThePlaceOfAnEstimatorsExport) {
+  const auto layers = [] { return Sequential(Input{{4}}, Dense(3, "relu"), Dense(1)); };
+  const std::string folder = std::filesystem::path(model_path()).parent_path() / "estimator";
+  std::filesystem::remove_all(folder);
+  Estimator estimator(
+      [&](const Tensor& features, const Tensor& labels, EstimatorMode mode) -> EstimatorSpec {
+        const Tensor y = layers()(features);
+        if (mode == EstimatorMode::kPredict) return {.predictions = y};
+        return {.loss = losses::mean_squared_error(labels, y), .optimizer = "sgd"};
+      },
+      {.model_dir = folder});
+  const auto data = [] { return three_classes(12).batch(4); };
+  estimator.train(data);
+  Sequential model = layers();
+  model.load_weights(concat(folder, "/step_", estimator.global_step()));
+  model.save(model_path());
+  EXPECT_EQ(load_model(model_path())->predict(data()).to_doubles(),
+            estimator.predict(data).to_doubles());
+}
+
+TEST(ModelFile, RefusesWhatIsDamagedOrOfALaterVersion) {
+  Sequential model = model_tests::small_model();
+  model.save(model_path());
+  const auto refused = [](ErrorCode code, const std::vector<std::string>& parts) {
+    expect_error(code, parts, [] { (void)load_model(model_path()); });
+  };
+  change_json(model_path(), [](Json& json) { json.set("format", 2); });
+  refused(ErrorCode::kUnimplemented, {"expected a model of format 1 to 1, got 2", "later one"});
+
+  model.save(model_path());
+  change_json(model_path(), [](Json& json) { json.set("extra", 1); });
+  refused(ErrorCode::kInvalidArgument, {model_path(), "there is no option 'extra'"});
+
+  model.save(model_path());
+  change_json(model_path(), [](Json& json) { json.set("layer", "Sequential"); });
+  refused(ErrorCode::kInvalidArgument, {model_path(), "'layer'", "expected an object"});
+
+  model.save(model_path());
+  std::string bytes = read_file(model_path());
+  bytes[bytes.find("Sequential")] = 's';
+  write_file_atomically(model_path(), bytes);
+  refused(ErrorCode::kDataLoss, {model_path(), "header is damaged"});
+
+  write_file_atomically(model_path(), read_file(model_path()).substr(0, 100));
+  refused(ErrorCode::kDataLoss, {model_path()});
+}
+
+/// An optimizer of one's own, and its options.
+struct HalfRateOptions;
+class HalfRate : public Optimizer {
+ public:
+  HalfRate(std::span<const Variable> variables, const HalfRateOptions& options);
+};
+struct HalfRateOptions {
+  using MadeOptimizer = HalfRate;
+  double rate = 1.0;
+};
+HalfRate::HalfRate(std::span<const Variable> variables, const HalfRateOptions& options)
+    : Optimizer(variables, std::make_unique<SgdRule>(), {.learning_rate = options.rate / 2}) {}
+
+TEST(ModelFile, HoldsOptimizersOfOnesOwn) {
+  Sequential model = model_tests::small_model();
+  model.compile({.optimizer = HalfRateOptions{.rate = 0.25}, .loss = "mse"});
+  EXPECT_THAT(error_of([&] { model.save(model_path()); }),
+              HasSubstr("the optimizer of HalfRateOptions cannot be saved; try "
+                        "register_optimizer<HalfRateOptions>()"));
+  register_optimizer<HalfRateOptions>();
+  model.save(model_path());
+  EXPECT_EQ(load_model(model_path())->optimizer().learning_rate(), 0.125);
+  const OptimizerSpec made(OptimizerSpec::Factory([](std::span<const Variable> variables) {
+    return std::make_unique<HalfRate>(variables, HalfRateOptions{});
+  }));
+  EXPECT_THAT(error_of([&] { (void)made.to_json(); }), HasSubstr("a function of your own makes"));
+}
+
+TEST(ModelFile, HoldsOptimizersLossesAndMetrics) {
+  const auto same = [](const OptimizerSpec& spec) {
+    const Json json = Json::parse(spec.to_json().dump());
+    EXPECT_EQ(OptimizerSpec::from_json(json).to_json().dump(), json.dump());
+  };
+  for (const std::string& name : optimizer_names()) same(OptimizerSpec(name));
+  same(with_dynamic_loss_scale("adam", {.growth_steps = 7}));
+  for (const LearningRate& rate :
+       {LearningRate(0.25), LearningRate(ExponentialDecay({.decay_steps = 3})),
+        LearningRate(PiecewiseConstantDecay({1, 5}, {0.1, 0.2, 0.3})),
+        LearningRate(PolynomialDecay({.power = 2.0})), LearningRate(InverseTimeDecay({})),
+        LearningRate(CosineDecay({.warmup_target = 0.5, .warmup_steps = 2})),
+        LearningRate(CosineDecayRestarts({})),
+        LearningRate(LinearWarmUp({.then = CosineDecay({.decay_steps = 9}), .warm_up_steps = 3})),
+        LearningRate(WarmUpStableDecay({.shape = DecayShape::kCosine}))}) {
+    const LearningRate again = LearningRate::from_json(Json::parse(rate.to_json().dump()));
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(again.at(i), rate.at(i)) << rate.to_json().dump();
+  }
+  const Tensor labels = Tensor::from<float>({2, 2}, {0, 1, 1, 0});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {0.1f, 0.7f, 0.6f, 0.2f});
+  for (const Loss& loss :
+       {Loss("mse"), Loss(Huber({.delta = 0.25})), Loss(LogCosh({LossReduction::kSum})),
+        Loss(CategoricalCrossentropy({.from_logits = false, .label_smoothing = 0.1})),
+        Loss(BinaryFocalCrossentropy({.focal = {.from_logits = false, .gamma = 3.0}}))}) {
+    const Loss again = Loss::from_json(Json::parse(loss.to_json().dump()));
+    EXPECT_EQ(again.per_example(labels, predictions).to_doubles(),
+              loss.per_example(labels, predictions).to_doubles());
+    EXPECT_EQ(again.reduction(), loss.reduction());
+    EXPECT_EQ(again.name(), loss.name());
+  }
+  for (const MetricSpec& spec :
+       {MetricSpec("auc"), MetricSpec(Auc({.num_thresholds = 5})),
+        MetricSpec(Precision({.threshold = 0.65})), MetricSpec(F1Score({.num_classes = 2})),
+        MetricSpec(BinaryAccuracy("b", 0.15)), MetricSpec(TopKCategoricalAccuracy(1))}) {
+    const Json json = Json::parse(spec.to_json().dump());
+    const MetricSpec again = MetricSpec::from_json(json);
+    EXPECT_EQ(again.to_json().dump(), json.dump());
+    const auto expected = spec.make("mse"), actual = again.make("mse");
+    expected->update_state(labels, predictions);
+    actual->update_state(labels, predictions);
+    EXPECT_EQ(actual->result().item_double(), expected->result().item_double()) << json.dump();
+  }
+}
+
+}  // namespace
+}  // namespace tutti
