@@ -385,16 +385,4 @@ void save_weights(const std::string& path, const std::vector<Variable>& variable
   Checkpoint(variables, options).save(path);
 }
 
-CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
-                            RestoreOptions options) {
-  const CheckpointFile file = internal::read_checkpoint(path);
-  const Checkpoint named(variables);  // each name once
-  std::vector<std::string> problems = find_problems(file, named.variables(), {}, options);
-  // With the names that the file has instead: those of another program, perhaps.
-  if (!problems.empty()) problems = find_problems(file, named.variables(), {}, {});
-  require_none(problems, "load_weights", path);
-  take_over(file, named.variables(), {}, {});
-  return file.info;
-}
-
 }  // namespace tutti

@@ -159,9 +159,24 @@ class Checkpoint {
 /// Weights alone, under their names: what other programs read, too.
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
                   CheckpointOptions options = {});
-/// From a file of weights or a whole checkpoint (its state is left alone; its other tensors, too,
-/// with ignore_unknown). All or nothing, as Checkpoint::restore().
+/// How load_weights() reads what another program wrote.
+struct LoadWeightsOptions {
+  /// Tensors that belong to no variable are left alone; otherwise they are errors.
+  bool ignore_unknown = false;
+  /// Names in the file, and of the variables that they are: {"fc1.weight", "dense/kernel"}.
+  std::map<std::string, std::string> rename = {};
+  /// Variables whose names contain one of these lie as in PyTorch, outputs first: [out, in] becomes
+  /// [in, out], [out, in, height, width] becomes [height, width, in, out], the [channels *
+  /// multiplier, 1, height, width] of a depthwise kernel [height, width, channels, multiplier].
+  std::vector<std::string> transpose = {};
+  /// Otherwise variables that the file lacks keep their values, and a message lists them;
+  /// ignore_unknown is then on.
+  bool strict = true;
+};
+
+/// From a file of weights or a whole checkpoint (its state is left alone). All or nothing, as
+/// Checkpoint::restore(); kInvalidArgument lists what the file has and what is wanted.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
-                            RestoreOptions options = {});
+                            LoadWeightsOptions options = {});
 
 }  // namespace tutti

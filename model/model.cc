@@ -343,8 +343,9 @@ void Model::save_weights(const std::string& path) const {
   tutti::save_weights(path, variables(), {.writes = strategy().is_chief()});
 }
 
-void Model::load_weights(const std::string& path) {
-  tutti::load_weights(path, variables(), {.ignore_unknown = true});
+void Model::load_weights(const std::string& path, LoadWeightsOptions options) {
+  options.ignore_unknown = true;
+  tutti::load_weights(path, variables(), options);
 }
 
 Checkpoint Model::checkpoint() {

@@ -164,9 +164,11 @@ class Model : public Layer {
   /// kUnimplemented naming a layer, loss or metric that does not say how it is made. All workers
   /// call it.
   void save(const std::string& path, SaveOptions options = {});
-  /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too.
+  /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too, and from
+  /// files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight", "dense/kernel"}},
+  /// .transpose = {"kernel"}, .strict = false})`.
   void save_weights(const std::string& path) const;
-  void load_weights(const std::string& path);
+  void load_weights(const std::string& path, LoadWeightsOptions options = {});
   /// Everything that training goes on from: weights, optimizer, the strategy's step, the number of
   /// epochs trained. After restoring, fit({.initial_epoch = epochs_trained()}) continues.
   Checkpoint checkpoint();

@@ -378,8 +378,7 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   expect_error(ErrorCode::kInvalidArgument, {"load_weights", "unknown tensor 'a/m'"},
                [&] { load_weights(folder + "/c.safetensors", {a}); });
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
-  EXPECT_EQ(
-      load_weights(folder + "/c.safetensors", {a}, RestoreOptions{.ignore_unknown = true}).step, 9);
+  EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));
 
   // A file of another program.

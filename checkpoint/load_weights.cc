@@ -1,0 +1,128 @@
+// Weights from a file, of this or another program.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/core/logging.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+using internal::CheckpointFile;
+
+/// A tensor whose outputs lie first, as a variable of shape `wanted` has it.
+Tensor outputs_last(const Tensor& value, const Shape& wanted) {
+  const Shape& shape = value.shape();
+  if (shape.rank() < 2) return value;
+  std::vector<int> order;
+  for (int axis = 2; axis < shape.rank(); ++axis) order.push_back(axis);
+  const bool is_depthwise = shape.rank() == 4 && wanted.rank() == 4 && shape[1] == 1 &&
+                            wanted[2] != 1 && wanted[2] * wanted[3] == shape[0];
+  order.insert(order.end(), {is_depthwise ? 0 : 1, is_depthwise ? 1 : 0});
+  const Tensor turned = transpose(value, order);
+  return is_depthwise ? reshape(turned, Shape{shape[2], shape[3], wanted[2], wanted[3]}) : turned;
+}
+
+/// "'fc1.weight' float32 [8, 4], ...": at most 50 of them.
+std::string listed(const std::vector<std::pair<std::string, std::string>>& entries) {
+  constexpr std::size_t kMost = 50;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(entries.size(), kMost); ++i)
+    text += concat(i == 0 ? "'" : ", '", entries[i].first, "' ", entries[i].second);
+  if (entries.size() > kMost) text += concat(", and ", entries.size() - kMost, " more");
+  return text.empty() ? "nothing" : text;
+}
+
+std::string what_there_is(const CheckpointFile& file, const std::vector<Variable>& variables) {
+  std::vector<std::pair<std::string, std::string>> has, wanted;
+  for (const auto& [name, tensor] : file.tensors)
+    has.emplace_back(name, concat(tensor.dtype(), ' ', tensor.shape()));
+  for (const Variable& variable : variables)
+    wanted.emplace_back(variable.name(), concat(variable.dtype(), ' ', variable.shape()));
+  return concat("the file has: ", listed(has), "; wanted are: ", listed(wanted));
+}
+
+const Variable* find_variable(const std::vector<Variable>& variables, const std::string& name) {
+  const auto found = std::ranges::find(variables, name, &Variable::name);
+  return found == variables.end() ? nullptr : &*found;
+}
+
+void rename_tensors(const std::map<std::string, std::string>& names,
+                    const std::vector<Variable>& variables, CheckpointFile& file) {
+  std::map<std::string, Tensor> renamed;
+  for (const auto& [in_file, name] : names) {
+    auto node = file.tensors.extract(in_file);
+    if (!node) fail(ErrorCode::kInvalidArgument, "rename: the file has no '", in_file, "'");
+    if (!find_variable(variables, name))
+      fail(ErrorCode::kInvalidArgument, "rename: there is no variable '", name, "'");
+    if (!renamed.emplace(name, std::move(node.mapped())).second)
+      fail(ErrorCode::kInvalidArgument, "rename: '", name, "' stands there twice");
+  }
+  for (auto& [name, tensor] : renamed) file.tensors[name] = std::move(tensor);
+}
+
+void transpose_tensors(const std::vector<std::string>& parts,
+                       const std::vector<Variable>& variables, CheckpointFile& file) {
+  for (const std::string& part : parts) {
+    bool found = false;
+    for (const Variable& variable : variables) {
+      if (variable.name().find(part) == std::string::npos) continue;
+      found = true;
+      const auto tensor = file.tensors.find(variable.name());
+      if (tensor != file.tensors.end())
+        tensor->second = outputs_last(tensor->second, variable.shape());
+    }
+    if (found) continue;
+    fail(ErrorCode::kInvalidArgument, "transpose: no variable's name has '", part, "' in it");
+  }
+}
+
+/// The variables of which the file has something; a message lists the others.
+std::vector<Variable> present(const std::vector<Variable>& variables, const CheckpointFile& file,
+                              const std::string& path) {
+  std::vector<Variable> found;
+  std::vector<std::string> kept;
+  for (const Variable& variable : variables) {
+    const std::string components = variable.name() + "/replica_";
+    const auto first = file.tensors.lower_bound(components);
+    const bool is_there = file.tensors.contains(variable.name()) ||
+                          (first != file.tensors.end() && first->first.starts_with(components));
+    if (is_there) {
+      found.push_back(variable);
+    } else {
+      kept.push_back(variable.name());
+    }
+  }
+  if (!kept.empty()) {
+    log_info(concat("load_weights: ", found.size(), " of ", variables.size(), " variables are in ",
+                    path, "; the others keep their values: ", join(kept)));
+  }
+  return found;
+}
+
+}  // namespace
+
+CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
+                            LoadWeightsOptions options) {
+  CheckpointFile file = internal::read_checkpoint(path);
+  const Checkpoint named(variables);  // each name once
+  const std::string there_is = what_there_is(file, named.variables());
+  try {
+    rename_tensors(options.rename, named.variables(), file);
+    transpose_tensors(options.transpose, named.variables(), file);
+    const Checkpoint wanted(options.strict ? named.variables()
+                                           : present(named.variables(), file, path));
+    file.info.path = path;
+    return wanted.restore(
+        CheckpointSnapshot(std::make_shared<const CheckpointFile>(std::move(file))),
+        {.ignore_unknown = options.ignore_unknown || !options.strict});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(error.code(), concat("load_weights: ", error.message(), "; ", there_is));
+  }
+}
+
+}  // namespace tutti
