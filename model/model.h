@@ -235,4 +235,11 @@ class Model : public Layer {
 /// damaged one, kUnimplemented for one of a later version. All workers call it.
 std::shared_ptr<Model> load_model(const std::string& path);
 
+/// Writes what a Sequential or Functional computes in inference, with its weights as they are now,
+/// as an ONNX file (opset 17). Inputs ("input", or their names) and outputs are float32 [batch,
+/// example...] with any batch; pictures are [batch, height, width, channels] there, too. Dropout
+/// and noise are left out. Throws kUnimplemented naming a layer or option that has no form there,
+/// and a layer that does not compute in float32. All workers call it; the chief writes.
+void export_onnx(const Model& model, const std::string& path);
+
 }  // namespace tutti

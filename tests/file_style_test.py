@@ -21,7 +21,7 @@ FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops"
            "testing", "model", "tools", "examples", "benchmarks", "tests")
 # What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
 # build folder; a measured number into benchmarks/results/ or a page of docs/.
-ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff",
+ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
               "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
               "SECURITY.md", "run", "test",
               "tutti.h", "cluster.h", "communicator.h", "estimator.h", "gpu.h", "horovod.h",

@@ -1,0 +1,379 @@
+// Inference graphs as ONNX: each layer's operations, and the walk over models.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+
+#include "tutti/core/file.h"
+#include "tutti/core/names.h"
+#include "tutti/model/functional.h"
+#include "tutti/model/layers/layer_description.h"
+#include "tutti/model/onnx/onnx_graph.h"
+#include "tutti/model/sequential.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+using internal::OnnxAttribute;
+using internal::OnnxGraph;
+using Ints = std::vector<std::int64_t>;
+using Names = std::vector<std::string>;
+
+/// A layer on its way into the graph: what it was made with, its weights, its inputs.
+struct OnnxLayer {
+  OnnxGraph& graph;
+  const Layer& layer;
+  Json call;
+  Names inputs;
+
+  const Json& argument(std::size_t number) const { return call.as_array().at(number); }
+  /// A member of the options, which come last.
+  const Json& option(std::string_view name) const { return call.as_array().back().at(name); }
+  bool flag(std::string_view name) const { return option(name).as_bool(); }
+  Tensor weight(std::string_view name) const {
+    for (const Variable& variable : layer.variables())
+      if (variable.name().ends_with(concat("/", name))) return variable.value();
+    fail(ErrorCode::kInternal, "export_onnx: no weight '", name, "'");
+  }
+  [[noreturn]] void refuse(std::string_view what) const {
+    fail(ErrorCode::kUnimplemented, what, " cannot be exported");
+  }
+
+  std::string constant(const std::string& wish, const Tensor& value) const {
+    return graph.constant(concat(layer.name(), '/', wish), value);
+  }
+  std::string ints(const std::string& wish, const Ints& values) const {
+    return constant(wish, Tensor::from({static_cast<std::int64_t>(values.size())}, values));
+  }
+  std::string number(const std::string& wish, double value) const {
+    return constant(wish, Tensor::scalar(value, DType::kFloat32));
+  }
+  std::string operation(const std::string& type, const Names& operands,
+                        const std::vector<OnnxAttribute>& attributes = {}) const {
+    return graph.operation(type, operands, attributes, concat(layer.name(), '/', type));
+  }
+};
+
+// Elementwise functions.
+
+struct PlainFunction {
+  const char* name;
+  const char* type;
+  std::vector<OnnxAttribute> attributes = {};
+};
+
+std::string activated(const OnnxLayer& at, const std::string& name, const std::string& x) {
+  static const PlainFunction kFunctions[] = {{"relu", "Relu"},
+                                             {"sigmoid", "Sigmoid"},
+                                             {"tanh", "Tanh"},
+                                             {"softmax", "Softmax", {{"axis", -1}}},
+                                             {"log_softmax", "LogSoftmax", {{"axis", -1}}},
+                                             {"softplus", "Softplus"},
+                                             {"softsign", "Softsign"},
+                                             {"elu", "Elu"},
+                                             {"selu", "Selu"},
+                                             {"leaky_relu", "LeakyRelu", {{"alpha", 0.2}}},
+                                             {"exponential", "Exp"}};
+  if (name.empty() || name == "linear") return x;
+  if (name == "gelu") {
+    const std::string scaled =
+        at.operation("Mul", {x, at.number("scale", std::numbers::sqrt2 / 2)});
+    const std::string erf = at.operation("Erf", {scaled});
+    const std::string share = at.operation("Add", {erf, at.number("one", 1.0)});
+    return at.operation("Mul", {at.operation("Mul", {x, share}), at.number("half", 0.5)});
+  }
+  if (name == "swish" || name == "silu")
+    return at.operation("Mul", {x, at.operation("Sigmoid", {x})});
+  if (name == "relu6")
+    return at.operation("Clip", {x, at.number("least", 0.0), at.number("most", 6.0)});
+  for (const PlainFunction& function : kFunctions)
+    if (name == function.name) return at.operation(function.type, {x}, function.attributes);
+  at.refuse(concat("the activation '", name, "'"));
+}
+
+std::string onnx_activation(const OnnxLayer& at) {
+  return activated(at, at.argument(1).as_string(), at.inputs[0]);
+}
+
+std::string onnx_relu(const OnnxLayer& at) {
+  const double slope = at.option("negative_slope").as_double();
+  const Json& most = at.option("max_value");
+  if (at.option("threshold").as_double() != 0.0) at.refuse("a threshold");
+  if (slope == 0.0 && most.is_null()) return activated(at, "relu", at.inputs[0]);
+  if (slope == 0.0)
+    return at.operation(
+        "Clip", {at.inputs[0], at.number("least", 0.0), at.number("most", most.as_double())});
+  if (most.is_null()) return at.operation("LeakyRelu", at.inputs, {{"alpha", slope}});
+  at.refuse("negative_slope with max_value");
+}
+
+/// A layer that is an operation without attributes, or with these.
+auto plain(const char* type, std::vector<OnnxAttribute> attributes = {}) {
+  return [=](const OnnxLayer& at) { return at.operation(type, at.inputs, attributes); };
+}
+
+std::string unchanged(const OnnxLayer& at) { return at.inputs[0]; }
+
+// Dense layers and normalisations.
+
+/// x + bias with .use_bias, and the activation.
+std::string finished(const OnnxLayer& at, const std::string& x, const Shape& bias_shape = {}) {
+  std::string y = x;
+  if (at.flag("use_bias")) {
+    const Tensor bias = at.weight("bias");
+    y = at.operation(
+        "Add", {y, at.constant("bias", bias_shape.rank() == 0 ? bias : reshape(bias, bias_shape))});
+  }
+  return activated(at, at.option("activation").as_string(), y);
+}
+
+std::string onnx_dense(const OnnxLayer& at) {
+  return finished(
+      at, at.operation("MatMul", {at.inputs[0], at.constant("kernel", at.weight("kernel"))}));
+}
+
+/// x * factor + offset, both for each channel.
+std::string onnx_batch_normalization(const OnnxLayer& at) {
+  Tensor factor = rsqrt(at.weight("moving_variance") + at.option("epsilon").as_double());
+  if (at.flag("scale")) factor = factor * at.weight("gamma");
+  Tensor offset = negate(at.weight("moving_mean") * factor);
+  if (at.flag("center")) offset = offset + at.weight("beta");
+  const std::string scaled = at.operation("Mul", {at.inputs[0], at.constant("factor", factor)});
+  return at.operation("Add", {scaled, at.constant("offset", offset)});
+}
+
+std::string onnx_rescaling(const OnnxLayer& at) {
+  const std::string scaled =
+      at.operation("Mul", {at.inputs[0], at.number("scale", at.argument(1).as_double())});
+  return at.operation("Add", {scaled, at.number("offset", at.option("offset").as_double())});
+}
+
+// Pictures: [batch, height, width, channels] here, channels in front there.
+
+std::string channels_first(const OnnxLayer& at) {
+  return at.operation("Transpose", {at.inputs[0]}, {{"perm", Ints{0, 3, 1, 2}}});
+}
+
+std::string channels_last(const OnnxLayer& at, const std::string& x) {
+  return at.operation("Transpose", {x}, {{"perm", Ints{0, 2, 3, 1}}});
+}
+
+Ints pair_of(const Json& json) { return value_of<Ints>(json); }
+
+/// [top, left, bottom, right] of windows that cover `window` and go on by `strides`.
+OnnxAttribute pads(const OnnxLayer& at, const Ints& window, const Ints& strides) {
+  Ints pads(4, 0);
+  const Shape& image = at.layer.input_shape();
+  for (std::size_t i = 0; i < 2 && at.option("padding").as_string() == "same"; ++i) {
+    const std::int64_t length = image[static_cast<int>(i)];
+    const std::int64_t places = (length + strides[i] - 1) / strides[i];
+    const std::int64_t all =
+        std::max<std::int64_t>(0, (places - 1) * strides[i] + window[i] - length);
+    pads[i] = all / 2;
+    pads[i + 2] = all - all / 2;
+  }
+  return {"pads", pads};
+}
+
+/// `kernel` [out, in / groups, height, width].
+std::string convolved(const OnnxLayer& at, const Tensor& kernel, std::int64_t groups) {
+  const Ints strides = pair_of(at.option("strides")),
+             dilations = pair_of(at.option("dilation_rate"));
+  Ints window;
+  for (int i = 0; i < 2; ++i) {
+    const auto n = static_cast<std::size_t>(i);
+    window.push_back((kernel.shape()[i + 2] - 1) * dilations[n] + 1);
+  }
+  const std::string y = at.operation("Conv", {channels_first(at), at.constant("kernel", kernel)},
+                                     {{"strides", strides},
+                                      {"dilations", dilations},
+                                      {"group", groups},
+                                      pads(at, window, strides)});
+  return finished(at, channels_last(at, y));
+}
+
+std::string onnx_conv2d(const OnnxLayer& at) {
+  return convolved(at, transpose(at.weight("kernel"), {3, 2, 0, 1}), at.option("groups").as_int());
+}
+
+std::string onnx_depthwise_conv2d(const OnnxLayer& at) {
+  const Tensor kernel = at.weight("kernel");  // [height, width, channels, multiplier]
+  const Shape& shape = kernel.shape();
+  return convolved(
+      at,
+      reshape(transpose(kernel, {2, 3, 0, 1}), Shape{shape[2] * shape[3], 1, shape[0], shape[1]}),
+      shape[2]);
+}
+
+auto pooled(const char* type) {
+  return [type](const OnnxLayer& at) {
+    const Ints window = pair_of(at.argument(1));
+    const Json& given = at.option("strides");
+    const Ints strides = given.is_null() ? window : pair_of(given);
+    return channels_last(
+        at,
+        at.operation(type, {channels_first(at)},
+                     {{"kernel_shape", window}, {"strides", strides}, pads(at, window, strides)}));
+  };
+}
+
+auto globally_pooled(const char* type) {
+  return plain(type, {{"axes", Ints{1, 2}}, {"keepdims", 0}});
+}
+
+std::string onnx_zero_padding2d(const OnnxLayer& at) {
+  const Ints m = value_of<Ints>(at.argument(1));  // top, bottom, left, right
+  return at.operation("Pad", {at.inputs[0], at.ints("pads", {0, m[0], m[2], 0, 0, m[1], m[3], 0})});
+}
+
+// Shapes.
+
+/// The batch stays as it is.
+std::string onnx_reshape(const OnnxLayer& at) {
+  Ints shape = {0};
+  for (const std::int64_t size : at.layer.output_shape()) shape.push_back(size);
+  return at.operation("Reshape", {at.inputs[0], at.ints("shape", shape)});
+}
+
+std::string onnx_permute(const OnnxLayer& at) {
+  Ints order = {0};
+  for (const std::int64_t axis : value_of<Ints>(at.argument(1))) order.push_back(axis);
+  return at.operation("Transpose", at.inputs, {{"perm", order}});
+}
+
+std::string onnx_concatenate(const OnnxLayer& at) {
+  return at.operation("Concat", at.inputs, {{"axis", at.option("axis").as_int()}});
+}
+
+// All layers that can be exported.
+
+struct OnnxExport {
+  const char* type_name;
+  std::function<std::string(const OnnxLayer&)> write;
+};
+
+const std::vector<OnnxExport>& onnx_exports() {
+  static const std::vector<OnnxExport> table = {
+      {"Dense", &onnx_dense},
+      {"Conv2D", &onnx_conv2d},
+      {"DepthwiseConv2D", &onnx_depthwise_conv2d},
+      {"MaxPooling2D", pooled("MaxPool")},
+      {"AveragePooling2D", pooled("AveragePool")},
+      {"GlobalAveragePooling2D", globally_pooled("ReduceMean")},
+      {"GlobalMaxPooling2D", globally_pooled("ReduceMax")},
+      {"BatchNormalization", &onnx_batch_normalization},
+      {"Rescaling", &onnx_rescaling},
+      {"Activation", &onnx_activation},
+      {"Relu", &onnx_relu},
+      {"Sigmoid", plain("Sigmoid")},
+      {"Tanh", plain("Tanh")},
+      {"Softmax", plain("Softmax", {{"axis", -1}})},
+      {"Gelu", [](const OnnxLayer& at) { return activated(at, "gelu", at.inputs[0]); }},
+      {"LeakyRelu",
+       [](const OnnxLayer& at) {
+         return at.operation("LeakyRelu", at.inputs, {{"alpha", at.argument(1).as_double()}});
+       }},
+      {"Elu",
+       [](const OnnxLayer& at) {
+         return at.operation("Elu", at.inputs, {{"alpha", at.option("alpha").as_double()}});
+       }},
+      {"Flatten", &onnx_reshape},
+      {"Reshape", &onnx_reshape},
+      {"Permute", &onnx_permute},
+      {"ZeroPadding2D", &onnx_zero_padding2d},
+      {"Add", plain("Sum")},
+      {"Subtract", plain("Sub")},
+      {"Average", plain("Mean")},
+      {"Maximum", plain("Max")},
+      {"Minimum", plain("Min")},
+      {"Multiply",
+       [](const OnnxLayer& at) {
+         std::string product = at.inputs[0];
+         for (std::size_t i = 1; i < at.inputs.size(); ++i)
+           product = at.operation("Mul", {product, at.inputs[i]});
+         return product;
+       }},
+      {"Concatenate", &onnx_concatenate},
+      {"Dropout", &unchanged},
+      {"GaussianNoise", &unchanged},
+      {"GaussianDropout", &unchanged},
+      {"SpatialDropout1D", &unchanged},
+      {"SpatialDropout2D", &unchanged},
+      {"RandomFlip", &unchanged},
+      {"RandomBrightness", &unchanged},
+      {"RandomContrast", &unchanged}};
+  return table;
+}
+
+Names export_layer(OnnxGraph& graph, const Layer& layer, const Names& inputs);
+
+Names export_layers(OnnxGraph& graph, const Sequential& model, Names values) {
+  for (const auto& layer : model.layers()) values = export_layer(graph, *layer, values);
+  return values;
+}
+
+Names export_graph(OnnxGraph& graph, const Functional& model, Names values) {
+  const internal::GraphDescription description = model.graph();
+  for (const auto& call : description.calls) {
+    Names arguments;
+    for (const std::size_t number : call.arguments) arguments.push_back(values[number]);
+    const Names results = export_layer(graph, *description.layers[call.layer], arguments);
+    values.insert(values.end(), results.begin(), results.end());
+  }
+  Names outputs;
+  for (const std::size_t number : description.outputs) outputs.push_back(values[number]);
+  return outputs;
+}
+
+Names export_layer(OnnxGraph& graph, const Layer& layer, const Names& inputs) {
+  if (const auto* const row = dynamic_cast<const Sequential*>(&layer))
+    return export_layers(graph, *row, inputs);
+  if (const auto* const drawn = dynamic_cast<const Functional*>(&layer))
+    return export_graph(graph, *drawn, inputs);
+  try {
+    const auto& table = onnx_exports();
+    const auto found = std::ranges::find(table, layer.type_name(), &OnnxExport::type_name);
+    if (found == table.end()) {
+      fail(ErrorCode::kUnimplemented, "cannot be exported; expected one of ",
+           join(internal::names_of(table, &OnnxExport::type_name)), ", Sequential or Functional");
+    }
+    if (layer.dtype_policy().compute != DType::kFloat32) {
+      fail(ErrorCode::kUnimplemented, "computes in ", layer.dtype_policy().compute,
+           "; expected float32");
+    }
+    return {found->write({graph, layer, layer.describe().call, inputs})};
+  } catch (const Error& error) {
+    throw error.with_context(
+        concat("export_onnx: layer '", layer.name(), "' (", layer.type_name(), ")"));
+  }
+}
+
+Names input_names(const Model& model) {
+  Names names;
+  if (const auto* const drawn = dynamic_cast<const Functional*>(&model)) {
+    for (const Input& input : drawn->graph().inputs) names.push_back(input.name);
+  } else {
+    names = {"input"};
+  }
+  return names;
+}
+
+}  // namespace
+
+void export_onnx(const Model& model, const std::string& path) {
+  OnnxGraph graph;
+  Names values = input_names(model);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    graph.add_input(values[i], model.input_shapes()[i]);
+  values = export_layer(graph, model, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    // A result under the name of the output; an output may be an input or another output, too.
+    const std::string name = graph.operation("Identity", {values[i]}, {}, model.outputs()[i].name);
+    graph.add_output(name, model.output_shapes()[i]);
+  }
+  if (model.strategy().is_chief()) write_file_atomically(path, graph.model(model.name()));
+}
+
+}  // namespace tutti

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# Runs what export_onnx() wrote with ONNX Runtime, and compares its results with tutti's.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: onnx_test.py --install                makes a virtual environment with onnxruntime in .venv/onnx
+       onnx_test.py --install-if-possible    the same; says so where it cannot, and succeeds
+       onnx_test.py ONNX_NETWORKS            the program of onnx_networks.cc; runs in that environment"""
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import venv
+
+ENVIRONMENT = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv" / "onnx"
+PYTHON = ENVIRONMENT / "bin" / "python"
+REQUIREMENTS = ["onnxruntime", "numpy"]
+
+
+def read_safetensors(path):
+    """{name: array}, of float32 alone."""
+    import numpy
+
+    data = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    arrays = {}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "F32", entry
+        begin, end = entry["data_offsets"]
+        flat = numpy.frombuffer(data[8 + length + begin : 8 + length + end], numpy.float32)
+        arrays[name] = flat.reshape(entry["shape"])
+    return arrays
+
+
+class OnnxExport(unittest.TestCase):
+    def test_networks_compute_the_same_in_onnx_runtime(self):
+        import numpy
+        import onnxruntime
+
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([PROGRAM, folder], check=True)
+            for name, input_name in [("mlp", "input"), ("cnn", "input"), ("residual", "picture")]:
+                with self.subTest(name):
+                    session = onnxruntime.InferenceSession(f"{folder}/{name}.onnx", providers=["CPUExecutionProvider"])
+                    self.assertEqual([each.name for each in session.get_inputs()], [input_name])
+                    arrays = read_safetensors(f"{folder}/{name}.safetensors")
+                    (logits,) = session.run(None, {input_name: arrays["input"]})
+                    self.assertEqual(logits.shape, arrays["logits"].shape)
+                    self.assertGreater(numpy.ptp(logits), 0.1)
+                    farthest = numpy.max(numpy.abs(logits - arrays["logits"]))
+                    print(f"{name}: largest difference {farthest:.2e}")
+                    self.assertLess(farthest, 1e-5)
+                    # Any batch, also one row.
+                    (row,) = session.run(None, {input_name: arrays["input"][:1]})
+                    self.assertLess(numpy.max(numpy.abs(row - arrays["logits"][:1])), 1e-5)
+
+
+def install():
+    if PYTHON.exists():
+        return
+    try:
+        venv.create(ENVIRONMENT, with_pip=True)
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+    except BaseException:
+        shutil.rmtree(ENVIRONMENT, ignore_errors=True)  # its presence says that it is whole
+        raise
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--install"]:
+        install()
+    elif sys.argv[1:] == ["--install-if-possible"]:
+        try:
+            install()
+        except subprocess.CalledProcessError as error:
+            print(f"not installed: {error}")
+    elif pathlib.Path(sys.prefix).resolve() != ENVIRONMENT.resolve():
+        sys.exit(subprocess.run([PYTHON, __file__, *sys.argv[1:]], check=False).returncode)
+    else:
+        PROGRAM = sys.argv.pop(1)
+        unittest.main()
