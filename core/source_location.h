@@ -3,7 +3,7 @@
 #pragma once
 
 #if __cplusplus < 202002L
-#error "tutti needs C++20; expected -std=c++20 or later, in CMake target_link_libraries(program tutti::tutti)"
+#error "tutti needs C++20: compile with -std=c++20, or link tutti::tutti in CMake"
 #endif
 
 #include <cstdint>

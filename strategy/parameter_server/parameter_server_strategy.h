@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef TUTTI_WITHOUT_GRPC
-#error "this build of tutti has no gRPC, so it has no parameter servers; build tutti with libgrpc++-dev"
+#error "this build of tutti has no gRPC, so no parameter servers; build it with libgrpc++-dev"
 #endif
 
 #include <chrono>

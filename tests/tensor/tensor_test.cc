@@ -96,7 +96,8 @@ TEST(Tensor, UndefinedTensorsSaySo) {
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { tensor.shape(); }, [&] { tensor.dtype(); }, [&] { tensor.device(); },
            [&] { tensor.item(); }, [&] { tensor.host_span<float>(); }, [&] { tensor.bytes(); },
-           [&] { tensor.to(Device{}); }, [&] { tensor.detached_rows(0, 1); }, [&] { tensor.alias(); }}) {
+           [&] { tensor.to(Device{}); }, [&] { tensor.detached_rows(0, 1); },
+           [&] { tensor.alias(); }}) {
     expect_error(ErrorCode::kFailedPrecondition, {"undefined"}, use);
   }
 }
