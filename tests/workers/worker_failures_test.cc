@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/multi_process_runner.h"
 #include "tutti/cluster.h"
+#include "tutti/model/training/training_session.h"
 #include "tutti/tutti.h"
 
 namespace tutti::worker_tests {
@@ -251,6 +252,74 @@ TEST(WorkerFailures, PRE_01_PRE_02_AllWorkersStopAfterOneAgreedStepAndGoOnFromIt
     EXPECT_EQ(each.at("total").as_double(), 120.0);
   }
   std::filesystem::remove_all(folder);
+}
+
+/// Time that passes when the test says so.
+class StepClock final : public Clock {
+ public:
+  TimePoint now() const override { return now_; }
+  void sleep_until(TimePoint time) override { now_ = time; }
+
+ private:
+  TimePoint now_{};
+};
+
+// A session with 10 s of grace whose steps take 1 s; worker 1 gets a signal in step 7. What was
+// saved because of it, on this worker.
+TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
+  const auto strategy = connect_workers();
+  const Tensor ones = Tensor::ones({8, 1});
+  DistributedDataset batches =
+      strategy->distribute_dataset(Dataset::from_tensor_slices(ones, ones).batch(4));
+  const auto scope = strategy->scope();
+  Variable total = counter("total");
+  const Variable w(Tensor::zeros({}), {.name = "w"});
+  const Sgd optimizer(std::vector{w}, {.learning_rate = 0.1});
+  StepClock clock;
+  Json::Array saved;
+  const auto save = [&](std::int64_t steps) { saved.emplace_back(steps); };
+  TrainingSession session(*strategy, {total}, optimizer, batches,
+                          {.epochs = 100,
+                           .grace_period = std::chrono::seconds(10),
+                           .save_on_signal = save,
+                           .clock = &clock,
+                           .show_progress = false});
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for ([[maybe_unused]] const PerReplica<Batch>& batch : batches) {
+        const std::int64_t steps = session.record().steps();
+        if (steps == 6 && this_process().index == 1) std::raise(SIGTERM);
+        strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
+        clock.sleep_for(std::chrono::seconds(1));
+        Clock::system().sleep_for(std::chrono::milliseconds(20));
+        if (!session.step(0.0f, 4)) break;
+      }
+      session.end_epoch("nothing", 0.0);
+    }
+  });
+  Json result = Json::object();
+  result.set("code", session.finish());
+  result.set("saved", Json(std::move(saved)));
+  result.set("total", total.value().item_double());
+  return result;
+}
+
+TEST(WorkerFailures, PRE_01_AGracePeriodEndsForAllWorkersAfterOneStep) {
+  MultiProcessRunner runner("workers_with_a_grace_period", {.num_workers = 2});
+  runner.start();
+  const std::vector<Json> results = runner.join().return_values;
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].at("saved").dump(), results[1].at("saved").dump());
+  ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
+  const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
+  const std::int64_t last = results[0].at("saved").as_array()[1].as_int();
+  EXPECT_GE(first, 7);  // as soon as both had agreed
+  // Worker 1 saw the signal after 7 s: 17 s less room for two steps.
+  EXPECT_EQ(last, std::max<std::int64_t>(15, first + 1));
+  for (const Json& each : results) {
+    EXPECT_EQ(each.at("code").as_int(), 75);
+    EXPECT_EQ(each.at("total").as_double(), 2.0 * static_cast<double>(last));
+  }
 }
 
 constexpr Duration kQuickStep = std::chrono::milliseconds(20);
