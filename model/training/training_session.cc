@@ -102,7 +102,7 @@ void TrainingSession::take_over_signals() {
 
 TrainingSession::~TrainingSession() {
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    if (earlier_handlers_[i]) std::signal(kStopSignals[i], earlier_handlers_[i]);
+    if (earlier_handlers_[i]) std::signal(kStopSignals[i], *earlier_handlers_[i]);
   }
 }
 

@@ -127,7 +127,7 @@ class TrainingSession {
   bool stopped_on_request_ = false;
   std::string last_metric_;
   using SignalHandler = void (*)(int);
-  SignalHandler earlier_handlers_[2] = {};  // of SIGINT and SIGTERM
+  std::optional<SignalHandler> earlier_handlers_[2] = {};  // of SIGINT and SIGTERM, once taken over
   double last_value_ = 0.0;
 };
 

@@ -173,7 +173,9 @@ TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
     if (steps == 1) std::raise(SIGTERM);  // without checkpoints the program's handler stays
   });
   EXPECT_EQ(received, 2);
-  std::signal(SIGTERM, earlier);
+  std::signal(SIGTERM, SIG_DFL);  // a program without a handler has none again
+  train({.checkpoint_dir = folder + "/checkpoints"});
+  EXPECT_EQ(std::signal(SIGTERM, earlier), SIG_DFL);
 }
 
 TEST(TrainingSession, LogsWhatItIsTold) {
