@@ -13,14 +13,14 @@ namespace tutti {
 namespace {
 
 /// What the average loses on its way to `value`.
-Tensor change(const Variable& average, const Tensor& value, double decay) {
+Tensor change_of(const Variable& average, const Tensor& value, double decay) {
   return multiply(subtract(average.value(), value), 1.0 - decay);
 }
 
 bool is_in_replica() { return GradientReducer::current() != nullptr; }
 
 /// In a replica all others have read the average, and call it, too.
-void subtract_change(Variable average, const Tensor& change) {
+void change_by(Variable average, const Tensor& change) {
   if (!is_in_replica()) return average.assign_sub(change);
   average.storage().assign_replicated(AssignOp::kSubtract, change);
 }
@@ -79,17 +79,17 @@ double ExponentialMovingAverage::decay_after(std::optional<std::int64_t> num_upd
 void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
   const GradientTape::StopRecording stop;
   const double decay = decay_after(num_updates);
-  const auto change_of = [decay](const Pair& pair) {
-    return change(pair.average, pair.variable.value(), decay);
+  const auto own_change = [decay](const Pair& pair) {
+    return change_of(pair.average, pair.variable.value(), decay);
   };
   if (!is_in_replica()) {  // one change at a time is in memory
-    for (const Pair& pair : pairs_) subtract_change(pair.average, change_of(pair));
+    for (const Pair& pair : pairs_) change_by(pair.average, own_change(pair));
     return;
   }
   std::vector<Tensor> changes;
-  for (const Pair& pair : pairs_) changes.push_back(change_of(pair));
+  for (const Pair& pair : pairs_) changes.push_back(own_change(pair));
   internal::while_nobody_reads([&] {
-    for (std::size_t i = 0; i < pairs_.size(); ++i) subtract_change(pairs_[i].average, changes[i]);
+    for (std::size_t i = 0; i < pairs_.size(); ++i) change_by(pairs_[i].average, changes[i]);
   });
 }
 
@@ -101,8 +101,9 @@ double ExponentialMovingAverage::apply_number(const std::string& name, double va
   if (is_in_replica()) {
     given = ReplicaGroup::current(options_.name).all_reduce(ReduceOp::kMean, given);
   }
-  const Tensor own = change(average, given.to(average.value().device()), decay_after(num_updates));
-  internal::while_nobody_reads([&] { subtract_change(average, own); });
+  const Tensor own =
+      change_of(average, given.to(average.value().device()), decay_after(num_updates));
+  internal::while_nobody_reads([&] { change_by(average, own); });
   return average.value().item_double();
 }
 

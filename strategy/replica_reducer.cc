@@ -79,6 +79,7 @@ using SharedGradients = std::vector<SharedGradient>;
 /// The digests of all replicas, in their order, of each gradient: also of other workers' where a
 /// component is theirs, too.
 std::vector<std::vector<std::string>> all_digests(const ReplicaServices& services,
+                                                  const std::string& call,
                                                   const std::vector<SharedGradients*>& replicas) {
   std::vector<std::vector<std::string>> all;
   ReplicaValues local;
@@ -94,7 +95,7 @@ std::vector<std::vector<std::string>> all_digests(const ReplicaServices& service
   if (first.num_sharers.front() <= static_cast<int>(replicas.size())) return all;
   const std::size_t length = replicas.front()->front().digest.size();
   all.clear();
-  for (const auto& values : services.of_all_replicas(std::move(local), "gradients not summed")) {
+  for (const auto& values : services.of_all_replicas(std::move(local), call)) {
     const auto bytes = values.at(0).dense().host_span<std::uint8_t>();
     const std::string joined(bytes.begin(), bytes.end());
     std::vector<std::string>& own = all.emplace_back();
@@ -105,9 +106,9 @@ std::vector<std::vector<std::string>> all_digests(const ReplicaServices& service
   return all;
 }
 
-void compare_gradients(const ReplicaServices& services,
+void compare_gradients(const ReplicaServices& services, const std::string& call,
                        const std::vector<SharedGradients*>& replicas) {
-  const auto digests = all_digests(services, replicas);
+  const auto digests = all_digests(services, call, replicas);
   const bool has_others = digests.size() > replicas.size();  // all share one component then
   const int first = has_others ? 0 : services.first_replica();
   for (std::size_t i = 0; i < replicas.front()->size(); ++i) {
@@ -215,16 +216,19 @@ std::vector<Gradient> ReplicaReducer::finish() {
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
   if (StepRecorder::current()) return;  // the call before it was recorded has compared
+  MeetingHeader header{.kind = MeetingKind::kCompareGradients};
   SharedGradients shared;
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    if (const Placement* placement = shared_placement(variables[i])) {
-      shared.push_back({&variables[i], placement, digest_of(gradients[i])});
-    }
+    const Placement* const placement = shared_placement(variables[i]);
+    if (!placement) continue;
+    shared.push_back({&variables[i], placement, digest_of(gradients[i])});
+    header.values.push_back({variables[i].dtype(), variables[i].shape(), false});
   }
   if (shared.empty()) return;
-  context_.meet<SharedGradients>({.kind = MeetingKind::kCompareGradients}, shared,
-                                 [this](const std::vector<SharedGradients*>& replicas) {
-                                   compare_gradients(context_.services(), replicas);
+  const std::string call = concat(header.call(), " of ", shared.size(), " variables");
+  context_.meet<SharedGradients>(std::move(header), shared,
+                                 [&](const std::vector<SharedGradients*>& replicas) {
+                                   compare_gradients(context_.services(), call, replicas);
                                  });
 }
 

@@ -275,6 +275,20 @@ TEST(SameBits, UnsummedGradientsThatDifferChangeNothing) {
   EXPECT_LT(variables[0].value().item(), 1.0f);
 }
 
+TEST(SameBits, UnsummedGradientsOfOtherVariablesAreAMismatch) {
+  const auto strategy = central(2);
+  const auto scope = strategy->scope();
+  const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),
+                                           Variable(num(1.0), {.name = "b"})};
+  Sgd both(variables), one(std::vector{variables[0]});
+  EXPECT_TUTTI_ERROR(strategy->run([&] {
+    const bool is_first = ReplicaContext::current().replica_id() == 0;
+    const std::vector<Gradient> gradients(is_first ? 2 : 1, num(1.0));
+    (is_first ? both : one).apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
+  }),
+                     ErrorCode::kInvalidArgument, "gradients that are not summed");
+}
+
 TEST(SameBits, GRD_01_GradientsOfTheReplicasRows) {
   auto strategy = mirrored(2);
   for (const auto& [x, expected] :
