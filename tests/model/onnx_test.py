@@ -64,7 +64,7 @@ def install():
         return
     try:
         venv.create(ENVIRONMENT, with_pip=True)
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20", *REQUIREMENTS], check=True)
     except BaseException:
         shutil.rmtree(ENVIRONMENT, ignore_errors=True)  # its presence says that it is whole
         raise
