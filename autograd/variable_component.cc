@@ -16,6 +16,7 @@
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti::internal {
@@ -44,8 +45,8 @@ const double* numbers_of_each_step(Device device, const UpdateRule& rule,
 
 // Nothing here waits for the GPU. Tensors are on the device of the variable.
 
-/// value += operand (kAdd) or value -= operand. No tape sees it.
-void accumulate_on_gpu(VariableMemory& value, AssignOp op, const Tensor& operand) {
+/// value += operand (kAdd) or value -= operand, by the operation of their device. No tape sees it.
+void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& operand) {
   Tensor result;
   {
     OpCall call;
@@ -100,6 +101,21 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   GpuDevice::of(device).update_later(dtype, *kernel, item, std::move(buffers),
                                      numbers_of_each_step(device, rule, scalars));
   return true;
+}
+
+/// Notes the rule as a part of the step: `values` are the weights and then the rule's slots.
+void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values,
+                     const UpdateRule& rule, const Tensor& gradient, const UpdateScalars& scalars) {
+  const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
+  if (!numbers) {
+    fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
+         "' cannot be a part of a step that XLA compiles; expected one of this library's rules; "
+         "try Sgd or Adam");
+  }
+  std::vector<Tensor> before;
+  for (const VariableMemory* value : values) before.push_back(value->read());
+  const std::vector<Tensor> after = tracer.update(*numbers, before, gradient);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i]->assign(after[i]);
 }
 
 /// Once for each rule.
@@ -265,7 +281,11 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
               ", got ", value.shape(), " of ", value.dtype());
   if (value.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
   if (device().type != DeviceType::kCpu) {
-    return internal::accumulate_on_gpu(*memory_, op, value.to(device()));
+    return internal::accumulate_by_operation(*memory_, op, value.to(device()));
+  }
+  if (StepTracer* const tracer = StepTracer::current()) {
+    const bool is_of_step = tracer->holds(value) || tracer->holds(memory_->read());
+    if (is_of_step) return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
   const MutableTensor& own = memory_->writable();  // first: a captured step refuses it by its name
   const Tensor local = value.to(device());
@@ -312,6 +332,13 @@ void VariableComponent::update(VariableComponent& weights,
   if (gradient.is_none()) return;
   if (weights.device().type != DeviceType::kCpu) {
     return update_on_gpu(weights, slots, rule, gradient, scalars);
+  }
+  if (StepTracer* const tracer = StepTracer::current()) {
+    std::vector<VariableMemory*> values = {weights.memory_.get()};
+    for (VariableComponent* slot : slots) values.push_back(slot->memory_.get());
+    const Tensor dense = gradient.to_dense().to(weights.device());
+    check_dense(dense, weights.memory_->shape(), weights.memory_->dtype(), rule);
+    return internal::update_in_trace(*tracer, values, rule, dense, scalars);
   }
   const MutableTensor& value = weights.memory_->writable();
   const std::size_t element_size = size_of(value.dtype());

@@ -8,6 +8,7 @@
 
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti {
@@ -53,10 +54,10 @@ double sum_of_squares(const Gradient& gradient) {
 
 namespace {
 
-bool is_on_gpu(const Gradient& gradient) {
+bool is_out_of_reach(const Gradient& gradient) {
   if (gradient.is_none()) return false;
   const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
-  return values.device().type != DeviceType::kCpu;
+  return !host_reads_at_once(values);
 }
 
 /// The gradients of one device, and the sums of their squares there: the host waits for nothing.
@@ -139,7 +140,7 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
     return gradients;
   }
   if (!options.clipnorm && !options.global_clipnorm) return gradients;
-  if (std::ranges::any_of(gradients, is_on_gpu)) {
+  if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options);
   }
   if (options.clipnorm) {

@@ -6,6 +6,7 @@
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {
@@ -121,6 +122,12 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
 std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
                                                              std::span<const Gradient> values,
                                                              SourceLocation where) {
+  if (StepTracer* const tracer = StepTracer::current()) {
+    std::vector<Tensor> dense;
+    for (const Gradient& value : values) dense.push_back(value.to_dense());
+    const std::vector<Tensor> sums = tracer->all_reduce(op, dense, where);
+    return {sums.begin(), sums.end()};
+  }
   MeetingHeader header{.kind = MeetingKind::kAllReduce, .op = op, .where = where};
   for (const Gradient& value : values) header.values.push_back(spec_of(value));
   Reduction own{values, {}};
@@ -134,6 +141,9 @@ std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
 
 LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor& value, int axis,
                                                                     SourceLocation where) {
+  if (StepTracer* const tracer = StepTracer::current()) {
+    return {tracer->all_gather(value, axis, where), replica_ * value.shape().dim(axis)};
+  }
   MeetingHeader header{.kind = MeetingKind::kAllGather, .axis = axis, .where = where};
   header.values.push_back({value.dtype(), value.shape().with_dim(axis, 0),
                            false});  // lengths along the axis may differ

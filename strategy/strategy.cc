@@ -10,6 +10,7 @@
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
@@ -36,8 +37,7 @@ void Strategy::check_argument_count(std::size_t count) const {
 
 void Strategy::note_result(ReplicaContext& context, const Tensor& result) {
   if (!result.defined() || result.num_elements() != 1 || !is_floating(result.dtype())) return;
-  // A GPU's value would have to be waited for.
-  if (result.device().type == DeviceType::kCpu) context.note_result(result.item_double());
+  if (host_reads_at_once(result)) context.note_result(result.item_double());
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 namespace {
@@ -76,6 +77,7 @@ std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
 }  // namespace
 
 std::vector<Tensor> compute(const OpCall& call) {
+  if (StepTracer* const tracer = StepTracer::current()) return tracer->run(call);
   const Device device = call.inputs[0].device();
   if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);
   return outputs_of(call, [&](std::span<const MutableTensor> outputs) {

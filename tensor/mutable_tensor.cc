@@ -8,6 +8,7 @@
 #include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device_memory.h"
+#include "tutti/tensor/distant_values.h"
 #include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
@@ -101,7 +102,8 @@ Tensor MutableTensor::freeze() const {
 
 void MutableTensor::make_unique() {
   TUTTI_CHECK(buffer_, "MutableTensor::make_unique: this tensor is undefined");
-  if (buffer_.unique()) return;
+  internal::bring_home(buffer_);
+  if (buffer_.unique()) return internal::forget_distant(buffer_);
   BufferRef copy = BufferRef::allocate(num_bytes(), device_);
   internal::copy_bytes(device_, copy->data(), device_, buffer_->data(), num_bytes());
   buffer_ = std::move(copy);
@@ -113,6 +115,7 @@ void MutableTensor::write(const Tensor& value) {
          shape_, ", got ", value.dtype(), " of shape ", value.shape());
   }
   internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
+  internal::forget_distant(buffer_);
 }
 
 void MutableTensor::assign(const Tensor& value) {
@@ -137,6 +140,7 @@ void MutableTensor::assign(const Tensor& value) {
   // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
   if (!on_gpu && buffer_ && buffer_.unique()) {
     internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
+    internal::forget_distant(buffer_);
     return;
   }
   BufferRef copy = BufferRef::allocate(num_bytes(), device_);

@@ -3,9 +3,13 @@
 #include "tutti/tensor/sum_of_squares.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/accelerator.h"
+#include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 namespace {
@@ -64,8 +68,30 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count) {
   });
 }
 
+namespace {
+
+/// As operations, for a step that is noted.
+Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
+  const auto operation = [](OpId op, std::vector<Tensor> inputs, const Shape& shape,
+                            Attributes attributes = {}) {
+    return compute({op, std::move(inputs), {{shape, DType::kFloat64}}, attributes}).front();
+  };
+  std::vector<Tensor> sums;
+  for (const Tensor& x : tensors) {
+    const Tensor wide = operation(OpId::kCast, {x}, x.shape(), CastAttributes{DType::kFloat64});
+    const Tensor squares = operation(OpId::kMultiply, {wide, wide}, x.shape());
+    const AxesAttributes all{.axes = (1u << x.rank()) - 1};
+    sums.push_back(operation(OpId::kReduceSum, {squares}, {}, all).detached_reshape({1}));
+  }
+  const Shape shape{static_cast<std::int64_t>(sums.size())};
+  return operation(OpId::kConcat, std::move(sums), shape, AxisAttributes{});
+}
+
+}  // namespace
+
 Tensor sums_of_squares(std::span<const Tensor> tensors) {
   TUTTI_CHECK(!tensors.empty(), "sums_of_squares: no tensor");
+  if (StepTracer::current()) return traced_sums_of_squares(tensors);
   const Device device = tensors.front().device();
   const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
   if (device.type == DeviceType::kGpu) {

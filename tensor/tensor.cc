@@ -8,6 +8,7 @@
 
 #include "tutti/tensor/accelerator.h"
 #include "tutti/tensor/device_memory.h"
+#include "tutti/tensor/distant_values.h"
 #include "tutti/tensor/tensor_impl.h"
 #include "tutti/tensor/tensor_in_buffer.h"
 
@@ -104,7 +105,11 @@ DType Tensor::dtype() const { return shape(), impl_->dtype; }
 Device Tensor::device() const { return shape(), impl_->device; }
 std::size_t Tensor::num_bytes() const { return internal::num_bytes(shape(), impl_->dtype); }
 std::uint64_t Tensor::id() const { return impl_ ? impl_->id : 0; }
-const void* Tensor::address() const { return shape(), impl_->buffer->data() + impl_->offset; }
+const void* Tensor::address() const {
+  shape();
+  internal::bring_home(impl_->buffer);
+  return impl_->buffer->data() + impl_->offset;
+}
 const BufferRef& Tensor::buffer() const { return shape(), impl_->buffer; }
 
 const std::byte* Tensor::data() const {
@@ -113,6 +118,7 @@ const std::byte* Tensor::data() const {
          " of shape ", impl_->shape, ", are on ", impl_->device,
          ", which the host cannot read; try to(Device{})");
   }
+  internal::bring_home(impl_->buffer);
   return impl_->buffer->data() + impl_->offset;
 }
 

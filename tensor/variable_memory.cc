@@ -3,6 +3,7 @@
 #include "tutti/tensor/variable_memory.h"
 
 #include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 
@@ -31,6 +32,7 @@ bool VariableMemory::is_alone_in_place() const {
 Tensor VariableMemory::read() const {
   note_use();
   const Tensor shared = value_.freeze();
+  if (StepTracer* const tracer = StepTracer::current()) tracer->reads(shared);
   // A replay writes into the fixed place, whoever shares it.
   const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
   return may_change ? shared.copy() : shared;

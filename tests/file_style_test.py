@@ -25,7 +25,7 @@ ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.
               "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
               "SECURITY.md", "run", "test",
               "tutti.h", "cluster.h", "communicator.h", "estimator.h", "gpu.h", "horovod.h",
-              "model_parallel.h", "parameter_server.h", "readers.h"}
+              "model_parallel.h", "parameter_server.h", "readers.h", "tpu.h"}
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),

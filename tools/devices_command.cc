@@ -12,6 +12,7 @@
 #include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/gpu/inventory.h"
+#include "tutti/tensor/xla/xla_devices.h"
 
 namespace tutti::tools {
 namespace {
@@ -56,6 +57,15 @@ Json peers_to_json(const DeviceBackend& backend) {
   return rows;
 }
 
+Json xla_to_json() {
+  const XlaDevices& devices = xla_devices();
+  Json xla = Json::object();
+  xla.set("available", devices.count > 0).set("reason", devices.why_none);
+  xla.set("platform", devices.platform).set("num_devices", devices.count);
+  xla.set("plugin", devices.plugin).set("version", devices.version);
+  return xla;
+}
+
 void print_json(const Machine& machine) {
   Json devices = Json::array(), gpu = Json::object();
   devices.push_back(cpu_to_json(machine));
@@ -68,6 +78,7 @@ void print_json(const Machine& machine) {
   Json report = Json::object();
   report.set("devices", std::move(devices));
   report.set("default_devices", join(default_devices(), ",")).set("gpu", std::move(gpu));
+  report.set("xla", xla_to_json());
   std::printf("%s\n", report.dump(2).c_str());
 }
 
@@ -80,6 +91,17 @@ void print_gpus() {
   for (const std::string& line : describe(*gpu_backend(), logical_gpus())) {
     std::printf("      %s\n", line.c_str());
   }
+}
+
+void print_xla() {
+  const XlaDevices& devices = xla_devices();
+  if (devices.count == 0) {
+    std::printf("xla   none: %s\n", devices.why_none.c_str());
+    return;
+  }
+  std::printf("xla   %s by PJRT %s: %s\n      xla:0-%d: replicas of the strategy tpu\n",
+              devices.platform.c_str(), devices.version.c_str(), devices.plugin.c_str(),
+              devices.count - 1);
 }
 
 }  // namespace
@@ -99,6 +121,7 @@ int devices_command(OutputFormat format, const std::string& virtual_gpus) {
   std::printf("      %s: virtual devices, which share these cores\n",
               virtual_cpu_devices().c_str());
   print_gpus();
+  print_xla();
   std::printf("A strategy without named devices uses %s.\n", join(default_devices()).c_str());
   return 0;
 }

@@ -19,6 +19,7 @@
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/gpu/load_backend.h"
 #include "tutti/tensor/numerics.h"
+#include "tutti/tensor/xla/xla_devices.h"
 
 namespace tutti::tools {
 namespace {
@@ -233,6 +234,22 @@ std::vector<Finding> inspect_gpus() {
   return findings;
 }
 
+/// A machine without a plugin is complete as it is; one that is named and does not open is not.
+Finding inspect_xla() {
+  const XlaDevices& devices = xla_devices();
+  if (devices.count > 0) {
+    return {"XLA", Verdict::kGood,
+            concat(devices.count, " devices, ", devices.platform, ", PJRT ", devices.version, ": ",
+                   devices.plugin),
+            ""};
+  }
+  const bool is_named = std::getenv("TUTTI_PJRT_PLUGIN") != nullptr;
+  const std::size_t remedy = devices.why_none.rfind("; ");
+  return {"XLA", is_named ? Verdict::kLimited : Verdict::kGood,
+          "none: " + devices.why_none.substr(0, remedy),
+          remedy == std::string::npos ? "" : devices.why_none.substr(remedy + 2)};
+}
+
 Verdict worst_of(const std::vector<Finding>& findings) {
   Verdict worst = Verdict::kGood;
   for (const Finding& finding : findings) worst = std::max(worst, finding.verdict);
@@ -277,6 +294,7 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
   set_log_level(LogLevel::kError);  // the report says it
   std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
   for (Finding& finding : inspect_gpus()) host.push_back(std::move(finding));
+  host.push_back(inspect_xla());
   const Verdict verdict = std::max(worst_of(build), worst_of(host));
   if (format == OutputFormat::kJson) {
     Json report = Json::object();

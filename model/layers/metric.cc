@@ -9,6 +9,7 @@
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 
@@ -82,7 +83,7 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   const GradientTape::StopRecording no_gradient;
   const Tensor sum = total(numerator);
   const Tensor count = total(denominator);
-  if (sum.device().type == DeviceType::kCpu) {
+  if (host_reads_at_once(sum)) {
     return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
   }
   const Tensor none = equal(count, 0.0);  // without waiting for the number

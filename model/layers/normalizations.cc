@@ -14,6 +14,7 @@
 #include "tutti/tensor/ops/normalization.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 
@@ -117,7 +118,7 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   // Rounding can make a difference of equal numbers negative.
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
-  if (x.device().type == DeviceType::kCpu) return {y, mean, variance, count.item() > 0.0f};
+  if (host_reads_at_once(x)) return {y, mean, variance, count.item() > 0.0f};
   // Without waiting for the number: where there are no rows the averages stay.
   const GradientTape::StopRecording no_gradient;
   const std::size_t first = first_moving_average();

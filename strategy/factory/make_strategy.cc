@@ -13,6 +13,9 @@
 #ifndef TUTTI_WITHOUT_GRPC
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #endif
+#ifndef TUTTI_WITHOUT_XLA
+#include "tutti/strategy/tpu/tpu_strategy.h"
+#endif
 
 namespace tutti {
 namespace {
@@ -80,16 +83,40 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
 }
 #endif
 
+#ifdef TUTTI_WITHOUT_XLA
+std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
+  fail(ErrorCode::kUnimplemented,
+       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or try mirrored");
+}
+#else
+/// XLA sums gradients itself, on devices that its plugin names.
+std::unique_ptr<Strategy> make_tpu(const StrategySpec& spec) {
+  const StrategySpec without;
+  const bool is_plain = spec.cross_device_ops.empty() && spec.devices.empty() &&
+                        spec.compression == without.compression &&
+                        spec.non_finite == without.non_finite && spec.bytes_per_pack == 0;
+  if (!is_plain) {
+    fail(ErrorCode::kInvalidArgument,
+         "strategy options: tpu takes replicas alone; expected no devices, cross_device_ops, "
+         "bytes_per_pack, compression or non_finite; try without them");
+  }
+  return std::make_unique<TpuStrategy>(
+      TpuStrategyOptions{.replicas = static_cast<int>(spec.replicas)});
+}
+#endif
+
 }  // namespace
 
 std::vector<std::string> strategy_names() {
-  return {"one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server"};
+  return {"one_device",       "mirrored", "central_storage", "multi_worker_mirrored",
+          "parameter_server", "tpu"};
 }
 
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   check(spec);
   if (spec.strategy == "multi_worker_mirrored") return make_multi_worker(spec);
   if (spec.strategy == "parameter_server") return make_parameter_server(spec);
+  if (spec.strategy == "tpu") return make_tpu(spec);
   const LocalStrategyOptions local = local_options(spec);
   if (spec.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (spec.strategy == "central_storage") return std::make_unique<CentralStorageStrategy>(local);

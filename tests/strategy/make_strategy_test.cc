@@ -61,6 +61,7 @@ TEST(MakeStrategy, EveryNameTrainsToTheSameBits) {
   EXPECT_EQ(mirrored->num_replicas_in_sync(), 2);
   for (const std::string& name : strategy_names()) {
     SCOPED_TRACE(name);
+    if (name == "tpu") continue;  // needs a plugin, and has other bits: tests/xla
     const bool is_one = name == "one_device";
     const auto strategy = make_strategy(name, {.devices = is_one ? "cpu:0" : "cpu:0-1"});
     EXPECT_EQ(strategy->name(), name);

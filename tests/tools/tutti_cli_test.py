@@ -43,6 +43,17 @@ class TuttiProgram(unittest.TestCase):
                                 text=True, capture_output=True, check=True)
         self.assertEqual(json.loads(result.stdout)["devices"][0]["cores"], 1)
 
+    def test_a_plugin_of_xla_that_does_not_open_is_named_with_a_remedy(self):
+        environment = os.environ | {"TUTTI_PJRT_PLUGIN": "/nowhere/plugin.so"}
+        def output(*arguments):
+            return subprocess.run([PROGRAM, *arguments], text=True, capture_output=True, env=environment).stdout
+        self.assertIn("xla   none: PJRT plugin /nowhere/plugin.so does not open", output("devices"))
+        xla = json.loads(output("devices", "--json"))["xla"]
+        self.assertEqual((xla["available"], xla["num_devices"]), (False, 0))
+        self.assertIn("TUTTI_PJRT_PLUGIN", xla["reason"])
+        finding = next(each for each in json.loads(output("doctor", "--json"))["machine"] if each["subject"] == "XLA")
+        self.assertEqual(finding["verdict"], "warning")
+
     def test_doctor_names_libraries_and_ends_with_a_verdict(self):
         code, text, _ = run("doctor")
         self.assertIn(code, (0, 1))

@@ -1,0 +1,98 @@
+// Pooling and enlarging in StableHLO.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tutti/tensor/op_checks.h"
+#include "tutti/tensor/xla/emitters.h"
+
+namespace tutti::internal {
+namespace {
+
+using ImageHlos = std::vector<Hlo>;
+using ImageInputs = std::span<const Hlo>;
+
+/// Over the height and width of NHWC images.
+HloWindow window_of(const Pool2dAttributes& a) {
+  return {{1, a.window_h, a.window_w, 1},
+          {1, a.stride_h, a.stride_w, 1},
+          {{0, 0}, {a.pad_top, a.pad_bottom}, {a.pad_left, a.pad_right}, {0, 0}}};
+}
+
+ImageHlos largest_of_windows(HloText& text, const OpCall& call, ImageInputs in) {
+  const HloWindow window = window_of(call.attributes_as<Pool2dAttributes>());
+  return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
+}
+
+ImageHlos largest_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+  return {text.select_and_scatter(in[0], in[1], window_of(call.attributes_as<Pool2dAttributes>()))};
+}
+
+/// How many pixels of the image each window has, like `pooled`: padding counts for nothing.
+Hlo pixels_of_windows(const Hlo& pooled, const Shape& image, const Pool2dAttributes& a) {
+  HloText& text = *pooled.text;
+  const Hlo ones = text.constant(1.0, {1, image[1], image[2], 1}, pooled.type);
+  const Shape shape{1, pooled.shape[1], pooled.shape[2], 1};
+  return text.broadcast(text.reduce_window("add", ones, 0.0, window_of(a), shape), pooled.shape);
+}
+
+ImageHlos mean_of_windows(HloText& text, const OpCall& call, ImageInputs in) {
+  const auto& a = call.attributes_as<Pool2dAttributes>();
+  const Hlo sums = text.reduce_window("add", in[0], 0.0, window_of(a), call.outputs[0].shape);
+  return {sums / pixels_of_windows(sums, in[0].shape, a)};
+}
+
+// Each pixel sums the shares of the windows that it is in: windows of the gradient with gaps.
+ImageHlos mean_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+  const auto& a = call.attributes_as<Pool2dAttributes>();
+  const Shape& image = call.outputs[0].shape;
+  const Hlo shares = in[0] / pixels_of_windows(in[0], image, a);
+  const auto around = [](std::int64_t size, std::int64_t outputs, std::int64_t stride,
+                         std::int64_t window, std::int64_t before) {
+    const std::int64_t low = window - 1 - before;
+    return HloPadding{low, size + window - 1 - ((outputs - 1) * stride + 1) - low, stride - 1};
+  };
+  const HloPadding padding[] = {
+      {},
+      around(image[1], shares.shape[1], a.stride_h, a.window_h, a.pad_top),
+      around(image[2], shares.shape[2], a.stride_w, a.window_w, a.pad_left),
+      {}};
+  const HloWindow window{{1, a.window_h, a.window_w, 1}, {1, 1, 1, 1}, {{}, {}, {}, {}}};
+  return {text.reduce_window("add", text.pad(shares, 0.0, padding), 0.0, window, image)};
+}
+
+const UpsampleAttributes& nearest_only(const OpCall& call) {
+  const auto& a = call.attributes_as<UpsampleAttributes>();
+  if (a.interpolation == Interpolation::kNearest) return a;
+  fail(ErrorCode::kUnimplemented, who(call.op, call.where),
+       ": bilinear interpolation within a step that XLA compiles; expected nearest; try "
+       "Interpolation::kNearest, or another strategy");
+}
+
+ImageHlos enlarged(HloText& text, const OpCall& call, ImageInputs in) {
+  const UpsampleAttributes& a = nearest_only(call);
+  const Shape& s = in[0].shape;
+  const int axes[] = {0, 1, 3, 5};
+  const Hlo repeated =
+      text.broadcast(in[0], {s[0], s[1], a.factor_h, s[2], a.factor_w, s[3]}, axes);
+  return {text.reshape(repeated, call.outputs[0].shape)};
+}
+
+ImageHlos enlarged_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+  const UpsampleAttributes& a = nearest_only(call);
+  const Shape& s = call.outputs[0].shape;
+  const Hlo parts = text.reshape(in[0], {s[0], s[1], a.factor_h, s[2], a.factor_w, s[3]});
+  return {text.reduce("add", parts, 0.0, 1u << 2 | 1u << 4)};
+}
+
+}  // namespace
+
+void register_image_emitters(HloEmitters& emitters) {
+  emitters.set(OpId::kMaxPool, largest_of_windows);
+  emitters.set(OpId::kMaxPoolGrad, largest_gradient);
+  emitters.set(OpId::kAveragePool, mean_of_windows);
+  emitters.set(OpId::kAveragePoolGrad, mean_gradient);
+  emitters.set(OpId::kUpsample, enlarged);
+  emitters.set(OpId::kUpsampleGrad, enlarged_gradient);
+}
+
+}  // namespace tutti::internal

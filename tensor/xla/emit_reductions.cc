@@ -1,0 +1,187 @@
+// Reductions, softmax and cross-entropies in StableHLO.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tutti/tensor/xla/emitters.h"
+
+namespace tutti::internal {
+
+HloEmitter find_emitter(OpId op) {
+  static const HloEmitters emitters = [] {
+    HloEmitters all;
+    register_elementwise_emitters(all);
+    register_image_emitters(all);
+    register_linear_emitters(all);
+    register_normalization_emitters(all);
+    register_reduction_emitters(all);
+    register_shape_emitters(all);
+    return all;
+  }();
+  return emitters.find(op);
+}
+
+namespace {
+
+using ReducedHlos = std::vector<Hlo>;
+using ReducedInputs = std::span<const Hlo>;
+
+/// The output's shape has axes of 1 where they are kept.
+template <class Name>
+ReducedHlos reduced(HloText& text, const OpCall& call, ReducedInputs in) {
+  const std::uint32_t axes = call.attributes_as<AxesAttributes>().axes;
+  return {
+      text.reshape(text.reduce(Name::kName, in[0], Name::kInitial, axes), call.outputs[0].shape)};
+}
+
+struct SumName {
+  static constexpr const char* kName = "add";
+  static constexpr double kInitial = 0.0;
+};
+struct ProductName {
+  static constexpr const char* kName = "multiply";
+  static constexpr double kInitial = 1.0;
+};
+struct MaxName {
+  static constexpr const char* kName = "maximum";
+  static constexpr double kInitial = -HUGE_VAL;
+};
+struct MinName {
+  static constexpr const char* kName = "minimum";
+  static constexpr double kInitial = HUGE_VAL;
+};
+struct AnyName {
+  static constexpr const char* kName = "or";
+  static constexpr double kInitial = 0.0;
+};
+struct AllName {
+  static constexpr const char* kName = "and";
+  static constexpr double kInitial = 1.0;
+};
+
+ReducedHlos mean_of(HloText& text, const OpCall& call, ReducedInputs in) {
+  const Hlo sum = reduced<SumName>(text, call, in)[0];
+  const double count = static_cast<double>(in[0].shape.num_elements()) /
+                       static_cast<double>(std::max<std::int64_t>(sum.shape.num_elements(), 1));
+  return {sum / count};
+}
+
+template <bool kLargest>
+ReducedHlos place_of(HloText& text, const OpCall& call, ReducedInputs in) {
+  const int axis = call.attributes_as<AxisAttributes>().axis;
+  return {text.reshape(text.arg_extreme(kLargest, in[0], axis), call.outputs[0].shape)};
+}
+
+/// The axes but the last one, whose elements belong together.
+std::vector<int> rows_of(const Hlo& x) {
+  std::vector<int> axes;
+  for (int axis = 0; axis + 1 < x.shape.rank(); ++axis) axes.push_back(axis);
+  return axes;
+}
+
+Hlo over_row(std::string_view by, const Hlo& x, double initial) {
+  return x.text->reduce(by, x, initial, 1u << (x.shape.rank() - 1));
+}
+
+Hlo beside_row(const Hlo& of_rows, const Hlo& x) {
+  return x.text->broadcast(of_rows, x.shape, rows_of(x));
+}
+
+/// x less the largest of its row.
+Hlo below_top(const Hlo& x) { return x - beside_row(over_row("maximum", x, -HUGE_VAL), x); }
+
+Hlo log_softmax_of(const Hlo& x) {
+  const Hlo below = below_top(x);
+  return below - beside_row(hlo_log(over_row("add", hlo_exp(below), 0.0)), x);
+}
+
+ReducedHlos softmax_rows(HloText&, const OpCall&, ReducedInputs in) {
+  const Hlo parts = hlo_exp(below_top(in[0]));
+  return {parts / beside_row(over_row("add", parts, 0.0), parts)};
+}
+
+ReducedHlos log_softmax_rows(HloText&, const OpCall&, ReducedInputs in) {
+  return {log_softmax_of(in[0])};
+}
+
+ReducedHlos softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
+  const Hlo &y = in[0], &dy = in[1];
+  return {y * (dy - beside_row(over_row("add", y * dy, 0.0), y))};
+}
+
+ReducedHlos log_softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
+  const Hlo &y = in[0], &dy = in[1];
+  return {dy - hlo_exp(y) * beside_row(over_row("add", dy, 0.0), y)};
+}
+
+ReducedHlos cross_entropy(HloText&, const OpCall&, ReducedInputs in) {
+  return {-over_row("add", in[0] * log_softmax_of(in[1]), 0.0)};
+}
+
+/// Where the class is the label of its row, like logits. A label that is no class is nowhere.
+Hlo is_label(const Hlo& labels, const Hlo& logits) {
+  HloText& text = *logits.text;
+  const Hlo wide = text.broadcast(labels, logits.shape, rows_of(logits));
+  return text.compare("EQ", wide, text.iota(logits.shape.rank() - 1, logits.shape, labels.type));
+}
+
+ReducedHlos sparse_cross_entropy(HloText& text, const OpCall&, ReducedInputs in) {
+  const Hlo &labels = in[0], &logits = in[1];
+  const Hlo losses = -log_softmax_of(logits);
+  const Hlo zero = text.constant(0.0, logits.shape, logits.type);
+  return {over_row("add", text.select(is_label(labels, logits), losses, zero), 0.0)};
+}
+
+ReducedHlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, ReducedInputs in) {
+  const Hlo &labels = in[0], &logits = in[1], &dy = in[2];
+  const Hlo probabilities = hlo_exp(log_softmax_of(logits));
+  const Hlo own = text.convert(is_label(labels, logits), logits.type);
+  return {(probabilities - own) * beside_row(dy, logits)};
+}
+
+ReducedHlos sigmoid_cross_entropy_of(HloText& text, const OpCall&, ReducedInputs in) {
+  const Hlo &z = in[0], &x = in[1];
+  const Hlo zero = text.constant(0.0, x.shape, x.type);
+  return {hlo_max(x, zero) - x * z + text.same("log_plus_one", {hlo_exp(-hlo_abs(x))})};
+}
+
+/// As sums over windows that begin before the first element, or end behind the last.
+ReducedHlos running_sum(HloText& text, const OpCall& call, ReducedInputs in) {
+  const auto& attributes = call.attributes_as<CumulativeSumAttributes>();
+  const auto axis = static_cast<std::size_t>(attributes.axis);
+  const auto rank = static_cast<std::size_t>(in[0].shape.rank());
+  const std::int64_t length = in[0].shape.dim(attributes.axis);
+  if (length == 0) return {in[0]};
+  HloWindow window{std::vector<std::int64_t>(rank, 1), std::vector<std::int64_t>(rank, 1),
+                   std::vector<std::pair<std::int64_t, std::int64_t>>(rank, {0, 0})};
+  window.size[axis] = length;
+  // Exclusive: one further, of which the element itself is no part.
+  const std::int64_t near = attributes.exclusive ? length : length - 1;
+  const std::int64_t far = attributes.exclusive ? -1 : 0;
+  window.padding[axis] = attributes.reverse ? std::pair{far, near} : std::pair{near, far};
+  return {text.reduce_window("add", in[0], 0.0, window, in[0].shape)};
+}
+
+}  // namespace
+
+void register_reduction_emitters(HloEmitters& emitters) {
+  emitters.set(OpId::kReduceSum, reduced<SumName>);
+  emitters.set(OpId::kReduceMean, mean_of);
+  emitters.set(OpId::kReduceMax, reduced<MaxName>);
+  emitters.set(OpId::kReduceMin, reduced<MinName>);
+  emitters.set(OpId::kReduceProduct, reduced<ProductName>);
+  emitters.set(OpId::kReduceAny, reduced<AnyName>);
+  emitters.set(OpId::kReduceAll, reduced<AllName>);
+  emitters.set(OpId::kArgMax, place_of<true>);
+  emitters.set(OpId::kArgMin, place_of<false>);
+  emitters.set(OpId::kSoftmax, softmax_rows);
+  emitters.set(OpId::kLogSoftmax, log_softmax_rows);
+  emitters.set(OpId::kSoftmaxGrad, softmax_gradient);
+  emitters.set(OpId::kLogSoftmaxGrad, log_softmax_gradient);
+  emitters.set(OpId::kSoftmaxCrossEntropy, cross_entropy);
+  emitters.set(OpId::kSparseSoftmaxCrossEntropy, sparse_cross_entropy);
+  emitters.set(OpId::kSparseSoftmaxCrossEntropyGrad, sparse_cross_entropy_gradient);
+  emitters.set(OpId::kSigmoidCrossEntropy, sigmoid_cross_entropy_of);
+  emitters.set(OpId::kCumulativeSum, running_sum);
+}
+
+}  // namespace tutti::internal

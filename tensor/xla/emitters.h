@@ -1,0 +1,56 @@
+// What each operation is in StableHLO.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tutti/tensor/op.h"
+#include "tutti/tensor/xla/hlo.h"
+
+namespace tutti {
+struct DeviceRule;
+}  // namespace tutti
+
+namespace tutti::internal {
+
+/// Writes an operation and returns its outputs. `inputs` are those of the call, none of them of 16
+/// bits; dropout has one more, its words_of_key().
+using HloEmitter = std::vector<Hlo> (*)(HloText& text, const OpCall& call,
+                                        std::span<const Hlo> inputs);
+
+/// nullptr: the operation has no form in StableHLO here.
+HloEmitter find_emitter(OpId op);
+
+/// What Philox is started with for this key: the halves of its key, then those of its counter's
+/// upper part.
+std::array<std::int64_t, 4> words_of_key(const RandomKey& key);
+
+/// `values` (the weights, then the rule's slots) after an update; `constants` is [kNumConstants] of
+/// the weights' type, with the meaning that tensor/cuda/update_rules.h states. Throws
+/// kUnimplemented naming a rule that has no form here.
+std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values,
+                             const Hlo& gradient, const Hlo& constants);
+
+/// The emitters of one file each, by operation.
+class HloEmitters {
+ public:
+  void set(OpId op, HloEmitter emitter) { emitters_[static_cast<std::size_t>(op)] = emitter; }
+  HloEmitter find(OpId op) const { return emitters_[static_cast<std::size_t>(op)]; }
+
+ private:
+  std::array<HloEmitter, static_cast<std::size_t>(OpId::kCount)> emitters_{};
+};
+void register_elementwise_emitters(HloEmitters& emitters);
+void register_image_emitters(HloEmitters& emitters);
+void register_linear_emitters(HloEmitters& emitters);
+void register_normalization_emitters(HloEmitters& emitters);
+void register_reduction_emitters(HloEmitters& emitters);
+void register_shape_emitters(HloEmitters& emitters);
+
+/// `x` as relu and its like leave it.
+Hlo activated(FusedActivation activation, const Hlo& x);
+
+}  // namespace tutti::internal

@@ -1,0 +1,144 @@
+// StableHLO as text, written value by value.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti::internal {
+
+/// Element types of StableHLO: those of tensors, and two for random bits.
+enum class HloType { kF32, kF64, kI32, kI64, kU8, kPred, kBF16, kF16, kU32, kU64 };
+HloType hlo_type(DType dtype);
+std::string_view to_string(HloType type);  // "f32", "ui8", "i1"
+bool is_floating(HloType type);
+/// "tensor<2x3xf32>".
+std::string tensor_type(const Shape& shape, HloType type);
+
+class HloText;
+
+/// A value of the program: a name, and what it is. Arithmetic with operators appends to the text;
+/// both sides have the same shape and type, and a number stands for a value full of it.
+struct Hlo {
+  HloText* text = nullptr;
+  int number = 0;  // an argument of the program: -1 - its index
+  Shape shape;
+  HloType type = HloType::kF32;
+
+  std::string name() const;
+};
+
+/// Elements before, behind and between those of an axis.
+struct HloPadding {
+  std::int64_t low = 0, high = 0, interior = 0;
+};
+/// A window of reduce_window() and its gradients, by axis.
+struct HloWindow {
+  std::vector<std::int64_t> size, stride;
+  std::vector<std::pair<std::int64_t, std::int64_t>> padding;
+};
+/// Of convolution(): axes as StableHLO's text has them, "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
+struct HloConvolution {
+  std::string_view axes;
+  std::int64_t stride[2] = {1, 1};
+  HloPadding padding[2];  // low and high
+  std::int64_t lhs_dilation[2] = {1, 1}, rhs_dilation[2] = {1, 1};
+  std::int64_t feature_groups = 1, batch_groups = 1;
+};
+
+/// The lines of a program between its first and its last. Each function appends one operation (few
+/// of them some) and returns its result; shapes are the caller's to see to.
+class HloText {
+ public:
+  const std::string& text() const { return text_; }
+
+  Hlo constant(double value, const Shape& shape, HloType type);
+  /// Bits of unsigned numbers.
+  Hlo bits(std::uint64_t value, const Shape& shape, HloType type);
+  /// 0, 1, 2, ... along `axis`.
+  Hlo iota(int axis, const Shape& shape, HloType type);
+
+  /// "stablehlo.NAME" with operands and result of one type.
+  Hlo same(std::string_view name, std::initializer_list<Hlo> operands);
+  Hlo erf(const Hlo& x);
+  /// direction: EQ, NE, LT, LE, GT, GE.
+  Hlo compare(std::string_view direction, const Hlo& a, const Hlo& b);
+  Hlo select(const Hlo& condition, const Hlo& a, const Hlo& b);
+  Hlo convert(const Hlo& x, HloType type);
+
+  /// numpy's rule: axes are matched from the last one.
+  Hlo broadcast(const Hlo& x, const Shape& shape);
+  /// Axis i of x becomes axis axes[i]; the others are new.
+  Hlo broadcast(const Hlo& x, const Shape& shape, std::span<const int> axes);
+  Hlo reshape(const Hlo& x, const Shape& shape);
+  Hlo transpose(const Hlo& x, std::span<const std::int64_t> permutation);
+  Hlo slice(const Hlo& x, std::span<const std::int64_t> begin, const Shape& shape);
+  Hlo pad(const Hlo& x, double value, std::span<const HloPadding> padding);
+  Hlo concatenate(std::span<const Hlo> values, int axis);
+  Hlo reverse(const Hlo& x, std::span<const int> axes);
+
+  /// By "add", "maximum", ... from `initial` on; the axes go away.
+  Hlo reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes);
+  /// The place of the first largest (or smallest) element along `axis`, int64; the axis goes away.
+  Hlo arg_extreme(bool largest, const Hlo& x, int axis);
+  Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
+                    const Shape& shape);
+  /// The gradient of a maximum over windows: each element of `dy` goes to the first largest one.
+  Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
+
+  /// Axes by number; results have the batch axes, then those of a, then those of b.
+  Hlo dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t> batch_a,
+          std::initializer_list<std::int64_t> batch_b, std::int64_t contract_a,
+          std::int64_t contract_b, const Shape& shape);
+  Hlo convolution(const Hlo& x, const Hlo& filter, const HloConvolution& how, const Shape& shape);
+
+  /// Rows of `table` [n, ...] at `indices` [...]: [..., ...]. Indices are clamped.
+  Hlo gather_rows(const Hlo& table, const Hlo& indices, const Shape& shape);
+  /// [n, ...] zeros, to whose rows `values` are added; indices out of range are left out.
+  Hlo scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape);
+
+  /// Of all replicas, in replica order where the device promises an order (CPUs).
+  Hlo all_reduce(std::string_view by, const Hlo& x, int num_replicas);
+  Hlo all_gather(const Hlo& x, int axis, int num_replicas);
+
+ private:
+  Hlo next(const Shape& shape, HloType type) { return {this, next_++, shape, type}; }
+  /// "  %5 = " and the rest of the line.
+  template <class... Parts>
+  void line(const Hlo& result, const Parts&... parts);
+  std::string region(std::string_view by, HloType type);
+
+  std::string text_;
+  int next_ = 0;
+};
+
+Hlo operator+(const Hlo& a, const Hlo& b);
+Hlo operator-(const Hlo& a, const Hlo& b);
+Hlo operator*(const Hlo& a, const Hlo& b);
+Hlo operator/(const Hlo& a, const Hlo& b);
+Hlo operator+(const Hlo& a, double b);
+Hlo operator-(const Hlo& a, double b);
+Hlo operator*(const Hlo& a, double b);
+Hlo operator/(const Hlo& a, double b);
+Hlo operator-(double a, const Hlo& b);
+Hlo operator/(double a, const Hlo& b);
+Hlo operator-(const Hlo& x);
+Hlo hlo_sqrt(const Hlo& x);
+Hlo hlo_exp(const Hlo& x);
+Hlo hlo_log(const Hlo& x);
+Hlo hlo_abs(const Hlo& x);
+Hlo hlo_max(const Hlo& a, const Hlo& b);
+
+/// "add" for SUM and MEAN, "maximum", "minimum", "multiply".
+std::string_view hlo_name(ReduceOp op);
+
+}  // namespace tutti::internal

@@ -1,0 +1,95 @@
+// The devices of the PJRT plugin: buffers, programs, launches.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/shape.h"
+#include "tutti/tensor/xla/pjrt_plugin.h"
+#include "tutti/tensor/xla/xla_devices.h"
+
+namespace tutti {
+
+namespace internal {
+
+class PjrtClient;
+
+/// Elements on one device, row-major as the program sees them. Any thread.
+class PjrtBuffer {
+ public:
+  PjrtBuffer(const PjrtClient& client, PjrtBufferHandle* handle)
+      : client_(client), handle_(handle) {}
+  ~PjrtBuffer();
+  PjrtBuffer(const PjrtBuffer&) = delete;
+  PjrtBuffer& operator=(const PjrtBuffer&) = delete;
+
+  PjrtBufferHandle* handle() const { return handle_; }
+  /// Throws kInternal naming `who` and both unless the plugin has these elements.
+  void check(const Shape& shape, DType dtype, const char* who) const;
+  /// Waits for the elements.
+  void to_host(void* to, std::size_t bytes) const;
+
+ private:
+  const PjrtClient& client_;
+  PjrtBufferHandle* handle_;
+};
+
+/// A program that was compiled for `num_replicas` devices. One launch at a time.
+class PjrtExecutable {
+ public:
+  PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded);
+  ~PjrtExecutable();
+  PjrtExecutable(const PjrtExecutable&) = delete;
+  PjrtExecutable& operator=(const PjrtExecutable&) = delete;
+
+  using Buffers = std::vector<std::shared_ptr<PjrtBuffer>>;
+  /// Runs it on all its devices and waits until all are done: a plugin aborts the process when too
+  /// many launches with collectives wait. `arguments`[replica][argument]. Donated arguments are of
+  /// no use afterwards. Returns [replica][output].
+  std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
+
+ private:
+  const PjrtClient& client_;
+  PjrtLoadedExecutable* loaded_;
+  PjrtExecutableHandle* executable_ = nullptr;
+  std::size_t num_outputs_ = 0;
+};
+
+/// The one client of this process. Lives as long as it. Any thread.
+class PjrtClient {
+ public:
+  /// The same at each call. Throws kUnavailable with XlaDevices::why_none.
+  static PjrtClient& get();
+
+  explicit PjrtClient(const std::string& path);
+  PjrtClient(const PjrtClient&) = delete;
+  PjrtClient& operator=(const PjrtClient&) = delete;
+
+  const PjrtPlugin& plugin() const { return plugin_; }
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+  /// "cpu", "tpu", "cuda".
+  std::string platform() const;
+
+  /// A copy of host memory on device `device`; the memory may change once this has returned.
+  std::shared_ptr<PjrtBuffer> upload(const void* data, const Shape& shape, DType dtype,
+                                     int device) const;
+  /// A module of StableHLO, as text, for devices 0 .. num_replicas - 1. Throws kInvalidArgument
+  /// with the compiler's words.
+  std::unique_ptr<PjrtExecutable> compile(std::string_view text, int num_replicas) const;
+
+ private:
+  const PjrtPlugin plugin_;
+  PjrtClientHandle* client_ = nullptr;
+  std::vector<PjrtDevice*> devices_;
+};
+
+/// The number by which plugins know an element type.
+int pjrt_type(DType dtype);
+
+}  // namespace internal
+}  // namespace tutti

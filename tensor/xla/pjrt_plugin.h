@@ -1,0 +1,63 @@
+// The PJRT plugin of this process: found, opened, and called.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/tensor/xla/pjrt_api.h"
+
+namespace tutti {
+
+/// Where a plugin may be: what TUTTI_PJRT_PLUGIN names, alone when it is set; else what
+/// TPU_LIBRARY_PATH names; then the known packages in the folders in which Python looks for
+/// packages.
+std::vector<std::string> pjrt_plugin_candidates();
+
+namespace internal {
+
+/// An opened plugin, which stays open as long as the process: plugins do not survive dlclose().
+/// Any thread.
+class PjrtPlugin {
+ public:
+  /// Throws kUnavailable naming the path and what is wrong with the library: no plugin, another
+  /// major version, a table that is too short.
+  explicit PjrtPlugin(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  /// "0.115".
+  std::string version() const;
+
+  /// Throws what the plugin answers, `who` in front; kUnimplemented when it has no such function.
+  template <class Fields>
+  void call(PjrtFunction function, PjrtArguments<Fields>& arguments, const char* who) const {
+    check(begin(function, arguments), who);
+  }
+  /// The same where nothing can be done about an error: in destructors.
+  template <class Fields>
+  void call_quietly(PjrtFunction function, PjrtArguments<Fields>& arguments) const noexcept {
+    if (find(function) == nullptr) return;
+    destroy(begin(function, arguments));
+  }
+  /// Waits for the event and gives it back. Throws as call().
+  void await(PjrtEvent* event, const char* who) const;
+
+ private:
+  void* find(PjrtFunction function) const noexcept;
+  template <class Fields>
+  PjrtError* begin(PjrtFunction function, PjrtArguments<Fields>& arguments) const {
+    void* const found = find(function);
+    if (!found) fail_missing(function);
+    return reinterpret_cast<PjrtError* (*)(PjrtArguments<Fields>*)>(found)(&arguments);
+  }
+  [[noreturn]] void fail_missing(PjrtFunction function) const;
+  void check(PjrtError* error, const char* who) const;
+  void destroy(PjrtError* error) const noexcept;
+
+  const std::string path_;
+  const PjrtApi* api_ = nullptr;
+};
+
+}  // namespace internal
+}  // namespace tutti

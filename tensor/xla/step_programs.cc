@@ -1,0 +1,184 @@
+// From traces to a program, and from its results to values.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/xla/step_programs.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <unordered_map>
+
+#include "tutti/core/file.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
+
+namespace tutti::internal {
+namespace {
+
+using Traces = std::span<const std::unique_ptr<Trace>>;
+
+/// The lines of operation `index`.
+std::string_view lines_of(const Trace& trace, std::size_t index) {
+  const std::size_t begin = trace.operations()[index].begin;
+  const std::size_t end = index + 1 < trace.operations().size()
+                              ? trace.operations()[index + 1].begin
+                              : trace.text().size();
+  return std::string_view(trace.text()).substr(begin, end - begin);
+}
+
+std::string operation_at(const Trace& trace, std::size_t index) {
+  if (index >= trace.operations().size()) return "nothing more";
+  const std::string_view lines = lines_of(trace, index);
+  const std::size_t type = lines.rfind(" : ");
+  return concat(trace.operations()[index].maker(), " (",
+                type == lines.npos ? std::string_view()
+                                   : lines.substr(type + 3, lines.rfind('\n') - type - 3),
+                ")");
+}
+
+[[noreturn]] void fail_different(const Trace& first, const Trace& other) {
+  std::size_t index = 0;
+  while (index < first.operations().size() && index < other.operations().size() &&
+         lines_of(first, index) == lines_of(other, index)) {
+    ++index;
+  }
+  fail(ErrorCode::kInvalidArgument, "a step of ", "replicas that XLA compiles: replica ",
+       first.replica(), " does ", operation_at(first, index), ", replica ", other.replica(),
+       " does ", operation_at(other, index),
+       "; expected the same operations on the same shapes in all replicas; try batches that all "
+       "replicas share alike: batch(n, drop_remainder)");
+}
+
+bool same_arguments(const Trace& a, const Trace& b) {
+  return std::ranges::equal(a.arguments(), b.arguments(), [](const auto& x, const auto& y) {
+    return x.spec.shape == y.spec.shape && x.spec.dtype == y.spec.dtype;
+  });
+}
+
+void check_same(Traces traces) {
+  for (const auto& trace : traces) {
+    const Trace& first = *traces.front();
+    if (trace->text() != first.text() || !same_arguments(first, *trace))
+      fail_different(first, *trace);
+  }
+}
+
+/// Places in made() of what any replica still holds.
+std::vector<std::size_t> live_values(Traces traces) {
+  std::vector<std::size_t> live;
+  for (std::size_t i = 0; i < traces.front()->made().size(); ++i) {
+    const bool any = std::ranges::any_of(
+        traces, [i](const auto& trace) { return !trace->made()[i].value.expired(); });
+    if (any) live.push_back(i);
+  }
+  return live;
+}
+
+std::string type_of(const TensorSpec& spec) {
+  return tensor_type(spec.shape, hlo_type(spec.dtype));
+}
+
+/// The program of one replica, which all of them run.
+std::string program_of(const Trace& trace, const std::vector<std::size_t>& live,
+                       const std::vector<bool>& donated) {
+  std::string inputs, names, types;
+  for (std::size_t i = 0; i < trace.arguments().size(); ++i) {
+    inputs += concat(i > 0 ? ", " : "", "%a", i, ": ", type_of(trace.arguments()[i].spec),
+                     donated[i] ? " {jax.buffer_donor = true}" : "");
+  }
+  for (const std::size_t i : live) {
+    const Hlo& value = trace.made()[i].hlo;
+    names += (names.empty() ? "" : ", ") + value.name();
+    types += (types.empty() ? "" : ", ") + tensor_type(value.shape, value.type);
+  }
+  return concat("module @step {\n  func.func public @main(", inputs, ") -> (", types, ") {\n",
+                trace.text(), "    return ", names, " : ", types, "\n  }\n}\n");
+}
+
+/// For people: in the folder that TUTTI_XLA_DUMP names, one file per program.
+void dump(const std::string& text, std::size_t number) {
+  const char* const folder = std::getenv("TUTTI_XLA_DUMP");
+  if (!folder || !*folder) return;
+  const auto path = std::filesystem::path(folder) / concat("step_", number, ".mlir");
+  write_file_atomically(path.string(), text);
+  log_info(concat("XLA: program ", number, " is in ", path.string()));
+}
+
+}  // namespace
+
+/// An argument whose buffer only the traces and the uploads still hold.
+std::vector<bool> StepPrograms::find_donated(Traces traces) const {
+  std::unordered_map<const Buffer*, int> own;
+  for (const auto& trace : traces) {
+    for (const auto& argument : trace->arguments()) ++own[argument.buffer.get()];
+  }
+  for (const auto& [key, upload] : uploads_) ++own[upload.buffer.get()];
+  std::vector<bool> donated;
+  for (std::size_t i = 0; i < traces.front()->arguments().size(); ++i) {
+    donated.push_back(std::ranges::all_of(traces, [&](const auto& trace) {
+      const BufferRef& buffer = trace->arguments()[i].buffer;
+      return buffer.num_references() == own[buffer.get()];
+    }));
+  }
+  return donated;
+}
+
+const PjrtExecutable& StepPrograms::find_or_compile(std::string text) {
+  const auto found = programs_.find(text);
+  if (found != programs_.end()) return *found->second;
+  const TraceSpan span("compile", "compute");
+  dump(text, programs_.size());
+  auto program = PjrtClient::get().compile(text, num_replicas_);
+  return *programs_.emplace(std::move(text), std::move(program)).first->second;
+}
+
+std::vector<PjrtExecutable::Buffers> StepPrograms::put_arguments(Traces traces,
+                                                                 const std::vector<bool>& donated) {
+  Uploads uploads;
+  std::vector<PjrtExecutable::Buffers> buffers(traces.size());
+  for (std::size_t r = 0; r < traces.size(); ++r) {
+    const int device = traces[r]->replica();
+    for (std::size_t i = 0; i < donated.size(); ++i) {
+      const Trace::Argument& argument = traces[r]->arguments()[i];
+      if (argument.value) {
+        buffers[r].push_back(argument.value->buffer());
+        buffers[r].back()->check(argument.spec.shape, argument.spec.dtype, "a step of XLA");
+        continue;
+      }
+      const auto key = std::pair(argument.data, device);
+      const auto known = uploads_.find(key);
+      const bool is_there = known != uploads_.end() &&
+                            known->second.spec.shape == argument.spec.shape &&
+                            known->second.spec.dtype == argument.spec.dtype;
+      buffers[r].push_back(is_there && !donated[i]
+                               ? known->second.copy
+                               : PjrtClient::get().upload(argument.data, argument.spec.shape,
+                                                          argument.spec.dtype, device));
+      if (!donated[i]) uploads[key] = {argument.buffer, argument.spec, buffers[r].back()};
+    }
+  }
+  uploads_ = std::move(uploads);
+  return buffers;
+}
+
+void StepPrograms::run(Traces traces) {
+  check_same(traces);
+  const std::vector<std::size_t> live = live_values(traces);
+  if (live.empty()) return;
+  const std::vector<bool> donated = find_donated(traces);
+  last_text_ = program_of(*traces.front(), live, donated);
+  const PjrtExecutable& program = find_or_compile(last_text_);
+  const TraceSpan span("run", "compute");
+  const auto results = program.run(put_arguments(traces, donated));
+  for (std::size_t r = 0; r < traces.size(); ++r) {
+    TUTTI_CHECK(results[r].size() == live.size(), "a step of XLA: ", results[r].size(),
+                " results of ", live.size());
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      const auto value = traces[r]->made()[live[i]].value.lock();
+      if (!value) continue;
+      results[r][i]->check(value->spec().shape, value->spec().dtype, "a result of XLA");
+      value->set_buffer(results[r][i]);
+    }
+  }
+}
+
+}  // namespace tutti::internal

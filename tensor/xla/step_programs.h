@@ -1,0 +1,50 @@
+// Traced steps as compiled programs: compared, compiled once, run on all devices.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/tensor/xla/trace.h"
+
+namespace tutti::internal {
+
+/// The programs of one user's steps by their text. One thread at a time.
+class StepPrograms {
+ public:
+  explicit StepPrograms(int num_replicas) : num_replicas_(num_replicas) {}
+
+  /// Computes what the traces of all replicas, in order, made and somebody still holds; returns
+  /// when it is done. Values that nobody will ask for again give their memory to the results.
+  /// Throws kInvalidArgument naming operation and line when replicas do not do the same, and what
+  /// the compiler and the devices say.
+  void run(std::span<const std::unique_ptr<Trace>> traces);
+
+  int num_compiled() const { return static_cast<int>(programs_.size()); }
+  /// Of the program that ran last; empty: none did.
+  const std::string& last_text() const { return last_text_; }
+
+ private:
+  /// What the host had and a device has a copy of, from one step to the next.
+  struct Upload {
+    BufferRef buffer;  // held: its elements stay as they are
+    TensorSpec spec;
+    std::shared_ptr<PjrtBuffer> copy;
+  };
+  using Uploads = std::map<std::pair<const std::byte*, int>, Upload>;
+
+  std::vector<bool> find_donated(std::span<const std::unique_ptr<Trace>> traces) const;
+  const PjrtExecutable& find_or_compile(std::string text);
+  std::vector<PjrtExecutable::Buffers> put_arguments(std::span<const std::unique_ptr<Trace>> traces,
+                                                     const std::vector<bool>& donated);
+
+  const int num_replicas_;
+  std::map<std::string, std::unique_ptr<PjrtExecutable>> programs_;
+  std::string last_text_;
+  Uploads uploads_;
+};
+
+}  // namespace tutti::internal

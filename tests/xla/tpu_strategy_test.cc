@@ -1,0 +1,255 @@
+// TpuStrategy beside MirroredStrategy, and what it refuses.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/xla/xla_test_support.h"
+
+namespace tutti {
+namespace {
+
+/// 32 examples of 12 features, 4 classes; batches of 16.
+Dataset blobs() {
+  const Tensor features = random_normal({32, 12}, RandomKey{3});
+  std::vector<std::int32_t> labels;
+  for (int i = 0; i < 32; ++i) labels.push_back(i % 4);
+  return Dataset::from_tensor_slices(features, Tensor::from<std::int32_t>({32}, labels)).batch(16);
+}
+
+template <class MakeOptimizer>
+Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
+  auto model =
+      std::make_shared<Sequential>(Input{{12}}, Dense(16, {.activation = "relu"}), Dropout(dropout),
+                                   Dense(8, {.activation = "tanh"}), Dense(4));
+  auto optimizer = make_optimizer(model->trainable_variables());
+  auto step = [model, optimizer](const Batch& batch) {
+    GradientTape tape;
+    const Tensor logits = (*model)(batch.features(), {.training = true});
+    const Tensor losses = losses::sparse_categorical_crossentropy(batch.labels(), logits);
+    const Tensor loss = compute_average_loss(losses, batch.global_rows());
+    optimizer->minimize(tape, loss);
+    return loss;
+  };
+  const auto& all = model->variables();
+  return {step, {all.begin(), all.end()}};
+}
+
+const auto kSgd = [](const std::vector<Variable>& variables) {
+  return std::make_shared<Sgd>(variables, SgdOptions{.learning_rate = 0.1, .momentum = 0.9});
+};
+
+TEST(TpuStrategy, TrainsAsMirroredStrategyOn1And2And4Replicas) {
+  for (const int replicas : {1, 2, 4}) {
+    expect_close_to_mirrored(
+        replicas, blobs(), [] { return mlp(kSgd); }, 10, 1e-5);
+  }
+}
+
+TEST(TpuStrategy, DropoutHasTheMasksOfTheCpu) {
+  // Another mask anywhere, on any replica, would move the loss by far more.
+  expect_close_to_mirrored(
+      2, blobs(), [] { return mlp(kSgd, 0.5); }, 10, 1e-5);
+}
+
+TEST(TpuStrategy, HasTheSameBitsInTwoRuns) {
+  const auto run = [] {
+    TpuStrategy strategy({.replicas = 4});
+    return train(
+        strategy, blobs(), [] { return mlp(kSgd, 0.2); }, 5);
+  };
+  const Trained first = run(), second = run();
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.weights, second.weights);
+}
+
+template <class Optimizer, class Options>
+void expect_rule_as_mirrored(const char* name, const Options& options) {
+  SCOPED_TRACE(name);
+  const auto make = [&](const std::vector<Variable>& variables) {
+    return std::make_shared<Optimizer>(variables, options);
+  };
+  expect_close_to_mirrored(
+      2, blobs(), [&] { return mlp(make); }, 5, 2e-5);
+}
+
+TEST(TpuStrategy, RulesOfOptimizersAreThoseOfTheCpu) {
+  expect_rule_as_mirrored<Sgd>("nesterov", SgdOptions{.momentum = 0.9, .nesterov = true});
+  expect_rule_as_mirrored<Sgd>("decay", SgdOptions{.weight_decay = 0.1});
+  expect_rule_as_mirrored<Adam>("adam", AdamOptions{});
+  expect_rule_as_mirrored<Adam>("amsgrad", AdamOptions{.amsgrad = true});
+  expect_rule_as_mirrored<Nadam>("nadam", NadamOptions{});
+  expect_rule_as_mirrored<Adagrad>("adagrad", AdagradOptions{.learning_rate = 0.05});
+  expect_rule_as_mirrored<Adadelta>("adadelta", AdadeltaOptions{});
+  expect_rule_as_mirrored<Rmsprop>("rmsprop", RmspropOptions{});
+  expect_rule_as_mirrored<Rmsprop>("centered", RmspropOptions{.momentum = 0.5, .centered = true});
+  expect_rule_as_mirrored<Lion>("lion", LionOptions{});
+  expect_rule_as_mirrored<Sgd>("clipnorm", SgdOptions{.clipping = {.clipnorm = 0.1}});
+  expect_rule_as_mirrored<Sgd>("global", SgdOptions{.clipping = {.global_clipnorm = 0.1}});
+  expect_rule_as_mirrored<Sgd>("clipvalue", SgdOptions{.clipping = {.clipvalue = 0.01}});
+  expect_rule_as_mirrored<Sgd>("average", SgdOptions{.ema = EmaOptions{}});
+}
+
+TEST(TpuStrategy, NumbersOfAStepAreArgumentsOfOneProgram) {
+  const auto decaying = [](const std::vector<Variable>& variables) {
+    return std::make_shared<Adam>(
+        variables, AdamOptions{.learning_rate = ExponentialDecay(
+                                   {.initial_learning_rate = 0.1, .decay_steps = 2})});
+  };
+  expect_close_to_mirrored(
+      2, blobs(), [&] { return mlp(decaying); }, 6, 2e-5);
+}
+
+/// What `action` throws.
+template <class Action>
+Error error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kOk, "nothing was thrown");
+}
+
+TEST(TpuStrategy, RefusesAValueOfTheStepOnTheHostByOperationAndLine) {
+  TpuStrategy strategy;
+  const Tensor x = Tensor::ones({2, 2});
+  const int line = __LINE__ + 1;
+  const Error error = error_of([&] { strategy.run([&] { return square(x).sum().item(); }); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  const std::string maker = concat("reduce_sum at tpu_strategy_test.cc:", line);
+  EXPECT_NE(error.message().find(maker), std::string::npos) << error.message();
+  EXPECT_NE(error.message().find("reading it after run()"), std::string::npos);
+}
+
+TEST(TpuStrategy, RefusesAnOperationWithoutAFormByNameAndLine) {
+  TpuStrategy strategy;
+  const Tensor x = Tensor::ones({2, 4});
+  const int line = __LINE__ + 1;
+  const Error error = error_of([&] { strategy.run([&] { return top_k(x, 2).values; }); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+  EXPECT_NE(error.message().find(concat("top_k at tpu_strategy_test.cc:", line)), std::string::npos)
+      << error.message();
+}
+
+TEST(TpuStrategy, RefusesReplicasThatDifferAndNamesTheirOperations) {
+  TpuStrategy strategy({.replicas = 2});
+  const PerReplica<Tensor> parts({Tensor::ones({3, 2}), Tensor::ones({2, 2})});
+  const Error error = error_of(
+      [&] { strategy.run([](const Tensor& part) { return reduce_sum(square(part)); }, parts); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  for (const char* word :
+       {"replica 0 does square", "tensor<3x2xf32>", "tensor<2x2xf32>", "drop_remainder"}) {
+    EXPECT_NE(error.message().find(word), std::string::npos) << word << ": " << error.message();
+  }
+}
+
+TEST(TpuStrategy, RefusesMoreReplicasThanDevicesAndOtherHosts) {
+  EXPECT_EQ(error_of([] { TpuStrategy strategy({.replicas = 99}); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of([] { TpuClusterResolver resolver("grpc://10.0.0.2:8470"); }).code(),
+            ErrorCode::kUnimplemented);
+  EXPECT_EQ(TpuClusterResolver("local").platform(), "cpu");
+}
+
+TEST(TpuStrategy, IsMadeByNameOfReplicasAlone) {
+  const auto strategy = make_strategy("tpu", {.replicas = 2});
+  EXPECT_EQ(strategy->name(), "tpu");
+  EXPECT_EQ(strategy->num_replicas_in_sync(), 2);
+  EXPECT_EQ(strategy->reduction_name(), "stablehlo.all_reduce");
+  EXPECT_EQ(error_of([] { make_strategy("tpu", {.devices = "cpu:0-1"}); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(TpuStrategy, AnOptimizerWithoutAFormIsRefusedAndLeavesVariablesAsTheyWere) {
+  TpuStrategy strategy;
+  const auto scope = strategy.scope();
+  Variable weight(Tensor::ones({2}), {.name = "weight"});
+  Ftrl optimizer(std::vector<Variable>{weight}, {});
+  const Error error = error_of([&] {
+    strategy.run([&] {
+      GradientTape tape;
+      optimizer.minimize(tape, reduce_sum(square(weight.value())));
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+  EXPECT_NE(error.message().find("ftrl"), std::string::npos) << error.message();
+  EXPECT_EQ(weight.value().to_doubles(), (std::vector<double>{1, 1}));
+}
+
+TEST(TpuStrategy, AValueOfAStepThatFailedIsRefused) {
+  TpuStrategy strategy;
+  Tensor kept;
+  EXPECT_EQ(error_of([&] {
+              strategy.run([&] {
+                kept = square(Tensor::ones({2}));
+                (void)top_k(kept, 1);
+              });
+            }).code(),
+            ErrorCode::kUnimplemented);
+  const Error error = error_of([&] { (void)kept.to_doubles(); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_NE(error.message().find("a step that failed"), std::string::npos) << error.message();
+}
+
+TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
+  TpuStrategy strategy({.replicas = 2});
+  const auto scope = strategy.scope();
+  Variable weight(Tensor::ones({3}), {.name = "weight"});
+  Sgd optimizer(std::vector<Variable>{weight}, {.learning_rate = 0.25});
+  const auto step = [&] {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(weight.value()));
+  };
+  const Tensor before = weight.value();
+  strategy.run(step);  // both replicas' gradients are 1
+  const Tensor after = weight.value();
+  strategy.run(step);
+  EXPECT_EQ(before.to_doubles(), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(after.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
+  weight.assign_add(Tensor::ones({3}));
+  EXPECT_EQ(weight.value().to_doubles(), (std::vector<double>{1, 1, 1}));
+  strategy.run(step);
+  for (const Tensor& component : weight.storage().local_components())
+    EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
+  // What was held cannot be given to the results, so that is another program; no third one.
+  EXPECT_LE(strategy.num_compiled(), 2);
+}
+
+TEST(TpuStrategy, ReplicasReduceAndGather) {
+  TpuStrategy strategy({.replicas = 4});
+  const auto numbers = strategy.distribute_values_from_function([](const ValueContext& context) {
+    return Tensor::full({2}, context.replica_id_in_sync_group + 1.0);
+  });
+  const auto results = strategy.run(
+      [](const Tensor& own) {
+        ReplicaContext& context = ReplicaContext::current();
+        return std::vector<Tensor>{
+            context.all_reduce(ReduceOp::kSum, own), context.all_reduce(ReduceOp::kMean, own),
+            context.all_reduce(ReduceOp::kMax, own), context.all_gather(own, 0)};
+      },
+      numbers);
+  for (const std::vector<Tensor>& each : results) {
+    EXPECT_EQ(each[0].to_doubles(), (std::vector<double>{10, 10}));
+    EXPECT_EQ(each[1].to_doubles(), (std::vector<double>{2.5, 2.5}));
+    EXPECT_EQ(each[2].to_doubles(), (std::vector<double>{4, 4}));
+    EXPECT_EQ(each[3].to_doubles(), (std::vector<double>{1, 1, 2, 2, 3, 3, 4, 4}));
+  }
+}
+
+TEST(TpuStrategy, FitsAndEvaluatesWithMetricsAsMirroredStrategy) {
+  const auto fit = [](Strategy& strategy) {
+    set_random_seed(11);
+    const auto scope = strategy.scope();
+    Sequential model(Input{{12}}, Dense(16, {.activation = "relu"}), Dense(4));
+    model.compile(
+        {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
+    History history = model.fit(blobs(), {.epochs = 3, .verbose = Verbosity::kSilent});
+    const Logs evaluated = model.evaluate(blobs(), {.verbose = Verbosity::kSilent});
+    return std::vector<double>{history.at("loss").back(), history.at("accuracy").back(),
+                               evaluated.at("loss"), evaluated.at("accuracy")};
+  };
+  MirroredStrategy mirrored("cpu:0-1");
+  TpuStrategy tpu({.replicas = 2});
+  const std::vector<double> expected = fit(mirrored), got = fit(tpu);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << i;
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// Libraries that are nearly PJRT plugins: of another major version, or with too short a table.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/xla/pjrt_api.h"
+
+namespace {
+
+#ifdef TUTTI_OTHER_MAJOR_VERSION
+constexpr tutti::internal::PjrtApi kApi{4096, nullptr, 24, nullptr, 1, 0};
+#else
+constexpr tutti::internal::PjrtApi kApi{40 + 8 * 30, nullptr, 24, nullptr, 0, 5};
+#endif
+
+}  // namespace
+
+extern "C" const tutti::internal::PjrtApi* GetPjrtApi() { return &kApi; }

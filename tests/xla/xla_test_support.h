@@ -1,0 +1,78 @@
+// What the tests of XLA share: the plugin of the build folder, and loops under two strategies.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/tpu.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+
+/// The plugin of the build folder, for this program alone: before anything asks for devices.
+inline const bool kPluginIsNamed = setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 1) == 0;
+
+/// Losses of some steps and the weights after them.
+struct Trained {
+  std::vector<double> losses;
+  std::vector<std::vector<double>> weights;
+};
+
+/// The largest difference between two runs, in losses and weights.
+inline double largest_difference(const Trained& a, const Trained& b) {
+  double worst = 0.0;
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    worst = std::max(worst, std::abs(a.losses[i] - b.losses.at(i)));
+  for (std::size_t v = 0; v < a.weights.size(); ++v) {
+    for (std::size_t i = 0; i < a.weights[v].size(); ++i)
+      worst = std::max(worst, std::abs(a.weights[v][i] - b.weights.at(v).at(i)));
+  }
+  return worst;
+}
+
+/// What a program trains: made in the strategy's scope, then called for each step with the
+/// features and labels of a replica; returns the replica's part of the loss.
+struct Trainee {
+  std::function<Tensor(const Batch& batch)> step;
+  std::vector<Variable> variables;
+};
+using MakeTrainee = std::function<Trainee()>;
+
+/// `steps` steps on the dataset, whose batches are global.
+inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrainee& make,
+                     int steps) {
+  set_random_seed(7);
+  const auto scope = strategy.scope();
+  const Trainee trainee = make();
+  Trained result;
+  DistributedDataset batches = strategy.distribute_dataset(dataset.repeat());
+  for (const PerReplica<Batch>& batch : batches) {
+    const PerReplica<Tensor> losses = strategy.run(trainee.step, batch);
+    result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
+    if (static_cast<int>(result.losses.size()) == steps) break;
+  }
+  for (const Variable& variable : trainee.variables)
+    result.weights.push_back(variable.value().to_doubles());
+  return result;
+}
+
+/// The same on `replicas` virtual CPU devices and as many of XLA.
+inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const MakeTrainee& make,
+                                     int steps, double tolerance) {
+  MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});
+  TpuStrategy tpu({.replicas = replicas});
+  const Trained expected = train(mirrored, dataset, make, steps);
+  const Trained got = train(tpu, dataset, make, steps);
+  EXPECT_LT(largest_difference(expected, got), tolerance) << replicas << " replicas";
+  EXPECT_EQ(tpu.num_compiled(), 1);
+}
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Puts XLA for the CPU, a PJRT plugin, into a folder: for tests, and to try TpuStrategy without a TPU.
+# Usage: install_xla_plugin.sh FOLDER. The plugin is then FOLDER/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so.
+# Without pip, a package index or a package for this machine it says so, and leaves the folder as it is.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+folder=$1
+package=lammps-jax-pjrt-cpu==0.11.2
+sha256=1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1
+plugin=$folder/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so
+
+if [ -f "$plugin" ]; then
+  echo "XLA plugin: $plugin"
+  exit 0
+fi
+mkdir -p "$folder"
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+echo "$package --hash=sha256:$sha256" > "$list"
+# Without its dependencies: the library needs none of them.
+if python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: \
+    --retries 0 --timeout 15 --require-hashes --target "$folder" -r "$list" 2> "$folder/install.log"; then
+  echo "XLA plugin: $plugin"
+else
+  echo "XLA plugin: $package could not be installed (see $folder/install.log); tests of XLA are not built"
+fi
