@@ -86,7 +86,8 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
 #ifdef TUTTI_WITHOUT_XLA
 std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
-       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or try mirrored");
+       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or try "
+       "mirrored");
 }
 #else
 /// XLA sums gradients itself, on devices that its plugin names.

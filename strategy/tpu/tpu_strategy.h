@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#ifdef TUTTI_WITHOUT_XLA
+#error "this build of tutti leaves XLA out; configure it with -DTUTTI_XLA=ON"
+#endif
+
 #include <chrono>
 #include <functional>
 #include <memory>
