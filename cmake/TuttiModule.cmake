@@ -49,6 +49,9 @@ endfunction()
 
 function(tutti_module name)
   cmake_parse_arguments(arg "VECTORIZED" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
+  if(NOT TUTTI_XLA)  # what is above does without it
+    list(REMOVE_ITEM arg_DEPENDS xla)
+  endif()
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   string(REGEX MATCH "^[^/]+" top ${folder})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${top} ${TUTTI_INCLUDE_DIR}/tutti/${top} SYMBOLIC)
