@@ -103,6 +103,17 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   return true;
 }
 
+/// A part of a larger value of a traced step, as a value by itself: nothing can be copied as yet.
+Tensor with_own_buffer(const Tensor& value) {
+  StepTracer* const tracer = StepTracer::current();
+  if (!tracer || value.buffer()->size() == value.num_bytes() || !tracer->holds(value)) return value;
+  OpCall call;
+  call.op = OpId::kReshape;
+  call.inputs = {value};
+  call.outputs = {{value.shape(), value.dtype()}};
+  return compute(call).front();
+}
+
 /// Notes the rule as a part of the step: `values` are the weights and then the rule's slots.
 void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values,
                      const UpdateRule& rule, const Tensor& gradient, const UpdateScalars& scalars) {
@@ -273,7 +284,7 @@ void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
 
 void VariableComponent::assign(AssignOp op, const Tensor& value) {
   if (op == AssignOp::kAssign) {
-    memory_->assign(value);
+    memory_->assign(internal::with_own_buffer(value));
     return;
   }
   TUTTI_CHECK(value.shape() == memory_->shape() && value.dtype() == memory_->dtype(),

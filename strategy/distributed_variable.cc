@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/tensor/step_tracer.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -128,6 +130,36 @@ void ComponentStorage::restore(const TensorLookup& lookup) {
   component().assign(AssignOp::kAssign, checked_restore(lookup, name()));
 }
 
+namespace {
+
+[[noreturn]] void fail_no_aggregation(const VariableStorage& variable) {
+  fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
+       "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
+       "MEAN or ONLY_FIRST_REPLICA; try VariableOptions::aggregation");
+}
+
+}  // namespace
+
+Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable,
+                          const Tensor& value) {
+  const std::span<const Tensor> own(&value, 1);
+  switch (variable.options().aggregation) {
+    case VariableAggregation::kOnlyFirstReplica: {
+      const Shape& shape = value.shape();
+      const Tensor rows =
+          tracer.all_gather(value.detached_reshape(shape.with_front(1)), 0, SourceLocation());
+      return rows.detached_rows(0, 1).detached_reshape(shape);
+    }
+    case VariableAggregation::kSum:
+      return tracer.all_reduce(ReduceOp::kSum, own, SourceLocation()).front();
+    case VariableAggregation::kMean:
+      return tracer.all_reduce(ReduceOp::kMean, own, SourceLocation()).front();
+    case VariableAggregation::kNone:
+      break;
+  }
+  fail_no_aggregation(variable);
+}
+
 Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
                  Device destination) {
   switch (variable.options().aggregation) {
@@ -147,10 +179,7 @@ Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values
     case VariableAggregation::kNone:
       break;
   }
-  fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
-       "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
-       "MEAN "
-       "or ONLY_FIRST_REPLICA; try VariableOptions::aggregation");
+  fail_no_aggregation(variable);
 }
 
 void LocalComponent::update(std::span<Component* const> slots, const UpdateRule& rule,

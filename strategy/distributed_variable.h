@@ -12,6 +12,10 @@
 #include "tutti/strategy/local_replica.h"
 #include "tutti/strategy/local_strategy.h"
 
+namespace tutti {
+class StepTracer;
+}  // namespace tutti
+
 namespace tutti::internal {
 
 /// What a DistributedStorage is made of: memory of a device of this process, or shards on parameter
@@ -124,6 +128,8 @@ class ComponentStorage final : public VariableStorage {
 /// Integers under MEAN must be equal: throws kInvalidArgument naming variable and remedy.
 Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
                  Device destination);
+/// The same within a traced step, in which each replica has its own value alone.
+Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
 
 /// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
 /// storage).

@@ -10,6 +10,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {
@@ -132,6 +133,12 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
          ": a plain number in a replica with aggregation SUM, which would be summed over replicas; "
          "expected a computed tensor; try aggregation MEAN or ONLY_FIRST_REPLICA");
+  }
+  if (StepTracer* const tracer = StepTracer::current()) {
+    // The mean of copies of a number is that number.
+    const Tensor combined =
+        origin == ValueOrigin::kPlain ? operand : aggregate_in_trace(*tracer, *this, operand);
+    return component(component_of_replica(context->local_replica())).assign(op, combined);
   }
   Assignment own{operand, origin};
   MeetingHeader header{

@@ -4,6 +4,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
@@ -33,6 +34,9 @@ std::vector<Tensor> SyncOnReadStorage::all_components() const {
 }
 
 Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const {
+  if (StepTracer* const tracer = StepTracer::current()) {
+    return aggregate_in_trace(*tracer, *this, component(context.local_replica()).read());
+  }
   MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
   Tensor own;
   context.meet<Tensor>(std::move(header), own, [this](const std::vector<Tensor*>& replicas) {

@@ -68,10 +68,11 @@ int TpuStrategy::num_compiled() const { return programs_->cache.num_compiled(); 
 const std::string& TpuStrategy::last_program() const { return programs_->cache.last_text(); }
 
 void TpuStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  internal::require_cross_replica(*this, "Strategy::run");
   if (StepTracer::current()) {
     fail(ErrorCode::kUnimplemented,
-         "Strategy::run (tpu): called within a step that XLA is to compute; expected a call "
-         "outside run() and merge_call()");
+         "Strategy::run (tpu): called in merge_call() of a step that XLA is to compute; expected a "
+         "call outside run()");
   }
   const auto num_replicas = static_cast<int>(replica_devices().size());
   std::vector<std::unique_ptr<internal::Trace>> traces;

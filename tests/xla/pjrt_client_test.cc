@@ -29,8 +29,7 @@ TEST(PjrtPlugin, SaysWhatIsWrongWithALibrary) {
 }
 
 TEST(PjrtPlugin, IsLookedForWhereTheEnvironmentSays) {
-  ASSERT_TRUE(kPluginIsNamed);
-  EXPECT_EQ(pjrt_plugin_candidates(), std::vector<std::string>{TUTTI_TEST_XLA_PLUGIN});
+  EXPECT_EQ(pjrt_plugin_candidates(), std::vector<std::string>{kPlugin});
   unsetenv("TUTTI_PJRT_PLUGIN");
   setenv("TPU_LIBRARY_PATH", "/tpu/libtpu.so", 1);
   setenv("PYTHONPATH", "/one:/two", 1);
@@ -41,7 +40,7 @@ TEST(PjrtPlugin, IsLookedForWhereTheEnvironmentSays) {
   EXPECT_EQ(candidates[5], "/two/libtpu/libtpu.so");
   unsetenv("TPU_LIBRARY_PATH");
   unsetenv("PYTHONPATH");
-  setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 1);
+  setenv("TUTTI_PJRT_PLUGIN", kPlugin.c_str(), 1);
 }
 
 TEST(PjrtClient, ElementsOfEveryTypeComeBackAsTheyWent) {
@@ -77,7 +76,7 @@ TEST(XlaDevicesOfThisProcess, AreThoseOfThePlugin) {
   const XlaDevices& devices = xla_devices();
   EXPECT_EQ(devices.platform, "cpu");
   EXPECT_EQ(devices.count, 8);
-  EXPECT_EQ(devices.plugin, TUTTI_TEST_XLA_PLUGIN);
+  EXPECT_EQ(devices.plugin, kPlugin);
   EXPECT_TRUE(devices.version.starts_with("0.")) << devices.version;
   EXPECT_EQ(devices.why_none, "");
 }

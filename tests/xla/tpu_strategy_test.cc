@@ -212,6 +212,18 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 
+TEST(TpuStrategy, VariablesTakePartsOfLargerValues) {
+  TpuStrategy strategy;
+  const auto scope = strategy.scope();
+  Variable row(Tensor::zeros({2}), {.name = "row"});
+  const auto step = [&] { row.assign(square(Tensor::full({3, 2}, 3.0))[1] + row.value()[0]); };
+  strategy.run(step);
+  strategy.run([&] { row.assign(square(Tensor::full({3, 2}, 3.0))[2]); });
+  EXPECT_EQ(row.value().to_doubles(), (std::vector<double>{9, 9}));
+  strategy.run(step);
+  EXPECT_EQ(row.value().to_doubles(), (std::vector<double>{18, 18}));
+}
+
 TEST(TpuStrategy, ReplicasReduceAndGather) {
   TpuStrategy strategy({.replicas = 4});
   const auto numbers = strategy.distribute_values_from_function([](const ValueContext& context) {

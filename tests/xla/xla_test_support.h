@@ -17,8 +17,12 @@
 
 namespace tutti {
 
-/// The plugin of the build folder, for this program alone: before anything asks for devices.
-inline const bool kPluginIsNamed = setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 1) == 0;
+/// The plugin that TUTTI_PJRT_PLUGIN names, or that of the build folder: named before anything asks
+/// for devices.
+inline const std::string kPlugin = [] {
+  setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 0);
+  return std::string(std::getenv("TUTTI_PJRT_PLUGIN"));
+}();
 
 /// Losses of some steps and the weights after them.
 struct Trained {
