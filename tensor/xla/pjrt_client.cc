@@ -177,6 +177,7 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     output_lists.push_back(outputs[r].data());
   }
   std::vector<PjrtEvent*> done(num_replicas);
+  MutexLock lock(client_.launching());
   PjrtExecuteOptions options;
   PjrtArguments<PjrtExecuteFields> execute;
   execute.fields.loaded = loaded_;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/sync.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
 #include "tutti/tensor/xla/pjrt_plugin.h"
@@ -39,7 +40,7 @@ class PjrtBuffer {
   PjrtBufferHandle* handle_;
 };
 
-/// A program that was compiled for `num_replicas` devices. One launch at a time.
+/// A program that was compiled for `num_replicas` devices. Any thread.
 class PjrtExecutable {
  public:
   PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded);
@@ -71,6 +72,8 @@ class PjrtClient {
   PjrtClient& operator=(const PjrtClient&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
+  /// Held while a program runs: two with collectives, launched at once, wait for each other.
+  Mutex& launching() const { return launching_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   /// "cpu", "tpu", "cuda".
   std::string platform() const;
@@ -86,6 +89,7 @@ class PjrtClient {
   const PjrtPlugin plugin_;
   PjrtClientHandle* client_ = nullptr;
   std::vector<PjrtDevice*> devices_;
+  mutable Mutex launching_;
 };
 
 /// The number by which plugins know an element type.

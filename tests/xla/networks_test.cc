@@ -1,11 +1,12 @@
 // Networks of convolutions, batch normalisation, recurrence and attention under XLA.
 // SPDX-License-Identifier: Apache-2.0
+#include "examples/common/resnet.h"
 #include "tests/xla/xla_test_support.h"
 
 namespace tutti {
 namespace {
 
-Dataset examples(const Shape& features, int classes) {
+Dataset examples_of(const Shape& features, int classes) {
   const std::int64_t rows = features.dim(0);
   std::vector<std::int32_t> labels;
   for (std::int64_t i = 0; i < rows; ++i) labels.push_back(static_cast<std::int32_t>(i % classes));
@@ -41,7 +42,7 @@ TEST(XlaNetworks, ConvolutionsPoolingAndBatchNormalisation) {
   };
   for (const int replicas : {1, 2, 4}) {
     expect_close_to_mirrored(
-        replicas, examples({16, 8, 8, 3}, 5), [&] { return trainee_of(make); }, 10, 1e-5);
+        replicas, examples_of({16, 8, 8, 3}, 5), [&] { return trainee_of(make); }, 10, 1e-5);
   }
 }
 
@@ -52,22 +53,42 @@ TEST(XlaNetworks, SynchronizedBatchNormalisation) {
                                         Activation("relu"), Dense(3));
   };
   expect_close_to_mirrored(
-      2, examples({16, 6}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
+      2, examples_of({16, 6}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
 TEST(XlaNetworks, Lstm) {
   const auto make = [] { return std::make_shared<Sequential>(Input{{5, 4}}, LSTM(6), Dense(3)); };
   expect_close_to_mirrored(
-      2, examples({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
+      2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-TEST(XlaNetworks, Attention) {
-  const auto make = [] {
-    return std::make_shared<Sequential>(Input{{6, 8}}, MultiHeadAttention(2, 4),
-                                        LayerNormalization(), GlobalAveragePooling1D(), Dense(3));
-  };
+/// Attention and a dense layer, each with a shortcut around it.
+std::shared_ptr<Functional> transformer() {
+  const SymbolicTensor in = Input{{6, 8}};
+  const SymbolicTensor seen = LayerNormalization()(Add()({in, MultiHeadAttention(2, 4)(in)}));
+  const SymbolicTensor inner = Dense(8)(Dense(16, {.activation = "gelu"})(seen));
+  const SymbolicTensor out = LayerNormalization()(Add()({seen, inner}));
+  return std::make_shared<Functional>(std::vector{in},
+                                      std::vector{Dense(3)(GlobalAveragePooling1D()(out))});
+}
+
+TEST(XlaNetworks, Transformer) {
   expect_close_to_mirrored(
-      2, examples({16, 6, 8}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
+      2, examples_of({16, 6, 8}, 3), [] { return trainee_of(transformer); }, 10, 1e-5);
+}
+
+TEST(XlaNetworks, FiftySteps) {
+  const auto lstm = [] { return std::make_shared<Sequential>(Input{{5, 4}}, LSTM(6), Dense(3)); };
+  expect_close_to_mirrored(
+      2, examples_of({16, 6, 8}, 3), [] { return trainee_of(transformer); }, 50, 1e-3);
+  expect_close_to_mirrored(
+      2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(lstm); }, 50, 1e-3);
+}
+
+TEST(XlaNetworks, ResNet20) {
+  const auto make = [] { return std::make_shared<Sequential>(examples::small_resnet(3, 16)); };
+  expect_close_to_mirrored(
+      2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, 10, 1e-5);
 }
 
 TEST(XlaNetworks, EmbeddingsAndTheirSparseGradients) {

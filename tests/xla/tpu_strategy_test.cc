@@ -148,13 +148,19 @@ TEST(TpuStrategy, RefusesMoreReplicasThanDevicesAndOtherHosts) {
   EXPECT_EQ(TpuClusterResolver("local").platform(), "cpu");
 }
 
-TEST(TpuStrategy, IsMadeByNameOfReplicasAlone) {
+TEST(TpuStrategy, IsMadeByNameAndRefusesOptionsOfOthers) {
   const auto strategy = make_strategy("tpu", {.replicas = 2});
   EXPECT_EQ(strategy->name(), "tpu");
   EXPECT_EQ(strategy->num_replicas_in_sync(), 2);
   EXPECT_EQ(strategy->reduction_name(), "stablehlo.all_reduce");
-  EXPECT_EQ(error_of([] { make_strategy("tpu", {.devices = "cpu:0-1"}); }).code(),
-            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(make_strategy("tpu", {.devices = "cpu:0-3"})->num_replicas_in_sync(), 4);
+  const auto refused = [](const StrategySpec& spec) {
+    return error_of([&] { make_strategy("tpu", spec); }).code();
+  };
+  EXPECT_EQ(refused({.devices = "cpu:1-2"}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused({.devices = "cpu:0-1", .replicas = 4}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused({.cross_device_ops = "ring"}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused({.non_finite = "skip"}), ErrorCode::kInvalidArgument);
 }
 
 TEST(TpuStrategy, AnOptimizerWithoutAFormIsRefusedAndLeavesVariablesAsTheyWere) {
@@ -210,6 +216,40 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
   // What was held cannot be given to the results, so that is another program; no third one.
   EXPECT_LE(strategy.num_compiled(), 2);
+}
+
+TEST(TpuStrategy, ACheckpointGoesOnToTheSameBits) {
+  const std::string folder = ::testing::TempDir() + "tpu_checkpoint";
+  std::filesystem::remove_all(folder);
+  const auto run = [&](bool saves, bool restores) {
+    set_random_seed(7);
+    TpuStrategy strategy({.replicas = 2});
+    const auto scope = strategy.scope();
+    Sequential model(Input{{12}}, Dense(8, {.activation = "relu"}), Dropout(0.3), Dense(4));
+    Adam optimizer(model.trainable_variables(), {});
+    Checkpoint checkpoint(model.variables());
+    checkpoint.add(optimizer.state_variables());
+    checkpoint.add_state("strategy", {[&] { return strategy.save_state(); },
+                                      [&](const Json& state) { strategy.restore_state(state); }});
+    CheckpointManager manager(std::move(checkpoint), folder);
+    if (restores) {
+      EXPECT_TRUE(manager.restore_latest().has_value());
+    }
+    const Tensor x = random_normal({8, 12}, RandomKey{3});
+    for (int step = restores ? 2 : 0; step < 4; ++step) {
+      strategy.run([&] {
+        GradientTape tape;
+        optimizer.minimize(tape, reduce_sum(square(model(x, {.training = true}))) / 16.0);
+      });
+      if (saves && step == 1) manager.save(2);
+    }
+    std::vector<std::vector<double>> weights;
+    for (const Variable& variable : model.variables())
+      weights.push_back(variable.value().to_doubles());
+    return weights;
+  };
+  const auto whole = run(true, false);
+  EXPECT_EQ(run(false, true), whole);
 }
 
 TEST(TpuStrategy, VariablesTakePartsOfLargerValues) {
