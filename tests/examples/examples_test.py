@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import counted_unittest  # noqa: E402
@@ -333,25 +332,6 @@ class Tutorials(unittest.TestCase):
         losses = json.loads(result.stdout.splitlines()[-1])["losses"]
         self.assertEqual(len(losses), 6, result.stdout)
         self.assertLess(losses[-1], losses[0])
-
-
-class Accelerators(unittest.TestCase):
-    """The guide to TPUs: its program with accelerators that are not this machine's, here simulated GPUs."""
-
-    def test_S2_35_guide_to_tpus(self):
-        flags = ("--steps", "4", "--batch-size", "8", "--test-examples", "8")
-        module = os.path.join(FOLDER, "..", "lib", "libtutti_cuda_simulated.so")
-        for program in ("fashion_mnist_keras", "fashion_mnist_custom_loop"):  # as the guide trains twice
-            expected, _ = run_with_metrics(program, "--devices", "cpu:0-1", *flags)
-            with mock.patch.dict(os.environ, {"TUTTI_CUDA_MODULE": module, "TUTTI_SIMULATED_GPUS": "2"}):
-                metrics, output = run_with_metrics(program, "--devices", "gpu:0-1", *flags)
-            self.assertIn("gpu:1", output)
-            self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), ("mirrored", 2, 4))
-            for loss, of_cpu in zip(metrics["losses"], expected["losses"]):
-                self.assertAlmostEqual(loss, of_cpu, delta=1e-3)
-        result = run("fashion_mnist_keras", "--devices", "tpu:0")
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("'tpu:0'", result.stderr)
 
 
 if __name__ == "__main__":
