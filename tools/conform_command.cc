@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tools/commands.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/testing/cross_device_ops/report.h"
@@ -67,7 +68,7 @@ void note_running_case(const std::string& command, const conformance::Case& c) {
 class Progress {
  public:
   void begin_case(const conformance::Case& c) {
-    const auto now = std::chrono::steady_clock::now();
+    const TimePoint now = coarse_now();
     if (now - told_ >= std::chrono::seconds(10)) {
       std::fprintf(stderr, "conform: %zu cases done, now %s\n", num_done_, c.id().c_str());
       told_ = now;
@@ -76,7 +77,7 @@ class Progress {
   }
 
  private:
-  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
+  TimePoint told_ = coarse_now();
   std::size_t num_done_ = 0;
 };
 

@@ -73,6 +73,7 @@ Tensor boolean_mask(const Operand& x, const Operand& mask);
 /// nonzero.
 Tensor nonzero(const Operand& x);
 
+/// Of unique().
 struct UniqueResult {
   Tensor values;
   Tensor indices;  // int64

@@ -81,14 +81,13 @@ TEST(Variable, TakesNameKeyAndDefaults) {
   set_random_seed(0);
 }
 
-TEST(Variable, OnReadVariablesAreNotTrainable) {
+TEST(Variable, OnReadVariablesAreTrainableOnlyWhereAsked) {
   VariableOptions options = named("total");
   options.synchronization = VariableSynchronization::kOnRead;
   options.aggregation = VariableAggregation::kSum;
   EXPECT_FALSE(Variable(Tensor(0.0f), options).trainable());
   options.trainable = true;
-  EXPECT_EQ(code_of([&] { Variable(Tensor(0.0f), options); }, "total"),
-            ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(Variable(Tensor(0.0f), options).trainable());
 }
 
 TEST(Variable, HandlesNameOneVariable) {

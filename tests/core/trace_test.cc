@@ -32,7 +32,9 @@ class TraceTest : public ::testing::Test {
     }
     return found;
   }
-  const std::string path_ = ::testing::TempDir() + "trace_test.json";
+  // Tests run beside each other.
+  const std::string path_ = ::testing::TempDir() + "trace_" +
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(TraceTest, SpansHaveTheirThreadTimesAndArguments) {

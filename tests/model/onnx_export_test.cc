@@ -13,7 +13,10 @@ using model_tests::error_of;
 using protobuf_fields::fields_of;
 using ::testing::HasSubstr;
 
-std::string onnx_path() { return ::testing::TempDir() + "tutti_export.onnx"; }
+std::string onnx_path() {  // tests run beside each other
+  return ::testing::TempDir() + "tutti_" +
+         ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
+}
 
 TEST(OnnxExport, WritesAModelOfOpset17) {
   Sequential model(Input{{3}}, Dense(2, {.name = "scores"}));
