@@ -5,6 +5,7 @@
 
 #include "benchmarks/train_step/models.h"
 #include "benchmarks/train_step/report.h"
+#include "tutti/tpu.h"
 #include "tutti/tutti.h"
 
 namespace tutti::benchmarks {
@@ -33,6 +34,10 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
   std::string devices = options.devices;
   if (devices.empty()) devices = "cpu:0-" + std::to_string(options.replicas - 1);
   if (options.strategy == "one_device") return std::make_unique<OneDeviceStrategy>("cpu:0");
+  if (options.strategy == "tpu") {
+    return std::make_unique<TpuStrategy>(
+        TpuStrategyOptions{.replicas = static_cast<int>(options.replicas)});
+  }
   if (options.strategy == "multi_worker_mirrored") {
     // One replica of a worker, unless more are asked for.
     const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
@@ -102,7 +107,7 @@ int main(int argc, char** argv) {
   tutti::Flags flags("Times training steps of tutti");
   options.add_to(flags);
   flags.add_choice("--strategy", options.strategy,
-                   {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored"},
+                   {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored", "tpu"},
                    "auto: none for one replica, else mirrored");
   flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
                    "between the workers of multi_worker_mirrored");

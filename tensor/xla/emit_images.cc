@@ -1,5 +1,6 @@
 // Pooling and enlarging in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cmath>
 
 #include "tutti/tensor/op_checks.h"
@@ -23,8 +24,45 @@ ImageHlos largest_of_windows(HloText& text, const OpCall& call, ImageInputs in) 
   return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
 }
 
+/// Whether each pixel is in one window at most, and no window leaves the image.
+bool is_tiled(const Pool2dAttributes& a) {
+  return a.window_h == a.stride_h && a.window_w == a.stride_w && a.pad_top == 0 &&
+         a.pad_bottom == 0 && a.pad_left == 0 && a.pad_right == 0;
+}
+
+/// The gradient of windows that tile the image: by comparing, for XLA's plugin of the CPU is slow
+/// at select_and_scatter (docs/tpu.md).
+Hlo tiled_gradient(const Hlo& x, const Hlo& dy, const Pool2dAttributes& a) {
+  HloText& text = *x.text;
+  const Shape& s = dy.shape;
+  const Shape covered{s[0], s[1] * a.window_h, s[2] * a.window_w, s[3]};
+  const Shape tiles{s[0], s[1], a.window_h, s[2], a.window_w, s[3]};
+  constexpr std::uint32_t kWithin = 1u << 2 | 1u << 4;
+  const int axes[] = {0, 1, 3, 5};
+  const Hlo pixels =
+      text.reshape(text.slice(x, std::array<std::int64_t, 4>{0, 0, 0, 0}, covered), tiles);
+  const Hlo top = text.broadcast(text.reduce("maximum", pixels, -HUGE_VAL, kWithin), tiles, axes);
+  const Hlo is_largest =
+      text.same("or", {text.compare("EQ", pixels, top), text.compare("NE", pixels, pixels)});
+  const Hlo place = text.iota(2, tiles, HloType::kI32) * static_cast<double>(a.window_w) +
+                    text.iota(4, tiles, HloType::kI32);
+  const double beyond = static_cast<double>(a.window_h * a.window_w);
+  const Hlo candidates =
+      text.select(is_largest, place, text.constant(beyond, tiles, HloType::kI32));
+  const Hlo first =
+      text.broadcast(text.reduce("minimum", candidates, beyond, kWithin), tiles, axes);
+  const Hlo zero = text.constant(0.0, tiles, dy.type);
+  const Hlo gradient =
+      text.select(text.compare("EQ", place, first), text.broadcast(dy, tiles, axes), zero);
+  const HloPadding rest[] = {
+      {}, {0, x.shape[1] - covered[1], 0}, {0, x.shape[2] - covered[2], 0}, {}};
+  return text.pad(text.reshape(gradient, covered), 0.0, rest);
+}
+
 ImageHlos largest_gradient(HloText& text, const OpCall& call, ImageInputs in) {
-  return {text.select_and_scatter(in[0], in[1], window_of(call.attributes_as<Pool2dAttributes>()))};
+  const auto& a = call.attributes_as<Pool2dAttributes>();
+  if (is_tiled(a)) return {tiled_gradient(in[0], in[1], a)};
+  return {text.select_and_scatter(in[0], in[1], window_of(a))};
 }
 
 /// How many pixels of the image each window has, like `pooled`: padding counts for nothing.

@@ -209,6 +209,12 @@ TEST(XlaOperations, Pooling) {
     expect_equal_on_xla(
         "average", [&](const Inputs& in) { return average_pool2d(in[0], options); }, x);
   }
+  // Of equal elements the first one has the gradient; NaN counts as largest.
+  const Tensor ties = Tensor::from<float>({1, 4, 2, 1}, {1, 1, 1, 0, 2, std::nanf(""), 3, 1});
+  const Tensor dy = Tensor::from<float>({1, 2, 1, 1}, {5, 7});
+  expect_equal_on_xla(
+      "ties", [&](const Inputs& in) { return max_pool2d_grad(stop_gradient(in[0]), dy, {}); },
+      {ties});
   expect_equal_on_xla(
       "upsample",
       [](const Inputs& in) { return upsample2d(in[0], {.factor_h = 2, .factor_w = 3}); }, x);
