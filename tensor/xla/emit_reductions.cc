@@ -161,6 +161,11 @@ ReducedHlos running_sum(HloText& text, const OpCall& call, ReducedInputs in) {
   return {text.reduce_window("add", in[0], 0.0, window, in[0].shape)};
 }
 
+ReducedHlos largest_elements(HloText& text, const OpCall& call, ReducedInputs in) {
+  const auto [values, places] = text.top_k(in[0], call.outputs[0].shape.dim(-1));
+  return {values, text.convert(places, HloType::kI64)};
+}
+
 }  // namespace
 
 void register_reduction_emitters(HloEmitters& emitters) {
@@ -182,6 +187,7 @@ void register_reduction_emitters(HloEmitters& emitters) {
   emitters.set(OpId::kSparseSoftmaxCrossEntropyGrad, sparse_cross_entropy_gradient);
   emitters.set(OpId::kSigmoidCrossEntropy, sigmoid_cross_entropy_of);
   emitters.set(OpId::kCumulativeSum, running_sum);
+  emitters.set(OpId::kTopK, largest_elements);
 }
 
 }  // namespace tutti::internal

@@ -19,11 +19,11 @@ struct Update {
     g = gradient * (*this)[1];
   }
 
-  /// Constant i beside each element.
-  Hlo operator[](std::int64_t i) const {
-    const Hlo one = text.slice(constants, std::array{i}, {1});
-    return text.broadcast(text.reshape(one, {}), shape);
+  /// Constant i, alone and beside each element.
+  Hlo scalar(std::int64_t i) const {
+    return text.reshape(text.slice(constants, std::array{i}, {1}), {});
   }
+  Hlo operator[](std::int64_t i) const { return text.broadcast(scalar(i), shape); }
   Hlo rate() const { return (*this)[0]; }
   /// Flags decide what the program is: as the host has them.
   double number(std::size_t i) const { return rule.constants[i]; }
@@ -110,6 +110,49 @@ void moving_average(Update& e) {
   if (e.number(5) != 0.0) e.w = e.slots[0];
 }
 
+void ftrl(Update& e) {
+  const auto raised = [&](const Hlo& x) {
+    return e.number(6) == 0.5 ? hlo_sqrt(x) : e.text.same("power", {x, e[6]});
+  };
+  const Hlo sum = e.slots[0] + e.g * e.g, power = raised(sum);
+  const Hlo change = (power - raised(e.slots[0])) / e.rate() * e.w;
+  const Hlo linear = e.slots[1] + (e.g + e[5] * e.w - change);
+  const Hlo clipped = e.text.same("clamp", {-e[3], linear, e[3]});
+  e.w = (clipped - linear) / (power / e.rate() + e[4]);
+  e.slots = {sum, linear};
+}
+
+// Rules with norms of the whole variable.
+
+Hlo norm_of(const Hlo& x) {
+  return hlo_sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
+}
+
+/// The rate times `trust`, which counts where neither norm is 0.
+Hlo trusted_rate(const Update& e, const Hlo& of_weights, const Hlo& of_step, const Hlo& trust) {
+  HloText& text = e.text;
+  const Hlo zero = text.constant(0.0, {}, trust.type), one = text.constant(1.0, {}, trust.type);
+  const Hlo counts =
+      text.same("and", {text.compare("GT", of_weights, zero), text.compare("GT", of_step, zero)});
+  return text.broadcast(e.scalar(0) * text.select(counts, trust, one), e.shape);
+}
+
+void lamb(Update& e) {
+  e.slots[0] = e.slots[0] + (e.g - e.slots[0]) * e[5];
+  e.slots[1] = e.slots[1] + (e.g * e.g - e.slots[1]) * e[6];
+  const Hlo direction = e.slots[0] * e[3] / (hlo_sqrt(e.slots[1] * e[4]) + e[7]) + e[2] * e.w;
+  const Hlo of_weights = norm_of(e.w), of_step = norm_of(direction);
+  e.w = e.w - trusted_rate(e, of_weights, of_step, of_weights / of_step) * direction;
+}
+
+void lars(Update& e) {
+  const Hlo of_weights = norm_of(e.w), of_step = norm_of(e.g);
+  const Hlo trust = e.scalar(4) * of_weights / (of_step + e.scalar(2) * of_weights + e.scalar(5));
+  const Hlo rate = trusted_rate(e, of_weights, of_step, trust);
+  e.slots[0] = e[3] * e.slots[0] + rate * (e.g + e[2] * e.w);
+  e.w = e.w - e.slots[0];
+}
+
 using Rule = void (*)(Update&);
 
 Rule rule_of(DeviceRuleId id) {
@@ -135,9 +178,11 @@ Rule rule_of(DeviceRuleId id) {
     case DeviceRuleId::kWeightDecay:
       return [](Update&) {};
     case DeviceRuleId::kFtrl:
+      return ftrl;
     case DeviceRuleId::kLamb:
+      return lamb;
     case DeviceRuleId::kLars:
-      break;
+      return lars;
   }
   return nullptr;
 }
@@ -147,14 +192,11 @@ Rule rule_of(DeviceRuleId id) {
 std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values,
                              const Hlo& gradient, const Hlo& constants) {
   const Rule apply = rule_of(rule.id);
-  if (!apply) {
-    fail(ErrorCode::kUnimplemented,
-         "the optimizers ftrl, lamb and lars cannot be a part of a step that XLA compiles; "
-         "expected sgd, adam or another elementwise rule; try Adam");
-  }
+  TUTTI_CHECK(apply, "emit_update: no such rule: ", static_cast<int>(rule.id));
   Update update(rule, values, gradient, constants);
   // Whether weights decay is part of the program: most variables have none.
-  if (update.number(DeviceRule::kWeightDecay) != 0.0) {
+  const bool has_own_decay = rule.id == DeviceRuleId::kLamb || rule.id == DeviceRuleId::kLars;
+  if (!has_own_decay && update.number(DeviceRule::kWeightDecay) != 0.0) {
     update.w = update.w - update.w * update[2] * update.rate();
   }
   apply(update);

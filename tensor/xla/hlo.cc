@@ -315,6 +315,15 @@ Hlo HloText::arg_extreme(bool largest, const Hlo& x, int axis) {
                 static_cast<double>(x.shape.dim(axis)), 1u << axis);
 }
 
+std::pair<Hlo, Hlo> HloText::top_k(const Hlo& x, std::int64_t k) {
+  const Shape shape = x.shape.with_dim(x.shape.rank() - 1, k);
+  const Hlo values = next(shape, x.type), places = next(shape, HloType::kI32);
+  text_ +=
+      concat("    ", values.name(), ", ", places.name(), " = chlo.top_k(", x.name(), ", k = ", k,
+             ") : ", type_of(x), " -> (", type_of(values), ", ", type_of(places), ")\n");
+  return {values, places};
+}
+
 Hlo HloText::reduce_window(std::string_view by, const Hlo& x, double initial,
                            const HloWindow& window, const Shape& shape) {
   const Hlo start = constant(initial, {}, x.type);

@@ -90,6 +90,8 @@ class HloText {
   Hlo reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes);
   /// The place of the first largest (or smallest) element along `axis`, int64; the axis goes away.
   Hlo arg_extreme(bool largest, const Hlo& x, int axis);
+  /// The k largest elements along the last axis, and their places, int32.
+  std::pair<Hlo, Hlo> top_k(const Hlo& x, std::int64_t k);
   Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
                     const Shape& shape);
   /// The gradient of a maximum over windows: each element of `dy` goes to the first largest one.

@@ -13,6 +13,8 @@
 
 namespace tutti::internal {
 
+std::size_t num_bytes_of(const TensorSpec& spec);
+
 /// Any thread may bring it to the host; the rest is for the thread that runs the step.
 class StepValue final : public DistantValue {
  public:

@@ -157,6 +157,8 @@ TEST(XlaOperations, Reductions) {
   reduced("all", [](const Inputs& in) { return reduce_all(less(in[0], 1.0), {{1}, false}); });
   reduced("argmax", [](const Inputs& in) { return argmax(in[0], 1); });
   reduced("argmin", [](const Inputs& in) { return argmin(in[0], 2); });
+  reduced("top_k", [](const Inputs& in) { return top_k(in[0], 3).values; });
+  reduced("places of top_k", [](const Inputs& in) { return top_k(in[0], 2).indices; });
   reduced("cumsum", [](const Inputs& in) { return cumulative_sum(in[0], {.axis = 1}); });
   reduced("cumsum from behind", [](const Inputs& in) {
     return cumulative_sum(in[0], {.axis = 2, .exclusive = true, .reverse = true});
