@@ -18,3 +18,5 @@
 #include "tutti/model/layers/recurrent.h"
 #include "tutti/model/layers/regularization.h"
 #include "tutti/model/layers/reshaping.h"
+#include "tutti/model/layers/rotary_embedding.h"
+#include "tutti/model/layers/transformer.h"

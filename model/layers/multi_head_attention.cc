@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/rotary_embedding.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -32,6 +33,14 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]});
 }
 
+/// [batch, heads, steps, length] with `heads` heads: the steps of those that share a key stand
+/// behind each other, or are taken apart again.
+Tensor with_heads(const Tensor& x, std::int64_t heads) {
+  const Shape& shape = x.shape();
+  if (shape[1] == heads) return x;
+  return reshape(x, Shape{shape[0], heads, shape[1] * shape[2] / heads, shape[3]});
+}
+
 /// A kernel of three dimensions as a matrix with `rows` rows.
 Tensor as_matrix(const Tensor& kernel, std::int64_t rows) {
   return reshape(kernel, Shape{rows, kernel.num_elements() / rows});
@@ -50,6 +59,14 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_
     fail(ErrorCode::kInvalidArgument,
          "MultiHeadAttention: expected positive numbers of heads and features, got ", num_heads,
          " heads of ", key_dim);
+  }
+  if (num_key_value_heads() <= 0 || num_heads % num_key_value_heads() != 0) {
+    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected num_key_value_heads to divide ",
+         num_heads, " heads, got ", num_key_value_heads());
+  }
+  if (options_.rotary_max_wavelength) {
+    internal::require_rotation(key_dim, *options_.rotary_max_wavelength,
+                               "MultiHeadAttention: rotary_max_wavelength");
   }
   internal::require_rate(options_.dropout, "MultiHeadAttention", "dropout");
   made_with(num_heads, key_dim, options_);
@@ -86,8 +103,9 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   const std::int64_t value_dim = options_.value_dim.value_or(key_dim_);
   const std::int64_t output = options_.output_dim.value_or(query[1]);
   add_projection("query", {query[1], num_heads_, key_dim_}, {num_heads_, key_dim_});
-  add_projection("key", {key[1], num_heads_, key_dim_}, {num_heads_, key_dim_});
-  add_projection("value", {value[1], num_heads_, value_dim}, {num_heads_, value_dim});
+  const std::int64_t shared = num_key_value_heads();
+  add_projection("key", {key[1], shared, key_dim_}, {shared, key_dim_});
+  add_projection("value", {value[1], shared, value_dim}, {shared, value_dim});
   add_projection("attention_output", {num_heads_, value_dim, output}, {output});
   return {Shape{query[0], output}};
 }
@@ -98,8 +116,14 @@ Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);
   const Tensor bias = options_.use_bias ? reshape(weight(first + 1).value(), {-1}) : Tensor();
   const Tensor y = internal::dense_product(as_rows(x), kernel, bias);
-  const Shape heads{x.shape()[0], x.shape()[1], num_heads_, kernel.shape()[1] / num_heads_};
+  const std::int64_t num_heads = number == 0 ? num_heads_ : num_key_value_heads();
+  const Shape heads{x.shape()[0], x.shape()[1], num_heads, kernel.shape()[1] / num_heads};
   return transpose(reshape(y, heads), {0, 2, 1, 3});
+}
+
+Tensor MultiHeadAttention::positioned(const Tensor& heads) const {
+  if (!options_.rotary_max_wavelength) return heads;
+  return internal::turned_by_step(heads, 2, *options_.rotary_max_wavelength);
 }
 
 Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs, const Tensor& scores) const {
@@ -126,17 +150,21 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   const Tensor& query_input = inputs[0];
   const Tensor& value_input = inputs[sequences > 1 ? 1 : 0];
-  const Tensor query = project(query_input, 0) * (1.0 / std::sqrt(static_cast<double>(key_dim_)));
-  const Tensor key = project(sequences > 2 ? inputs[2] : value_input, 1);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(key_dim_));
+  const Tensor query = positioned(project(query_input, 0) * scale);
+  const Tensor key = positioned(project(sequences > 2 ? inputs[2] : value_input, 1));
   const Tensor value = project(value_input, 2);
-  const Tensor scores = matmul(query, key, {.transpose_b = true});
+  const std::int64_t shared = num_key_value_heads();
+  const Tensor scores =
+      with_heads(matmul(with_heads(query, shared), key, {.transpose_b = true}), num_heads_);
   const Tensor seen = seen_by(inputs, scores);
   Tensor attention = softmax(seen.defined() ? where(seen, scores, unseen(scores.dtype())) : scores);
   // Where a query sees nothing the softmax shares out equally what is hidden.
   if (seen.defined()) attention = where(seen, attention, 0.0);
   if (context.training && options_.dropout > 0.0)
     attention = dropout(attention, options_.dropout, next_random_key());
-  const Tensor heads = transpose(matmul(attention, value), {0, 2, 1, 3});
+  const Tensor mixed = with_heads(matmul(with_heads(attention, shared), value), num_heads_);
+  const Tensor heads = transpose(mixed, {0, 2, 1, 3});
   const std::int64_t length = heads.shape()[2] * heads.shape()[3];
   const Tensor rows = reshape(heads, Shape{heads.shape()[0] * heads.shape()[1], length});
   const std::size_t last = options_.use_bias ? 6 : 3;

@@ -10,6 +10,13 @@
 namespace tutti {
 
 struct MultiHeadAttentionOptions {
+  /// Of keys and values, a divisor of num_heads: so many groups of query heads that stand next to
+  /// each other share a key and a value (grouped-query attention; 1: multi-query attention).
+  /// Default: num_heads, each has its own.
+  std::optional<std::int64_t> num_key_value_heads = std::nullopt;
+  /// Queries and keys are turned by the numbers of their steps, as by RotaryEmbedding with this
+  /// max_wavelength (10000 is usual); key_dim is even. Default: positions make no difference.
+  std::optional<double> rotary_max_wavelength = std::nullopt;
   /// Length of a head's values; default: key_dim.
   std::optional<std::int64_t> value_dim = std::nullopt;
   /// Features of a result; default: those of the query.
@@ -33,9 +40,10 @@ struct MultiHeadAttentionOptions {
 
 /// `attention({query, value})`, `({query, value, key})` or, of itself, `(x)`; each [batch, steps,
 /// features] -> [batch, query steps, features]. Weights query/kernel [features, heads, key_dim],
-/// query/bias [heads, key_dim], likewise key and value; attention_output/kernel [heads, value_dim,
-/// features], attention_output/bias [features]. Steps that do not count (masks.h) are not seen. A
-/// query that sees nothing gets 0, that is, attention_output/bias.
+/// query/bias [heads, key_dim], likewise key and value, of num_key_value_heads;
+/// attention_output/kernel [heads, value_dim, features], attention_output/bias [features]. Steps
+/// that do not count (masks.h) are not seen. A query that sees nothing gets 0, that is,
+/// attention_output/bias.
 class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  public:
   MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
@@ -50,6 +58,11 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   /// A kernel and, with .use_bias, a bias of these shapes.
   void add_projection(const std::string& name, const Shape& kernel, const Shape& bias);
   Tensor project(const Tensor& x, std::size_t number) const;
+  std::int64_t num_key_value_heads() const {
+    return options_.num_key_value_heads.value_or(num_heads_);
+  }
+  /// Turned by step, where the options say so.
+  Tensor positioned(const Tensor& heads) const;
   /// Whether a value may be seen; broadcasts to the scores [batch, heads, query steps, value
   /// steps]. Undefined: everywhere.
   Tensor seen_by(std::span<const Tensor> inputs, const Tensor& scores) const;

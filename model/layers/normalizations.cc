@@ -168,6 +168,21 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   return axes;
 }
 
+/// The dimensions of those axes, which are the shape of gamma and its likes.
+Shape dims_of(const Shape& example, const std::vector<int>& axes, std::string_view who) {
+  std::vector<std::int64_t> dims;
+  for (const int axis : checked_axes(example, axes, who)) dims.push_back(example[axis - 1]);
+  return Shape{std::span<const std::int64_t>(dims)};
+}
+
+/// How a weight of that shape broadcasts to x: 1 where an axis is not normalised.
+Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
+  Shape wide = x.shape();
+  for (int axis = 0; axis < wide.rank(); ++axis)
+    if (std::ranges::find(axes, axis) == axes.end()) wide = wide.with_dim(axis, 1);
+  return wide;
+}
+
 /// (x - mean) / sqrt(variance + epsilon) over the axes.
 Tensor standardized(const Tensor& x, const std::vector<int>& axes, double epsilon) {
   const ReduceOptions over{.axes = axes, .keep_dims = true};
@@ -184,10 +199,7 @@ LayerNormalization::LayerNormalization(LayerNormalizationOptions options)
 }
 
 Shape LayerNormalization::build(const Shape& input) {
-  std::vector<std::int64_t> dims;
-  for (const int axis : checked_axes(input, options_.axes, "LayerNormalization"))
-    dims.push_back(input[axis - 1]);
-  const Shape shape{std::span<const std::int64_t>(dims)};
+  const Shape shape = dims_of(input, options_.axes, "LayerNormalization");
   if (options_.scale)
     add_weight(options_.gamma_initializer, shape, {.name = "gamma"}, options_.gamma_regularizer);
   if (options_.center)
@@ -205,10 +217,7 @@ Tensor LayerNormalization::call(const Tensor& given, CallContext) const {
       return layer_norm(input, weight(0), weight(1),
                         {static_cast<int>(axes.size()), options_.epsilon});
     }
-    // Weights as they broadcast: 1 where an axis is not normalised.
-    Shape wide = input.shape();
-    for (int axis = 0; axis < wide.rank(); ++axis)
-      if (std::ranges::find(axes, axis) == axes.end()) wide = wide.with_dim(axis, 1);
+    const Shape wide = wide_shape(input, axes);
     Tensor y = standardized(input, axes, options_.epsilon);
     if (options_.scale) y = y * reshape(weight(0).value(), wide);
     if (options_.center) y = y + reshape(weight(options_.scale ? 1 : 0).value(), wide);
@@ -259,6 +268,27 @@ Tensor GroupNormalization::call(const Tensor& given, CallContext) const {
     if (options_.scale) y = y * weight(0).value();
     if (options_.center) y = y + weight(options_.scale ? 1 : 0).value();
     return y;
+  });
+}
+
+RMSNormalization::RMSNormalization(RMSNormalizationOptions options)
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
+  require_epsilon(options_.epsilon, "RMSNormalization");
+  made_with(options_);
+}
+
+Shape RMSNormalization::build(const Shape& input) {
+  add_weight("ones", dims_of(input, options_.axes, "RMSNormalization"), {.name = "scale"});
+  return input;
+}
+
+Tensor RMSNormalization::call(const Tensor& given, CallContext) const {
+  const std::vector<int> axes =
+      checked_axes(given.shape().without_axis(0), options_.axes, "RMSNormalization");
+  return internal::in_float32(given, [&](const Tensor& x) {
+    const Tensor squares = reduce_mean(square(x), {.axes = axes, .keep_dims = true});
+    const Tensor scale = reshape(weight(0).value(), wide_shape(x, axes));
+    return x * rsqrt(squares + options_.epsilon) * scale;
   });
 }
 

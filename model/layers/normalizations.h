@@ -129,6 +129,29 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
   GroupNormalizationOptions options_;
 };
 
+struct RMSNormalizationOptions {
+  /// Axes that are normalised together, the batch counted as axis 0.
+  std::vector<int> axes = {-1};
+  double epsilon = 1e-6;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// scale * x / sqrt(mean of x^2 + epsilon), the mean over the axes; scale has their dimensions.
+/// Also called RMSNorm: LayerNormalization that subtracts and adds nothing.
+class RMSNormalization : public LayerOf<RMSNormalization> {
+ public:
+  explicit RMSNormalization(RMSNormalizationOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  RMSNormalizationOptions options_;
+};
+
 struct UnitNormalizationOptions {
   /// Axes of a vector, the batch counted as axis 0.
   std::vector<int> axes = {-1};

@@ -51,6 +51,7 @@ std::vector<DescribedLayer> every_layer() {
       layer_case(BatchNormalization({.momentum = 0.5, .epsilon = 0.25, .center = false}), {image}),
       layer_case(LayerNormalization({.axes = {1, 2}, .epsilon = 0.5}), {steps}),
       layer_case(GroupNormalization(2, {.epsilon = 0.5}), {image}),
+      layer_case(RMSNormalization({.axes = {1, 2}, .epsilon = 0.5}), {steps}),
       layer_case(UnitNormalization({.axes = {1}}), {steps}),
       layer_case(LocalResponseNormalization({.depth_radius = 1, .alpha = 0.5}), {image}),
       layer_case(Dropout(0.25), {steps}),
@@ -91,6 +92,16 @@ std::vector<DescribedLayer> every_layer() {
       layer_case(TimeDistributed(Dense(2, "tanh")), {steps}),
       layer_case(MultiHeadAttention(2, 3, {.output_dim = 5, .use_causal_mask = true}),
                  {steps, steps}),
+      layer_case(MultiHeadAttention(4, 2, {.num_key_value_heads = 2, .rotary_max_wavelength = 50}),
+                 {steps}),
+      layer_case(RotaryEmbedding({.max_wavelength = 50}), {{4, 2, 6}}),
+      layer_case(SwiGLU(5, {.output_dim = 2, .use_bias = true}), {steps}),
+      layer_case(TransformerBlock(2, 4, 5,
+                                  {.num_key_value_heads = 1,
+                                   .use_causal_mask = false,
+                                   .dropout = 0.25,
+                                   .epsilon = 0.5}),
+                 {steps}),
       layer_case(Rescaling(2.0, {.offset = -1.0}), {image}),
       layer_case(RandomFlip({.mode = "vertical"}), {image}),
       layer_case(RandomBrightness(0.25, {.value_range = {0.0, 1.0}}), {image}),
@@ -104,9 +115,9 @@ Json written_layer(const Layer& layer) {
 }
 
 TEST(LayerDescription, MakesEveryLayerAgain) {
-  std::vector<std::string> types;
+  std::set<std::string> types;
   for (const auto& [layer, inputs] : every_layer()) {
-    types.push_back(layer->type_name());
+    types.insert(layer->type_name());
     SCOPED_TRACE(layer->type_name());
     layer->build_for(inputs);
     const auto again = value_of<std::shared_ptr<Layer>>(written_layer(*layer));

@@ -33,6 +33,59 @@ def local_response_normalization(x):
     return tf.cast(y, x.dtype)
 
 
+def rotated(x, max_wavelength):
+    """[batch, steps, heads, length]: features i and i + length / 2 as a complex number, turned by its step."""
+    import tensorflow as tf
+    pairs = x.shape[-1] // 2
+    angles = numpy.arange(x.shape[1])[:, None] * max_wavelength ** (-numpy.arange(pairs) / pairs)
+    turned = tf.complex(x[..., :pairs], x[..., pairs:]) * numpy.exp(1j * angles)[None, :, None, :]
+    return tf.concat([tf.math.real(turned), tf.math.imag(turned)], -1)
+
+
+def causal_rotary_attention(keras, x, max_wavelength):
+    """4 heads of 6 over 2 keys and values, of EinsumDense layers; Keras has no rotary positions."""
+    import tensorflow as tf
+
+    steps, features = x.shape[1:]
+
+    def projected(heads):
+        return keras.layers.EinsumDense("bsf,fhd->bshd", (steps, heads, 6), bias_axes="hd")(x)
+
+    def attended(projections):
+        query, key = (rotated(each, max_wavelength) for each in projections[:2])
+        key, value = (tf.repeat(each, 2, 2) for each in (key, projections[2]))
+        scores = tf.einsum("bqhd,bkhd->bhqk", query, key) / 6.0**0.5
+        seen = numpy.tril(numpy.ones(scores.shape[-2:]))
+        return tf.einsum("bhqk,bkhd->bqhd", tf.nn.softmax(scores - 1e9 * (1.0 - seen)), value)
+
+    heads = keras.layers.Lambda(attended, (steps, 4, 6))([projected(4), projected(2), projected(2)])
+    return keras.layers.EinsumDense("bshd,hdf->bsf", (steps, features), bias_axes="f")(heads)
+
+
+def swiglu(keras, x, hidden, output, use_bias):
+    layers = keras.layers
+    gate = layers.Dense(hidden, activation="silu", use_bias=use_bias)(x)
+    up = layers.Dense(hidden, use_bias=use_bias)(x)
+    return layers.Dense(output, use_bias=use_bias)(layers.Multiply()([gate, up]))
+
+
+def rotary_attention(keras):
+    x = keras.Input((5, 3))
+    return keras.Model(x, causal_rotary_attention(keras, x, 30.0))
+
+
+def gated_feed_forward(keras):
+    x = keras.Input((5, 3))
+    return keras.Model(x, swiglu(keras, x, 4, 2, False))
+
+
+def transformer_block(keras):
+    layers = keras.layers
+    x = keras.Input((5, 3))
+    y = layers.Add()([x, causal_rotary_attention(keras, layers.RMSNormalization(epsilon=2.0**-10)(x), 10000.0)])
+    return keras.Model(x, layers.Add()([y, swiglu(keras, layers.RMSNormalization(epsilon=2.0**-10)(y), 4, 3, True)]))
+
+
 def cases(keras):
     """name: (layer, shapes of the inputs, options of the call)."""
     layers = keras.layers
@@ -148,6 +201,14 @@ def cases(keras):
         # Without dropout Keras takes another way, on which hidden values show (docs/deviations.md).
         "multi_head_attention_of_nothing": (layers.MultiHeadAttention(2, 4, dropout=0.5),
                                             [(2, 5, 3), (2, 4, 3), (2, 5, 4)], {}),
+        "rms_normalization": (layers.RMSNormalization(epsilon=2.0**-10), sequence, {}),
+        "rms_normalization_of_two_axes": (layers.RMSNormalization(axis=[1, 2], epsilon=2.0**-4), sequence, {}),
+        "multi_head_attention_grouped": (layers.GroupQueryAttention(4, 6, 2), [(2, 5, 3), (2, 4, 3)], {}),
+        "multi_head_attention_of_one_key": (layers.GroupQueryAttention(4, 3, 1), sequence * 2,
+                                            {"use_causal_mask": True}),
+        "rotary_attention": (rotary_attention(keras), sequence, {}),
+        "swiglu": (gated_feed_forward(keras), sequence, {}),
+        "transformer_block": (transformer_block(keras), sequence, {}),
     }
 
 

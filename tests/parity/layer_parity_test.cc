@@ -85,6 +85,24 @@ std::map<std::string, MakeLayer> more_layer_table() {
       {"multi_head_attention_of_nothing",
        make<MultiHeadAttention>(2, 4,
                                 MultiHeadAttentionOptions{.dropout = 0.5, .with_mask = true})},
+      {"rms_normalization", make<RMSNormalization>(RMSNormalizationOptions{.epsilon = 0x1p-10})},
+      {"rms_normalization_of_two_axes",
+       make<RMSNormalization>(RMSNormalizationOptions{.axes = {1, 2}, .epsilon = 0x1p-4})},
+      {"multi_head_attention_grouped",
+       make<MultiHeadAttention>(6, 4, MultiHeadAttentionOptions{.num_key_value_heads = 2})},
+      {"multi_head_attention_of_one_key",
+       make<MultiHeadAttention>(
+           3, 4, MultiHeadAttentionOptions{.num_key_value_heads = 1, .use_causal_mask = true})},
+      {"rotary_attention",
+       make<MultiHeadAttention>(
+           4, 6,
+           MultiHeadAttentionOptions{
+               .num_key_value_heads = 2, .rotary_max_wavelength = 30.0, .use_causal_mask = true})},
+      {"swiglu", make<SwiGLU>(4, SwiGLUOptions{.output_dim = 2})},
+      {"transformer_block",
+       make<TransformerBlock>(4, 6, 4,
+                              TransformerBlockOptions{
+                                  .num_key_value_heads = 2, .epsilon = 0x1p-10, .use_bias = true})},
       {"masked_bidirectional_sequences",
        [=] {
          return masked(Bidirectional(LSTM(3, sequences)),

@@ -1,0 +1,250 @@
+// The parts of transformers around their attention, against plain loops.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/layers/layer_checks.h"
+#include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/rotary_embedding.h"
+#include "tutti/model/layers/transformer.h"
+
+namespace tutti {
+namespace {
+
+using layer_tests::check_layer;
+using layer_tests::error_of;
+using layer_tests::ExactLayers;
+using layer_tests::expect_values;
+using layer_tests::spread;
+using layer_tests::weights_of_layer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Gives all weights other numbers than those they begin with.
+void spread_weights(const Layer& layer) {
+  std::uint64_t seed = 5;
+  for (Variable weight : layer.variables()) weight.assign(spread(weight.shape(), ++seed));
+}
+
+TEST(RMSNormalizationTest, EqualsPlainLoops) {
+  const ExactLayers exact;
+  RMSNormalization layer({.epsilon = 0.125});
+  layer.build_for({2, 5});
+  spread_weights(layer);
+  const Tensor x = spread({3, 2, 5}, 1);
+  const std::vector<double> in = x.to_doubles(), scale = layer.variables()[0].value().to_doubles();
+  std::vector<double> expected;
+  for (std::size_t row = 0; row < 6; ++row) {
+    double squares = 0.0;
+    for (std::size_t i = 0; i < 5; ++i) squares += in[row * 5 + i] * in[row * 5 + i];
+    for (std::size_t i = 0; i < 5; ++i)
+      expected.push_back(scale[i] * in[row * 5 + i] / std::sqrt(squares / 5 + 0.125));
+  }
+  expect_values(layer(x), expected, 1e-12);
+}
+
+TEST(RMSNormalizationTest, OfOtherAxesEqualsPlainLoops) {
+  const ExactLayers exact;
+  RMSNormalization layer({.axes = {1}, .epsilon = 0.25});
+  layer.build_for({4, 3});
+  EXPECT_THAT(weights_of_layer(layer), ElementsAre("rms_normalization/scale [4]"));
+  spread_weights(layer);
+  const Tensor x = spread({2, 4, 3}, 1);
+  const std::vector<double> in = x.to_doubles(), scale = layer.variables()[0].value().to_doubles();
+  std::vector<double> expected(in.size());
+  for (std::size_t row = 0; row < 2; ++row) {
+    for (std::size_t feature = 0; feature < 3; ++feature) {
+      const auto at = [&](std::size_t step) { return (row * 4 + step) * 3 + feature; };
+      double squares = 0.0;
+      for (std::size_t step = 0; step < 4; ++step) squares += in[at(step)] * in[at(step)];
+      for (std::size_t step = 0; step < 4; ++step)
+        expected[at(step)] = scale[step] * in[at(step)] / std::sqrt(squares / 4 + 0.25);
+    }
+  }
+  expect_values(layer(x), expected, 1e-12);
+}
+
+TEST(RMSNormalizationTest, KeepsPromisesAndGradients) {
+  check_layer([] { return RMSNormalization(); }, {{3, 4}});
+  check_layer([] { return RMSNormalization({.axes = {1, 2}, .epsilon = 0.5}); }, {{2, 3, 2}});
+  EXPECT_THAT(error_of([] {
+                RMSNormalization({.axes = {3}}).build_for({4, 3});
+              }),
+              HasSubstr("RMSNormalization: expected axes from 1 to 2"));
+  EXPECT_THAT(error_of([] { RMSNormalization bad({.epsilon = 0.0}); }),
+              HasSubstr("expected a positive epsilon"));
+}
+
+TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
+  RMSNormalization layer;
+  layer.set_dtype_policy("mixed_float16");
+  layer.build_for({2});
+  // The square of 300 is beyond float16.
+  const Tensor y = layer(cast(Tensor::from<float>({1, 2}, {300, -300}), DType::kFloat16));
+  EXPECT_EQ(y.dtype(), DType::kFloat16);
+  EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
+}
+
+TEST(RotaryEmbeddingTest, EqualsPlainLoops) {
+  const ExactLayers exact;
+  constexpr std::size_t kSteps = 4, kHeads = 2, kFeatures = 6;
+  RotaryEmbedding layer({.max_wavelength = 50.0});
+  layer.build_for({kSteps, kHeads, kFeatures});
+  const Tensor x = spread({2, kSteps, kHeads, kFeatures}, 1);
+  const std::vector<double> in = x.to_doubles();
+  std::vector<double> expected(in.size());
+  for (std::size_t at = 0; at < in.size(); at += kFeatures) {
+    const std::size_t step = at / (kHeads * kFeatures) % kSteps;
+    for (std::size_t i = 0; i < kFeatures / 2; ++i) {
+      const double angle =
+          static_cast<double>(step) / std::pow(50.0, 2.0 * static_cast<double>(i) / kFeatures);
+      const double a = in[at + i], b = in[at + i + kFeatures / 2];
+      expected[at + i] = a * std::cos(angle) - b * std::sin(angle);
+      expected[at + i + kFeatures / 2] = a * std::sin(angle) + b * std::cos(angle);
+    }
+  }
+  expect_values(layer(x), expected, 1e-12);
+}
+
+TEST(RotaryEmbeddingTest, ProductsDependOnTheDistanceOfStepsAlone) {
+  const ExactLayers exact;
+  RotaryEmbedding layer;
+  layer.build_for({9, 8});
+  const auto same_in_all_steps = [](std::uint64_t seed) {
+    return broadcast_to(spread({1, 1, 8}, seed), {1, 9, 8});
+  };
+  const std::vector<double> products =
+      matmul(layer(same_in_all_steps(1)), layer(same_in_all_steps(2)), {.transpose_b = true})
+          .to_doubles();
+  for (std::size_t i = 0; i < 8; ++i)
+    for (std::size_t j = 0; j < 8; ++j)
+      EXPECT_NEAR(products[i * 9 + j], products[(i + 1) * 9 + j + 1], 1e-12);
+  EXPECT_GT(std::abs(products[0] - products[4]), 1e-3);
+}
+
+TEST(RotaryEmbeddingTest, KeepsPromisesAndGradients) {
+  check_layer([] { return RotaryEmbedding(); }, {{3, 4}});
+  check_layer([] { return RotaryEmbedding({.max_wavelength = 10.0}); }, {{3, 2, 4}});
+  EXPECT_THAT(error_of([] {
+                RotaryEmbedding().build_for({3, 5});
+              }),
+              HasSubstr("expected an even number of features, got 5"));
+  EXPECT_THAT(error_of([] { RotaryEmbedding().build_for({4}); }),
+              HasSubstr("expected examples of shape [steps, ..., features], got [4]"));
+  EXPECT_THAT(error_of([] { RotaryEmbedding bad({.max_wavelength = 0.0}); }),
+              HasSubstr("positive max_wavelength"));
+}
+
+TEST(SwiGLUTest, EqualsPlainLoops) {
+  const ExactLayers exact;
+  SwiGLU layer(4, {.output_dim = 2, .use_bias = true});
+  layer.build_for({3, 5});
+  EXPECT_THAT(
+      weights_of_layer(layer),
+      ElementsAre("swi_glu/gate/kernel [5, 4]", "swi_glu/gate/bias [4]", "swi_glu/up/kernel [5, 4]",
+                  "swi_glu/up/bias [4]", "swi_glu/down/kernel [4, 2]", "swi_glu/down/bias [2]"));
+  spread_weights(layer);
+  std::vector<std::vector<double>> w;
+  for (const Variable& weight : layer.variables()) w.push_back(weight.value().to_doubles());
+  const Tensor x = spread({2, 3, 5}, 1);
+  const std::vector<double> in = x.to_doubles();
+  std::vector<double> expected;
+  for (std::size_t row = 0; row < 6; ++row) {
+    std::vector<double> out = w[5];
+    for (std::size_t hidden = 0; hidden < 4; ++hidden) {
+      double gate = w[1][hidden], up = w[3][hidden];
+      for (std::size_t i = 0; i < 5; ++i) {
+        gate += in[row * 5 + i] * w[0][i * 4 + hidden];
+        up += in[row * 5 + i] * w[2][i * 4 + hidden];
+      }
+      for (std::size_t o = 0; o < 2; ++o)
+        out[o] += gate / (1.0 + std::exp(-gate)) * up * w[4][hidden * 2 + o];
+    }
+    expected.insert(expected.end(), out.begin(), out.end());
+  }
+  expect_values(layer(x), expected, 1e-12);
+}
+
+TEST(SwiGLUTest, KeepsPromisesAndGradients) {
+  check_layer([] { return SwiGLU(3); }, {{4}});
+  check_layer([] { return SwiGLU(3, {.output_dim = 2, .use_bias = true}); }, {{2, 4}});
+  EXPECT_THAT(error_of([] { SwiGLU bad(0); }), HasSubstr("SwiGLU"));
+  EXPECT_THAT(error_of([] { SwiGLU bad(4, {.output_dim = -1}); }), HasSubstr("output_dim"));
+}
+
+TEST(TransformerBlockTest, IsMadeOfItsParts) {
+  const ExactLayers exact;
+  const TransformerBlockOptions options{.num_key_value_heads = 1, .epsilon = 0.125};
+  TransformerBlock block(2, 4, 5, options);
+  block.build_for({3, 6});
+  EXPECT_THAT(weights_of_layer(block),
+              ElementsAre("transformer_block/attention_norm/scale [6]",
+                          "transformer_block/attention/query/kernel [6, 2, 4]",
+                          "transformer_block/attention/key/kernel [6, 1, 4]",
+                          "transformer_block/attention/value/kernel [6, 1, 4]",
+                          "transformer_block/attention/attention_output/kernel [2, 4, 6]",
+                          "transformer_block/feed_forward_norm/scale [6]",
+                          "transformer_block/feed_forward/gate/kernel [6, 5]",
+                          "transformer_block/feed_forward/up/kernel [6, 5]",
+                          "transformer_block/feed_forward/down/kernel [5, 6]"));
+  spread_weights(block);
+  const std::vector<Variable> weights = block.variables();
+  std::size_t next = 0;
+  const auto part = [&](auto layer) {
+    layer.build_for(Shape{3, 6});
+    for (Variable weight : layer.variables()) weight.assign(weights[next++].value());
+    return layer;
+  };
+  const auto first_norm = part(RMSNormalization({.epsilon = 0.125}));
+  const auto attention = part(MultiHeadAttention(2, 4,
+                                                 {.num_key_value_heads = 1,
+                                                  .rotary_max_wavelength = 10000,
+                                                  .use_bias = false,
+                                                  .use_causal_mask = true}));
+  const auto second_norm = part(RMSNormalization({.epsilon = 0.125}));
+  const auto feed_forward = part(SwiGLU(5));
+  const Tensor x = spread({2, 3, 6}, 1);
+  const Tensor y = x + attention(first_norm(x));
+  expect_values(block(x), (y + feed_forward(second_norm(y))).to_doubles(), 1e-12);
+}
+
+TEST(TransformerBlockTest, KeepsPromisesAndGradients) {
+  check_layer([] { return TransformerBlock(2, 2, 3); }, {{3, 4}});
+  check_layer(
+      [] {
+        return TransformerBlock(2, 3, 2,
+                                {.num_key_value_heads = 1,
+                                 .rotary_max_wavelength = std::nullopt,
+                                 .use_causal_mask = false,
+                                 .use_bias = true});
+      },
+      {{2, 3}});
+  EXPECT_THAT(error_of([] { TransformerBlock bad(2, 3, 4); }), HasSubstr("even number"));
+  EXPECT_THAT(error_of([] { TransformerBlock(1, 2, 3).build_for({4}); }),
+              HasSubstr("TransformerBlock: expected examples of shape [steps, channels]"));
+}
+
+TEST(TransformerBlockTest, DropsInTrainingAlone) {
+  TransformerBlock block(2, 2, 3, {.dropout = 0.5});
+  block.build_for({3, 4});
+  const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
+  const std::vector<double> still = block(x).to_doubles();
+  EXPECT_EQ(block(x).to_doubles(), still);
+  EXPECT_NE(block(x, {.training = true}).to_doubles(), still);
+}
+
+TEST(TransformerBlockTest, StepsThatDoNotCountChangeNoOther) {
+  TransformerBlock block(2, 2, 3, {.use_causal_mask = false});
+  block.build_for({3, 4});
+  Masking masking;
+  masking.build_for({3, 4});
+  const Tensor seen = cast(spread({1, 2, 4}, 1), DType::kFloat32);
+  const MaskScope scope;
+  const Tensor x = masking(concat({seen, Tensor::zeros({1, 1, 4})}, 1));
+  const Tensor y = block(x);
+  EXPECT_THAT(MaskScope::mask_of(y).to_doubles(), ElementsAre(1.0, 1.0, 0.0));
+  TransformerBlock same = block;
+  expect_values(slice(y, {0, 0, 0}, {1, 2, 4}), same(seen).to_doubles(), 1e-6);
+}
+
+}  // namespace
+}  // namespace tutti
