@@ -121,7 +121,7 @@ class WithoutGpus(unittest.TestCase):
         code, text, _ = simulated("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
         self.assertEqual(code, 0)
         self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
-                               r"install a newer driver\nA strategy without named devices uses cpu:0\.")
+                               r"install a newer driver\nxla   [^\n]+\nA strategy without named devices uses cpu:0\.")
 
     def test_a_wrong_mode_is_refused(self):
         code, _, errors = run("devices", TUTTI_CUDA="on")
@@ -130,7 +130,7 @@ class WithoutGpus(unittest.TestCase):
     def test_a_missing_module_is_one_line(self):
         code, text, _ = run("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
         self.assertEqual(code, 0)
-        self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nA strategy")
+        self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nxla   [^\n]+\nA strategy")
 
 
 class StubDriver(unittest.TestCase):
