@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// Whose examples the dense layers work on at a time, where each of K replicas has features of its
+/// Which examples the dense layers work on at a time, where each of K replicas has features of its
 /// own. The letters are those of Krizhevsky (arXiv 1404.5997, section 4).
 enum class HybridScheme {
   /// (a): one turn with the examples of all replicas. The largest products; each device holds the
