@@ -6,17 +6,16 @@
        onnx_test.py ONNX_NETWORKS            the program of onnx_networks.cc; runs in that environment"""
 import json
 import pathlib
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import unittest
-import venv
 
-ENVIRONMENT = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv" / "onnx"
-PYTHON = ENVIRONMENT / "bin" / "python"
-REQUIREMENTS = ["onnxruntime", "numpy"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from support import package_environment  # noqa: E402
+
+ENVIRONMENT = package_environment.PackageEnvironment("onnx", ["onnxruntime", "numpy"])
 
 
 def read_safetensors(path):
@@ -59,27 +58,7 @@ class OnnxExport(unittest.TestCase):
                     self.assertLess(numpy.max(numpy.abs(row - arrays["logits"][:1])), 1e-5)
 
 
-def install():
-    if PYTHON.exists():
-        return
-    try:
-        venv.create(ENVIRONMENT, with_pip=True)
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20", *REQUIREMENTS], check=True)
-    except BaseException:
-        shutil.rmtree(ENVIRONMENT, ignore_errors=True)  # its presence says that it is whole
-        raise
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--install"]:
-        install()
-    elif sys.argv[1:] == ["--install-if-possible"]:
-        try:
-            install()
-        except subprocess.CalledProcessError as error:
-            print(f"not installed: {error}")
-    elif pathlib.Path(sys.prefix).resolve() != ENVIRONMENT.resolve():
-        sys.exit(subprocess.run([PYTHON, __file__, *sys.argv[1:]], check=False).returncode)
-    else:
-        PROGRAM = sys.argv.pop(1)
-        unittest.main()
+    ENVIRONMENT.main(__doc__)
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

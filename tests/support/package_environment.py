@@ -1,0 +1,47 @@
+# Virtual environments with packages of PyPI, for tests that compare with them.
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+import shutil
+import subprocess
+import sys
+import venv
+
+ENVIRONMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv"
+
+
+class PackageEnvironment:
+    """`.venv/NAME` with the packages that pip is told of. Its presence says that it is whole."""
+
+    def __init__(self, name, requirements):
+        self.folder = ENVIRONMENTS / name
+        self.python = self.folder / "bin" / "python"
+        self.requirements = requirements
+
+    def install(self):
+        if self.python.exists():
+            return
+        try:
+            venv.create(self.folder, with_pip=True)
+            subprocess.run([self.python, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20",
+                            *self.requirements], check=True)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def main(self, usage):
+        """Does what --install and --install-if-possible ask, or sees to it that the script runs in the environment: returns where
+        it does."""
+        if sys.argv[1:] == ["--install"]:
+            self.install()
+        elif sys.argv[1:] == ["--install-if-possible"]:
+            try:
+                self.install()
+            except subprocess.CalledProcessError as error:
+                print(f"not installed: {error}")
+        elif len(sys.argv) < 2:
+            sys.exit(usage)
+        elif pathlib.Path(sys.prefix).resolve() != self.folder.resolve():
+            sys.exit(subprocess.run([self.python, *sys.argv], check=False).returncode)
+        else:
+            return
+        sys.exit(0)
