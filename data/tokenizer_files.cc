@@ -1,0 +1,292 @@
+// Tokenizers as files: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json_values.h"
+#include "tutti/data/tokenizer.h"
+#include "tutti/data/tokenizer_rules.h"
+
+namespace tutti {
+namespace {
+
+using internal::BytePairRules;
+using internal::TextPattern;
+
+/// More tokens are taken for a damaged file, before there is memory for them.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
+
+/// The files write bytes as characters: printable ones of Latin 1 as they are, the others as the
+/// characters from U+0100 on.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    char32_t next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const bool is_printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+      const char32_t code = is_printable ? byte : next++;
+      std::string text;
+      if (code >= 0x80) text += static_cast<char>(0xC0 | code >> 6);
+      text += static_cast<char>(code >= 0x80 ? 0x80 | (code & 0x3F) : code);
+      bytes_.emplace(text, static_cast<char>(byte));
+      characters_[byte] = std::move(text);
+    }
+  }
+
+  /// The character that stands for a byte, in UTF-8.
+  const std::string& character(unsigned char byte) const { return characters_[byte]; }
+
+  /// The bytes that a token stands for; of one with other characters these themselves.
+  std::string bytes_of(const std::string& token) const {
+    std::string bytes;
+    for (std::size_t at = 0; at < token.size();) {
+      const std::size_t length = static_cast<unsigned char>(token[at]) < 0x80 ? 1 : 2;
+      const auto found = bytes_.find(token.substr(at, length));
+      if (found == bytes_.end()) return token;
+      bytes += found->second;
+      at += length;
+    }
+    return bytes;
+  }
+
+ private:
+  std::array<std::string, 256> characters_;
+  std::unordered_map<std::string, char> bytes_;
+};
+
+/// Puts rules together from the parts of files, as these write them.
+class RulesReader {
+ public:
+  explicit RulesReader(const std::string& source) : source_(source) {}
+
+  void add_vocabulary(const Json& vocabulary) {
+    for (const auto& [token, number] : vocabulary.as_object()) {
+      numbers_.emplace(token, number.as_int());
+      set_token(number.as_int(), alphabet_.bytes_of(token));
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const auto found = numbers_.find(alphabet_.character(static_cast<unsigned char>(byte)));
+      if (found == numbers_.end()) {
+        invalid("expected a token for each byte, got none for byte ", byte,
+                "; try a tokenizer that was trained with the initial alphabet of bytes");
+      }
+      rules_->of_bytes[byte] = found->second;
+    }
+  }
+
+  /// After the vocabulary, in the order in which they were learnt.
+  void add_merge(const std::string& left, const std::string& right) {
+    const BytePairRules::Merge merge{static_cast<std::int64_t>(num_merges_++),
+                                     number_of(left + right)};
+    rules_->merges[BytePairRules::merge_key(number_of(left), number_of(right))] = merge;
+  }
+
+  /// "left right", as files write merges. `where`: "merges.txt:12".
+  void add_written_merge(std::string_view pair, const std::string& where) {
+    const std::size_t space = pair.find(' ');
+    if (space == 0 || space == std::string_view::npos || space + 1 == pair.size() ||
+        pair.find(' ', space + 1) != std::string_view::npos) {
+      invalid(where, ": expected two tokens with a space between them, got '", pair, "'");
+    }
+    add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
+  }
+
+  /// A token that is found in texts before they are cut.
+  void add_token(const std::string& content, std::int64_t number, bool normalized) {
+    if (content.empty()) return;
+    set_token(number, content);
+    rules_->added.push_back({content, number, normalized});
+    if (rules_->first_of_added.find(content[0]) == std::string::npos)
+      rules_->first_of_added += content[0];
+  }
+  /// One of the vocabulary.
+  void add_special(const std::string& content) { add_token(content, number_of(content), false); }
+
+  BytePairRules& rules() { return *rules_; }
+
+  std::shared_ptr<const BytePairRules> done() {
+    std::ranges::stable_sort(rules_->added, std::ranges::greater(),
+                             [](const auto& token) { return token.content.size(); });
+    for (std::size_t i = 0; i < rules_->tokens.size(); ++i)
+      rules_->numbers.emplace(rules_->tokens[i], static_cast<std::int64_t>(i));
+    rules_->numbers.erase("");
+    return std::move(rules_);
+  }
+
+  template <class... Parts>
+  [[noreturn]] void invalid(const Parts&... parts) const {
+    fail(ErrorCode::kInvalidArgument, source_, ": ", parts...);
+  }
+  template <class... Parts>
+  [[noreturn]] void unimplemented(const Parts&... parts) const {
+    fail(ErrorCode::kUnimplemented, source_, ": ", parts...);
+  }
+
+ private:
+  void set_token(std::int64_t number, std::string bytes) {
+    if (number < 0 || number >= kMostTokens)
+      invalid("expected numbers of tokens from 0 to ", kMostTokens - 1, ", got ", number);
+    const auto place = static_cast<std::size_t>(number);
+    if (place >= rules_->tokens.size()) rules_->tokens.resize(place + 1);
+    rules_->tokens[place] = std::move(bytes);
+  }
+
+  std::int64_t number_of(const std::string& token) const {
+    const auto found = numbers_.find(token);
+    if (found != numbers_.end()) return found->second;
+    invalid("'", token, "' is not in the vocabulary; expected merges and special tokens of it");
+  }
+
+  std::string source_;
+  ByteAlphabet alphabet_;
+  std::unordered_map<std::string, std::int64_t> numbers_;  // by what the file writes
+  std::size_t num_merges_ = 0;
+  std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
+};
+
+// tokenizer.json.
+
+/// Whether a member is there and neither null, false, nor an empty text.
+bool is_given(const Json& json, std::string_view name) {
+  const Json* const member = json.find(name);
+  return member && !member->is_null() && *member != Json(false) && *member != Json("");
+}
+
+bool flag(const Json& json, std::string_view name, bool otherwise) {
+  const Json* const member = json.find(name);
+  return member && !member->is_null() ? member->as_bool() : otherwise;
+}
+
+const Json& expect_type(const RulesReader& reader, const Json& file, const char* part,
+                        std::string_view type) {
+  static const Json kNone = Json::object().set("type", "null");
+  const Json& json = is_given(file, part) ? file.at(part) : kNone;
+  // Old files of this model do not say it.
+  const bool is_old = type == "BPE" && !json.find("type");
+  if (!is_old && json.at("type").as_string() != type) {
+    reader.unimplemented(part, ": expected ", type, ", got ", json.at("type").as_string(),
+                         "; byte-level byte pairs alone are read");
+  }
+  return json;
+}
+
+void read_model(RulesReader& reader, const Json& file) {
+  const Json& model = expect_type(reader, file, "model", "BPE");
+  for (const char* option :
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
+    if (is_given(model, option))
+      reader.unimplemented("model: expected no ", option, ", got ", model.at(option).dump());
+  reader.add_vocabulary(model.at("vocab"));
+  const Json::Array& merges = model.at("merges").as_array();
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    if (merges[i].is_string()) {
+      reader.add_written_merge(merges[i].as_string(), concat("merges[", i, "]"));
+    } else {
+      const auto pair = value_of<std::pair<std::string, std::string>>(merges[i]);
+      reader.add_merge(pair.first, pair.second);
+    }
+  }
+  reader.rules().ignores_merges = flag(model, "ignore_merges", false);
+}
+
+void read_byte_level(RulesReader& reader, const Json& json) {
+  BytePairRules& rules = reader.rules();
+  rules.adds_prefix_space = flag(json, "add_prefix_space", true);
+  rules.pattern = flag(json, "use_regex", true) ? TextPattern::kGpt2 : TextPattern::kNone;
+}
+
+/// ByteLevel alone, or behind a Split by a regular expression.
+void read_pre_tokenizer(RulesReader& reader, const Json& file) {
+  const Json* const json = file.find("pre_tokenizer");
+  if (!json || json->is_null() || json->at("type") != Json("Sequence")) {
+    read_byte_level(reader, expect_type(reader, file, "pre_tokenizer", "ByteLevel"));
+    return;
+  }
+  const Json::Array& steps = json->at("pretokenizers").as_array();
+  const bool is_known =
+      steps.size() == 2 && steps[0].at("type") == Json("Split") &&
+      steps[0].at("pattern").find("Regex") && steps[0].at("behavior") == Json("Isolated") &&
+      !flag(steps[0], "invert", false) && steps[1].at("type") == Json("ByteLevel");
+  if (is_known) read_byte_level(reader, steps[1]);
+  BytePairRules& rules = reader.rules();
+  if (!is_known || rules.adds_prefix_space || rules.pattern != TextPattern::kNone) {
+    reader.unimplemented(
+        "pre_tokenizer: expected ByteLevel, or Split with behavior Isolated and ByteLevel without "
+        "add_prefix_space and use_regex, got ",
+        json->dump());
+  }
+  rules.pattern = internal::text_pattern_of(steps[0].at("pattern").at("Regex").as_string());
+}
+
+void read_added_tokens(RulesReader& reader, const Json& file) {
+  const Json* const tokens = file.find("added_tokens");
+  if (!tokens || tokens->is_null()) return;
+  for (const Json& token : tokens->as_array()) {
+    const std::string& content = token.at("content").as_string();
+    for (const char* option : {"single_word", "lstrip", "rstrip"})
+      if (is_given(token, option))
+        reader.unimplemented("added token '", content, "': expected no ", option, ", got true");
+    reader.add_token(content, token.at("id").as_int(), flag(token, "normalized", false));
+  }
+}
+
+/// Errors of members say which file they are in.
+template <class Read>
+BytePairTokenizer read_named(const std::string& source, const Read& read) {
+  RulesReader reader(source);
+  try {
+    read(reader);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(source) != std::string_view::npos) throw;
+    throw error.with_context(source);
+  }
+  return BytePairTokenizer(reader.done());
+}
+
+}  // namespace
+
+BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source) {
+  return read_named(source, [&](RulesReader& reader) {
+    const Json file = Json::parse(json, source);
+    for (const char* part : {"normalizer", "truncation", "padding"}) {
+      if (is_given(file, part))
+        reader.unimplemented("expected no ", part, ", got ", file.at(part).dump());
+    }
+    expect_type(reader, file, "decoder", "ByteLevel");
+    read_model(reader, file);
+    read_pre_tokenizer(reader, file);
+    read_added_tokens(reader, file);
+  });
+}
+
+BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_view merges,
+                                       const std::string& source,
+                                       const std::vector<std::string>& special_tokens) {
+  return read_named(source, [&](RulesReader& reader) {
+    reader.add_vocabulary(Json::parse(vocabulary, source));
+    for (std::size_t line = 1; !merges.empty(); ++line) {
+      const std::size_t end = std::min(merges.find('\n'), merges.size());
+      std::string_view pair = merges.substr(0, end);
+      merges.remove_prefix(std::min(end + 1, merges.size()));
+      if (pair.ends_with('\r')) pair.remove_suffix(1);
+      if (pair.empty() || pair.starts_with("#version")) continue;
+      reader.add_written_merge(pair, concat("merges, line ", line));
+    }
+    for (const std::string& token : special_tokens) reader.add_special(token);
+  });
+}
+
+BytePairTokenizer read_tokenizer(const std::string& path) {
+  return parse_tokenizer(read_file(path), path);
+}
+
+BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
+                                      const std::string& merges_path,
+                                      const std::vector<std::string>& special_tokens) {
+  return parse_gpt2_tokenizer(read_file(vocabulary_path), read_file(merges_path),
+                              concat(vocabulary_path, ", ", merges_path), special_tokens);
+}
+
+}  // namespace tutti

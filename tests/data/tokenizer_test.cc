@@ -1,0 +1,253 @@
+// Byte-pair tokenizers against slow ones, and files of theirs that are damaged or of other kinds.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/tokenizer.h"
+
+#include <regex>
+
+#include "tests/data/dataset_values.h"
+#include "tests/data/tokenizer_seeds.h"
+#include "tutti/core/json.h"
+#include "tutti/core/random.h"
+#include "tutti/data/text_pieces.h"
+
+namespace tutti {
+namespace tokenizer_test {
+
+using data_test::expect_error;
+using internal::TextPattern;
+using testing::ElementsAre;
+
+/// Pieces of texts whose characters are all ASCII, by these regular expressions themselves.
+std::vector<std::string> regex_pieces(const std::string& text, const std::regex& pattern) {
+  std::vector<std::string> pieces;
+  for (std::sregex_iterator piece(text.begin(), text.end(), pattern), end; piece != end; ++piece)
+    pieces.push_back(piece->str());
+  return pieces;
+}
+
+std::vector<std::string> pieces_of(std::string_view text, TextPattern pattern) {
+  std::vector<std::string> pieces;
+  while (!text.empty()) {
+    pieces.emplace_back(text.substr(0, internal::piece_length(text, pattern)));
+    text.remove_prefix(pieces.back().size());
+  }
+  return pieces;
+}
+
+/// A text of the parts that the patterns tell apart.
+std::string random_text(std::uint64_t number, std::uint64_t most_parts = 12) {
+  static const std::vector<std::string> parts = {" ",  " ",   "\n",  "\r", "\t", "a",
+                                                 "to", "the", "S",   "7",  "42", "'",
+                                                 "'s", "'LL", "'re", "!",  "-",  "."};
+  std::string text;
+  const RandomStream stream({.seed = number});
+  for (std::uint64_t i = 0, count = stream.below(0, most_parts); i < count; ++i)
+    text += parts[stream.below(i + 1, parts.size())];
+  return text;
+}
+
+TEST(TextPieces, AreThoseOfTheRegularExpressions) {
+  const std::regex gpt2(
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+)");
+  const std::regex llama3(
+      R"('[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3})"
+      R"(| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  for (std::uint64_t number = 0; number < 400; ++number) {
+    const std::string text = random_text(number);
+    EXPECT_EQ(pieces_of(text, TextPattern::kGpt2), regex_pieces(text, gpt2)) << text;
+    EXPECT_EQ(pieces_of(text, TextPattern::kLlama3), regex_pieces(text, llama3)) << text;
+  }
+  EXPECT_THAT(pieces_of("1234", TextPattern::kLlama3), ElementsAre("123", "4"));
+  EXPECT_THAT(pieces_of("12", TextPattern::kQwen2), ElementsAre("1", "2"));
+}
+
+TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicode) {
+  // Greek, an Arabic digit and a Roman number, an ideographic space, an emoji.
+  EXPECT_THAT(pieces_of("λόγος٣Ⅷ\u3000\u3000!🙂 я", TextPattern::kGpt2),
+              ElementsAre("λόγος", "٣Ⅷ", "\u3000", "\u3000", "!🙂", " я"));
+  EXPECT_THAT(pieces_of("x\xFF\xC3 \xE2\x82y", TextPattern::kGpt2),
+              ElementsAre("x", "\xFF\xC3", " \xE2\x82", "y"));
+  EXPECT_EQ(internal::kind_of(U'ª'), internal::CharacterKind::kLetter);
+  EXPECT_EQ(internal::kind_of(U'²'), internal::CharacterKind::kNumber);
+  EXPECT_EQ(internal::kind_of(0x85), internal::CharacterKind::kSpace);
+  EXPECT_EQ(internal::kind_of(0x10FFFF), internal::CharacterKind::kOther);
+}
+
+TEST(TextPieces, NameRegularExpressionsThatAreNotKnown) {
+  expect_error(ErrorCode::kUnimplemented, {"GPT-2, Llama 3 or Qwen 2", "got \\w+"},
+               [] { internal::text_pattern_of("\\w+"); });
+}
+
+BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "f"); }
+
+TEST(Tokenizer, MergesWhatWasLearntFirst) {
+  const BytePairTokenizer tokenizer = small_tokenizer();
+  EXPECT_EQ(tokenizer.vocabulary_size(), 263);
+  // Bytes have the numbers 0 to 255; then "th", "he", "the", " the", "er", "<|end|>", "é" as a
+  // whole.
+  EXPECT_THAT(tokenizer.encode("the"), ElementsAre(258));
+  EXPECT_THAT(tokenizer.encode("he the"), ElementsAre(257, 259));
+  EXPECT_THAT(tokenizer.encode("ther"), ElementsAre(258, 'r'));  // "the" is older than "er"
+  EXPECT_THAT(tokenizer.encode("per"), ElementsAre('p', 260));
+  EXPECT_THAT(tokenizer.encode("\xC3\xA9"), ElementsAre(262));
+  EXPECT_THAT(tokenizer.encode(""), ElementsAre());
+  EXPECT_EQ(tokenizer.number_of(" the"), 259);
+}
+
+TEST(Tokenizer, FindsSpecialTokensInTexts) {
+  const BytePairTokenizer tokenizer = small_tokenizer();
+  EXPECT_THAT(tokenizer.encode("the<|end|><|end|>he<|end"),
+              ElementsAre(258, 261, 261, 257, '<', '|', 'e', 'n', 'd'));
+  EXPECT_EQ(tokenizer.decode(std::vector<std::int64_t>{259, 261}), " the<|end|>");
+  EXPECT_EQ(tokenizer.number_of("<|end|>"), 261);
+}
+
+/// Merges pairs as the papers say: in every round all pairs are looked at.
+std::vector<std::int64_t> slowly_merged(const std::string& piece) {
+  std::vector<std::string> parts;
+  for (const char c : piece) parts.emplace_back(1, c);
+  while (true) {
+    std::size_t best = SIZE_MAX, at = 0;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      for (std::size_t rank = 0; rank < std::min(best, seed_merges().size()); ++rank) {
+        const auto& [left, right] = seed_merges()[rank];
+        if (left == parts[i] && right == parts[i + 1]) best = rank, at = i;
+      }
+    }
+    if (best == SIZE_MAX) break;
+    parts[at] += parts[at + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+  }
+  std::vector<std::int64_t> tokens;
+  for (const std::string& part : parts) {
+    if (part.size() == 1) {
+      tokens.push_back(static_cast<unsigned char>(part[0]));
+      continue;
+    }
+    for (std::size_t rank = 0; rank < seed_merges().size(); ++rank)
+      if (seed_merges()[rank].first + seed_merges()[rank].second == part)
+        tokens.push_back(seed_token(rank));
+  }
+  return tokens;
+}
+
+TEST(Tokenizer, AgreesWithASlowOneAndComesBack) {
+  const BytePairTokenizer tokenizer = small_tokenizer();
+  for (std::uint64_t number = 0; number < 2000; ++number) {
+    const std::string text =
+        random_text(number, 40) + (number % 2 == 0 ? "theerhe the\xC3\xA9" : "");
+    std::vector<std::int64_t> expected;
+    for (const std::string& piece : pieces_of(text, TextPattern::kGpt2)) {
+      const std::vector<std::int64_t> tokens = slowly_merged(piece);
+      expected.insert(expected.end(), tokens.begin(), tokens.end());
+    }
+    ASSERT_EQ(tokenizer.encode(text), expected) << text;
+    ASSERT_EQ(tokenizer.decode(expected), text);
+  }
+  std::string bytes;
+  for (int i = 0; i < 512; ++i) bytes += static_cast<char>(i * 7);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(bytes)), bytes);
+}
+
+TEST(Tokenizer, LongWordsAreMergedToTheirEnds) {
+  const BytePairTokenizer tokenizer = small_tokenizer();
+  std::string word;
+  for (int i = 0; i < 100'000; ++i) word += "the";
+  EXPECT_EQ(tokenizer.encode(word), std::vector<std::int64_t>(100'000, 258));
+}
+
+/// The seed with one part of it replaced.
+std::string changed_seed(const std::string& part, const std::string& by,
+                         std::string json = tokenizer_seed()) {
+  const std::size_t at = json.find(part);
+  EXPECT_NE(at, std::string::npos) << part;
+  return json.replace(at, part.size(), by);
+}
+
+TEST(Tokenizer, ReadsWhatOptionsSay) {
+  const auto encode = [](const std::string& part, const std::string& by, const char* text) {
+    return parse_tokenizer(changed_seed(part, by), "f").encode(text);
+  };
+  const std::string with_space = "\"add_prefix_space\":true";
+  EXPECT_THAT(encode("\"add_prefix_space\":false", with_space, "the<|end|> the"),
+              ElementsAre(259, 261, 259));
+  EXPECT_THAT(encode("\"use_regex\":true", "\"use_regex\":false", "p\xC3\xA9 the"),
+              ElementsAre('p', 262, 259));
+  // Without a merge that makes it, a token is one only as a whole word.
+  const std::string unmade = changed_seed(R"("th e",)", "");
+  EXPECT_THAT(parse_tokenizer(unmade, "f").encode("the"), ElementsAre(256, 'e'));
+  const std::string whole =
+      changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
+  EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
+  EXPECT_THAT(encode(R"("th e")", R"(["th","e"])", "the"), ElementsAre(258));
+  EXPECT_THAT(
+      encode(
+          R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
+          R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":)"
+          R"("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|)"
+          R"( ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},)"
+          R"("behavior":"Isolated","invert":false},{"type":"ByteLevel",)"
+          R"("add_prefix_space":false,"use_regex":false}]})",
+          "the the\n\n"),
+      ElementsAre(258, 259, '\n', '\n'));
+}
+
+TEST(Tokenizer, RefusesOtherKindsByName) {
+  const auto refuse = [](const std::string& part, const std::string& by, ErrorCode code,
+                         const std::vector<std::string>& words) {
+    SCOPED_TRACE(by);
+    expect_error(code, words, [&] { parse_tokenizer(changed_seed(part, by), "my.json"); });
+  };
+  const ErrorCode other = ErrorCode::kUnimplemented, damaged = ErrorCode::kInvalidArgument;
+  refuse("\"normalizer\":null", R"("normalizer":{"type":"NFC"})", other,
+         {"my.json", "normalizer", "NFC"});
+  refuse("\"BPE\"", "\"Unigram\"", other, {"model: expected BPE, got Unigram"});
+  refuse("\"dropout\":null", "\"dropout\":0.1", other, {"no dropout, got 0.1"});
+  refuse("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"", other,
+         {"decoder: expected ByteLevel, got WordPiece"});
+  refuse("\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",
+         other, {"pre_tokenizer: expected ByteLevel, got Whitespace"});
+  refuse("\"lstrip\":false", "\"lstrip\":true", other, {"'<|end|>'", "lstrip"});
+  refuse("\"th e\"", "\"the\"", damaged, {"my.json", "merges[2]", "got 'the'"});
+  refuse("\"th e\"", "\"th x\"", damaged, {"'thx' is not in the vocabulary"});
+  refuse("\"A\":65,", "", damaged, {"none for byte 65", "initial alphabet"});
+  refuse("\"A\":65,", "\"A\":-1,", damaged, {"numbers of tokens from 0", "-1"});
+  refuse("\"A\":65,", "\"A\":10000000,", damaged, {"got 10000000"});
+  refuse("\"model\"", "\"mode\"", other, {"model: expected BPE, got null"});
+  expect_error(damaged, {"my.json"}, [] { parse_tokenizer("{\"a", "my.json"); });
+  expect_error(damaged, {"my.json"}, [] { parse_tokenizer("[]", "my.json"); });
+}
+
+TEST(Tokenizer, RefusesNumbersThatAreNoTokens) {
+  for (const std::int64_t token : {-1, 263}) {
+    expect_error(ErrorCode::kOutOfRange, {"0 to 262", concat(token)},
+                 [&] { (void)small_tokenizer().decode(std::vector{token}); });
+  }
+  expect_error(ErrorCode::kNotFound, {"'nothing' is not a token"},
+               [] { (void)small_tokenizer().number_of("nothing"); });
+}
+
+TEST(Tokenizer, ReadsTheFilesOfGpt2) {
+  const Json file = Json::parse(tokenizer_seed());
+  std::string merges = "#version: 0.2\n";
+  for (const Json& merge : file.at("model").at("merges").as_array())
+    merges += merge.as_string() + "\n";
+  Json vocabulary = file.at("model").at("vocab");
+  vocabulary.set("<|end|>", 261);
+  const auto parse = [&](const std::vector<std::string>& special) {
+    return parse_gpt2_tokenizer(vocabulary.dump(), merges, "vocab.json, merges.txt", special);
+  };
+  EXPECT_THAT(parse({"<|end|>"}).encode("the the<|end|>"), ElementsAre(258, 259, 261));
+  EXPECT_THAT(parse({}).encode("the<|"), ElementsAre(258, '<', '|'));
+  EXPECT_EQ(parse({}).encode("<|end|>").size(), 7u);
+  expect_error(ErrorCode::kInvalidArgument, {"vocab.json", "'<|no|>' is not in the vocabulary"},
+               [&] { parse({"<|no|>"}); });
+  expect_error(ErrorCode::kInvalidArgument, {"merges, line 2", "got 'th'"}, [&] {
+    parse_gpt2_tokenizer(vocabulary.dump(), "t h\nth", "vocab.json, merges.txt");
+  });
+  expect_error(ErrorCode::kNotFound, {"/no/tokenizer.json"},
+               [] { read_tokenizer("/no/tokenizer.json"); });
+}
+
+}  // namespace tokenizer_test
+}  // namespace tutti

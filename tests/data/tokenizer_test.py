@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# Compares BytePairTokenizer with Hugging Face's tokenizers: 10,000 random texts, each cut in four ways.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: tokenizer_test.py --install                makes a virtual environment with tokenizers in .venv/tokenizers
+       tokenizer_test.py --install-if-possible    the same; says so where it cannot, and succeeds
+       tokenizer_test.py TOKENIZE_TEXTS           the program of tokenize_texts.cc; runs in that environment"""
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from support import package_environment  # noqa: E402
+
+# Without what it needs to download tokenizers of others.
+ENVIRONMENT = package_environment.PackageEnvironment("tokenizers", ["--no-deps", "tokenizers"])
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")
+SPECIAL = ["<|endoftext|>", "<|pad|>", "<|end|>"]
+
+
+def trained(folder, pre_tokenizer, **options):
+    """A tokenizer that learnt from the guides and sources of this repository."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(**options))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    files = sorted(ROOT.glob("docs/*.md")) + sorted(ROOT.glob("core/*.cc"))
+    trainer = trainers.BpeTrainer(vocab_size=3000, special_tokens=SPECIAL, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train([str(path) for path in files], trainer)
+    tokenizer.add_tokens([AddedToken("<think>", normalized=True), AddedToken("<thinking>", normalized=True)])
+    path = f"{folder}/tokenizer.json"
+    tokenizer.save(path)
+    return tokenizer, path
+
+
+def random_texts(count):
+    """Texts of words of this repository, any characters, gaps, contractions and special tokens."""
+    draw = random.Random(3)
+    words = (ROOT / "README.md").read_text(encoding="utf-8").split()
+    gaps = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x1c", "\x85", ""]
+    odd = ["'s", "'LL", "'Re", "'ſ", "'", "''d", "don't", "1234567", "12.5e-3", "٣٤", "Ⅷ²½", "naïve", "Ünïcödé", "λόγος",
+           "данные", "数据集", "トークン", "한국어", "e\u0301", "🙂👩‍👩‍👧", "!!!", "=>", "\0", "\ufeff", *SPECIAL, "<|end",
+           "<think>", "<thinking>", "<thin"]
+
+    def character():
+        while True:
+            code = draw.choice([draw.randrange(0x80), draw.randrange(0x3000), draw.randrange(0x110000)])
+            if not 0xD800 <= code <= 0xDFFF:
+                return chr(code)
+
+    def part():
+        kind = draw.random()
+        if kind < 0.5:
+            return draw.choice(words)
+        return draw.choice(odd) if kind < 0.8 else "".join(character() for _ in range(draw.randrange(6)))
+
+    texts = ["", " ", "  ", "\n", "the", " the "]
+    while len(texts) < count:
+        texts.append("".join(part() + draw.choice(gaps) for _ in range(draw.randrange(1, 20))))
+    return texts
+
+
+class AgreesWithTokenizers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.texts = random_texts(10_000)
+
+    def results(self, folder, *files):
+        path = pathlib.Path(folder) / "texts.json"
+        path.write_text(json.dumps(self.texts), encoding="utf-8")
+        output = subprocess.run([PROGRAM, path, *files], check=True, stdout=subprocess.PIPE).stdout
+        return json.loads(output)
+
+    def compare(self, tokenizer, results):
+        expected = tokenizer.encode_batch(self.texts, add_special_tokens=False)
+        self.assertEqual(len(results), len(self.texts))
+        for text, theirs, ours in zip(self.texts, expected, results):
+            self.assertEqual(ours["tokens"], theirs.ids, repr(text))
+            self.assertEqual(ours["text"], tokenizer.decode(theirs.ids, skip_special_tokens=False), repr(text))
+        print(f"{len(results)} texts, {sum(len(each['tokens']) for each in results)} tokens: all equal")
+
+    def check(self, pre_tokenizer, **options):
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer, path = trained(folder, pre_tokenizer, **options)
+            self.compare(tokenizer, self.results(folder, path))
+
+    @staticmethod
+    def byte_level(add_prefix_space=False):
+        from tokenizers import pre_tokenizers
+
+        return pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+
+    def test_gpt2(self):
+        self.check(self.byte_level())
+
+    def test_gpt2_with_a_space_in_front(self):
+        self.check(self.byte_level(add_prefix_space=True))
+
+    @staticmethod
+    def split(expression):
+        from tokenizers import Regex, pre_tokenizers
+
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
+                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    def test_llama3(self):
+        self.check(self.split(LLAMA3), ignore_merges=True)
+
+    def test_qwen2(self):
+        self.check(self.split(LLAMA3.replace("{1,3}", "")))
+
+    def test_files_of_gpt2(self):
+        from tokenizers import ByteLevelBPETokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            trained_one, _ = trained(folder, self.byte_level())
+            files = trained_one.model.save(folder)
+            tokenizer = ByteLevelBPETokenizer.from_file(*files)
+            tokenizer.add_special_tokens(SPECIAL)
+            self.compare(tokenizer, self.results(folder, *files, *SPECIAL))
+
+    def test_kinds_of_characters(self):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        # Only pieces that hold both merge a letter, digit, sign or gap with the first byte of what follows.
+        alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        behind = [letter for letter in alphabet if letter > "\x7f"]
+        merges = [(first, letter) for first in ["a", "1", "!", "\u010a"] for letter in behind]
+        tokens = [*alphabet, *(first + letter for first, letter in merges)]
+        tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+        tokenizer.pre_tokenizer = self.byte_level()
+        tokenizer.decoder = decoders.ByteLevel()
+        codes = [*range(0x80, 0x3400), *range(0x3400, 0x33500, 7), *range(0x33500, 0x110000, 97)]
+        lines = [f"a{c}1{c}!{c}\n{c}\n" for c in (chr(code) for code in codes if not 0xD800 <= code <= 0xDFFF)]
+        self.texts = ["".join(lines[i : i + 50]) for i in range(0, len(lines), 50)]
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save(f"{folder}/tokenizer.json")
+            self.compare(tokenizer, self.results(folder, f"{folder}/tokenizer.json"))
+
+
+if __name__ == "__main__":
+    ENVIRONMENT.main(__doc__)
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
