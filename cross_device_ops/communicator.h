@@ -90,6 +90,10 @@ class Communicator {
   /// Allocates memory that calls reach without a copy, for buffers used again and again: shared by
   /// the processes of a host. nullptr where all memory is alike.
   std::shared_ptr<BufferAllocator> allocator() const;
+  /// Such memory as plain bytes, aligned to 64, not cleared; ordinary memory where there is no
+  /// allocator, or too little left. It lives as long as its owners, also after the communicator.
+  /// Any thread.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
   /// In place; afterwards every rank's buffer holds the combination of all.
   void all_reduce(ReduceOp op, const Elements& data, const CallOptions& options = {},

@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 
 #include "tutti/cross_device_ops/communicator/communicator_state.h"
+#include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti {
 
@@ -15,6 +16,16 @@ std::span<const Elements> one(const Elements& elements) { return {&elements, 1};
 std::span<const ConstElements> one(const ConstElements& elements) { return {&elements, 1}; }
 
 using Counts = std::span<const std::size_t>;
+
+BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
+  if (!shared) return BufferRef::allocate(bytes);
+  try {
+    return shared->allocate(bytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted) throw;
+    return BufferRef::allocate(bytes);  // right, but each call then copies it through a window
+  }
+}
 
 // Makes the requests of the public functions. They point at their arguments.
 struct Asked {
@@ -105,6 +116,11 @@ std::string_view Communicator::name() const { return state_->engine().name(); }
 Determinism Communicator::determinism() const { return state_->engine().determinism(); }
 std::shared_ptr<BufferAllocator> Communicator::allocator() const {
   return state_->engine().allocator();
+}
+
+std::shared_ptr<std::byte> Communicator::allocate(std::size_t bytes) const {
+  const BufferRef buffer = allocate_for_calls(allocator().get(), bytes);
+  return {buffer->data(), [buffer](std::byte*) {}};
 }
 
 bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {

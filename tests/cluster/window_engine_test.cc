@@ -223,9 +223,13 @@ TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
                              const BufferRef data = mine->allocator()->allocate(10'000);
                              EXPECT_TRUE(own->host_memory()->offset_of(data->data(), 10'000));
                              EXPECT_EQ(mine->group({0, 1})->allocator() == nullptr, false);
+                             const std::shared_ptr<std::byte> bytes = mine->allocate(100);
+                             EXPECT_TRUE(own->host_memory()->offset_of(bytes.get(), 100));
                            }),
             "");
   EXPECT_EQ(in_process_communicators(2)[0]->allocator(), nullptr);
+  const auto bytes = in_process_communicators(2)[0]->allocate(100);
+  bytes.get()[99] = std::byte{1};  // outlives its communicator
 }
 
 TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
