@@ -24,7 +24,7 @@ FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops"
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
               "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
               "SECURITY.md", "run", "test",
-              "tutti.h", "cluster.h", "communicator.h", "estimator.h", "gpu.h", "horovod.h",
+              "tutti.h", "cluster.h", "communicator.h", "estimator.h", "gpu.h", "horovod.h", "libtorch.h",
               "model_parallel.h", "parameter_server.h", "readers.h", "tpu.h"}
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),

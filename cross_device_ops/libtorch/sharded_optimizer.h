@@ -1,0 +1,132 @@
+// A libtorch optimizer whose state is cut over the ranks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tutti/cross_device_ops/libtorch/tensors.h"
+
+namespace tutti::torch {
+
+/// ZeRO's first stage: each rank has the optimizer's state (Adam: two numbers per weight) of its
+/// own parameters alone, updates these, and takes the others from the ranks that did. As
+/// ZeroRedundancyOptimizer of PyTorch.
+///
+///     tutti::torch::ShardedOptimizer<torch::optim::Adam> optimizer(
+///         model->parameters(), ranks, torch::optim::AdamOptions(1e-3));
+///
+/// Parameters go whole to the rank that has the fewest numbers yet, the largest first: any
+/// optimizer that treats each parameter by itself gives the same bits as one process with the same
+/// gradients, which DistributedDataParallel makes equal. Parameters move into one buffer per type,
+/// where they are gathered without a copy.
+///
+/// Every rank makes the same calls. Threads: one. Parameters live on after it.
+template <class Optimizer>
+class ShardedOptimizer {
+ public:
+  /// All ranks call it, with the same parameters, dense and on the CPU; they become rank 0's.
+  /// `options` is what the optimizer's constructor takes behind the parameters.
+  template <class Options>
+  ShardedOptimizer(std::vector<::torch::Tensor> parameters, std::shared_ptr<Communicator> ranks,
+                   const Options& options)
+      : parameters_(std::move(parameters)), ranks_(std::move(ranks)) {
+    internal::BroadcastPack(parameters_, *ranks_).broadcast(*ranks_, "parameters");
+    std::map<DType, std::vector<::torch::Tensor>> by_type;
+    for (const ::torch::Tensor& parameter : parameters_) {
+      by_type[to_dtype(parameter.scalar_type())].push_back(parameter);
+    }
+    std::vector<::torch::Tensor> own;
+    for (auto& [dtype, tensors] : by_type) groups_.push_back(make_group(std::move(tensors), own));
+    local_ = std::make_unique<Optimizer>(std::move(own), options);
+  }
+
+  /// Updates this rank's parameters and gathers all. Throws tutti::Error as
+  /// DistributedDataParallel.
+  void step() {
+    local_->step();
+    for (const Group& group : groups_) {
+      ranks_->all_gather(group.own, group.all, group.counts, {.name = "parameters"});
+    }
+  }
+
+  /// Of all parameters, as torch::nn::Module::zero_grad().
+  void zero_grad(bool set_to_none = false) {
+    for (::torch::Tensor& parameter : parameters_) {
+      ::torch::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (set_to_none) {
+        gradient.reset();
+      } else {
+        gradient.detach_();
+        gradient.zero_();
+      }
+    }
+  }
+
+  /// The optimizer of this rank's parameters: for learning rates, and to save its state, a file per
+  /// rank, to be loaded by as many ranks.
+  Optimizer& local() { return *local_; }
+
+ private:
+  struct Group {
+    Elements own, all;
+    std::vector<std::size_t> counts;  // [ranks]
+  };
+
+  // Cuts the tensors, adds this rank's to `own`, and moves all into one memory.
+  Group make_group(std::vector<::torch::Tensor> tensors, std::vector<::torch::Tensor>& own) {
+    std::stable_sort(tensors.begin(), tensors.end(),
+                     [](const auto& a, const auto& b) { return a.numel() > b.numel(); });
+    const auto size = static_cast<std::size_t>(ranks_->size());
+    std::vector<std::vector<::torch::Tensor>> parts(size);
+    std::vector<std::int64_t> load(size);
+    for (const ::torch::Tensor& tensor : tensors) {
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += tensor.numel();
+      parts[static_cast<std::size_t>(least - load.begin())].push_back(tensor);
+    }
+    const auto rank = static_cast<std::size_t>(ranks_->rank());
+    own.insert(own.end(), parts[rank].begin(), parts[rank].end());
+    return place(parts, rank);
+  }
+
+  Group place(std::vector<std::vector<::torch::Tensor>>& parts, std::size_t rank) {
+    internal::FlatMemory memory;
+    std::vector<std::size_t> begins, ends;
+    Group group;
+    for (const auto& part : parts) {
+      const std::size_t before = memory.count();
+      for (const ::torch::Tensor& tensor : part) begins.push_back(memory.add(tensor));
+      ends.push_back(memory.count());
+      group.counts.push_back(memory.count() - before);
+    }
+    memory.allocate(*ranks_);
+    const ::torch::NoGradGuard no_grad;
+    auto begin = begins.begin();
+    for (auto& part : parts) {
+      for (::torch::Tensor& tensor : part) {
+        const ::torch::Tensor view = memory.view(*begin++, tensor);
+        view.copy_(tensor);
+        tensor.set_data(view);
+      }
+    }
+    group.all = memory.all();
+    group.own = memory.part(ends[rank] - group.counts[rank], ends[rank]);
+    memories_.push_back(std::move(memory));
+    return group;
+  }
+
+  std::vector<::torch::Tensor> parameters_;
+  std::shared_ptr<Communicator> ranks_;
+  std::vector<internal::FlatMemory> memories_;
+  std::vector<Group> groups_;
+  std::unique_ptr<Optimizer> local_;
+};
+
+}  // namespace tutti::torch

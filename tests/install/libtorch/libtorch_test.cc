@@ -1,0 +1,303 @@
+// tutti/libtorch.h under two processes: every rank checks, beside a module that one process trains.
+// SPDX-License-Identifier: Apache-2.0
+//
+//     tutti run -n 2 -- libtorch_test       prints "rank R: ok NAME" for each case
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tutti/communicator.h"
+#include "tutti/core/clock.h"
+#include "tutti/libtorch.h"
+
+namespace {
+
+namespace nn = torch::nn;
+using Ranks = std::shared_ptr<tutti::Communicator>;
+using tutti::torch::DistributedDataParallel;
+using tutti::torch::DistributedSampler;
+using tutti::torch::ShardedOptimizer;
+
+void expect_at(bool condition, const char* text, int line) {
+  if (!condition) throw std::logic_error(tutti::concat("line ", line, ": expected ", text));
+}
+#define EXPECT(condition) expect_at(condition, #condition, __LINE__)
+
+bool near(const torch::Tensor& a, const torch::Tensor& b) {
+  return torch::allclose(a, b, 1e-5, 1e-6);
+}
+
+struct NetImpl : nn::Module {
+  nn::Linear first{6, 8}, left{8, 3}, right{8, 3}, never{8, 3};
+  NetImpl() {
+    register_module("first", first);
+    register_module("left", left);
+    register_module("right", right);
+    register_module("never", never);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool goes_right = false) {
+    const torch::Tensor h = torch::relu(first(x));
+    return goes_right ? right(h) : left(h);
+  }
+};
+TORCH_MODULE(Net);
+
+// The batch of one process, and a rank's half of it.
+const torch::Tensor& whole_batch() {
+  static const torch::Tensor batch = torch::linspace(-1, 1, 48).reshape({8, 6}).sin();
+  return batch;
+}
+torch::Tensor half(const tutti::Communicator& ranks) {
+  return whole_batch().slice(0, 4 * ranks.rank(), 4 * ranks.rank() + 4);
+}
+torch::Tensor loss_of(const torch::Tensor& outputs) { return (outputs - 0.3).square().mean(); }
+
+// Weights that are alike on all ranks; the ranks' own begin differently.
+Net reference() {
+  torch::manual_seed(1);
+  return Net();
+}
+Net own_net(const Ranks& ranks) {
+  torch::manual_seed(1 + static_cast<std::uint64_t>(ranks->rank()));
+  return Net();
+}
+
+void gradients_are_means_in_buckets(const Ranks& ranks) {
+  Net one = reference();
+  DistributedDataParallel model(own_net(ranks), ranks);
+  EXPECT(model.num_buckets() == 1);
+  for (int step = 0; step < 2; ++step) {  // the second one adds to zeros that are views already
+    one->zero_grad();
+    model->zero_grad();
+    loss_of(one(whole_batch())).backward();
+    loss_of(model(half(*ranks))).backward();
+    EXPECT(near(model->first->weight, one->first->weight));
+    EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
+    EXPECT(near(model->left->bias.grad(), one->left->bias.grad()));
+  }
+  // Weight and bias lie in one bucket, the later parameter first, at multiples of 64 bytes.
+  const auto* weight = model->first->weight.grad().data_ptr<float>();
+  EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
+}
+
+void buckets_are_reduced_while_backward_goes_on(const Ranks& ranks) {
+  tutti::torch::DistributedDataParallelOptions options;
+  options.bucket_bytes = 1;
+  DistributedDataParallel model(nn::Sequential(nn::Linear(6, 5), nn::Linear(5, 2)), ranks, options);
+  EXPECT(model.num_buckets() == 4);
+  const std::uint64_t before = ranks->progress().finished;
+  bool was_reduced = false;
+  // Runs before the first layer's gradient is there, and waits for the second layer's reduction.
+  model->parameters()[0].register_hook([&](torch::Tensor gradient) {
+    for (int i = 0; i < 60'000 && !was_reduced; ++i) {
+      was_reduced = ranks->progress().finished >= before + 2;
+      tutti::Clock::system().sleep_for(std::chrono::milliseconds(1));
+    }
+    return gradient;
+  });
+  loss_of(model(half(*ranks))).backward();
+  EXPECT(was_reduced);
+  EXPECT(ranks->progress().finished == before + 4);
+}
+
+void no_sync_adds_up(const Ranks& ranks) {
+  Net one = reference();
+  DistributedDataParallel model(own_net(ranks), ranks);
+  loss_of(one(whole_batch())).backward();
+  loss_of(one(2 * whole_batch())).backward();
+  const std::uint64_t before = ranks->progress().finished;
+  {
+    const auto guard = model.no_sync();
+    loss_of(model(half(*ranks))).backward();
+    EXPECT(ranks->progress().finished == before);
+    EXPECT(!near(model->first->weight.grad(), one->first->weight.grad()));
+  }
+  loss_of(model(2 * half(*ranks))).backward();
+  EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
+  EXPECT(ranks->progress().finished == before + 1);
+}
+
+void unused_parameters_need_no_option(const Ranks& ranks) {
+  DistributedDataParallel model(own_net(ranks), ranks);
+  Net one = reference();
+  loss_of(one(whole_batch().slice(0, 0, 4), false)).backward();
+  const torch::Tensor left = one->left->weight.grad() / 2;
+  loss_of(one(whole_batch().slice(0, 4, 8), true)).backward();
+  loss_of(model(half(*ranks), ranks->rank() == 1)).backward();
+  EXPECT(near(model->left->weight.grad(), left));  // of rank 0 alone
+  EXPECT(near(model->right->weight.grad(), one->right->weight.grad() / 2));
+  EXPECT(near(model->first->weight.grad(), one->first->weight.grad() / 2));
+  EXPECT(!model->never->weight.grad().defined());  // as with one process
+}
+
+void buffers_are_those_of_rank_0(const Ranks& ranks) {
+  DistributedDataParallel model(nn::Sequential(nn::BatchNorm1d(6), nn::Linear(6, 3)), ranks);
+  const auto norm = model.module()[0]->as<nn::BatchNorm1d>();
+  const torch::Tensor mean_of_0 = 0.1 * whole_batch().slice(0, 0, 4).mean(0);
+  loss_of(model(half(*ranks))).backward();
+  EXPECT(near(norm->running_mean, mean_of_0) == (ranks->rank() == 0));
+  model->eval();
+  model(half(*ranks));
+  EXPECT(near(norm->running_mean, mean_of_0) == (ranks->rank() == 0));
+  model.broadcast_buffers();
+  EXPECT(near(norm->running_mean, mean_of_0));
+  model->train();
+  loss_of(model(half(*ranks))).backward();
+  loss_of(model(half(*ranks))).backward();
+  model.broadcast_buffers();
+  EXPECT(norm->num_batches_tracked.item<std::int64_t>() == 3);
+}
+
+template <class Function>
+std::string error_of(const Function& function) {
+  try {
+    function();
+  } catch (const tutti::Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+void unlike_modules_are_refused(const Ranks& ranks) {
+  const std::string unlike =
+      error_of([&] { DistributedDataParallel(nn::Linear(4, ranks->rank() == 0 ? 3 : 2), ranks); });
+  EXPECT(unlike.find("module of rank 1 differs from rank 0's") != std::string::npos);
+  EXPECT(error_of([&] { DistributedDataParallel(nn::ReLU(), ranks); }).find("without any") !=
+         std::string::npos);
+}
+
+void a_backward_pass_that_threw_is_over(const Ranks& ranks) {
+  tutti::torch::DistributedDataParallelOptions options;
+  options.bucket_bytes = 1;
+  DistributedDataParallel model(nn::Sequential(nn::Linear(6, 5), nn::Linear(5, 2)), ranks, options);
+  bool throws = true;
+  model->parameters()[0].register_hook([&](torch::Tensor gradient) {
+    if (throws) throw std::runtime_error("of the program's own");
+    return gradient;
+  });
+  bool has_thrown = false;
+  try {
+    loss_of(model(half(*ranks))).backward();
+  } catch (const std::exception&) {
+    has_thrown = true;
+  }
+  EXPECT(has_thrown);
+  throws = false;
+  model->zero_grad();
+  torch::NoGradGuard no_grad;
+  nn::Sequential one(nn::Linear(6, 5), nn::Linear(5, 2));
+  for (std::size_t i = 0; i < 4; ++i) one->parameters()[i].copy_(model->parameters()[i]);
+  torch::AutoGradMode with_grad(true);
+  loss_of(one->forward(whole_batch())).backward();
+  loss_of(model(half(*ranks))).backward();
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT(near(model->parameters()[i].grad(), one->parameters()[i].grad()));
+  }
+}
+
+// The same bits as Adam on one process that is given the same gradients.
+void sharded_optimizer_is_adam(const Ranks& ranks) {
+  std::vector<torch::Tensor> kept;
+  {
+    DistributedDataParallel model(own_net(ranks), ranks);
+    Net one = reference();
+    ShardedOptimizer<torch::optim::Adam> sharded(model->parameters(), ranks,
+                                                 torch::optim::AdamOptions(0.05));
+    torch::optim::Adam adam(one->parameters(), torch::optim::AdamOptions(0.05));
+    for (int step = 0; step < 3; ++step) {
+      sharded.zero_grad(step == 1);
+      loss_of(model(half(*ranks))).backward();
+      for (std::size_t i = 0; i < one->parameters().size(); ++i) {
+        const torch::Tensor gradient = model->parameters()[i].grad();
+        one->parameters()[i].mutable_grad() = gradient.defined() ? gradient.clone() : gradient;
+      }
+      sharded.step();
+      adam.step();
+      for (std::size_t i = 0; i < one->parameters().size(); ++i) {
+        EXPECT(model->parameters()[i].equal(one->parameters()[i]));
+      }
+    }
+    std::vector<std::int64_t> states = {static_cast<std::int64_t>(sharded.local().state().size())};
+    EXPECT(states[0] > 0 && states[0] < 4);
+    ranks->all_reduce(tutti::ReduceOp::kSum, std::span(states));
+    EXPECT(states[0] == 4);  // first and left: the others have no gradients
+    kept = {model->first->weight, model->first->weight.grad()};
+  }
+  EXPECT(kept[0].isfinite().all().item<bool>() && kept[1].isfinite().all().item<bool>());
+}
+
+std::vector<std::size_t> epoch_of(DistributedSampler& sampler) {
+  std::vector<std::size_t> found;
+  sampler.reset();
+  while (const auto batch = sampler.next(3))
+    found.insert(found.end(), batch->begin(), batch->end());
+  return found;
+}
+
+void sampler_deals_out_examples(const Ranks& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks->rank());
+  DistributedSampler in_order(7, *ranks, {.shuffle = false});
+  EXPECT((epoch_of(in_order) == (rank == 0 ? std::vector<std::size_t>{0, 2, 4, 6}
+                                           : std::vector<std::size_t>{1, 3, 5, 0})));
+  DistributedSampler shorter(7, *ranks, {.shuffle = false, .drop_last = true});
+  EXPECT((epoch_of(shorter) == std::vector<std::size_t>{rank, rank + 2, rank + 4}));
+
+  // PyTorch: torch.manual_seed(0); torch.randperm(10).
+  const std::vector<std::size_t> published = {4, 1, 7, 5, 3, 9, 0, 8, 6, 2};
+  DistributedSampler shuffled(10, *ranks);
+  const std::vector<std::size_t> first = epoch_of(shuffled);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT(first[i] == published[2 * i + rank]);
+  const std::vector<std::size_t> second = epoch_of(shuffled);
+  EXPECT(first != second && std::set<std::size_t>(second.begin(), second.end()).size() == 5);
+  shuffled.set_epoch(0);
+  EXPECT(epoch_of(shuffled) == first);
+  shuffled.set_epoch(1);
+  shuffled.reset();
+  shuffled.next(2);
+  torch::serialize::OutputArchive out;
+  shuffled.save(out);
+  const std::string path = tutti::concat("sampler-", rank);
+  out.save_to(path);
+  torch::serialize::InputArchive in;
+  in.load_from(path);
+  DistributedSampler restored(10, *ranks);
+  restored.load(in);
+  EXPECT(*restored.next(9) == std::vector<std::size_t>(second.begin() + 2, second.end()));
+}
+
+}  // namespace
+
+#define CASE(name) \
+  { #name, name }
+
+int main() try {
+  const Ranks ranks = tutti::communicator_from_environment();
+  if (ranks->size() != 2) throw std::logic_error("expected two processes");
+  const std::pair<const char*, void (*)(const Ranks&)> cases[] = {
+      CASE(gradients_are_means_in_buckets),
+      CASE(buckets_are_reduced_while_backward_goes_on),
+      CASE(no_sync_adds_up),
+      CASE(unused_parameters_need_no_option),
+      CASE(buffers_are_those_of_rank_0),
+      CASE(unlike_modules_are_refused),
+      CASE(a_backward_pass_that_threw_is_over),
+      CASE(sharded_optimizer_is_adam),
+      CASE(sampler_deals_out_examples)};
+  for (const auto& [name, run] : cases) {
+    try {
+      run(ranks);
+    } catch (const std::exception& error) {
+      throw std::logic_error(tutti::concat(name, ": ", error.what()));
+    }
+    std::printf("rank %d: ok %s\n", ranks->rank(), name);
+  }
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "libtorch_test: %s\n", error.what());
+  return 1;
+}
