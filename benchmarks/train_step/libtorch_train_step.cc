@@ -1,16 +1,22 @@
-// The same training steps with libtorch's C++ front end (all models but resnet20).
+// The same training steps with libtorch's C++ front end (all models but resnet20): on one process
+// or, under `tutti run`, on several with tutti/libtorch.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 
 #include "benchmarks/train_step/report.h"
+#include "tutti/communicator.h"
+#include "tutti/libtorch.h"
 
-namespace tutti::benchmarks {
 namespace {
 
 namespace nn = torch::nn;
+using tutti::benchmarks::Report;
+using tutti::benchmarks::RunOptions;
 
 struct Cifar10CnnImpl : nn::Module {
   nn::Conv2d conv1{nn::Conv2dOptions(3, 64, 5).padding(2)};
@@ -61,14 +67,18 @@ Network make_network(const std::string& model) {
 
 int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   options.check();
-  if (options.replicas != 1) throw std::invalid_argument("--replicas: expected 1");
+  const auto ranks = tutti::communicator_from_environment();
+  if (options.replicas != 1)
+    throw std::invalid_argument("--replicas: expected 1; try tutti run -n");
+  options.replicas = ranks->size();
   torch::set_num_threads(static_cast<int>(threads));
   torch::manual_seed(1);
   Network network = make_network(options.model);
-  std::vector<std::int64_t> shape = {options.batch_size};
+  const std::int64_t rows = options.batch_size / options.replicas;
+  std::vector<std::int64_t> shape = {rows};
   shape.insert(shape.end(), network.example.begin(), network.example.end());
   torch::Tensor x = torch::randn(shape);
-  const torch::Tensor y = torch::arange(options.batch_size).mul(7).remainder(10);
+  const torch::Tensor y = torch::arange(rows).mul(7).remainder(10);
   if (layout == "channels_last" && x.dim() == 4) {
     x = x.contiguous(torch::MemoryFormat::ChannelsLast);
     for (torch::Tensor& weight : network.layers->parameters()) {
@@ -77,35 +87,40 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
       }
     }
   }
+  std::optional<tutti::torch::DistributedDataParallel<nn::Sequential>> parallel;
+  if (options.replicas > 1) {
+    parallel.emplace(network.layers, ranks);
+    options.seconds = std::numeric_limits<double>::infinity();  // all take equally many steps
+  }
   torch::optim::SGD optimizer(network.layers->parameters(), 1e-3);
   torch::Tensor loss;
 
   Report report;
-  report.program = "libtorch";
+  report.program = parallel ? "libtorch with tutti" : "libtorch";
   report.variant = layout;
   report.threads = threads;
   for (const torch::Tensor& weight : network.layers->parameters()) {
     report.parameters += weight.numel();
   }
-  measure(
+  tutti::benchmarks::measure(
       options,
       [&] {
-        optimizer.zero_grad();
-        loss = nn::functional::cross_entropy(network.layers->forward(x), y);
+        network.layers->zero_grad(/*set_to_none=*/true);
+        const torch::Tensor outputs = parallel ? (*parallel)(x) : network.layers->forward(x);
+        loss = nn::functional::cross_entropy(outputs, y);
         loss.backward();
         optimizer.step();
       },
       report);
   report.loss = loss.item<double>();
-  print(options, report);
+  if (ranks->rank() == 0) tutti::benchmarks::print(options, report);
   return 0;
 }
 
 }  // namespace
-}  // namespace tutti::benchmarks
 
 int main(int argc, char** argv) {
-  tutti::benchmarks::RunOptions options;
+  RunOptions options;
   std::int64_t threads = 1;
   std::string layout = "default";
   tutti::Flags flags("Times training steps of libtorch");
@@ -115,7 +130,7 @@ int main(int argc, char** argv) {
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
   try {
-    return tutti::benchmarks::run(options, threads, layout);
+    return run(options, threads, layout);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

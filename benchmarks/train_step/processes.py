@@ -26,6 +26,7 @@ def parse_flags():
     parser.add_argument("--build", default="build", help="the build folder, with TUTTI_BUILD_BENCHMARKS=ON")
     parser.add_argument("--models", default="mlp,small_cnn,cifar10_cnn")
     parser.add_argument("--processes", default="2,4", help="beside one")
+    parser.add_argument("--only", default="", help="runs whose names contain one of these: torch")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
@@ -57,7 +58,12 @@ def commands(flags, model):
         command = [python, script, "--layout", layout, *steps]
         runs[f"torch {version}, 1 process"] = (1, command + ["--threads", "1"])
         runs[f"torch {version} DDP, 2 processes"] = (2, command + ["--replicas", "2"])
-    return runs
+    libtorch = program / "libtorch_train_step"
+    if libtorch.exists() and model != "resnet20":
+        command = [str(libtorch), "--layout", layout, *steps]
+        runs["libtorch, 1 process"] = (1, command)
+        runs["libtorch with tutti, 2 processes"] = (2, [str(program / "tutti"), "run", "-n", "2", "--", *command])
+    return {name: run for name, run in runs.items() if not flags.only or any(word in name for word in flags.only.split(","))}
 
 
 def measure(flags, model):
@@ -107,9 +113,10 @@ def rows(result):
         row = [name, f"{1e3 * median(result, name, 'median_step_seconds'):.4g}",
                f"{median(result, name, 'examples_per_second'):.1f}", "", "", ""]
         if "processes" in name and "DDP" not in name:
-            scaling = ratios(result, name, "1 process")
+            alone = "libtorch, 1 process" if name.startswith("libtorch") else "1 process"
+            scaling = ratios(result, name, alone)
             row[3] = f"{statistics.median(scaling) / count:.0%}" if scaling else "-"
-            row[5] = reason(result, name, count)
+            row[5] = reason(result, name, count) if alone == "1 process" else ""
             if count == 2:
                 row[4] = "; ".join(spread(ratios(result, name, peer)) for peer in peers)
         yield row
