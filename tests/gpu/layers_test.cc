@@ -104,6 +104,15 @@ TEST(GpuLayers, MasksAgreeWithTheCpu) {
   compare_layer(make, x);
 }
 
+TEST(GpuLayers, PartsOfTransformersAgreeWithTheCpu) {
+  const Tensor x = numbers({2, 5, 4}, 1);
+  compare_layer(made<RMSNormalization>(), x);
+  compare_layer(made<RotaryEmbedding>(), x);
+  compare_layer(made<SwiGLU>(6), x);
+  compare_layer(made<TransformerBlock>(4, 2, 6, TransformerBlockOptions{.num_key_value_heads = 2}),
+                x);
+}
+
 TEST(GpuLayers, ConvolutionsAndPoolingAgreeWithTheCpu) {
   const Tensor x = numbers({2, 8, 8, 4}, 1);
   compare_layer(made<Conv2D>(6, 3), x);

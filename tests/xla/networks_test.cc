@@ -77,6 +77,16 @@ TEST(XlaNetworks, Transformer) {
       2, examples_of({16, 6, 8}, 3), [] { return trainee_of(transformer); }, 10, 1e-5);
 }
 
+TEST(XlaNetworks, TransformerBlock) {
+  const auto make = [] {
+    return std::make_shared<Sequential>(Input{{6, 8}},
+                                        TransformerBlock(4, 4, 10, {.num_key_value_heads = 2}),
+                                        GlobalAveragePooling1D(), Dense(3));
+  };
+  expect_close_to_mirrored(
+      2, examples_of({16, 6, 8}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
+}
+
 TEST(XlaNetworks, FiftySteps) {
   const auto lstm = [] { return std::make_shared<Sequential>(Input{{5, 4}}, LSTM(6), Dense(3)); };
   expect_close_to_mirrored(
