@@ -25,8 +25,8 @@ run_tests() {
   report=$(cd "$build" && pwd)/test-results.xml
   rm -f "$report"
   printf '%-52s\n' "test $build"
-  # Three times as many tests as processors: many of them wait, for deadlines and for other processes.
-  ctest --test-dir "$build" -j "$((3 * $(nproc)))" --output-on-failure --output-junit "$report" "$@" \
+  # Twice as many tests as processors: many of them wait, for deadlines and for other processes.
+  ctest --test-dir "$build" -j "$((2 * $(nproc)))" --output-on-failure --output-junit "$report" "$@" \
     > "$build/test-output.log" 2>&1 || true
   ctest --test-dir "$build" --show-only=json-v1 "$@" > "$build/tests.json" 2> /dev/null
   python3 tests/docs/coverage.py "$report" docs/coverage_rows.csv "$build/coverage.md" "$build/tests-not-built.txt"
