@@ -7,7 +7,7 @@ build=(cmake ninja-build g++ libspdlog-dev nlohmann-json3-dev libcli11-dev libxx
        zlib1g-dev libpng-dev libjpeg-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
        libopenmpi-dev openmpi-bin)
 data=(dataset-fashion-mnist)
-test=(mold python3 python3-pip openssl iproute2 pkg-config python3-yaml python3-grpcio python3-protobuf libgtest-dev libgmock-dev libgloo-dev libeigen3-dev
+test=(python3 python3-pip openssl iproute2 pkg-config python3-yaml python3-grpcio python3-protobuf libgtest-dev libgmock-dev libgloo-dev libeigen3-dev
       doxygen mkdocs mkdocs-material)
 full=(clang clang-format libclang-rt-14-dev mmdebstrap slurmctld slurmd slurm-client)
 
