@@ -39,6 +39,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-maybe-uninitialized -Wno-restrict)
   # What it warns of in headers is meant in sources, which TUTTI_UNITY includes like headers.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-subobject-linkage)
+  # Its memory is collected less often: a tenth of the compiler's time for at most 600 MB.
+  list(APPEND TUTTI_COMPILE_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=600000>)
 elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND TUTTI_COMPILE_OPTIONS -Wthread-safety)
 endif()

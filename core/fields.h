@@ -10,7 +10,9 @@
 
 namespace tutti::internal {
 
-// How many members there are: the largest number of values that initialize an aggregate.
+// How many members there are: the largest number of values that initialize an aggregate. Each trial
+// converts a value to every member, which is what a compiler takes long for, so the number is found
+// by halving.
 
 /// Becomes whatever a member is initialized with. Never made.
 struct AnyValue {
@@ -27,12 +29,15 @@ constexpr bool takes_values(std::index_sequence<i...>) {
 
 inline constexpr std::size_t kMostFields = 24;
 
-template <class T, std::size_t n = kMostFields>
+template <class T, std::size_t least = 0, std::size_t most = kMostFields + 1>
 constexpr std::size_t num_fields() {
-  if constexpr (n == 0 || takes_values<T>(std::make_index_sequence<n>{})) {
-    return n;
+  if constexpr (least == most) {
+    return least;
+  } else if constexpr (constexpr std::size_t n = (least + most + 1) / 2;
+                       takes_values<T>(std::make_index_sequence<n>{})) {
+    return num_fields<T, n, most>();
   } else {
-    return num_fields<T, n - 1>();
+    return num_fields<T, least, n - 1>();
   }
 }
 
@@ -42,8 +47,7 @@ constexpr std::size_t num_fields() {
 template <class T>
 constexpr auto tie_fields(T& object) {
   constexpr std::size_t kSize = num_fields<std::remove_const_t<T>>();
-  static_assert(!takes_values<std::remove_const_t<T>>(std::make_index_sequence<kMostFields + 1>{}),
-                "a struct of more than kMostFields members");
+  static_assert(kSize <= kMostFields, "a struct of more than kMostFields members");
   if constexpr (kSize == 0) {
     return std::tie();
   } else if constexpr (kSize == 1) {

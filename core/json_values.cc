@@ -38,19 +38,28 @@ const Json::Array& array_of_size(const Json& json, std::size_t size) {
   fail(ErrorCode::kInvalidArgument, "expected ", size, " values, got ", array.size());
 }
 
-void require_known_members(const Json& json, const std::vector<std::string>& known) {
-  for (const Json::Member& member : json.as_object()) {
-    if (std::ranges::find(known, member.first) != known.end()) continue;
-    fail(ErrorCode::kInvalidArgument, "there is no option '", member.first, "'; expected one of ",
-         choices(known, member.first));
+Json write_members(std::span<const JsonMember> members) {
+  Json json = Json::object();
+  for (const JsonMember& member : members) {
+    json.set(std::string(member.name), member.write(member.value));
   }
+  return json;
 }
 
-void throw_in_member(std::string_view name) {
-  try {
-    throw;
-  } catch (const Error& error) {
-    throw error.with_context(concat("'", name, "'"));
+void read_members(std::span<const JsonMember> members, const Json& json) {
+  for (const JsonMember& member : members) {
+    const Json* const found = json.find(member.name);
+    if (!found) continue;
+    try {
+      member.read(member.value, *found);
+    } catch (const Error& error) {
+      throw error.with_context(concat("'", member.name, "'"));
+    }
+  }
+  for (const auto& [name, value] : json.as_object()) {
+    if (std::ranges::find(members, name, &JsonMember::name) != members.end()) continue;
+    fail(ErrorCode::kInvalidArgument, "there is no option '", name, "'; expected one of ",
+         choices(names_of(members, &JsonMember::name), name));
   }
 }
 

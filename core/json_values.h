@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -48,10 +49,18 @@ double double_of_json(const Json& json);
 std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t most);
 /// The elements of an array of `size`. Throws kInvalidArgument for another number of them.
 const Json::Array& array_of_size(const Json& json, std::size_t size);
-/// Throws kInvalidArgument for the first member of `json` that is not among `known`.
-void require_known_members(const Json& json, const std::vector<std::string>& known);
-/// Throws the error that is being handled, with the name of the member that it is about.
-[[noreturn]] void throw_in_member(std::string_view name);
+
+/// A member of an options struct, and how its type is written and read: what is done with all
+/// members is compiled once, not for each struct.
+struct JsonMember {
+  std::string_view name;
+  void* value;
+  Json (*write)(const void* value);
+  void (*read)(void* value, const Json& json);
+};
+Json write_members(std::span<const JsonMember> members);
+/// Throws kInvalidArgument, also for a member of `json` that is not among `members`.
+void read_members(std::span<const JsonMember> members, const Json& json);
 
 }  // namespace internal
 
@@ -153,32 +162,39 @@ struct JsonForm<T> {
   static T from(const Json& json) { return T::from_json(json); }
 };
 
+namespace internal {
+
+template <class Field>
+Json write_member(const void* value) {
+  return json_of(*static_cast<const Field*>(value));
+}
+template <class Field>
+void read_member(void* value, const Json& json) {
+  *static_cast<Field*>(value) = value_of<Field>(json);
+}
+
+template <class T>
+auto json_members(T& options) {
+  std::array<JsonMember, num_fields<T>()> members;
+  JsonMember* member = members.data();
+  for_each_field(options, [&]<class Field>(std::string_view name, Field& field) {
+    *member++ = {name, &field, &write_member<Field>, &read_member<Field>};
+  });
+  return members;
+}
+
+}  // namespace internal
+
 /// Options structs.
 template <class T>
 requires std::is_aggregate_v<T>
 struct JsonForm<T> {
-  static Json to(const T& options) {
-    Json json = Json::object();
-    internal::for_each_field(options, [&](std::string_view name, const auto& field) {
-      json.set(std::string(name), json_of(field));
-    });
-    return json;
+  static Json to(const T& options) {  // which are not changed
+    return internal::write_members(internal::json_members(const_cast<T&>(options)));
   }
-
   static T from(const Json& json) {
     T options{};
-    std::vector<std::string> known;
-    internal::for_each_field(options, [&]<class Field>(std::string_view name, Field& field) {
-      known.emplace_back(name);
-      const Json* const member = json.find(name);
-      if (!member) return;
-      try {
-        field = value_of<Field>(*member);
-      } catch (...) {
-        internal::throw_in_member(name);
-      }
-    });
-    internal::require_known_members(json, known);
+    internal::read_members(internal::json_members(options), json);
     return options;
   }
 };

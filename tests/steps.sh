@@ -18,10 +18,16 @@ step() {
   fi
 }
 
-# run_tests BUILD_FOLDER [ctest arguments...]: prints run, passed, failed and skipped per label.
+# run_tests BUILD_FOLDER [ctest arguments...]: prints run, passed, failed and skipped per label. Tests that take long
+# are in tests/long_tests.txt, one regular expression a line; without --full they are left out, and counted.
 run_tests() {
-  local build=$1 begin=$SECONDS report
+  local build=$1 begin=$SECONDS report long
   shift
+  long=$(paste -sd "|" tests/long_tests.txt)
+  if ! $full; then
+    echo "left to ./test --full: $(ctest --test-dir "$build" -N -R "$long" "$@" | grep -c "Test *#") tests"
+    set -- -E "$long" "$@"
+  fi
   report=$(cd "$build" && pwd)/test-results.xml
   rm -f "$report"
   printf '%-52s\n' "test $build"

@@ -35,7 +35,7 @@ TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
   const auto& [name, shape] = GetParam();
   testing::HangWatchdog watchdog("conformance of " + name, std::chrono::seconds(110));
   Subject subject(name);
-  const Report report = run(Plan{.shapes = {shape}, .sample = 800}, subject);
+  const Report report = run(Plan{.shapes = {shape}, .sample = 250}, subject);
   const Counts total = report.total();
   EXPECT_EQ(total.failed, 0u) << report.table("tutti conform " + name);
   EXPECT_EQ(total.not_run, 0u);

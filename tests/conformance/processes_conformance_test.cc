@@ -48,7 +48,7 @@ TEST_P(OverProcesses, ConformsInASampleOfTheKit) {
   const testing::HangWatchdog watchdog(std::string("conformance of ") + GetParam().name,
                                        std::chrono::seconds(110));
   Subject subject(GetParam().name, over(GetParam().algorithm, GetParam().way));
-  const Plan plan{.shapes = {GroupShape::kSpread}, .sample = 600};
+  const Plan plan{.shapes = {GroupShape::kSpread}, .sample = 200};
   const Report report = run(plan, subject);
   const Counts total = report.total();
   EXPECT_EQ(total.failed, 0u) << report.table("kit");

@@ -30,7 +30,7 @@ TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   conformance::Subject subject(GetParam());
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
-      {.shapes = {conformance::GroupShape::kLocal}, .sample = 120, .max_count = 5000}, subject);
+      {.shapes = {conformance::GroupShape::kLocal}, .sample = 60, .max_count = 5000}, subject);
   EXPECT_EQ(report.total().failed, 0u)
       << report.table("tutti conform " + GetParam() + " --devices gpu:0-2");
   EXPECT_GT(report.total().passed, 100u);
