@@ -9,10 +9,12 @@ slots_hash of MirroredStrategy with as many replicas (docs/determinism.md).
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from ports import free_ports  # noqa: E402
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
 # Epochs of 8 steps, with a short evaluation: nothing that is compared depends on it.
@@ -29,17 +31,6 @@ RUNS = [
     ("2 processes, small packs", 2, ["cpu:0", "cpu:0"], ["--bytes-per-pack", "4096"]),
     ("2 processes, hierarchical_copy", 2, ["cpu:0", "cpu:0"], ["--cross-device-ops", "hierarchical_copy"]),
 ]
-
-
-def free_ports(count):
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def start(program, flags, index, addresses, environment, log=None):

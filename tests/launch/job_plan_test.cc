@@ -38,6 +38,14 @@ TEST(FreePorts, AreDifferentAndBelowThoseOfTheKernel) {
   }
 }
 
+TEST(FreePorts, AreNotGivenToASecondJob) {
+  std::set<int> seen;
+  for (int i = 0; i < 10;
+       ++i) {  // by chance alone, two of 500 ports would be the same in 99 % of runs
+    for (const int port : free_ports(50)) EXPECT_TRUE(seen.insert(port).second) << port;
+  }
+}
+
 TEST(JobPlan, CoresAreSharedInEqualParts) {
   using Cores = std::vector<int>;
   const Cores four{0, 1, 4, 5};

@@ -10,11 +10,13 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
@@ -131,6 +133,22 @@ int end_of_own_ports() {
   return first > kFirstPort + 1000 ? first : 32'768;
 }
 
+/// Reserves a port among the jobs of this machine until the process ends: between the moment in
+/// which a port is found and the one in which a task of the job binds it, no other job finds it. An
+/// abstract socket, like a port, belongs to the network namespace, and leaves no file behind.
+bool reserve_port(int port) {
+  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+  const std::string name = concat("tutti-port-", port);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::ranges::copy(name, address.sun_path + 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return true;
+  ::close(fd);
+  return false;
+}
+
 /// Holds the ports until all are found.
 class BoundSockets {
  public:
@@ -178,7 +196,7 @@ std::vector<int> free_ports(int count) {
     const int port =
         kFirstPort + static_cast<int>(random.below(static_cast<std::uint64_t>(tries),
                                                    static_cast<std::uint64_t>(end - kFirstPort)));
-    if (sockets.bind(port)) ports.push_back(port);
+    if (sockets.bind(port) && reserve_port(port)) ports.push_back(port);
   }
   return ports;
 }

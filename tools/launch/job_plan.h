@@ -67,7 +67,7 @@ struct JobPlan {
 
 /// `count` different TCP ports that are free on 127.0.0.1 now. They lie below those that the kernel
 /// hands to outgoing connections, so that no connection takes one before the program binds it; they
-/// are chosen at random, so that two jobs that start together do not meet. Throws
+/// are chosen at random and reserved until this process ends, so that two jobs do not meet. Throws
 /// kResourceExhausted when there are not so many.
 std::vector<int> free_ports(int count);
 
