@@ -9,9 +9,9 @@
 
 #include "tests/model/model_helpers.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
-#include "tutti/core/logging.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
@@ -237,14 +237,10 @@ std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   Sequential model = small_model();
   std::vector<float> values(12, 1.0f);
   values[7] = std::numeric_limits<float>::infinity();
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  return thrown::warnings_of([&] {
+    model.fit(Tensor::ones({12, 1}), Tensor::from({12, 1}, values),
+              {.epochs = 2, .batch_size = 3, .verbose = kSilent, .shuffle = false});
   });
-  model.fit(Tensor::ones({12, 1}), Tensor::from({12, 1}, values),
-            {.epochs = 2, .batch_size = 3, .verbose = kSilent, .shuffle = false});
-  set_log_sink(before);
-  return lines;
 }
 
 TEST(FitWarnings, ALossThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {

@@ -4,25 +4,16 @@
 #include <limits>
 
 #include "tests/strategy/strategy_helpers.h"
+#include "tests/support/warnings.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/logging.h"
 #include "tutti/optimizer/sgd.h"
 
 namespace tutti::strategy_tests {
 namespace run_warnings_test {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using thrown::warnings_of;
 
-/// Warnings and errors of `action`.
-std::vector<std::string> warnings_of(const std::function<void()>& action) {
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level >= LogLevel::kWarning) lines.emplace_back(line);
-  });
-  action();
-  set_log_sink(before);
-  return lines;
-}
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// What three steps warn of in which the replicas minimize `loss` of their 4 rows.
 using LossOf = std::function<Tensor(const Tensor& per_example)>;

@@ -5,7 +5,7 @@
 
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
@@ -20,6 +20,7 @@ using strategy_tests::num;
 using strategy_tests::numbers;
 using strategy_tests::on_cpus;
 using ::testing::ElementsAre;
+using thrown::warnings_of;
 
 ParameterServerOptions with_workers(int workers, int servers = 2, int replicas = 1) {
   ParameterServerOptions options;
@@ -172,16 +173,6 @@ TEST(AsynchronousTraining, CCO_18_EachWorkersBatchesAreCutForItsReplicas) {
     });
     EXPECT_EQ(error.code(), ErrorCode::kOutOfRange) << "two workers have three batches each";
   }
-}
-
-std::vector<std::string> warnings_of(const std::function<void()>& action) {
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level >= LogLevel::kWarning) lines.emplace_back(line);
-  });
-  action();
-  set_log_sink(before);
-  return lines;
 }
 
 // tf: "executed locally on the coordinator. This is inefficient but may be valid".
