@@ -102,7 +102,10 @@ class Window {
     return start_ + layout_->slots +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
-  std::byte* in_place_of_rank(std::uint64_t offset) const { return place_ + offset; }
+  /// Threads have no place: what they show are addresses.
+  std::byte* in_place_of_rank(std::uint64_t offset) const {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(place_) + offset);
+  }
 
  private:
   template <class T>

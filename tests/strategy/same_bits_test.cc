@@ -235,9 +235,10 @@ TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
       {"central, one device", [] { return central(1, 3); }},
       {"mirrored, one device", [] { return mirrored(1, 3); }},
       {"parameter_server", [] { return parameter_server(3); }}};
-  for (const auto& [name, make] : shared) {
-    SCOPED_TRACE(name);
-    const testing::HangWatchdog watchdog(name);
+  for (const auto& each : shared) {
+    SCOPED_TRACE(each.first);
+    const testing::HangWatchdog watchdog(each.first);
+    const Maker& make = each.second;
     for (const double value : after_unsummed(*make(), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
     EXPECT_TUTTI_ERROR(after_unsummed(*make(), own), ErrorCode::kInvalidArgument,
                        "Variable 'v': replicas 0 and 1 share its value");
