@@ -16,6 +16,7 @@
 #include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/gpu/step_capture.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {
@@ -197,7 +198,8 @@ void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Dec
 std::vector<Tensor> CapturedCalls::run(const Call& call) {
   ReplicaContext& context = ReplicaContext::current();
   if (context.device().type == DeviceType::kCpu) {
-    state_->say_eager("on CPU devices");
+    state_->say_eager(StepTracer::current() ? "XLA compiles each step as a whole;"
+                                            : "on CPU devices");
     return call.body(call.inputs);
   }
   if (context.strategy().num_workers() > 1) {  // whose messages no graph can repeat

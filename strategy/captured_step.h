@@ -171,7 +171,7 @@ class CapturedCalls {
 /// graphs. For strategy.run(): on GPUs the first call with arguments of new shapes runs `fn`, the
 /// next one runs it while its device work is captured (of all replicas of this process together),
 /// and every later one launches that graph: the host does not run `fn` again. On CPU devices `fn`
-/// is called each time.
+/// is called each time, and on those of XLA, which compile each run() as a whole without it.
 ///
 /// So `fn` must do the same work each time. Tensors it makes of numbers are constants; tensors of
 /// its arguments, variables, optimizers' iterations and schedules and dropout's masks are those of

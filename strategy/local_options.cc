@@ -78,6 +78,58 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
        "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
 }
 
+/// Other strategies keep variables elsewhere than with their replicas, or sum over processes.
+constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
+
+/// XLA's devices, each once, and a replica on each.
+void check_xla_devices(std::string_view who, const LocalStrategyOptions& options) {
+  const std::vector<Device>& devices = options.devices.devices;
+  for (const Device& device : devices) {
+    if (device.type != DeviceType::kXla) {
+      fail(ErrorCode::kUnimplemented, who, ": replicas on XLA's devices and others at once; ",
+           "expected one kind, got ", join(devices), "; try two strategies");
+    }
+    if (std::ranges::count(devices, device) > 1) {
+      fail(ErrorCode::kInvalidArgument, who, ": ", device, " stands twice in the list of devices");
+    }
+  }
+  const auto count = static_cast<int>(devices.size());
+  if (options.replicas == 0 || options.replicas == count) return;
+  fail(ErrorCode::kInvalidArgument, who, ": replicas; expected one per device of XLA (", count,
+       "), got ", options.replicas,
+       "; try as many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
+}
+
+/// What a step that XLA computes has no use for: it sums gradients itself, in equal shares.
+void check_xla_options(std::string_view who, const LocalStrategyOptions& options) {
+  const CommunicationOptions& communication = options.cross_device_ops.options;
+  using enum CommunicationImplementation;
+  const auto& name = options.cross_device_ops.name;
+  const bool names_other =
+      (!name.empty() && name != "canonical") ||
+      (communication.implementation != kAuto && communication.implementation != kCanonical);
+  const std::pair<bool, const char*> refused[] = {
+      {names_other, "cross_device_ops"},
+      {communication.bytes_per_pack != 0, "bytes_per_pack"},
+      {communication.first_bytes_per_pack != 0, "first_bytes_per_pack"},
+      {communication.compression != WireCompression::kNone, "compression"},
+      {communication.non_finite != NonFinitePolicy::kIgnore, "non_finite"},
+      {options.deterministic.value_or(false), "deterministic = true (canonical order)"},
+      {!options.replica_weights.empty(), "replica_weights"},
+      {!options.replica_max_rows.empty(), "replica_max_rows"},
+      {options.auto_balance.has_value(), "auto_balance"}};
+  for (const auto& [is_given, option] : refused) {
+    if (!is_given) continue;
+    fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
+         ": XLA sums gradients within its programs, in the order of replicas of equal shares; "
+         "expected none; try without it, or CPUs and GPUs");
+  }
+  if (name.empty()) return;
+  log_info(concat(who,
+                  ": XLA adds in the order of replicas, not canonically: other bits than "
+                  "those of CPUs and GPUs"));
+}
+
 /// What the options name; canonical where they name nothing and ask for canonical order.
 CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   CrossDeviceOpsSpec spec = options.cross_device_ops;
@@ -102,6 +154,18 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
     result.push_back(devices[static_cast<std::size_t>(r * num_devices / replicas)]);
   }
   return result;
+}
+
+std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options) {
+  std::vector<Device>& devices = options.devices.devices;
+  const auto is_xla = [](const Device& device) { return device.type == DeviceType::kXla; };
+  if (std::ranges::none_of(devices, is_xla)) return {};
+  if (std::ranges::find(kStrategiesOnXla, who) == std::end(kStrategiesOnXla)) return {};
+  check_xla_devices(who, options);
+  check_xla_options(who, options);
+  std::vector<Device> on_xla = devices;
+  for (Device& device : devices) device.type = DeviceType::kCpu;
+  return on_xla;
 }
 
 void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,

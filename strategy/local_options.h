@@ -14,6 +14,12 @@ namespace tutti::internal {
 /// `who` for devices that are not there, or stand twice, and too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
+/// For the strategies that compute on XLA's devices: those that the options name, of each replica;
+/// empty: they name none. Then the options are those of the host, for which a replica on xla:i is
+/// on cpu:i. Throws kInvalidArgument or kUnimplemented naming `who` and the option that a step
+/// which XLA computes has no use for.
+std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options);
+
 /// Throws kInvalidArgument naming `who` and the option unless weights and limits are positive and
 /// one for each of `num_replicas` (of all workers), or none; and as auto_balance says.
 void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,

@@ -17,6 +17,7 @@
 #include "tutti/strategy/replicas/replica_threads.h"
 #include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/strategy/xla/xla_steps.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/op_checks.h"
 
@@ -28,10 +29,22 @@ DeviceList::DeviceList(std::initializer_list<const char*> names) {
   }
 }
 
+namespace {
+
+/// nullptr: the replicas compute on the host or on GPUs.
+std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
+                                                   LocalStrategyOptions& options) {
+  const std::vector<Device> devices = internal::take_xla_devices(who, options);
+  return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
+}
+
+}  // namespace
+
 struct LocalStrategy::Impl {
   Impl(LocalStrategy& self, Mutex& ops_mutex, std::string_view strategy_name,
        LocalStrategyOptions given, std::shared_ptr<internal::WorkerTeam> team)
       : name(strategy_name),
+        xla(make_xla_steps(name, given)),
         options(std::move(given)),
         ops(internal::build_ops(name, options, internal::replica_devices_of(name, options))),
         services{self,
@@ -81,6 +94,7 @@ struct LocalStrategy::Impl {
   [[noreturn]] void report(internal::RunOutcome outcome);
 
   const std::string name;
+  const std::unique_ptr<internal::XlaSteps> xla;
   const LocalStrategyOptions options;
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
@@ -364,6 +378,7 @@ std::span<const double> LocalStrategy::replica_weights() const {
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
+  if (impl_->xla) return "stablehlo.all_reduce";
   const bool alone_on_gpus =
       num_workers() == 1 && replica_devices().front().type == DeviceType::kGpu;
   return team() && !alone_on_gpus ? team()->algorithm() : impl_->ops->name();
@@ -381,7 +396,18 @@ Strategy::RunTimes LocalStrategy::take_run_times() {
 
 void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   internal::require_cross_replica(*this, "Strategy::run");
-  impl_->run(body);
+  if (!impl_->xla) return impl_->run(body);
+  impl_->xla->run([&](const internal::XlaSteps::NoteReplica& note) {
+    impl_->run(
+        [&](ReplicaContext& context) { note(context.replica_id(), [&] { body(context); }); });
+  });
+}
+
+int LocalStrategy::num_compiled() const { return impl_->xla ? impl_->xla->num_compiled() : 0; }
+
+const std::string& LocalStrategy::last_program() const {
+  static const std::string none;
+  return impl_->xla ? impl_->xla->last_program() : none;
 }
 
 Json LocalStrategy::save_state() const {

@@ -81,7 +81,10 @@ enum class ReplicaExecution { kThreads, kSequential };
 /// The devices and replicas of this process, and how their values are combined: what all strategies
 /// take. Checked when the strategy is made (kInvalidArgument, kUnimplemented name the field).
 struct LocalStrategyOptions {
-  /// Which devices compute; empty: default_devices(), every GPU or else the CPU.
+  /// Which devices compute; empty: default_devices(), every GPU or else the CPU. On those of XLA
+  /// ("xla:0-3") each run() is one compiled program (TpuStrategy), which options of how gradients
+  /// are summed and of unequal shares have no part in (kInvalidArgument), and replica r of xla:i
+  /// has its tensors on cpu:i for the host. MirroredStrategy, OneDeviceStrategy and TpuStrategy.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
@@ -126,6 +129,11 @@ class LocalStrategy : public Strategy {
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
   RunTimes take_run_times() override;
+  /// Programs that XLA has compiled so far: a step whose text is known needs none. 0 on other
+  /// devices.
+  int num_compiled() const;
+  /// The program of the last step that XLA ran, as text of StableHLO; empty: none did.
+  const std::string& last_program() const;
   /// Asks all workers that train together to stop after a step that they agree on. Returns at once.
   void request_stop(std::string_view reason);
   /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on

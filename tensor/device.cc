@@ -36,6 +36,14 @@ std::string_view trimmed(std::string_view text) {
        "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
+/// As require_available(), but whether XLA's devices are there is left to the strategy.
+void require_name(const Device& device) {
+  const bool is_xla = device.type == DeviceType::kXla;
+  if (!is_xla || device.index < 0 || device.index >= kNumVirtualCpuDevices) {
+    require_available(device);
+  }
+}
+
 /// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.
 void parse_range(std::string_view list, std::string_view entry, std::vector<Device>& devices) {
   const std::size_t dash = entry.rfind('-');
@@ -45,7 +53,7 @@ void parse_range(std::string_view list, std::string_view entry, std::vector<Devi
     const std::optional<int> index = parse_index(entry.substr(dash + 1));
     if (!index || *index < first.index) fail_list(list, "a range that is none");
     last.index = *index;
-    require_available(last);
+    require_name(last);
   }
   for (Device device = first; device.index <= last.index; ++device.index) {
     if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
@@ -57,7 +65,10 @@ void parse_range(std::string_view list, std::string_view entry, std::vector<Devi
 
 }  // namespace
 
-std::string_view to_string(DeviceType type) { return type == DeviceType::kCpu ? "cpu" : "gpu"; }
+std::string_view to_string(DeviceType type) {
+  constexpr std::string_view kNames[] = {"cpu", "gpu", "xla"};
+  return kNames[static_cast<std::size_t>(type)];
+}
 
 Device Device::parse(std::string_view text) {
   std::optional<DeviceSpec> spec;
@@ -67,11 +78,12 @@ Device Device::parse(std::string_view text) {
   }
   if (!spec || spec->job || spec->replica || spec->task || !spec->type || !spec->index) {
     fail(ErrorCode::kInvalidArgument,
-         "Device::parse: cannot read a device name; expected 'cpu:0' or '/device:GPU:1', got '",
+         "Device::parse: cannot read a device name; expected 'cpu:0', 'xla:0' or '/device:GPU:1', "
+         "got '",
          one_line(text), "'");
   }
   const Device device{*spec->type, *spec->index};
-  require_available(device);
+  require_name(device);
   return device;
 }
 
@@ -86,6 +98,11 @@ void require_available(const Device& device) {
   if (device.type == DeviceType::kCpu && device.index >= 0 &&
       device.index < kNumVirtualCpuDevices) {
     return;
+  }
+  if (device.type == DeviceType::kXla && device.index < kNumVirtualCpuDevices) {
+    fail(ErrorCode::kUnimplemented, device, ": XLA computes whole steps of MirroredStrategy, ",
+         "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; try MirroredStrategy(\"",
+         device, "\"), or cpu:0");
   }
   if (Accelerator::is_open(device)) return;
   const int num_gpus = Accelerator::count();
@@ -124,7 +141,7 @@ namespace {
                             std::string_view reason = "no such part") {
   fail(ErrorCode::kInvalidArgument, "DeviceSpec::parse: cannot read '", one_line(part), "' in '",
        one_line(text), "': ", reason,
-       "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU>:<n>");
+       "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU|XLA>:<n>");
 }
 
 std::string lower(std::string_view text) {
@@ -132,6 +149,20 @@ std::string lower(std::string_view text) {
   std::transform(result.begin(), result.end(), result.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return result;
+}
+
+std::optional<DeviceType> find_type(const std::string& name) {
+  if (name == "cpu") return DeviceType::kCpu;
+  if (name == "gpu") return DeviceType::kGpu;
+  if (name == "xla" || name == "tpu") return DeviceType::kXla;
+  return std::nullopt;
 }
 
 std::vector<std::string_view> split_text(std::string_view text, char separator) {
@@ -161,7 +192,7 @@ class SpecParser {
     part_ = part;
     std::vector<std::string_view> words = split_text(part, ':');
     const std::string key = lower(words[0]);
-    if (key == "cpu" || key == "gpu") {
+    if (find_type(key)) {
       words.insert(words.begin(), "device");
     } else if (key != "device" && words.size() != 2) {
       fail_part(text_, part);
@@ -183,9 +214,9 @@ class SpecParser {
   /// words: "device", type, index.
   void parse_device(const std::vector<std::string_view>& words) {
     if (words.size() < 2 || words.size() > 3) fail_part(text_, part_);
-    const std::string type = lower(words[1]);
-    if (type != "cpu" && type != "gpu") fail_part(text_, part_, "the type is neither CPU nor GPU");
-    set(spec_.type, std::optional(type == "cpu" ? DeviceType::kCpu : DeviceType::kGpu));
+    const std::optional<DeviceType> type = find_type(lower(words[1]));
+    if (!type) fail_part(text_, part_, "the type is none of CPU, GPU, XLA and TPU");
+    set(spec_.type, type);
     if (words.size() == 3) set(spec_.index, number(words[2]));
   }
 
@@ -231,7 +262,7 @@ std::string DeviceSpec::to_string() const {
   if (replica) text += concat("/replica:", *replica);
   if (task) text += concat("/task:", *task);
   if (!type) return text;  // an index alone names nothing
-  text += concat("/device:", *type == DeviceType::kGpu ? "GPU" : "CPU", ":");
+  text += concat("/device:", upper(tutti::to_string(*type)), ":");
   return text + (index ? concat(*index) : "*");
 }
 

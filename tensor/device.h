@@ -14,10 +14,11 @@ namespace tutti {
 
 // Names of the computing devices of this process.
 
-/// What kind of device computes.
-enum class DeviceType { kCpu = 0, kGpu = 1 };
+/// What kind of device computes. kXla: TPUs, or what else a plugin of XLA has (docs/tpu.md). They
+/// compute whole steps of strategies; tensors and scopes are not theirs.
+enum class DeviceType { kCpu = 0, kGpu = 1, kXla = 2 };
 
-std::string_view to_string(DeviceType type);  // "cpu", "gpu"
+std::string_view to_string(DeviceType type);  // "cpu", "gpu", "xla"
 
 /// Names one computing device of this process. A plain value: copy, compare, print, use as a key.
 /// cpu:0 ... cpu:63 are virtual devices of the one host (tf's logical devices), so that every
@@ -26,9 +27,10 @@ struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
 
-  /// Accepts "cpu:0", "CPU:0", "gpu:1", "/gpu:1" and "/device:GPU:1".
-  /// Throws kInvalidArgument naming the spec when it cannot be read; kUnavailable when this build
-  /// or machine has no such device, listing those that it has.
+  /// Accepts "cpu:0", "CPU:0", "gpu:1", "/gpu:1", "/device:GPU:1" and "xla:0", which "tpu:0" means
+  /// too. Throws kInvalidArgument naming the spec when it cannot be read; kUnavailable when this
+  /// build or machine has no such device, listing those that it has. The strategy that takes xla:0
+  /// sees whether it is there: that can take seconds.
   static Device parse(std::string_view spec);
   std::string to_string() const;
   auto operator<=>(const Device&) const = default;
@@ -36,10 +38,11 @@ struct Device {
 
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
-/// cpu:0 to cpu:63.
+/// cpu:0 to cpu:63; names of XLA's devices end with xla:63, too.
 inline constexpr int kNumVirtualCpuDevices = 64;
 
-/// Throws kUnavailable unless this build and machine have the device.
+/// Throws kUnavailable unless this build and machine have the device, and kUnimplemented for one of
+/// XLA, which is for strategies alone.
 void require_available(const Device& device);
 
 /// Reads a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Duplicates and

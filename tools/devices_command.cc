@@ -57,11 +57,17 @@ Json peers_to_json(const DeviceBackend& backend) {
   return rows;
 }
 
+/// "xla:0-7"; empty: there are none.
+std::string xla_device_names(const XlaDevices& devices) {
+  return devices.count == 0 ? "" : concat("xla:0-", devices.count - 1);
+}
+
 Json xla_to_json() {
   const XlaDevices& devices = xla_devices();
   Json xla = Json::object();
   xla.set("available", devices.count > 0).set("reason", devices.why_none);
-  xla.set("platform", devices.platform).set("num_devices", devices.count);
+  xla.set("platform", devices.platform).set("devices", xla_device_names(devices));
+  xla.set("num_devices", devices.count);
   xla.set("plugin", devices.plugin).set("version", devices.version);
   return xla;
 }
@@ -99,9 +105,11 @@ void print_xla() {
     std::printf("xla   none: %s\n", devices.why_none.c_str());
     return;
   }
-  std::printf("xla   %s by PJRT %s: %s\n      xla:0-%d: replicas of the strategy tpu\n",
-              devices.platform.c_str(), devices.version.c_str(), devices.plugin.c_str(),
-              devices.count - 1);
+  std::printf(
+      "xla   %s by PJRT %s: %s\n      %s: steps of MirroredStrategy, OneDeviceStrategy, "
+      "TpuStrategy\n",
+      devices.platform.c_str(), devices.version.c_str(), devices.plugin.c_str(),
+      xla_device_names(devices).c_str());
 }
 
 }  // namespace

@@ -239,8 +239,8 @@ Finding inspect_xla() {
   const XlaDevices& devices = xla_devices();
   if (devices.count > 0) {
     return {"XLA", Verdict::kGood,
-            concat(devices.count, " devices, ", devices.platform, ", PJRT ", devices.version, ": ",
-                   devices.plugin),
+            concat(devices.count, " devices, ", devices.platform, ", xla:0-", devices.count - 1,
+                   ", PJRT ", devices.version, ": ", devices.plugin),
             ""};
   }
   const bool is_named = std::getenv("TUTTI_PJRT_PLUGIN") != nullptr;

@@ -36,7 +36,7 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
   if (options.strategy == "one_device") return std::make_unique<OneDeviceStrategy>("cpu:0");
   if (options.strategy == "tpu") {
     return std::make_unique<TpuStrategy>(
-        TpuStrategyOptions{.replicas = static_cast<int>(options.replicas)});
+        LocalStrategyOptions{.replicas = static_cast<int>(options.replicas)});
   }
   if (options.strategy == "multi_worker_mirrored") {
     // One replica of a worker, unless more are asked for.

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
@@ -15,7 +14,7 @@
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #endif
 #ifndef TUTTI_WITHOUT_XLA
-#include "tutti/strategy/tpu/tpu_strategy.h"
+#include "tutti/strategy/tpu_strategy.h"
 #endif
 
 namespace tutti {
@@ -91,41 +90,13 @@ std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
        "mirrored");
 }
 #else
-/// Replica r is cpu:r for the host, so `cpu:0-3` names four; other devices XLA does not have.
-int tpu_replicas(const StrategySpec& spec) {
-  if (spec.devices.empty()) return static_cast<int>(spec.replicas);
-  const std::vector<Device> devices = parse_devices(spec.devices);
-  const int count = static_cast<int>(devices.size());
-  for (int i = 0; i < count; ++i) {
-    if (devices[static_cast<std::size_t>(i)] == Device{DeviceType::kCpu, i}) continue;
-    fail(ErrorCode::kInvalidArgument,
-         "strategy options: tpu computes on XLA's devices, and replica ", i, " is cpu:", i,
-         " for the host; expected cpu:0-", count - 1, ", got ", spec.devices,
-         "; try replicas alone");
-  }
-  if (spec.replicas == 0 || spec.replicas == count) return count;
-  fail(ErrorCode::kInvalidArgument, "strategy options: tpu has one replica per device; expected ",
-       count, " replicas on ", spec.devices, ", got ", spec.replicas, "; try replicas alone");
-}
-
-/// XLA sums gradients itself.
+/// A replica on xla:i is on cpu:i for the host: flags that name CPUs need not change.
 std::unique_ptr<Strategy> make_tpu(const StrategySpec& spec) {
-  const StrategySpec without;
-  const bool is_canonical = spec.cross_device_ops == "canonical";
-  const bool is_plain = (spec.cross_device_ops.empty() || is_canonical) &&
-                        spec.compression == without.compression &&
-                        spec.non_finite == without.non_finite && spec.bytes_per_pack == 0;
-  if (!is_plain) {
-    fail(ErrorCode::kInvalidArgument,
-         "strategy options: tpu sums gradients within its programs; expected no cross_device_ops, "
-         "bytes_per_pack, compression or non_finite; try without them");
+  LocalStrategyOptions local = local_options(spec);
+  for (Device& device : local.devices.devices) {
+    if (device.type == DeviceType::kCpu) device.type = DeviceType::kXla;
   }
-  if (is_canonical) {
-    log_info(
-        "strategy 'tpu': gradients are summed by stablehlo.all_reduce, not canonically: other "
-        "bits than those of 'mirrored'");
-  }
-  return std::make_unique<TpuStrategy>(TpuStrategyOptions{.replicas = tpu_replicas(spec)});
+  return std::make_unique<TpuStrategy>(std::move(local));
 }
 #endif
 

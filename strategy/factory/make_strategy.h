@@ -18,7 +18,7 @@ namespace tutti {
 /// that it has no use for. Values are texts, as flags have them.
 struct StrategySpec {
   std::string strategy = "mirrored";  // one of strategy_names()
-  std::string devices = "";           // "cpu:0-1", "gpu:0"; empty: default_devices()
+  std::string devices = "";           // "cpu:0-1", "gpu:0", "xla:0"; empty: default_devices()
   std::int64_t replicas = 0;          // 0: one per device
   /// How gradients are summed; empty: canonical, or what the strategy prefers on GPUs.
   std::string cross_device_ops = "";

@@ -18,6 +18,7 @@ struct PjrtError;
 struct PjrtEvent;
 struct PjrtClientHandle;
 struct PjrtDevice;
+struct PjrtDeviceDescription;
 struct PjrtExecutableHandle;
 struct PjrtLoadedExecutable;
 struct PjrtBufferHandle;
@@ -47,12 +48,16 @@ enum class PjrtFunction : std::size_t {
   kClientAddressableDevices = 16,
   kClientCompile = 20,
   kClientBufferFromHostBuffer = 22,
+  kDeviceDescriptionId = 23,
+  kDeviceGetDescription = 29,
   kExecutableDestroy = 40,
   kExecutableNumOutputs = 44,
+  kExecutableSerialize = 49,
   kLoadedExecutableDestroy = 50,
   kLoadedExecutableGetExecutable = 51,
   kLoadedExecutableAddressableDevices = 52,
   kLoadedExecutableExecute = 55,
+  kExecutableDeserializeAndLoad = 56,
   kBufferDestroy = 58,
   kBufferElementType = 59,
   kBufferDimensions = 60,
@@ -122,6 +127,14 @@ struct PjrtClientDevicesFields {
   PjrtDevice* const* devices;
   std::size_t num_devices;
 };
+struct PjrtDeviceDescriptionFields {
+  PjrtDevice* device;
+  PjrtDeviceDescription* description;
+};
+struct PjrtDeviceIdFields {
+  PjrtDeviceDescription* description;
+  std::int64_t id;  // a 32-bit number, and the padding behind it
+};
 struct PjrtProgramFields {
   const char* code;
   std::size_t code_size;
@@ -167,6 +180,20 @@ struct PjrtExecutableFields {
 struct PjrtExecutableSizeFields {
   PjrtExecutableHandle* executable;
   std::size_t size;
+};
+/// `bytes` are those of `owner`, which `destroy_owner` destroys.
+struct PjrtSerializeFields {
+  const PjrtExecutableHandle* executable;
+  const char* bytes;
+  std::size_t size;
+  void* owner;
+  void (*destroy_owner)(void* owner);
+};
+struct PjrtDeserializeFields {
+  PjrtClientHandle* client;
+  const char* bytes;
+  std::size_t size;
+  PjrtLoadedExecutable* executable;
 };
 struct PjrtExecutableDevicesFields {
   PjrtLoadedExecutable* loaded;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/core/text.h"
+#include "tutti/tensor/xla/compile_options.h"
 
 namespace tutti {
 namespace internal {
@@ -49,41 +50,6 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
   }
   plugin.call(PjrtFunction::kClientCreate, arguments, "XLA's devices");
   return arguments.fields.client;
-}
-
-/// Protocol buffers as far as compile options need them: numbers, and bytes of other messages.
-struct WireMessage {
-  std::string bytes;
-
-  void add_varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-    bytes += static_cast<char>(value);
-  }
-  void add_number(std::uint64_t field, std::uint64_t value) {
-    add_varint(field << 3);
-    add_varint(value);
-  }
-  void add_bytes(std::uint64_t field, std::string_view value) {
-    add_varint(field << 3 | 2);
-    add_varint(value.size());
-    bytes += value;
-  }
-};
-
-/// xla.CompileOptionsProto. A plugin aborts the process unless both numbers are there.
-std::string compile_options(int num_replicas, bool on_cpu) {
-  WireMessage build;  // ExecutableBuildOptionsProto
-  build.add_number(4, static_cast<std::uint64_t>(num_replicas));
-  build.add_number(5, 1);  // partitions
-  WireMessage options;
-  options.add_bytes(3, build.bytes);
-  if (!on_cpu) return options.bytes;
-  WireMessage no, entry;  // XLA's CPU compiler otherwise loses NaN in maxima and minima
-  no.add_number(2, 0);
-  entry.add_bytes(1, "xla_cpu_enable_fast_min_max");
-  entry.add_bytes(2, no.bytes);
-  options.add_bytes(7, entry.bytes);
-  return options.bytes;
 }
 
 }  // namespace
@@ -141,8 +107,9 @@ void PjrtBuffer::to_host(void* to, std::size_t bytes) const {
   client_.plugin().await(arguments.fields.done, kWho);
 }
 
-PjrtExecutable::PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded)
-    : client_(client), loaded_(loaded) {
+PjrtExecutable::PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded,
+                               std::size_t num_replicas)
+    : client_(client), loaded_(loaded), num_replicas_(num_replicas) {
   constexpr const char* kWho = "a program of XLA";
   PjrtArguments<PjrtGetExecutableFields> get;
   get.fields.loaded = loaded;
@@ -166,30 +133,33 @@ PjrtExecutable::~PjrtExecutable() {
 std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     const std::vector<Buffers>& arguments) const {
   constexpr const char* kWho = "a step on XLA's devices";
-  const std::size_t num_replicas = arguments.size();
-  std::vector<std::vector<PjrtBufferHandle*>> inputs(num_replicas), outputs(num_replicas);
+  TUTTI_CHECK(arguments.size() == num_replicas_, kWho, ": arguments of ", arguments.size(),
+              " replicas of ", num_replicas_);
+  std::vector<std::vector<PjrtBufferHandle*>> inputs(num_replicas_), outputs(num_replicas_);
   std::vector<PjrtBufferHandle* const*> input_lists;
   std::vector<PjrtBufferHandle**> output_lists;
-  for (std::size_t r = 0; r < num_replicas; ++r) {
+  for (std::size_t r = 0; r < num_replicas_; ++r) {
+    TUTTI_CHECK(arguments[r].size() == arguments[0].size(), kWho, ": ", arguments[r].size(),
+                " arguments of replica ", r, ", ", arguments[0].size(), " of replica 0");
     for (const auto& buffer : arguments[r]) inputs[r].push_back(buffer->handle());
     outputs[r].resize(num_outputs_);
     input_lists.push_back(inputs[r].data());
     output_lists.push_back(outputs[r].data());
   }
-  std::vector<PjrtEvent*> done(num_replicas);
+  std::vector<PjrtEvent*> done(num_replicas_);
   MutexLock lock(client_.launching());
   PjrtExecuteOptions options;
   PjrtArguments<PjrtExecuteFields> execute;
   execute.fields.loaded = loaded_;
   execute.fields.options = &options;
   execute.fields.argument_lists = input_lists.data();
-  execute.fields.num_devices = num_replicas;
+  execute.fields.num_devices = num_replicas_;
   execute.fields.num_arguments = inputs.front().size();
   execute.fields.output_lists = output_lists.data();
   execute.fields.device_complete_events = done.data();
   client_.plugin().call(PjrtFunction::kLoadedExecutableExecute, execute, kWho);
-  std::vector<Buffers> results(num_replicas);
-  for (std::size_t r = 0; r < num_replicas; ++r) {
+  std::vector<Buffers> results(num_replicas_);
+  for (std::size_t r = 0; r < num_replicas_; ++r) {
     for (PjrtBufferHandle* handle : outputs[r])
       results[r].push_back(std::make_shared<PjrtBuffer>(client_, handle));
   }
@@ -203,6 +173,15 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
   }
   if (failure) throw *failure;
   return results;
+}
+
+std::string PjrtExecutable::serialize() const {
+  PjrtArguments<PjrtSerializeFields> arguments;
+  arguments.fields.executable = executable_;
+  client_.plugin().call(PjrtFunction::kExecutableSerialize, arguments, "a program of XLA as bytes");
+  std::string bytes(arguments.fields.bytes, arguments.fields.size);
+  if (arguments.fields.destroy_owner) arguments.fields.destroy_owner(arguments.fields.owner);
+  return bytes;
 }
 
 PjrtClient::PjrtClient(const std::string& path) : plugin_(path), client_(create_client(plugin_)) {
@@ -235,75 +214,54 @@ std::shared_ptr<PjrtBuffer> PjrtClient::upload(const void* data, const Shape& sh
   return buffer;
 }
 
-std::unique_ptr<PjrtExecutable> PjrtClient::compile(std::string_view text, int num_replicas) const {
-  TUTTI_CHECK(num_replicas >= 1 && num_replicas <= num_devices(),
-              "PjrtClient::compile: ", num_replicas, " replicas on ", num_devices(), " devices");
+std::int64_t PjrtClient::id_of(int device) const {
+  constexpr const char* kWho = "the number of XLA's device";
+  PjrtArguments<PjrtDeviceDescriptionFields> get;
+  get.fields.device = devices_[static_cast<std::size_t>(device)];
+  plugin_.call(PjrtFunction::kDeviceGetDescription, get, kWho);
+  PjrtArguments<PjrtDeviceIdFields> id;
+  id.fields.description = get.fields.description;
+  plugin_.call(PjrtFunction::kDeviceDescriptionId, id, kWho);
+  return static_cast<std::int32_t>(id.fields.id);
+}
+
+std::string PjrtClient::compile_options(const std::vector<int>& devices) const {
+  std::vector<std::int64_t> ids;
+  for (const int device : devices) {
+    TUTTI_CHECK(device >= 0 && device < num_devices() && std::ranges::count(devices, device) == 1,
+                "PjrtClient::compile: replicas on devices [", join(devices), "] of ", num_devices(),
+                "; expected each once");
+    ids.push_back(id_of(device));
+  }
+  TUTTI_CHECK(!ids.empty(), "PjrtClient::compile: no devices");
+  return internal::compile_options(ids, platform() == "cpu");
+}
+
+std::unique_ptr<PjrtExecutable> PjrtClient::compile(std::string_view text,
+                                                    const std::vector<int>& devices) const {
   constexpr std::string_view kFormat = "mlir";
   PjrtProgram program;
   program.fields = {text.data(), text.size(), kFormat.data(), kFormat.size()};
-  const std::string options = compile_options(num_replicas, platform() == "cpu");
+  const std::string options = compile_options(devices);
   PjrtArguments<PjrtCompileFields> arguments;
   arguments.fields.client = client_;
   arguments.fields.program = &program;
   arguments.fields.options = options.data();
   arguments.fields.options_size = options.size();
   plugin_.call(PjrtFunction::kClientCompile, arguments, "compiling a step for XLA");
-  return std::make_unique<PjrtExecutable>(*this, arguments.fields.executable);
+  return std::make_unique<PjrtExecutable>(*this, arguments.fields.executable, devices.size());
 }
 
-namespace {
-
-struct OpenedXla {
-  std::unique_ptr<PjrtClient> client;
-  XlaDevices description;
-};
-
-std::string why_no_plugin(std::size_t num_candidates) {
-  return concat("no PJRT plugin at ", num_candidates,
-                " known places; pip install --no-deps lammps-jax-pjrt-cpu==0.11.2 (XLA on the "
-                "CPU), or libtpu (TPUs), or set TUTTI_PJRT_PLUGIN to a plugin's path");
-}
-
-void open_first(OpenedXla& opened) {
-  const std::vector<std::string> candidates = pjrt_plugin_candidates();
-  const bool is_named = candidates.size() == 1;
-  for (const std::string& candidate : candidates) {
-    std::error_code error;
-    if (!is_named && !std::filesystem::exists(candidate, error)) continue;
-    opened.client = std::make_unique<PjrtClient>(candidate);
-    opened.description = {opened.client->platform(), opened.client->num_devices(), candidate,
-                          opened.client->plugin().version(), ""};
-    return;
-  }
-  opened.description.why_none = why_no_plugin(candidates.size());
-}
-
-OpenedXla& opened_xla() {
-  // Never destroyed: a plugin's threads may outlive static objects.
-  static OpenedXla& opened = [&]() -> OpenedXla& {
-    auto& made = *std::make_unique<OpenedXla>().release();
-    try {
-      open_first(made);
-    } catch (const Error& error) {
-      made.description.why_none = error.message();
-    }
-    return made;
-  }();
-  return opened;
-}
-
-}  // namespace
-
-PjrtClient& PjrtClient::get() {
-  OpenedXla& opened = opened_xla();
-  if (!opened.client) {
-    fail(ErrorCode::kUnavailable, "XLA has no devices here: ", opened.description.why_none);
-  }
-  return *opened.client;
+std::unique_ptr<PjrtExecutable> PjrtClient::load(std::string_view bytes,
+                                                 std::size_t num_replicas) const {
+  PjrtArguments<PjrtDeserializeFields> arguments;
+  arguments.fields.client = client_;
+  arguments.fields.bytes = bytes.data();
+  arguments.fields.size = bytes.size();
+  plugin_.call(PjrtFunction::kExecutableDeserializeAndLoad, arguments,
+               "loading a compiled step of XLA");
+  return std::make_unique<PjrtExecutable>(*this, arguments.fields.executable, num_replicas);
 }
 
 }  // namespace internal
-
-const XlaDevices& xla_devices() { return internal::opened_xla().description; }
-
 }  // namespace tutti

@@ -43,20 +43,25 @@ class PjrtBuffer {
 /// A program that was compiled for `num_replicas` devices. Any thread.
 class PjrtExecutable {
  public:
-  PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded);
+  PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded, std::size_t num_replicas);
   ~PjrtExecutable();
   PjrtExecutable(const PjrtExecutable&) = delete;
   PjrtExecutable& operator=(const PjrtExecutable&) = delete;
 
   using Buffers = std::vector<std::shared_ptr<PjrtBuffer>>;
   /// Runs it on all its devices and waits until all are done: a plugin aborts the process when too
-  /// many launches with collectives wait. `arguments`[replica][argument]. Donated arguments are of
-  /// no use afterwards. Returns [replica][output].
+  /// many launches with collectives wait. `arguments`[replica][argument]; throws kInternal unless
+  /// there are as many for each replica, for one that is never launched aborts the process, too.
+  /// Donated arguments are of no use afterwards. Returns [replica][output].
   std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
+  /// For PjrtClient::load() of another process with the same plugin. Throws kUnimplemented where
+  /// the plugin offers none.
+  std::string serialize() const;
 
  private:
   const PjrtClient& client_;
   PjrtLoadedExecutable* loaded_;
+  const std::size_t num_replicas_;
   PjrtExecutableHandle* executable_ = nullptr;
   std::size_t num_outputs_ = 0;
 };
@@ -77,15 +82,23 @@ class PjrtClient {
   int num_devices() const { return static_cast<int>(devices_.size()); }
   /// "cpu", "tpu", "cuda".
   std::string platform() const;
+  /// What a program for these devices is compiled with: xla.CompileOptionsProto.
+  std::string compile_options(const std::vector<int>& devices) const;
 
   /// A copy of host memory on device `device`; the memory may change once this has returned.
   std::shared_ptr<PjrtBuffer> upload(const void* data, const Shape& shape, DType dtype,
                                      int device) const;
-  /// A module of StableHLO, as text, for devices 0 .. num_replicas - 1. Throws kInvalidArgument
-  /// with the compiler's words.
-  std::unique_ptr<PjrtExecutable> compile(std::string_view text, int num_replicas) const;
+  /// A module of StableHLO, as text, whose replica r runs on device devices[r]. Throws kInternal
+  /// for devices that are not there or stand twice, kInvalidArgument with the compiler's words.
+  std::unique_ptr<PjrtExecutable> compile(std::string_view text,
+                                          const std::vector<int>& devices) const;
+  /// What serialize() gave for as many devices. A plugin believes its bytes: they must be those of
+  /// this plugin, on such a processor.
+  std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:
+  std::int64_t id_of(int device) const;
+
   const PjrtPlugin plugin_;
   PjrtClientHandle* client_ = nullptr;
   std::vector<PjrtDevice*> devices_;

@@ -127,7 +127,7 @@ const PjrtExecutable& StepPrograms::find_or_compile(std::string text) {
   if (found != programs_.end()) return *found->second;
   const TraceSpan span("compile", "compute");
   dump(text, programs_.size());
-  auto program = PjrtClient::get().compile(text, num_replicas_);
+  auto program = PjrtClient::get().compile(text, devices_);
   return *programs_.emplace(std::move(text), std::move(program)).first->second;
 }
 
@@ -136,7 +136,7 @@ std::vector<PjrtExecutable::Buffers> StepPrograms::put_arguments(Traces traces,
   Uploads uploads;
   std::vector<PjrtExecutable::Buffers> buffers(traces.size());
   for (std::size_t r = 0; r < traces.size(); ++r) {
-    const int device = traces[r]->replica();
+    const int device = traces[r]->xla_device();
     for (std::size_t i = 0; i < donated.size(); ++i) {
       const Trace::Argument& argument = traces[r]->arguments()[i];
       if (argument.value) {

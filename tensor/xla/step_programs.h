@@ -15,7 +15,8 @@ namespace tutti::internal {
 /// The programs of one user's steps by their text. One thread at a time.
 class StepPrograms {
  public:
-  explicit StepPrograms(int num_replicas) : num_replicas_(num_replicas) {}
+  /// Replica r runs on device devices[r] of XLA.
+  explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
   /// Computes what the traces of all replicas, in order, made and somebody still holds; returns
   /// when it is done. Values that nobody will ask for again give their memory to the results.
@@ -41,7 +42,7 @@ class StepPrograms {
   std::vector<PjrtExecutable::Buffers> put_arguments(std::span<const std::unique_ptr<Trace>> traces,
                                                      const std::vector<bool>& donated);
 
-  const int num_replicas_;
+  const std::vector<int> devices_;
   std::map<std::string, std::unique_ptr<PjrtExecutable>> programs_;
   std::string last_text_;
   Uploads uploads_;

@@ -27,11 +27,12 @@ std::shared_ptr<StepValue> step_value(const Tensor& tensor) {
 
 std::string Trace::Operation::maker() const { return who(what, where); }
 
-Trace::Trace(int replica, int num_replicas, Device device)
+Trace::Trace(int replica, int num_replicas, int xla_device)
     : number_(next_trace_number()),
       replica_(replica),
       num_replicas_(num_replicas),
-      device_(device) {}
+      xla_device_(xla_device),
+      device_{DeviceType::kCpu, xla_device} {}
 
 Trace::~Trace() {
   for (const Made& each : made_) {
@@ -96,7 +97,7 @@ Hlo Trace::value_of(const Tensor& tensor) {
   const std::shared_ptr<StepValue> value = step_value(tensor);
   if (!value) return host_argument(tensor);
   if (value->trace() == number_) return view(made_[value->index()].hlo, tensor);
-  if (value->buffer() && value->device() == replica_) return device_argument(tensor, value);
+  if (value->buffer() && value->device() == xla_device_) return device_argument(tensor, value);
   return host_argument(tensor);  // brings it home, or throws
 }
 
@@ -111,7 +112,7 @@ Tensor Trace::result(Hlo value, const TensorSpec& spec) {
   TUTTI_CHECK(value.shape == spec.shape && value.type == hlo_type(spec.dtype), operation.maker(),
               ": expected ", tensor_type(spec.shape, hlo_type(spec.dtype)), ", got ",
               tensor_type(value.shape, value.type));
-  const auto made = std::make_shared<StepValue>(number_, made_.size(), replica_, spec,
+  const auto made = std::make_shared<StepValue>(number_, made_.size(), xla_device_, spec,
                                                 operation.what, operation.where);
   made_.push_back({value, made});
   return distant_tensor(spec, device_, made);

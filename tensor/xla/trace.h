@@ -23,8 +23,9 @@ namespace tutti::internal {
 /// program. Used by the replica's thread, later by the one that runs the step.
 class Trace final : public StepTracer {
  public:
-  /// `device`: where the replica's tensors live as this process's kernels see them.
-  Trace(int replica, int num_replicas, Device device);
+  /// The replica computes on XLA's device `xla_device`; for this process's kernels its tensors are
+  /// on the CPU device of that number.
+  Trace(int replica, int num_replicas, int xla_device);
   /// What it made and nobody computed can never be read.
   ~Trace() override;
   Trace(const Trace&) = delete;
@@ -60,6 +61,7 @@ class Trace final : public StepTracer {
   };
 
   int replica() const { return replica_; }
+  int xla_device() const { return xla_device_; }
   const std::string& text() const { return text_.text(); }
   const std::vector<Argument>& arguments() const { return arguments_; }
   const std::vector<Made>& made() const { return made_; }
@@ -82,7 +84,7 @@ class Trace final : public StepTracer {
   Hlo combined(ReduceOp op, const Hlo& value);
 
   const std::uint64_t number_;
-  const int replica_, num_replicas_;
+  const int replica_, num_replicas_, xla_device_;
   const Device device_;
   HloText text_;
   std::vector<Argument> arguments_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/logging.h"
+#include "tutti/strategy/factory/make_strategy.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -195,11 +196,29 @@ TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
-TEST(StrategyOptions, S2_08_ATpuIsRefusedNamingItAndWhatIsHere) {
-  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "tpu:0"}), ErrorCode::kInvalidArgument,
-                     "'tpu:0'");
-  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "/device:TPU:0"}), ErrorCode::kInvalidArgument,
-                     "'/device:TPU:0'");
+// With a plugin: tests/xla.
+TEST(StrategyOptions, S2_08_ATpuThatIsNotHereIsRefusedWithTheRemedy) {
+#ifdef TUTTI_WITHOUT_XLA
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "tpu:0"}), ErrorCode::kUnimplemented,
+                     "-DTUTTI_XLA=ON");
+#else
+  setenv("TUTTI_PJRT_PLUGIN", "/nowhere/plugin.so", 1);
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "tpu:0"}), ErrorCode::kUnavailable,
+                     "/nowhere/plugin.so");
+  EXPECT_TUTTI_ERROR(OneDeviceStrategy("/device:TPU:0"), ErrorCode::kUnavailable,
+                     "TUTTI_PJRT_PLUGIN");
+#endif
+}
+
+TEST(StrategyOptions, DevicesOfXlaAreForMirroredVariablesOfOneProcess) {
+  const char* const kRemedy = "try MirroredStrategy(\"xla:0\")";
+  EXPECT_TUTTI_ERROR(CentralStorageStrategy("xla:0-1"), ErrorCode::kUnimplemented, kRemedy);
+  EXPECT_TUTTI_ERROR(ParameterServerStrategy({.local = {.devices = "xla:0"}}),
+                     ErrorCode::kUnimplemented, kRemedy);
+  EXPECT_TUTTI_ERROR(make_strategy("multi_worker_mirrored", {.devices = "xla:0"}),
+                     ErrorCode::kUnimplemented, kRemedy);
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = {"cpu:0", "xla:0"}}), ErrorCode::kUnimplemented,
+                     "one kind");
 }
 
 TEST(StrategyOptions, S2_06_DevicesByNameAndRange) {

@@ -73,7 +73,7 @@ TEST(DeviceScope, S0_16_SpellingsOfOneDevice) {
 }
 
 TEST(DeviceScope, NamesWhatItCannotReadOrDoesNotHave) {
-  expect_error(ErrorCode::kInvalidArgument, {"tpu:0"}, [] { DeviceScope scope("/tpu:0"); });
+  expect_error(ErrorCode::kInvalidArgument, {"fpga:0"}, [] { DeviceScope scope("/fpga:0"); });
   expect_error(ErrorCode::kUnavailable, {"cpu:64", "devices here: cpu:0"},
                [] { DeviceScope scope("cpu:64"); });
   EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open

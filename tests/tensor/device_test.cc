@@ -8,6 +8,7 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/one_line.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti {
 namespace {
@@ -40,8 +41,34 @@ TEST(Device, ReadsTfsSpellings) {
   EXPECT_EQ(Device::parse(expected.to_string()), expected);
 }
 
+TEST(Device, TpusAreDevicesOfXla) {
+  const Device expected{DeviceType::kXla, 2};
+  for (const char* text : {"xla:2", "tpu:2", "TPU:2", "/tpu:2", "/device:TPU:2", "/device:xla:2"}) {
+    EXPECT_EQ(Device::parse(text), expected) << text;
+  }
+  EXPECT_EQ(expected.to_string(), "xla:2");
+  EXPECT_EQ(parse_devices("xla:0-1,tpu:2").back(), expected);
+  EXPECT_EQ(DeviceSpec::parse("/task:1/device:TPU:2").to_string(), "/task:1/device:XLA:2");
+  expect_error(ErrorCode::kUnavailable, {"xla:64"}, [] { Device::parse("xla:64"); });
+  expect_error(ErrorCode::kUnavailable, {"xla:9999"}, [] { parse_devices("xla:0-9999"); });
+}
+
+TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
+  const Device device{DeviceType::kXla, 1};
+  const auto expect_refused = [](const std::function<void()>& action) {
+    expect_error(ErrorCode::kUnimplemented, {"xla:1", "MirroredStrategy(\"xla:1\")", "cpu:0"},
+                 action);
+  };
+  expect_refused([&] { require_available(device); });
+  expect_refused([&] { Tensor::zeros({2}, DType::kFloat32, device); });
+  expect_refused([&] { Tensor::from<float>({2}, {1, 2}, device); });
+  expect_refused([&] { (void)Tensor::zeros({2}).to(device); });
+  expect_refused([&] { DeviceScope scope("/device:TPU:1"); });
+  expect_refused([&] { (void)resolve(DeviceSpec::parse("/tpu:1")); });
+}
+
 TEST(Device, RefusesWhatItCannotRead) {
-  for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "tpu:0", "cpu:*", "/",
+  for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "fpga:0", "cpu:*", "/",
                            "/job:worker/cpu:0", "cpu:99999999999"}) {
     expect_error(ErrorCode::kInvalidArgument, {"Device::parse", concat("'", text, "'")},
                  [&] { Device::parse(text); });
@@ -102,8 +129,8 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
 TEST(DeviceSpec, NamesThePartItCannotRead) {
   expect_error(ErrorCode::kInvalidArgument, {"'task:x'", "/job:a/task:x"},
                [] { DeviceSpec::parse("/job:a/task:x"); });
-  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:TPU:0", "/device:CPU:0:1",
-                           "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
+  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:FPGA:0",
+                           "/device:CPU:0:1", "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
     expect_error(ErrorCode::kInvalidArgument, {"DeviceSpec::parse", text},
                  [&] { DeviceSpec::parse(text); });
   }
@@ -112,7 +139,7 @@ TEST(DeviceSpec, NamesThePartItCannotRead) {
 TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
   const std::vector<std::pair<const char*, const char*>> cases{
       {"job:a", "no '/' in front"},     {"/job:", "no name"},
-      {"/task:-1", "no whole number"},  {"/device:TPU:0", "neither CPU nor GPU"},
+      {"/task:-1", "no whole number"},  {"/device:FPGA:0", "none of CPU, GPU, XLA"},
       {"/job:a/job:b", "stands twice"}, {"/gpu:0/device:CPU:0", "stands twice"},
       {"/color:red", "no such part"},   {"/task:99999999999", "no whole number"},
       {"/cpu:0/cpu:1", "stands twice"}, {"/device:CPU:x", "no whole number"},

@@ -65,7 +65,7 @@ TEST(PjrtClient, ABufferOfAnotherShapeOrTypeIsFoundBeforeItIsUsed) {
 
 TEST(PjrtClient, TheCompilersWordsAreInTheError) {
   try {
-    (void)PjrtClient::get().compile("module @m { func.func nonsense }", 1);
+    (void)PjrtClient::get().compile("module @m { func.func nonsense }", {0});
     FAIL();
   } catch (const Error& error) {
     expect_words(error.message(), {"compiling a step for XLA", "error"});

@@ -13,7 +13,7 @@ TEST_P(XlaStrategySuite, Check) {
   const conformance::StrategySubject subject{
       .name = concat("tpu_", replicas),
       .make = [replicas = replicas]() -> std::unique_ptr<Strategy> {
-        return std::make_unique<TpuStrategy>(TpuStrategyOptions{.replicas = replicas});
+        return std::make_unique<TpuStrategy>(LocalStrategyOptions{.replicas = replicas});
       },
       .is_canonical = false};
   const std::string message = conformance::run_strategy_check(subject, check);
@@ -23,6 +23,18 @@ TEST_P(XlaStrategySuite, Check) {
         << message;
   } else {
     EXPECT_EQ(message, "");
+  }
+}
+
+TEST(MirroredOnXla, PassesTheSuiteOfStrategies) {
+  const conformance::StrategySubject subject{.name = "mirrored_on_xla",
+                                             .make = []() -> std::unique_ptr<Strategy> {
+                                               return std::make_unique<MirroredStrategy>("xla:2-3");
+                                             },
+                                             .is_canonical = false};
+  for (const std::string& check : conformance::strategy_checks()) {
+    if (check == "collectives") continue;  // above
+    EXPECT_EQ(conformance::run_strategy_check(subject, check), "") << check;
   }
 }
 

@@ -156,11 +156,13 @@ TEST(TpuStrategy, IsMadeByNameAndRefusesOptionsOfOthers) {
   EXPECT_EQ(strategy->name(), "tpu");
   EXPECT_EQ(strategy->num_replicas_in_sync(), 2);
   EXPECT_EQ(strategy->reduction_name(), "stablehlo.all_reduce");
+  EXPECT_EQ(make_strategy("tpu", {.devices = "xla:0-3"})->num_replicas_in_sync(), 4);
   EXPECT_EQ(make_strategy("tpu", {.devices = "cpu:0-3"})->num_replicas_in_sync(), 4);
+  EXPECT_EQ(error_of([] { TpuStrategy strategy({.devices = "cpu:0"}); }).code(),
+            ErrorCode::kInvalidArgument);
   const auto refused = [](const StrategySpec& spec) {
     return error_of([&] { make_strategy("tpu", spec); }).code();
   };
-  EXPECT_EQ(refused({.devices = "cpu:1-2"}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused({.devices = "cpu:0-1", .replicas = 4}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused({.cross_device_ops = "ring"}), ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused({.non_finite = "skip"}), ErrorCode::kInvalidArgument);

@@ -1,0 +1,55 @@
+// Which of XLA's devices a TpuStrategy takes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/tpu_strategy.h"
+
+#include "tutti/tensor/xla/pjrt_client.h"
+
+namespace tutti {
+namespace {
+
+int checked_replicas(const LocalStrategyOptions& options) {
+  const int available = internal::PjrtClient::get().num_devices();
+  const XlaDevices& devices = xla_devices();
+  const int wanted =
+      options.replicas != 0 ? options.replicas : (devices.platform == "cpu" ? 1 : available);
+  if (wanted < 1 || wanted > available) {
+    fail(ErrorCode::kInvalidArgument, "TpuStrategy: expected 1 to ", available,
+         " replicas, as many as ", devices.platform, " has XLA devices, got ", wanted,
+         devices.platform == "cpu" ? "; try TUTTI_XLA_CPU_DEVICES" : "");
+  }
+  return wanted;
+}
+
+LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
+  std::vector<Device>& devices = options.devices.devices;
+  for (const Device& device : devices) {
+    if (device.type == DeviceType::kXla) continue;
+    fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices; expected some of xla:0 ..., got ",
+         device, "; try replicas alone, or MirroredStrategy");
+  }
+  if (!devices.empty()) return options;
+  const int replicas = checked_replicas(options);
+  for (int r = 0; r < replicas; ++r) devices.push_back({DeviceType::kXla, r});
+  return options;
+}
+
+}  // namespace
+
+TpuClusterResolver::TpuClusterResolver(std::string_view tpu) {
+  if (tpu.empty() || tpu == "local") return;
+  fail(ErrorCode::kUnimplemented, "TpuClusterResolver: expected '' or 'local', this host, got '",
+       tpu,
+       "': TPUs of other hosts and of Google Cloud's API are not reached; try a program on "
+       "the TPU's own host");
+}
+
+int TpuClusterResolver::num_devices() const { return internal::PjrtClient::get().num_devices(); }
+std::string TpuClusterResolver::platform() const { return internal::PjrtClient::get().platform(); }
+
+TpuStrategy::TpuStrategy(LocalStrategyOptions options)
+    : LocalStrategy("tpu", with_xla_devices(std::move(options))) {}
+
+TpuStrategy::TpuStrategy(const TpuClusterResolver&, LocalStrategyOptions options)
+    : TpuStrategy(std::move(options)) {}
+
+}  // namespace tutti

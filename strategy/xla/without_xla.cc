@@ -1,0 +1,23 @@
+// What a build that leaves XLA out says instead.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/error.h"
+#include "tutti/strategy/xla/xla_steps.h"
+
+namespace tutti::internal {
+
+struct XlaSteps::Impl {
+  std::string nothing;
+};
+
+XlaSteps::XlaSteps(const std::vector<Device>& devices) {
+  fail(ErrorCode::kUnimplemented, devices.front(),
+       ": this build leaves XLA out; expected CPUs or GPUs; try configuring with -DTUTTI_XLA=ON");
+}
+
+XlaSteps::~XlaSteps() = default;
+
+void XlaSteps::run(const std::function<void(const NoteReplica&)>&) {}
+int XlaSteps::num_compiled() const { return 0; }
+const std::string& XlaSteps::last_program() const { return impl_->nothing; }
+
+}  // namespace tutti::internal

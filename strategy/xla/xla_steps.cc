@@ -1,0 +1,69 @@
+// Steps of replicas as programs of XLA.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/xla/xla_steps.h"
+
+#include "tutti/core/logging.h"
+#include "tutti/strategy/xla/traced_reducer.h"
+#include "tutti/tensor/xla/step_programs.h"
+
+namespace tutti::internal {
+namespace {
+
+std::vector<int> numbers_of(const std::vector<Device>& devices) {
+  const int count = PjrtClient::get().num_devices();
+  std::vector<int> numbers;
+  for (const Device& device : devices) {
+    if (device.index >= count) {
+      fail(ErrorCode::kUnavailable, device,
+           " is unavailable: no such device; XLA's devices here: ", "xla:0 ... xla:", count - 1,
+           " (", xla_devices().platform, ")",
+           xla_devices().platform == "cpu" ? "; try TUTTI_XLA_CPU_DEVICES" : "");
+    }
+    numbers.push_back(device.index);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+struct XlaSteps::Impl {
+  explicit Impl(std::vector<int> numbers) : devices(std::move(numbers)), programs(devices) {}
+  const std::vector<int> devices;
+  StepPrograms programs;
+};
+
+XlaSteps::XlaSteps(const std::vector<Device>& devices)
+    : impl_(std::make_unique<Impl>(numbers_of(devices))) {
+  const XlaDevices& here = xla_devices();
+  log_info(concat("XLA: replicas compute on ", join(devices), " of ", here.count, " (",
+                  here.platform, "); plugin ", here.plugin, ", PJRT ", here.version));
+}
+
+XlaSteps::~XlaSteps() = default;
+
+void XlaSteps::run(const std::function<void(const NoteReplica&)>& run_replicas) {
+  if (StepTracer::current()) {
+    fail(ErrorCode::kUnimplemented,
+         "Strategy::run: called in merge_call() of a step that XLA is to compute; expected a call "
+         "outside run()");
+  }
+  const auto num_replicas = static_cast<int>(impl_->devices.size());
+  std::vector<std::unique_ptr<Trace>> traces;
+  for (int r = 0; r < num_replicas; ++r) {
+    traces.push_back(
+        std::make_unique<Trace>(r, num_replicas, impl_->devices[static_cast<std::size_t>(r)]));
+  }
+  run_replicas([&](int replica, const std::function<void()>& fn) {
+    Trace& trace = *traces[static_cast<std::size_t>(replica)];
+    const StepTracerScope tracing(trace);
+    TracedReducer reducer(trace);
+    const GradientReducerScope reducing(&reducer);
+    fn();
+  });
+  impl_->programs.run(traces);
+}
+
+int XlaSteps::num_compiled() const { return impl_->programs.num_compiled(); }
+const std::string& XlaSteps::last_program() const { return impl_->programs.last_text(); }
+
+}  // namespace tutti::internal
