@@ -9,6 +9,7 @@
 
 #include "tutti/core/text.h"
 #include "tutti/tensor/xla/compile_options.h"
+#include "tutti/tensor/xla/flags_check.h"
 
 namespace tutti {
 namespace internal {
@@ -39,7 +40,8 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
   constexpr std::string_view kName = "cpu_device_count";
   PjrtNamedValue count;
   PjrtArguments<PjrtClientCreateFields> arguments;
-  if (is_cpu_plugin(plugin.path())) {
+  const bool is_cpu = is_cpu_plugin(plugin.path());
+  if (is_cpu) {
     count.name = kName.data();
     count.name_size = kName.size();
     count.type = 1;
@@ -48,7 +50,9 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
     arguments.fields.options = &count;
     arguments.fields.num_options = 1;
   }
-  plugin.call(PjrtFunction::kClientCreate, arguments, "XLA's devices");
+  const auto create = [&] { plugin.call(PjrtFunction::kClientCreate, arguments, "XLA's devices"); };
+  if (is_cpu) check_xla_flags(create);  // a TPU is one process's
+  create();
   return arguments.fields.client;
 }
 

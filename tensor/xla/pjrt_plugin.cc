@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include "tutti/core/file.h"
+#include "tutti/core/hash.h"
+
 namespace tutti {
 namespace {
 
@@ -117,6 +120,12 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
 
 std::string PjrtPlugin::version() const {
   return concat(api_->major_version, ".", api_->minor_version);
+}
+
+const std::string& PjrtPlugin::file_hash() const {
+  MutexLock lock(hash_mutex_);
+  if (file_hash_.empty()) file_hash_ = hash_of(read_file(path_));
+  return file_hash_;  // stays as it is once it is there
 }
 
 void* PjrtPlugin::find(PjrtFunction function) const noexcept {

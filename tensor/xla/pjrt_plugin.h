@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 #include "tutti/tensor/xla/pjrt_api.h"
 
 namespace tutti {
@@ -28,6 +29,8 @@ class PjrtPlugin {
   const std::string& path() const { return path_; }
   /// "0.115".
   std::string version() const;
+  /// Of the library's bytes, read once: what its compiled programs are for. Throws as read_file().
+  const std::string& file_hash() const;
 
   /// Throws what the plugin answers, `who` in front; kUnimplemented when it has no such function.
   template <class Fields>
@@ -57,6 +60,8 @@ class PjrtPlugin {
 
   const std::string path_;
   const PjrtApi* api_ = nullptr;
+  mutable Mutex hash_mutex_;
+  mutable std::string file_hash_ TUTTI_GUARDED_BY(hash_mutex_);
 };
 
 }  // namespace internal

@@ -10,6 +10,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/tensor/xla/program_files.h"
 
 namespace tutti::internal {
 namespace {
@@ -127,7 +128,13 @@ const PjrtExecutable& StepPrograms::find_or_compile(std::string text) {
   if (found != programs_.end()) return *found->second;
   const TraceSpan span("compile", "compute");
   dump(text, programs_.size());
-  auto program = PjrtClient::get().compile(text, devices_);
+  const ProgramFiles files(PjrtClient::get());
+  std::unique_ptr<PjrtExecutable> program = files.find(text, devices_);
+  if (!program) {
+    program = PjrtClient::get().compile(text, devices_);
+    ++num_compiled_;
+    files.keep(*program, text, devices_);
+  }
   return *programs_.emplace(std::move(text), std::move(program)).first->second;
 }
 

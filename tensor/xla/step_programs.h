@@ -24,7 +24,8 @@ class StepPrograms {
   /// the compiler and the devices say.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 
-  int num_compiled() const { return static_cast<int>(programs_.size()); }
+  /// Those that were in a file (ProgramFiles) do not count.
+  int num_compiled() const { return num_compiled_; }
   /// Of the program that ran last; empty: none did.
   const std::string& last_text() const { return last_text_; }
 
@@ -44,6 +45,7 @@ class StepPrograms {
 
   const std::vector<int> devices_;
   std::map<std::string, std::unique_ptr<PjrtExecutable>> programs_;
+  int num_compiled_ = 0;
   std::string last_text_;
   Uploads uploads_;
 };
