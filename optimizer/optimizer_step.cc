@@ -11,6 +11,7 @@
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 
@@ -80,6 +81,12 @@ Optimizer::Step Optimizer::read_step() const {
   }
   step.scalars.learning_rate =
       schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double();
+  if (dynamic_loss_scale_ && StepTracer::current()) {
+    fail(ErrorCode::kUnimplemented, name_,
+         ": dynamic loss scaling decides on the host whether a step updates; expected a step that "
+         "XLA can compile as a whole; try the policy mixed_bfloat16, which needs no scale, or a "
+         "fixed loss_scale_factor");
+  }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
   const auto num_steps = static_cast<double>(accumulator_ ? accumulator_->steps() : 1);

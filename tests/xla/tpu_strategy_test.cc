@@ -192,6 +192,25 @@ TEST(TpuStrategy, AnOptimizerWithoutAFormIsRefusedAndLeavesVariablesAsTheyWere) 
   EXPECT_EQ(weight.value().to_doubles(), (std::vector<double>{1, 1}));
 }
 
+TEST(TpuStrategy, RefusesDynamicLossScalingByNameAndTakesAFixedScale) {
+  AdamOptions dynamic;
+  dynamic.dynamic_loss_scale = DynamicLossScaleOptions{};
+  const auto make = [&](const AdamOptions& options) {
+    return [&options](const std::vector<Variable>& variables) {
+      return std::make_shared<Adam>(variables, options);
+    };
+  };
+  TpuStrategy strategy;
+  const Error error = error_of([&] {
+    train(
+        strategy, blobs(), [&] { return mlp(make(dynamic)); }, 1);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+  for (const char* word : {"dynamic loss scaling", "mixed_bfloat16", "loss_scale_factor"})
+    EXPECT_NE(error.message().find(word), std::string::npos) << error.message();
+  expect_rule_as_mirrored<Adam>("fixed scale", AdamOptions{.loss_scale_factor = 128.0});
+}
+
 TEST(TpuStrategy, AValueOfAStepThatFailedIsRefused) {
   TpuStrategy strategy;
   Tensor kept;
