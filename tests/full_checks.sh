@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb)
+all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -165,6 +165,16 @@ part_shared() {
 
 part_deb() {
   step "Debian packages in a fresh Debian" python3 tests/install/deb_test.py "$build"
+}
+
+part_xla_versions() {  # the release's tests have the first version
+  local version found=$build/xla_plugin/found.txt
+  for version in 0.106 0.81; do
+    step "install XLA for the CPU of PJRT $version" sh -c \
+      'tools/install_xla_plugin.sh "$0" $1 | grep "\.so$" > "$2"' "$build/xla_plugin" $version "$found"
+    step "all tests of XLA under PJRT $version" \
+      env TUTTI_PJRT_PLUGIN="$(sed 's/.*: //' "$found")" "$build/bin/test_xla" --gtest_brief=1
+  done
 }
 
 # check_parts PART...: ends the program where one is unknown.

@@ -95,10 +95,14 @@ TEST(XlaNetworks, FiftySteps) {
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(lstm); }, 50, 1e-3);
 }
 
+// Rounding that differs in the last bit one day moves a ReLU's input across 0, and from then on two
+// trainings part. Which step that is depends on the plugin's bits: within the first 5 none has met
+// it, the pinned plugin within 10.
 TEST(XlaNetworks, ResNet20) {
+  const int steps = kPlugin == TUTTI_TEST_XLA_PLUGIN ? 10 : 5;
   const auto make = [] { return std::make_shared<Sequential>(examples::small_resnet(3, 16)); };
   expect_close_to_mirrored(
-      2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, 10, 1e-5);
+      2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, steps, 1e-5);
 }
 
 TEST(XlaNetworks, EmbeddingsAndTheirSparseGradients) {

@@ -131,12 +131,13 @@ TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
   });
 }
 
-// Unlimited, launches of four replicas on two cores wait for one another from 36 or so on.
+// Unlimited, launches of four replicas on two cores wait for one another from 36 or so on, until
+// the plugin ends the process.
 TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
   EXPECT_WORKS({
     const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
     std::vector<std::unique_ptr<Thread>> threads;
-    for (int t = 0; t < 16; ++t) {
+    for (int t = 0; t < 64; ++t) {
       threads.push_back(Executor::system().start(concat("launcher ", t), [&] {
         const auto arguments = ones_on_each(4);
         for (int i = 0; i < 20; ++i) {

@@ -43,6 +43,13 @@ inline double largest_difference(const Trained& a, const Trained& b) {
   return worst;
 }
 
+inline std::vector<double> loss_differences(const Trained& a, const Trained& b) {
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    differences.push_back(std::abs(a.losses[i] - b.losses.at(i)));
+  return differences;
+}
+
 /// What a program trains: made in the strategy's scope, then called for each step with the
 /// features and labels of a replica; returns the replica's part of the loss.
 struct Trainee {
@@ -76,7 +83,8 @@ inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const
   TpuStrategy tpu({.replicas = replicas});
   const Trained expected = train(mirrored, dataset, make, steps);
   const Trained got = train(tpu, dataset, make, steps);
-  EXPECT_LT(largest_difference(expected, got), tolerance) << replicas << " replicas";
+  EXPECT_LT(largest_difference(expected, got), tolerance)
+      << replicas << " replicas; differences of losses: " << join(loss_differences(expected, got));
   EXPECT_EQ(tpu.num_compiled(), 1);
 }
 
