@@ -157,7 +157,12 @@ std::vector<Gradient> BackwardPass::input_gradients(const Node& node,
   }
   std::vector<std::uint8_t> needed;
   for (const int slot : node.input_slots) needed.push_back(depends(slot));
-  return function({node.call, node.input_specs, node.outputs, gradients, needed});
+  if (node.read_again.empty()) {
+    return function({node.call, node.input_specs, node.outputs, gradients, needed});
+  }
+  OpCall call = node.call;
+  for (const auto& [input, read_again] : node.read_again) call.inputs[input] = read_again();
+  return function({call, node.input_specs, node.outputs, gradients, needed});
 }
 
 template <class Part>
@@ -179,7 +184,8 @@ void BackwardPass::report_ready(std::size_t index, const GradientTape::OnReady& 
     if (results_[source].is_none()) {
       missing_.push_back(source);
     } else if (on_ready) {
-      on_ready(source, results_[source]);
+      sums_[index_of(slot)].clear();  // who is told of it decides how long it lives
+      on_ready(source, std::exchange(results_[source], Gradient()));
     }
   }
 }

@@ -24,8 +24,8 @@ struct TapeOptions {
 /// made it.
 class GradientTape {
  public:
-  /// Told of each gradient as soon as it is final, last used layer first: the hook that lets
-  /// communication overlap the backward pass.
+  /// Given each gradient as soon as it is final, last used layer first: the hook that lets
+  /// communication overlap the backward pass. The tape does not keep what it gave.
   using OnReady = std::function<void(std::size_t index, const Gradient& gradient)>;
 
   explicit GradientTape(TapeOptions options = {});
@@ -41,7 +41,8 @@ class GradientTape {
   /// d target / d sources, in the order of `sources`; `target` of any shape stands for the sum of
   /// its elements (tf's rule). A source that the target does not depend on has no gradient. Ends
   /// the recording of a tape that is not persistent; a second call on it throws
-  /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient.
+  /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. With
+  /// `on_ready`, which has got them, those that it returns are none.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradients.h"
+#include "tutti/autograd/replica_shards.h"
 #include "tutti/tensor/dispatch.h"
 
 namespace tutti::internal {
@@ -19,6 +20,22 @@ std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits
     if (bits >> i & 1u) result[i] = tensors[i];
   }
   return result;
+}
+
+/// Reads `variable` as it was read before; nothing where tapes keep its values.
+ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
+  const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
+  if (!shards || !shards->is_read_again()) return {};
+  return [variable, shards, version = shards->version(), device = value.device()] {
+    if (shards->version() != version) {
+      fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
+           "' was written after the step read it, and its value was not kept; expected writes "
+           "before the first read or after the gradient; try reshard_after_forward = false");
+    }
+    const Tensor again = variable.storage().read().to(device).alias();
+    tapes_see_read(variable, again);
+    return again;
+  };
 }
 
 }  // namespace
@@ -78,7 +95,36 @@ int Recording::slot_for_read(const Variable& variable) {
 
 void Recording::on_read(const Variable& variable, const Tensor& value) {
   const int slot = slot_for_read(variable);
-  if (slot != kNoSlot) tensor_slots_.emplace(value.id(), new_slot(slot));
+  if (slot == kNoSlot) return;
+  const int read_slot = new_slot(slot);
+  tensor_slots_.emplace(value.id(), read_slot);
+  if (ReadAgain again = read_again_of(variable, value)) {
+    read_again_.emplace(read_slot, std::move(again));
+  }
+}
+
+void Recording::release_inputs(Node& node) const {
+  if (read_again_.empty()) return;
+  for (std::size_t i = 0; i < node.call.inputs.size(); ++i) {
+    if (!node.call.inputs[i].defined()) continue;
+    const auto found = read_again_.find(node.input_slots[i]);
+    if (found == read_again_.end()) continue;
+    node.read_again.emplace_back(i, found->second);
+    node.call.inputs[i] = Tensor();
+  }
+}
+
+void Recording::note_view(const Node& node, const OpCall& call) {
+  if (call.op != OpId::kCast && call.op != OpId::kReshape && call.op != OpId::kTranspose) return;
+  const auto found = read_again_.find(node.input_slots.front());
+  if (found == read_again_.end()) return;
+  OpCall without = call;
+  without.inputs.clear();
+  read_again_.emplace(node.output_slots.front(), [without, of = found->second] {
+    OpCall again = without;
+    again.inputs = {of()};
+    return dispatch(std::move(again)).front();
+  });
 }
 
 void Recording::on_read_of_rows(const Variable& variable, const Tensor& rows,
@@ -152,7 +198,9 @@ void Recording::on_op(const OpCall& call, std::span<const Tensor> outputs) {
   node.call.where = call.where;
   node.call.inputs = selected(call.inputs, used_inputs(call));
   node.outputs = selected(outputs, used_outputs(call));
+  release_inputs(node);
   add(std::move(node), call.inputs, outputs);
+  if (!read_again_.empty()) note_view(nodes_.back(), call);
 }
 
 void Recording::on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where) {

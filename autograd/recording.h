@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tutti/autograd/gradient_sum.h"
@@ -22,9 +23,13 @@ namespace tutti::internal {
 /// tables.
 inline constexpr int kNoSlot = -1;
 
+/// Makes a value that was read from a variable anew, so that no tape has to keep it.
+using ReadAgain = std::function<Tensor()>;
+
 /// One recorded operation, or one custom gradient (then `backward` is set and `call` is empty).
 struct Node {
   OpCall call;  // only those inputs whose values the gradient uses; the others undefined
+  std::vector<std::pair<std::size_t, ReadAgain>> read_again;  // inputs of these that are not kept
   std::vector<TensorSpec> input_specs;
   std::vector<Tensor> outputs;   // likewise
   std::vector<int> input_slots;  // kNoSlot: not tracked
@@ -74,6 +79,10 @@ class Recording final : public OpObserver {
   int new_slot(int variable_slot = kNoSlot);
   int track(const Variable& variable);
   int slot_for_read(const Variable& variable);
+  /// Lets go of inputs that can be read again.
+  void release_inputs(Node& node) const;
+  /// The output of `node`, of a value that is read again and such a view of it, is made again.
+  void note_view(const Node& node, const OpCall& call);
   /// Slots of `inputs`; empty when none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
@@ -87,6 +96,7 @@ class Recording final : public OpObserver {
   std::vector<int> variable_slot_;                         // by slot
   std::unordered_map<std::uint64_t, int> tensor_slots_;    // by Tensor::id()
   std::unordered_map<std::uint64_t, int> variable_slots_;  // by VariableStorage::id()
+  std::unordered_map<int, ReadAgain> read_again_;          // by slot: what nodes do not keep
   std::vector<Variable> variables_;
 };
 
