@@ -88,6 +88,7 @@ int compare(ExampleOptions options) {
     const char* operation;
   } rows[] = {{"mirrored", "cpu:0-3", "canonical"},
               {"central_storage", "cpu:0-3", "canonical"},
+              {"fully_sharded", "cpu:0-3", "canonical"},
               {"mirrored", "cpu:0-3", "hierarchical_copy"},
               {"mirrored", "cpu:0-3", "reduction_to_one_device"},
               {"mirrored", "cpu:0-1", "canonical"},

@@ -1,11 +1,11 @@
 // Limits on gradients, applied to what was summed over replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/optimizer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/optimizer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/step_tracer.h"
@@ -133,6 +133,12 @@ std::vector<Gradient> clipped_on_device(std::vector<Gradient> gradients,
 
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options) {
+  return internal::clip_gradients(std::move(gradients), options, nullptr);
+}
+
+std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
+                                               const ClippingOptions& options,
+                                               GradientReducer* reducer) {
   if (options.clipvalue) {
     for (Gradient& gradient : gradients) {
       gradient = clipped_by_value(gradient, *options.clipvalue);
@@ -143,16 +149,18 @@ std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options);
   }
+  std::vector<double> squares;  // one whole gradient at a time
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
+  }
   if (options.clipnorm) {
-    for (Gradient& gradient : gradients) {
-      const double norm = std::sqrt(sum_of_squares(gradient));
-      if (norm > *options.clipnorm)
-        gradient = scale_gradient(gradient, factor_for(norm, *options.clipnorm));
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const double norm = std::sqrt(squares[i]);
+      if (norm <= *options.clipnorm) continue;
+      gradients[i] = scale_gradient(gradients[i], factor_for(norm, *options.clipnorm));
     }
     return gradients;
   }
-  std::vector<double> squares;
-  for (const Gradient& gradient : gradients) squares.push_back(sum_of_squares(gradient));
   const double norm = std::sqrt(tree_sum(std::move(squares)));
   if (norm > *options.global_clipnorm) {
     const double factor = factor_for(norm, *options.global_clipnorm);

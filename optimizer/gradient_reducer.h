@@ -12,6 +12,8 @@
 
 namespace tutti {
 
+struct ClippingOptions;
+
 /// Sums gradients over replicas, while they still appear. Strategies install one per replica
 /// thread; without one, gradients stay local. Used by the replica's own thread; all replicas make
 /// the same calls in the same order.
@@ -28,6 +30,14 @@ class GradientReducer {
   /// replicas. A variable without a gradient on every replica has none. After it no replica reads
   /// what this step computed from variables: updates may start.
   virtual std::vector<Gradient> finish() = 0;
+  /// Whether finish() gave this replica, of some variables, the sum of its shard alone: [count], in
+  /// row-major order. The same in all replicas.
+  virtual bool gives_shards() const { return false; }
+  /// The sum of the whole variable of what finish() gave: where that is a shard, all replicas meet.
+  virtual Gradient whole(std::size_t index, const Gradient& gradient) {
+    static_cast<void>(index);
+    return gradient;
+  }
   /// After finish(): whether this step's update is to be left out, on all replicas alike, because
   /// its gradients are not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
@@ -63,6 +73,10 @@ namespace internal {
 /// In a replica: runs `write` once every replica has read what it needs, and returns when all have
 /// run it. Elsewhere at once.
 void while_nobody_reads(const std::function<void()>& write);
+/// clip_gradients() of what `reducer` gave (nullptr: of whole gradients): limits of norms are those
+/// of the whole, with the same bits.
+std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
+                                     const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal
 
 }  // namespace tutti

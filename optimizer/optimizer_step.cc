@@ -3,6 +3,7 @@
 #include "tutti/optimizer/gradient_reducer.h"
 
 #include "tutti/autograd/replica_group.h"
+#include "tutti/autograd/replica_shards.h"
 #include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
@@ -149,7 +150,9 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
 
 void Optimizer::update_with_sums(GradientReducer& reducer, const Step& step) {
   std::vector<Gradient> sums = reducer.finish();
-  const bool finite = !reducer.skips_update() && is_applicable(sums);
+  const bool finite =
+      !reducer.skips_update() &&
+      (reducer.gives_shards() ? is_applicable_everywhere(sums) : is_applicable(sums));
   update(std::move(sums), step, finite);
   reducer.updates_done();
 }
@@ -216,11 +219,13 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
   UpdateScalars scalars = step.scalars;
   if (clipping_.any()) {
     // Limits are for gradients without scale.
+    GradientReducer* const reducer = GradientReducer::current();
+    GradientReducer* const sums_from = reducer && reducer->gives_shards() ? reducer : nullptr;
     const double scale = std::exchange(scalars.gradient_scale, 1.0);
     if (scale != 1.0) {
       for (Gradient& gradient : gradients) gradient = scale_gradient(gradient, scale);
     }
-    gradients = clip_gradients(std::move(gradients), clipping_);
+    gradients = internal::clip_gradients(std::move(gradients), clipping_, sums_from);
   }
   if (StepRecorder* const recorder = StepRecorder::current()) {
     scalars.live = note_replays(*recorder, scalars);
@@ -264,7 +269,12 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
   if (!average_rule_) return;
   // The average needs no gradient, but storages want one that fits.
   const auto zeros = [&] {
-    return Tensor::zeros(variable.shape(), variable.dtype(), variable.value().device());
+    // Other replicas may be writing their shards.
+    const bool has_shards =
+        dynamic_cast<const internal::ReplicaShards*>(&variable.storage()) != nullptr;
+    return Tensor::zeros(
+        variable.shape(), variable.dtype(),
+        has_shards ? variable.storage().devices().front() : variable.value().device());
   };
   const Gradient any = gradient.is_dense() ? gradient : Gradient(zeros());
   variable.storage().update(*average_rule_, {&averages_[index], 1}, any, scalars);

@@ -189,6 +189,23 @@ void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
                  {"bucket", static_cast<std::int64_t>(buckets_->plan().places[index].bucket)}});
   buckets_->put(context_.local_replica(), index, gradient);
   buckets_->work();
+  if (buckets_->keeps_pace()) keep_pace();
+}
+
+void ReplicaReducer::keep_pace() {
+  const int replica = context_.local_replica();
+  const auto may_go_on = [&] {
+    buckets_->assert_held();
+    return buckets_->has_task() || !buckets_->is_ahead(replica);
+  };
+  while (context_.rendezvous().hold_back(replica, may_go_on)) {
+    {
+      MutexLock lock(context_.rendezvous().monitor().mutex());
+      buckets_->assert_held();
+      if (!buckets_->has_task()) return;
+    }
+    buckets_->work();
+  }
 }
 
 std::vector<Gradient> ReplicaReducer::finish() {
@@ -210,7 +227,13 @@ std::vector<Gradient> ReplicaReducer::finish() {
   const std::shared_ptr<BucketReducer> buckets = std::exchange(buckets_, nullptr);
   skips_update_ = buckets->non_finite() &&
                   context_.services().communication.non_finite == NonFinitePolicy::kSkip;
+  sharded_ = buckets->sharded();
   return buckets->results(replica);
+}
+
+Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
+  if (sharded_.empty() || !sharded_[index].defined()) return gradient;
+  return context_.all_gather(gradient.dense(), 0).detached_reshape(sharded_[index].shape());
 }
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,

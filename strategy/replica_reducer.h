@@ -45,6 +45,8 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   void ready(std::size_t index, const Gradient& gradient) override;
   std::vector<Gradient> finish() override;
   bool skips_update() const override { return skips_update_; }
+  bool gives_shards() const override { return !sharded_.empty(); }
+  Gradient whole(std::size_t index, const Gradient& gradient) override;
   void require_equal(std::span<const Variable> variables,
                      std::span<const Gradient> gradients) override;
   void updates_done() override;
@@ -56,11 +58,14 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   }
   void work() override { buckets_->work(); }
   void finish_buckets();
+  /// Waits, and reduces slices, while this replica is ahead of the others.
+  void keep_pace();
 
   LocalReplicaContext& context_;
   GradientExchange& exchange_;
   std::shared_ptr<BucketReducer> buckets_;
-  std::vector<bool> given_;  // per variable
+  std::vector<bool> given_;        // per variable
+  std::vector<Variable> sharded_;  // BucketReducer::sharded() of the last finish()
   bool skips_update_ = false;
 };
 

@@ -120,6 +120,25 @@ def central_storage():
     return p
 
 
+def fully_sharded():
+    p = Picture(640, 366, "FullyShardedStrategy: a part of every variable on each device")
+    p.box("process", 20, 70, 600, 256, "one process", title=True)
+    p.box("batch", 145, 14, 350, 32, "global batch: a slice of its rows for each replica")
+    for i, x in enumerate((45, 245, 445)):
+        p.device(x, 105, f"cpu:{i}", f"replica {i}", (f"part {i} of all", "variables, slots"))
+        p.arrow("data", 220 + 100 * i, 46, x + 75, 104)
+        p.arrow("gradient", x + 55, 180, x + 55, 196)
+        p.arrow("value", x + 95, 196, x + 95, 180)
+    for x in (195, 395):
+        p.arrow("gradient", x, 160, x + 50, 160, both=True)
+        p.arrow("value", x, 216, x + 50, 216, both=True)
+    p.text(320, 278, "a layer's values are gathered while it computes (all_gather); of the sum of gradients each")
+    p.text(320, 295, "replica gets the part that it owns (reduce_scatter, along mirrored's tree), and updates it:")
+    p.text(320, 312, "the same bits")
+    p.legend(140, 346)
+    return p
+
+
 def multi_worker():
     p = Picture(820, 362, "MultiWorkerMirroredStrategy: a copy of every variable on each device of each process")
     for w, left in enumerate((20, 440)):
@@ -160,7 +179,7 @@ def parameter_server():
 
 def main():
     wrong = []
-    for draw in (one_device, mirrored, central_storage, multi_worker, parameter_server):
+    for draw in (one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server):
         path, text = FOLDER / f"{draw.__name__}.svg", draw().svg()
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")

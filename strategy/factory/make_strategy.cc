@@ -8,6 +8,7 @@
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/strategies.h"
 #ifndef TUTTI_WITHOUT_GRPC
@@ -34,6 +35,8 @@ void check(const StrategySpec& spec) {
   }
   require_at_least("replicas", spec.replicas, 0);
   require_at_least("bytes_per_pack", spec.bytes_per_pack, 0);
+  require_at_least("stage", spec.stage, 1);
+  require_at_least("min_shard_bytes", spec.min_shard_bytes, 0);
   require_at_least("staleness", spec.staleness, 0);
   require_at_least("replicas_to_aggregate", spec.replicas_to_aggregate, 0);
   require_at_least("parameter_servers", spec.parameter_servers, 1);
@@ -103,8 +106,9 @@ std::unique_ptr<Strategy> make_tpu(const StrategySpec& spec) {
 }  // namespace
 
 std::vector<std::string> strategy_names() {
-  return {"one_device",       "mirrored", "central_storage", "multi_worker_mirrored",
-          "parameter_server", "tpu"};
+  return {
+      "one_device",       "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
+      "parameter_server", "tpu"};
 }
 
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
@@ -115,6 +119,12 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   const LocalStrategyOptions local = local_options(spec);
   if (spec.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (spec.strategy == "central_storage") return std::make_unique<CentralStorageStrategy>(local);
+  if (spec.strategy == "fully_sharded") {
+    return std::make_unique<FullyShardedStrategy>(
+        FullyShardedOptions{.local = local,
+                            .stage = static_cast<int>(spec.stage),
+                            .min_shard_bytes = spec.min_shard_bytes});
+  }
   const std::vector<Device> devices =
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));
@@ -148,6 +158,11 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
                    "type in which gradients travel");
   flags.add_choice("--non-finite", spec.non_finite, {"ignore", "error", "skip", "zero"},
                    "what happens when a gradient is infinite or NaN");
+  flags.add("--stage", spec.stage,
+            "of fully_sharded: 1 cuts optimizer slots over replicas, 2 gradients too, 3 parameters "
+            "too");
+  flags.add("--min-shard-bytes", spec.min_shard_bytes,
+            "of fully_sharded: smaller variables are mirrored");
   flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "ssp", "sync_replicas"},
                    "how workers of parameter servers keep pace");
   flags.add("--staleness", spec.staleness, "of ssp: by how many steps a worker may be ahead");

@@ -27,6 +27,9 @@ struct StrategySpec {
   std::string non_finite = "ignore";  // error, skip, zero
   /// How bytes get from worker to worker: auto, shm, tcp.
   std::string transport = "auto";
+  // Of fully_sharded alone.
+  std::int64_t stage = 3;  // what is cut over the replicas: 1 slots, 2 gradients too, 3 parameters
+  std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
   // Of parameter_server alone.
   std::string update_mode = "sync";        // async, ssp, sync_replicas
   std::int64_t staleness = 3;              // of ssp
@@ -34,7 +37,8 @@ struct StrategySpec {
   std::int64_t parameter_servers = 1;      // in this process, where there is no cluster
 };
 
-/// "one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server", "tpu".
+/// "one_device", "mirrored", "central_storage", "fully_sharded", "multi_worker_mirrored",
+/// "parameter_server", "tpu".
 std::vector<std::string> strategy_names();
 
 /// The strategy of these options; the cluster of multi_worker_mirrored and parameter_server is that

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/gradient_reduction/bucket_reducer.h"
 
+#include <algorithm>
+
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
@@ -22,7 +24,8 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   // What adds in this order, slice by slice, gives these bits, for which no copies are needed.
   const bool in_tree_order =
       services.ops.determinism() == Determinism::kCanonical && services.ops.sliceable();
-  return in_tree_order ? tree_sums(given) : operation_sums(given);
+  if (!in_tree_order) return operation_sums(given);
+  return std::ranges::any_of(given.variables, shards_of) ? shard_sums(given) : tree_sums(given);
 }
 
 }  // namespace
@@ -32,7 +35,8 @@ BucketReducer::BucketReducer(ReplicaServices& services, ReplicaMonitor& monitor,
     : monitor_(monitor),
       given_(services, plan, variables),
       sums_(make_sums(given_, plan)),
-      progress_(given_.plan->buckets.size()) {
+      progress_(given_.plan->buckets.size()),
+      num_filled_(given_.num_replicas) {
   unfilled_.reserve(given_.num_replicas * progress_.size());
   for (std::size_t r = 0; r < given_.num_replicas; ++r) {
     for (const BucketPlan::Bucket& bucket : given_.plan->buckets) {
@@ -48,11 +52,12 @@ void BucketReducer::put(int replica, std::size_t index, const Gradient& gradient
   sums_->given(r, index);
   if (--unfilled_[r * given_.plan->buckets.size() + bucket] > 0) return;
   sums_->filled(r, bucket);
-  if (last_to_fill(bucket)) publish(bucket);
+  if (last_to_fill(r, bucket)) publish(bucket);
 }
 
-bool BucketReducer::last_to_fill(std::size_t bucket) {
+bool BucketReducer::last_to_fill(std::size_t replica, std::size_t bucket) {
   MutexLock lock(monitor_.mutex());
+  ++num_filled_[replica];
   return ++progress_[bucket].num_filled == given_.num_replicas;
 }
 
@@ -86,7 +91,7 @@ void BucketReducer::end_bucket(std::size_t bucket) {
     return fail_with(std::current_exception());
   }
   MutexLock lock(monitor_.mutex());
-  if (++buckets_done_ == progress_.size()) monitor_.notify_replicas();
+  if (++buckets_done_ == progress_.size() || keeps_pace()) monitor_.notify_replicas();
 }
 
 void BucketReducer::work() {
@@ -139,6 +144,10 @@ std::vector<Gradient> BucketReducer::results(int replica) const {
                                                             : given_.sparse_sums[i]);
         break;
       case GradientKind::kDense:
+        if (std::optional<Tensor> own = sums_->sum_of(i, r)) {
+          gradients.emplace_back(*std::move(own));
+          break;
+        }
         gradients.push_back(sum ? Gradient(sum->detached_rows(static_cast<std::int64_t>(item.first),
                                                               static_cast<std::int64_t>(item.count))
                                                .detached_reshape(given_.variables[i].shape()))
@@ -147,6 +156,15 @@ std::vector<Gradient> BucketReducer::results(int replica) const {
     }
   }
   return gradients;
+}
+
+std::vector<Variable> BucketReducer::sharded() const {
+  std::vector<Variable> sharded(given_.variables.size());
+  for (std::size_t i = 0; i < sharded.size(); ++i) {
+    if (shards_of(given_.variables[i]) && sums_->sum_of(i, 0)) sharded[i] = given_.variables[i];
+  }
+  const auto is_sharded = [](const Variable& variable) { return variable.defined(); };
+  return std::ranges::any_of(sharded, is_sharded) ? sharded : std::vector<Variable>();
 }
 
 }  // namespace tutti::internal

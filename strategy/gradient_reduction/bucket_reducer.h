@@ -34,7 +34,16 @@ class BucketReducer {
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// The sums, on the device of `replica`. After join().
   std::vector<Gradient> results(int replica) const;
+  /// The variables of which results() has shards; undefined in place of others. Empty: of none.
+  std::vector<Variable> sharded() const;
 
+  /// Whether replicas should keep pace, lest gradients that wait for others fill the memory.
+  bool keeps_pace() const { return sums_->lets_go(); }
+  /// Whether the replica has filled more buckets that are not done than it should.
+  bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
+    constexpr std::size_t kMostAhead = 1;
+    return num_filled_[static_cast<std::size_t>(replica)] > buckets_done_ + kMostAhead && !failure_;
+  }
   bool has_task() const TUTTI_REQUIRES(monitor_.mutex()) {
     return next_task_ < tasks_.size() && !failure_;
   }
@@ -55,7 +64,7 @@ class BucketReducer {
     std::size_t slices_left = 0;
   };
 
-  bool last_to_fill(std::size_t bucket);
+  bool last_to_fill(std::size_t replica, std::size_t bucket);
   void publish(std::size_t bucket);
   void end_bucket(std::size_t bucket);
   void fail_with(std::exception_ptr failure);
@@ -64,7 +73,8 @@ class BucketReducer {
   GivenGradients given_;
   const std::unique_ptr<BucketSums> sums_;
   std::vector<std::size_t> unfilled_;  // per replica and bucket; the replica's own
-  std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());  // per bucket
+  std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());       // per bucket
+  std::vector<std::size_t> num_filled_ TUTTI_GUARDED_BY(monitor_.mutex());  // per replica
   std::vector<Task> tasks_ TUTTI_GUARDED_BY(monitor_.mutex());
   std::size_t next_task_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
   std::size_t buckets_done_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;

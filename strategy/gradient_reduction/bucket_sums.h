@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tutti/autograd/replica_shards.h"
 #include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {
@@ -34,22 +35,34 @@ class BucketSums {
   virtual void reduce(std::size_t /*bucket*/, SliceRange /*slice*/) {}
   /// By one thread, when all slices of the bucket are reduced.
   virtual void end(std::size_t /*bucket*/) {}
+  /// Whether end() lets go of gradients, so that replicas should not run ahead of each other.
+  virtual bool lets_go() const { return false; }
   /// By one thread, when all buckets have ended. Waits for other workers, not for GPUs: what
   /// replicas put into their compute streams from now on sees the sums.
   virtual void join() {}
   /// Afterwards, any thread: the bucket's sums on the replica's device. Nothing: each replica's
   /// gradients are the sums.
   virtual std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const = 0;
+  /// The same of one variable, where sums are not kept by bucket: of one that shards_of() names
+  /// that of the replica's shard, [count].
+  virtual std::optional<Tensor> sum_of(std::size_t /*variable*/, std::size_t /*replica*/) const {
+    return std::nullopt;
+  }
 
  protected:
   GivenGradients& given_;
 };
+
+/// Which replica owns what of the variable's sum; nullptr: each wants the whole.
+const ReplicaShards* shards_of(const Variable& variable);
 
 // replica_sums.cc: on CPUs, of this process.
 /// Of one replica: looks for values that are not finite, and leaves all as it is. GPUs, too.
 std::unique_ptr<BucketSums> kept_gradients(GivenGradients& given);
 /// Along the canonical tree, straight from the gradients into one result that all replicas share.
 std::unique_ptr<BucketSums> tree_sums(GivenGradients& given);
+/// The same, each shard to the replica that owns it. Lets go of gradients that are summed.
+std::unique_ptr<BucketSums> shard_sums(GivenGradients& given);
 /// By ReplicaServices::ops, which reduces copies in place: one flat buffer per replica.
 std::unique_ptr<BucketSums> operation_sums(GivenGradients& given);
 

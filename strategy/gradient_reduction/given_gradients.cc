@@ -211,10 +211,12 @@ void GivenGradients::zero_unused(std::size_t index, std::span<const Elements> bu
 }
 
 TreeAdder::TreeAdder(GivenGradients& given, std::size_t bucket,
-                     std::span<const CanonicalNode> nodes, std::span<const Elements> sums)
+                     std::span<const CanonicalNode> nodes, std::span<const Elements> sums,
+                     std::size_t first)
     : given_(given),
       nodes_(nodes),
       sums_(sums),
+      first_(first),
       dtype_(given.bucket(bucket).dtype),
       sum_dtype_(sums.front().dtype),
       wide_bytes_(sum_dtype_ == dtype_ ? 0 : kBlockBytes / size_of(dtype_) * size_of(sum_dtype_)),
@@ -246,7 +248,7 @@ void TreeAdder::add_inputs(const Piece& piece, bool clean) {
     const auto members = std::span<const std::byte* const>(inputs_).subspan(
         static_cast<std::size_t>(nodes_[i].first), static_cast<std::size_t>(nodes_[i].count));
     reduce_along_tree(ReduceOp::kSum, sum_dtype_, members,
-                      sums_[i].data + piece.begin * size_of(sum_dtype_), piece.count());
+                      sums_[i].data + (piece.begin - first_) * size_of(sum_dtype_), piece.count());
   }
 }
 

@@ -134,10 +134,10 @@ Gradient on_host(const Gradient& gradient);
 /// The sums of one bucket's pieces over nodes of the canonical tree. Threads: one.
 class TreeAdder {
  public:
-  /// `nodes`: replicas of this process. sums[i] is the bucket's sum of nodes[i], of the bucket's
-  /// type or, of 16-bit types, float32.
+  /// `nodes`: replicas of this process. sums[i] is the sum of nodes[i], from element `first` of the
+  /// bucket on, of the bucket's type or, of 16-bit types, float32.
   TreeAdder(GivenGradients& given, std::size_t bucket, std::span<const CanonicalNode> nodes,
-            std::span<const Elements> sums);
+            std::span<const Elements> sums, std::size_t first = 0);
   /// `clean`: as in GivenGradients::prepared().
   void add(const Piece& piece, bool clean);
 
@@ -147,6 +147,7 @@ class TreeAdder {
   GivenGradients& given_;
   const std::span<const CanonicalNode> nodes_;
   const std::span<const Elements> sums_;
+  const std::size_t first_;
   const DType dtype_, sum_dtype_;
   const std::size_t wide_bytes_;           // of a block in the type of the sums, if that is another
   std::vector<const std::byte*> inputs_;   // per replica

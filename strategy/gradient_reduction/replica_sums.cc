@@ -1,5 +1,6 @@
 // Sums over the replicas of this process, on CPUs.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 
 #include "tutti/cross_device_ops/gradient_ops.h"
@@ -63,6 +64,24 @@ void KeptGradients::join() {
   for (const std::size_t i : indices_of_non_finite(values)) check(later[i]);
 }
 
+/// Adds the piece to the sum of `adder`, whose first element is at `first` of the bucket, by the
+/// policy for what is not finite.
+void add_checked(GivenGradients& given, TreeAdder& adder, const Piece& piece, const Elements& sum,
+                 std::size_t first) {
+  if (!given.checks()) return adder.add(piece, false);
+  // What was rounded for the wire cannot be added twice: residuals would be taken twice.
+  const bool clean_first = given.zeroes() && given.compresses(piece.bucket);
+  for_blocks(piece, sum.dtype, [&](const Piece& block) {
+    adder.add(block, clean_first);
+    std::byte* const place = sum.data + (block.begin - first) * size_of(sum.dtype);
+    if (count_non_finite(sum.dtype, place, block.count()) == 0) return;
+    given.note_first(block, place);
+    if (!given.zeroes()) return;
+    if (!clean_first) adder.add(block, true);
+    clear_non_finite(sum.dtype, place, block.count());  // finite values may have an infinite sum
+  });
+}
+
 class TreeSums final : public BucketSums {
  public:
   explicit TreeSums(GivenGradients& given);
@@ -95,20 +114,80 @@ void TreeSums::reduce(std::size_t bucket, SliceRange slice) {
   const CanonicalNode all{0, static_cast<int>(given_.num_replicas)};
   const Elements flat = elements_of(flat_[bucket]);
   TreeAdder adder(given_, bucket, {&all, 1}, {&flat, 1});
-  // What was rounded for the wire cannot be added twice: residuals would be taken twice.
-  const bool clean_first = given_.zeroes() && given_.compresses(bucket);
-  given_.for_dense_pieces(bucket, slice, [&](const Piece& piece) {
-    if (!given_.checks()) return adder.add(piece, false);
-    for_blocks(piece, flat.dtype, [&](const Piece& block) {
-      adder.add(block, clean_first);
-      std::byte* const sum = flat.data + block.begin * size_of(flat.dtype);
-      if (count_non_finite(flat.dtype, sum, block.count()) == 0) return;
-      given_.note_first(block, sum);
-      if (!given_.zeroes()) return;
-      if (!clean_first) adder.add(block, true);
-      clear_non_finite(flat.dtype, sum, block.count());  // finite values may have an infinite sum
-    });
+  given_.for_dense_pieces(bucket, slice,
+                          [&](const Piece& piece) { add_checked(given_, adder, piece, flat, 0); });
+}
+
+class ShardSums final : public BucketSums {
+ public:
+  explicit ShardSums(GivenGradients& given) : BucketSums(given), sums_(given.variables.size()) {}
+
+  std::vector<SliceRange> begin(std::size_t bucket) override;
+  void reduce(std::size_t bucket, SliceRange slice) override;
+  void end(std::size_t bucket) override;
+  bool lets_go() const override { return true; }
+  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
+  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override;
+
+ private:
+  struct Part {
+    std::size_t first = 0;  // element of the variable
+    MutableTensor sum;      // [count]
+  };
+  std::vector<std::vector<Part>> sums_;  // per variable: of each replica's shard, or of the whole
+};
+
+std::vector<SliceRange> ShardSums::begin(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const std::vector<Device>& devices = given_.services.replica_devices;
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    const std::size_t variable = piece.item.variable;
+    const auto add = [&](const Shard& shard, Device device) {
+      sums_[variable].push_back({static_cast<std::size_t>(shard.first),
+                                 MutableTensor(Shape{shard.count}, plan.dtype, device)});
+    };
+    const ReplicaShards* const shards = shards_of(given_.variables[variable]);
+    if (!shards) return add({0, static_cast<std::int64_t>(piece.count())}, devices.front());
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      add(shards->shard(static_cast<int>(r)), devices[r]);
+    }
   });
+  return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
+                    static_cast<int>(given_.num_replicas));
+}
+
+void ShardSums::reduce(std::size_t bucket, SliceRange slice) {
+  const CanonicalNode all{0, static_cast<int>(given_.num_replicas)};
+  given_.for_dense_pieces(bucket, slice, [&](const Piece& piece) {
+    for (Part& part : sums_[piece.item.variable]) {
+      const Elements sum = elements_of(part.sum);
+      const std::size_t first = piece.item.first + part.first;
+      const Piece own{piece.item, bucket, std::max(piece.begin, first),
+                      std::min(piece.end, first + sum.count)};
+      if (own.begin >= own.end) continue;
+      TreeAdder adder(given_, bucket, {&all, 1}, {&sum, 1}, first);
+      add_checked(given_, adder, own, sum, first);
+    }
+  });
+}
+
+void ShardSums::end(std::size_t bucket) {
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    for (std::size_t r = 0; r < given_.num_replicas; ++r) {
+      given_.of(r, piece.item.variable) = Gradient();
+    }
+  });
+}
+
+std::optional<Tensor> ShardSums::sum_of(std::size_t variable, std::size_t replica) const {
+  if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
+  const Variable& of = given_.variables[variable];
+  if (shards_of(of)) return sums_[variable][replica].sum.freeze();
+  return sums_[variable]
+      .front()
+      .sum.freeze()
+      .detached_reshape(of.shape())
+      .to(given_.services.replica_devices[replica]);
 }
 
 class OperationSums final : public BucketSums {
@@ -197,11 +276,19 @@ void OperationSums::reduce(std::size_t bucket, SliceRange slice) {
 
 }  // namespace
 
+const ReplicaShards* shards_of(const Variable& variable) {
+  const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
+  return shards && shards->sums_shards() ? shards : nullptr;
+}
+
 std::unique_ptr<BucketSums> kept_gradients(GivenGradients& given) {
   return std::make_unique<KeptGradients>(given);
 }
 std::unique_ptr<BucketSums> tree_sums(GivenGradients& given) {
   return std::make_unique<TreeSums>(given);
+}
+std::unique_ptr<BucketSums> shard_sums(GivenGradients& given) {
+  return std::make_unique<ShardSums>(given);
 }
 std::unique_ptr<BucketSums> operation_sums(GivenGradients& given) {
   return std::make_unique<OperationSums>(given);

@@ -71,6 +71,7 @@ void Rendezvous::arrive(int replica, MeetingHeader header, void* argument) {
   own.argument = argument;
   ++num_present_;
   if (num_present_ + num_ended_ == num_replicas()) all_are_here(replica);
+  if (num_holding_ > 0) monitor_.notify_replicas();
   if (abort_reason_) own.present = false;
   throw_if_aborted(replica);
 }
@@ -168,6 +169,19 @@ void Rendezvous::wait(int replica, const std::function<bool()>& ready, std::stri
   throw error;
 }
 
+bool Rendezvous::hold_back(int replica, const std::function<bool()>& ready) {
+  MutexLock lock(monitor_.mutex());
+  ++num_holding_;
+  const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
+  monitor_.wait(replica, deadline, [&]() TUTTI_REQUIRES(monitor_.mutex()) {
+    return ready() || abort_reason_.has_value() || num_present_ + num_ended_ > 0 ||
+           num_holding_ == num_replicas();
+  });
+  --num_holding_;
+  throw_if_aborted(replica);
+  return ready();
+}
+
 void Rendezvous::check(int replica) {
   MutexLock lock(monitor_.mutex());
   throw_if_aborted(replica);
@@ -192,6 +206,7 @@ void Rendezvous::ended(int replica, std::exception_ptr error) {
   MutexLock lock(monitor_.mutex());
   seat(replica).ended = true;
   ++num_ended_;
+  if (num_holding_ > 0) monitor_.notify_replicas();
   if (error && !abort_reason_) {
     abort(Error(ErrorCode::kAborted, concat("replica ", replica, ": ", message_of(error))));
   }

@@ -104,6 +104,10 @@ class Rendezvous {
   /// For the action of a meeting, and for work: waits until `ready()`, throws kAborted when the run
   /// was aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
+  /// Waits until `ready()`, but not while another replica waits in a meeting, has ended or, all of
+  /// them, holds back: no order of calls can make it wait for ever. Whether ready(); throws
+  /// kAborted when the run was aborted.
+  bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted when the run was aborted.
   void check(int replica);
   /// The body of `replica` ended, with an exception or (nullptr) without.
@@ -151,6 +155,7 @@ class Rendezvous {
   std::vector<Seat> seats_ TUTTI_GUARDED_BY(monitor_.mutex());
   int num_present_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
   int num_ended_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  int num_holding_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
   bool in_action_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
   bool action_taken_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
   bool updating_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;

@@ -9,6 +9,7 @@
 #include "tests/conformance/planted_strategies.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 
 namespace tutti::conformance {
@@ -79,6 +80,13 @@ StrategySubject of_cpus(const std::string& name, const char* devices, int replic
           }};
 }
 
+StrategySubject cut_over_replicas(int stage) {
+  return {.name = concat("fully_sharded_stage_", stage), .make = [stage] {
+            return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
+                .local = {.devices = "cpu:0-2"}, .stage = stage, .min_shard_bytes = 0});
+          }};
+}
+
 StrategySubject with_ring() {
   const auto make = [] {
     return std::make_unique<MirroredStrategy>(
@@ -103,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
                       of_cpus<MirroredStrategy>("mirrored_4_on_2", "cpu:0-1", 4),
                       of_cpus<CentralStorageStrategy>("central_2", "cpu:0-1"),
                       of_cpus<CentralStorageStrategy>("central_3", "cpu:0-2"), with_ring(),
-                      planted(StrategyBug::kNone)),
+                      cut_over_replicas(1), cut_over_replicas(3), planted(StrategyBug::kNone)),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(RightStrategy, PassesEveryCheck) {

@@ -29,6 +29,11 @@ RUNS = [
     ("mirrored", ["--strategy", "mirrored"] + FOUR, {}),
     ("mirrored again", ["--strategy", "mirrored"] + FOUR, {}),
     ("central_storage", ["--strategy", "central_storage"] + FOUR, {}),
+    ("fully_sharded", ["--strategy", "fully_sharded", "--min-shard-bytes", "0"] + FOUR, {}),
+    ("fully_sharded, stage 2",
+     ["--strategy", "fully_sharded", "--stage", "2", "--min-shard-bytes", "0"] + FOUR, {}),
+    ("fully_sharded, stage 1, 4 replicas on 2 devices",
+     ["--strategy", "fully_sharded", "--stage", "1", "--devices", "cpu:0-1", "--replicas", "4"], {}),
     ("hierarchical_copy", ["--strategy", "mirrored", "--cross-device-ops", "hierarchical_copy"] + FOUR, {}),
     ("reduction_to_one_device",
      ["--strategy", "mirrored", "--cross-device-ops", "reduction_to_one_device"] + FOUR, {}),
@@ -46,6 +51,7 @@ ONE_REPLICA = [
     ("one_device", ["--strategy", "one_device", "--devices", "cpu:0"], {}),
     ("mirrored, 1 replica", ["--strategy", "mirrored", "--devices", "cpu:0"], {}),
     ("parameter_server, 1 replica", ["--strategy", "parameter_server", "--devices", "cpu:0"], {}),
+    ("fully_sharded, 1 replica", ["--strategy", "fully_sharded", "--devices", "cpu:0"], {}),
     ("central_storage, 1 replica", ["--strategy", "central_storage", "--devices", "cpu:0"], {}),
 ]
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")

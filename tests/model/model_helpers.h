@@ -15,6 +15,7 @@
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
@@ -34,6 +35,12 @@ inline std::unique_ptr<Strategy> central(const char* devices) {
       CentralStorageOptions{.local = {.devices = devices}});
 }
 
+/// Of which small variables are cut, too.
+inline std::unique_ptr<Strategy> fully_sharded(const char* devices, int stage = 3) {
+  return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
+      .local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
+}
+
 /// The strategies of this process, with 1, 2, 3 and 4 replicas.
 inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
   std::vector<std::unique_ptr<Strategy>> strategies;
@@ -42,6 +49,7 @@ inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
   strategies.push_back(mirrored("cpu:0-2"));
   strategies.push_back(mirrored("cpu:0-1", 4));
   strategies.push_back(central("cpu:0-1"));
+  strategies.push_back(fully_sharded("cpu:0-1"));
   return strategies;
 }
 

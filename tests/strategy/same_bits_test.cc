@@ -42,6 +42,7 @@ TEST(SameBits, OneReplicaIsTheSameUnderEveryStrategy) {
                {"one_device cpu:3", [] { return std::make_unique<OneDeviceStrategy>("cpu:3"); }},
                {"mirrored", [] { return mirrored(1); }},
                {"central", [] { return central(1); }},
+               {"fully sharded", [] { return fully_sharded(1); }},
                {"sequential",
                 [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
 }
@@ -136,6 +137,9 @@ TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
          {"two devices", [=] { return mirrored(2, replicas); }},
          {"central", [=] { return central(replicas); }},
          {"central on one device", [=] { return central(1, replicas); }},
+         {"fully sharded", [=] { return fully_sharded(replicas); }},
+         {"fully sharded on two devices, stage 2", [=] { return fully_sharded(2, replicas, 2); }},
+         {"fully sharded on one device, stage 1", [=] { return fully_sharded(1, replicas, 1); }},
          {"parameter server", [=] { return parameter_server(replicas); }},
          {"parameter server, in shards", [=] { return parameter_server(1, replicas, 3); }},
          {"sequential",
@@ -234,6 +238,8 @@ TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
       {"central", [] { return central(3); }},
       {"central, one device", [] { return central(1, 3); }},
       {"mirrored, one device", [] { return mirrored(1, 3); }},
+      {"fully sharded", [] { return fully_sharded(3); }},
+      {"fully sharded, stage 1", [] { return fully_sharded(3, 0, 1); }},
       {"parameter_server", [] { return parameter_server(3); }}};
   for (const auto& each : shared) {
     SCOPED_TRACE(each.first);

@@ -276,7 +276,8 @@ TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
     EXPECT_EQ(strategy_->broadcast_to(Tensor(4.0f), destinations)[0].item(), 4.0f);
     strategy_->update(
         variable, [](Variable& each, const Tensor& value) { each.assign(value); }, Tensor(5.0f));
-    EXPECT_EQ(components(variable), copies_of(5.0, static_cast<int>(destinations.size())));
+    EXPECT_EQ(components(variable),
+              copies_of(5.0, static_cast<int>(variable.storage().devices().size())));
     // docs/deviations.md: tf's make_numpy_dataset().
     EXPECT_EQ(sum_over_batches(*strategy_, Dataset::from_tensor_slices({Tensor::ones({10})})), 10);
   };
@@ -296,7 +297,7 @@ TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
   }
   use_methods(variable);
   add_one();
-  EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(destinations.size())));
+  EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(count.storage().devices().size())));
 }
 
 TEST_P(ScopeOfAll, LIB_15_AnArrayIsADataset) {

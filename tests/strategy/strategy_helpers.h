@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -31,6 +32,13 @@ inline std::unique_ptr<MirroredStrategy> mirrored(int devices, int replicas = 0)
 inline std::unique_ptr<CentralStorageStrategy> central(int devices, int replicas = 0) {
   return std::make_unique<CentralStorageStrategy>(
       CentralStorageOptions{on_cpus(devices, replicas), std::nullopt});
+}
+
+/// Of which small variables are cut, too.
+inline std::unique_ptr<FullyShardedStrategy> fully_sharded(int devices, int replicas = 0,
+                                                           int stage = 3) {
+  return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
+      .local = on_cpus(devices, replicas), .stage = stage, .min_shard_bytes = 0});
 }
 
 /// With two servers in this process, which hold rows in turn when `num_shards` is above 1.
@@ -118,6 +126,9 @@ inline std::vector<StrategyCase> all_strategies() {
       {"mirrored_2_devices_4_replicas", [] { return mirrored(2, 4); }},
       {"central_2", [] { return central(2); }},
       {"central_1_device_3_replicas", [] { return central(1, 3); }},
+      {"fully_sharded_3", [] { return fully_sharded(3); }},
+      {"fully_sharded_2_stage_1", [] { return fully_sharded(2, 0, 1); }},
+      {"fully_sharded_2_devices_4_replicas_stage_2", [] { return fully_sharded(2, 4, 2); }},
       {"parameter_server_1", [] { return parameter_server(1); }},
       {"parameter_server_2_sharded", [] { return parameter_server(2, 0, 3); }},
       {"parameter_server_1_device_3_replicas", [] { return parameter_server(1, 3); }},

@@ -1,0 +1,62 @@
+// Which variables are cut over the replicas.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+
+#include <algorithm>
+
+#include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kStrategy = "fully_sharded";
+
+int checked_stage(int stage) {
+  if (stage >= 1 && stage <= 3) return stage;
+  fail(ErrorCode::kInvalidArgument, kStrategy,
+       ": stage; expected 1 (slots are cut), 2 (gradients, too) or 3 (parameters, too), got ",
+       stage);
+}
+
+std::int64_t checked_bytes(std::int64_t bytes) {
+  if (bytes >= 0) return bytes;
+  fail(ErrorCode::kInvalidArgument, kStrategy, ": min_shard_bytes; expected 0 or more, got ",
+       bytes);
+}
+
+}  // namespace
+
+FullyShardedStrategy::FullyShardedStrategy(FullyShardedOptions options)
+    : LocalStrategy(kStrategy, std::move(options.local)),
+      stage_(checked_stage(options.stage)),
+      reshard_after_forward_(options.reshard_after_forward),
+      min_shard_bytes_(checked_bytes(options.min_shard_bytes)) {
+  const std::vector<Device> devices(replica_devices().begin(), replica_devices().end());
+  for (const Device& device : devices) {
+    if (device.type == DeviceType::kCpu) continue;
+    fail(ErrorCode::kUnimplemented, kStrategy, ": replicas on ", device,
+         "; expected devices of CPUs, such as cpu:0-3; try mirrored or central_storage on GPUs");
+  }
+  placement_ = std::make_shared<const Placement>(Placement::central(devices, devices.front()));
+}
+
+bool FullyShardedStrategy::is_cut(const Tensor& initial_value,
+                                  const VariableOptions& options) const {
+  const bool has_copies = options.on_host || options.allow_divergent;
+  return !has_copies && replica_devices().size() > 1 &&
+         static_cast<std::int64_t>(initial_value.num_bytes()) >= min_shard_bytes_;
+}
+
+std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tensor& initial_value,
+                                                                      VariableOptions options) {
+  if (is_on_read(options) || !is_cut(initial_value, options)) {
+    return LocalStrategy::create_storage(initial_value, std::move(options));
+  }
+  const internal::ShardUse use{.keeps_whole = stage_<3, .sums_shards = stage_> 1,
+                               .reads_again = stage_ == 3 && reshard_after_forward_};
+  return std::make_shared<internal::FullyShardedStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this), placement_,
+      next_work_number(initial_value.num_bytes()), use);
+}
+
+}  // namespace tutti

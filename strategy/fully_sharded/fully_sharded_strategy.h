@@ -1,0 +1,59 @@
+// Synchronous training within one process: variables, gradients and slots cut over its replicas.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "tutti/strategy/local_strategy.h"
+
+namespace tutti {
+
+/// Devices and replicas, and what of a variable each replica keeps.
+struct FullyShardedOptions {
+  LocalStrategyOptions local = {};
+  /// What is cut over the replicas: 1, optimizer slots; 2, sums of gradients, too; 3, parameters,
+  /// too: a replica has a whole parameter only while a layer uses it. The stages of ZeRO.
+  int stage = 3;
+  /// Of stage 3. true: what the forward pass gathered is let go after the layer, and gathered again
+  /// for the backward pass; false: it is kept until then. FSDP's word.
+  bool reshard_after_forward = true;
+  /// Variables of fewer bytes are mirrored: what they would save is less than what they would cost.
+  std::int64_t min_shard_bytes = 64 << 10;
+};
+
+/// Each replica owns an equal part of every variable and of the optimizer's slots; it gathers whole
+/// values when it reads them, gets the sum of gradients of its part, and updates that. The same
+/// bits as MirroredStrategy with as many replicas, at every stage. ZeRO (Rajbhandari et al., "ZeRO:
+/// memory optimizations toward training trillion parameter models", SC 2020), PyTorch's
+/// fully_shard().
+class FullyShardedStrategy final : public LocalStrategy {
+ public:
+  /// Throws kInvalidArgument naming the option for a stage that is not 1, 2 or 3 and a negative
+  /// min_shard_bytes, kUnimplemented for GPUs.
+  explicit FullyShardedStrategy(FullyShardedOptions options = {});
+  /// With the default stage: what MirroredStrategy takes.
+  explicit FullyShardedStrategy(LocalStrategyOptions local)
+      : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
+  template <std::convertible_to<DeviceList> Devices>
+  explicit FullyShardedStrategy(const Devices& devices)
+      : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
+  std::string_view name() const override { return "fully_sharded"; }
+  int stage() const { return stage_; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+
+ private:
+  bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
+
+  const int stage_;
+  const bool reshard_after_forward_;
+  const std::int64_t min_shard_bytes_;
+  std::shared_ptr<const Placement> placement_;  // of what looks like one component
+};
+
+}  // namespace tutti

@@ -1,0 +1,381 @@
+// FullyShardedStrategy: Mirrored's bits, what each replica keeps, what tapes let go.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/memory_report.h"
+#include "tutti/tensor/device_memory.h"
+
+namespace tutti::strategy_tests {
+namespace fully_sharded_test {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<Variable>&)>;
+
+constexpr std::int64_t kRows = 8;
+
+Tensor normal(const Shape& shape, std::uint64_t number) {
+  return random_normal(shape, RandomKey{3, kUserPurpose, number, 0, 0});
+}
+
+/// Weights of sizes that no number of replicas divides.
+struct Net {
+  std::vector<Variable> weights = {
+      Variable(normal({7, 37}, 1), {.name = "w1"}), Variable(normal({37}, 2), {.name = "b1"}),
+      Variable(normal({37, 29}, 3), {.name = "w2"}), Variable(normal({29, 1}, 4), {.name = "w3"})};
+  Tensor loss(const Tensor& x) const {
+    const Tensor hidden = tanh(matmul(x, weights[0].value()) + weights[1].value());
+    const Tensor next = relu(matmul(hidden, weights[2].value()));
+    return reduce_sum(square(matmul(next, weights[3].value()) - 1.0f)) / static_cast<float>(kRows);
+  }
+};
+
+struct Hashes {
+  std::string weights, slots;
+  bool operator==(const Hashes&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Hashes& hashes) {
+  return out << hashes.weights << ' ' << hashes.slots;
+}
+
+Hashes trained(Strategy& strategy, const MakeOptimizer& make) {
+  const auto scope = strategy.scope();
+  const Net net;
+  const auto optimizer = make(net.weights);
+  const Tensor x = normal({kRows, 7}, 9);
+  for (int step = 0; step < 5; ++step) {
+    strategy.run([&] {
+      ReplicaContext& context = ReplicaContext::current();
+      const std::int64_t rows = kRows / context.num_replicas_in_sync();
+      GradientTape tape;
+      const Tensor own = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
+      optimizer->minimize(tape, net.loss(own));
+    });
+  }
+  return {hash_variables(net.weights), hash_variables(optimizer->state_variables())};
+}
+
+struct OptimizerCase {
+  std::string name;
+  MakeOptimizer make;
+};
+
+/// Elementwise rules, rules with norms, and what optimizers do around them.
+std::vector<OptimizerCase> optimizer_cases() {
+  using Variables = const std::vector<Variable>&;
+  return {
+      {"momentum",
+       [](Variables v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.learning_rate = 0.05, .momentum = 0.9});
+       }},
+      {"adam", [](Variables v) { return std::make_unique<Adam>(v); }},
+      {"adamw",
+       [](Variables v) { return std::make_unique<AdamW>(v, AdamWOptions{.weight_decay = 0.01}); }},
+      {"lamb", [](Variables v) { return std::make_unique<Lamb>(v); }},
+      {"lars", [](Variables v) { return std::make_unique<Lars>(v); }},
+      {"clipnorm",
+       [](Variables v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.clipping = {.clipnorm = 0.1}});
+       }},
+      {"clipvalue",
+       [](Variables v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.clipping = {.clipvalue = 0.01}});
+       }},
+      {"global_clipnorm",
+       [](Variables v) {
+         return std::make_unique<Adam>(v, AdamOptions{.clipping = {.global_clipnorm = 0.1}});
+       }},
+      {"average",
+       [](Variables v) {
+         return std::make_unique<Sgd>(
+             v, SgdOptions{.ema = EmaOptions{.momentum = 0.5, .overwrite_frequency = 2}});
+       }},
+      {"accumulation",
+       [](Variables v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.gradient_accumulation_steps = 2});
+       }},
+      {"loss_scale",
+       [](Variables v) {
+         return std::make_unique<Adam>(
+             v, AdamOptions{.dynamic_loss_scale = DynamicLossScaleOptions{.growth_steps = 2}});
+       }},
+  };
+}
+
+TEST(FullySharded, EveryOptimizerGivesMirroredsBitsAtEveryStage) {
+  for (const OptimizerCase& each : optimizer_cases()) {
+    for (const int replicas : {1, 2, 4}) {
+      const Hashes expected = trained(*mirrored(replicas), each.make);
+      for (const int stage : {1, 2, 3}) {
+        const testing::HangWatchdog watchdog(each.name);
+        EXPECT_EQ(trained(*fully_sharded(replicas, 0, stage), each.make), expected)
+            << each.name << ", " << replicas << " replicas, stage " << stage;
+      }
+    }
+  }
+}
+
+TEST(FullySharded, DevicesOperationsAndKeptValuesDoNotMatter) {
+  const MakeOptimizer adam = [](const std::vector<Variable>& variables) {
+    return std::make_unique<Adam>(variables);
+  };
+  const Hashes expected = trained(*mirrored(4), adam);
+  EXPECT_EQ(trained(*fully_sharded(2, 4), adam), expected);
+  EXPECT_EQ(trained(*fully_sharded(1, 4, 2), adam), expected);
+  FullyShardedOptions kept{
+      .local = on_cpus(4), .reshard_after_forward = false, .min_shard_bytes = 0};
+  FullyShardedStrategy with_kept(kept);
+  EXPECT_EQ(trained(with_kept, adam), expected);
+  for (const char* name : {"hierarchical_copy", "reduction_to_one_device"}) {
+    kept.local.cross_device_ops = make_cross_device_ops(name);
+    FullyShardedStrategy other(kept);
+    EXPECT_EQ(trained(other, adam), expected) << name;
+  }
+}
+
+/// Components as "device:bytes".
+std::vector<std::string> components_of(const Variable& variable) {
+  std::vector<std::string> all;
+  for (const Tensor& each : variable.storage().local_components()) {
+    all.push_back(concat(each.device(), ":", each.num_bytes()));
+  }
+  return all;
+}
+
+TEST(FullySharded, ShardsOfVariablesAndSlotsAreEven) {
+  const auto strategy = fully_sharded(3);
+  const auto scope = strategy->scope();
+  const std::vector<Variable> variables = {Variable(Tensor::zeros({100, 10}), {.name = "w"})};
+  const Adam optimizer(variables);
+  const auto even = ElementsAre("cpu:0:1344", "cpu:1:1344", "cpu:2:1312");  // of 4,000 bytes
+  EXPECT_THAT(components_of(variables[0]), even);
+  for (const Variable& state : optimizer.state_variables()) {
+    if (state.shape().rank() == 0) continue;
+    EXPECT_THAT(components_of(state), even);
+  }
+}
+
+TEST(FullySharded, WhatIsSmallOrNeedsCopiesIsMirrored) {
+  FullyShardedStrategy strategy(on_cpus(2));
+  const auto scope = strategy.scope();
+  const auto num_bytes = [&](std::int64_t count, VariableOptions options = {}) {
+    return components_of(Variable(Tensor::zeros({count}), std::move(options)));
+  };
+  EXPECT_THAT(num_bytes(16'384), ElementsAre("cpu:0:32768", "cpu:1:32768"));
+  EXPECT_THAT(num_bytes(16'383), ElementsAre("cpu:0:65532", "cpu:1:65532"));
+  EXPECT_THAT(num_bytes(20'000, {.allow_divergent = true}),
+              ElementsAre("cpu:0:80000", "cpu:1:80000"));
+  EXPECT_THAT(num_bytes(20'000, {.synchronization = VariableSynchronization::kOnRead,
+                                 .aggregation = VariableAggregation::kMean}),
+              ElementsAre("cpu:0:80000", "cpu:1:80000"));
+}
+
+TEST(FullySharded, OptionsThatMakeNoSenseAreRefused) {
+  EXPECT_TUTTI_ERROR(FullyShardedStrategy(FullyShardedOptions{.stage = 4}),
+                     ErrorCode::kInvalidArgument, "stage; expected 1");
+  EXPECT_TUTTI_ERROR(FullyShardedStrategy(FullyShardedOptions{.min_shard_bytes = -1}),
+                     ErrorCode::kInvalidArgument, "min_shard_bytes");
+}
+
+/// Of a product of four layers: what the device holds after the forward pass, and its peak.
+struct Held {
+  std::size_t after_forward = 0, peak = 0;
+};
+
+constexpr std::int64_t kWidth = 256;
+constexpr std::size_t kLayerBytes = kWidth * kWidth * sizeof(float);
+constexpr int kLayers = 8, kReplicas = 4;
+
+/// Gives devices cpu:0 to cpu:3 a memory of their own, so that what each holds is counted.
+class OwnMemory {
+ public:
+  OwnMemory() {
+    for (int i = 0; i < kReplicas; ++i) set_memory_limit({DeviceType::kCpu, i}, kUnlimitedMemory);
+  }
+  ~OwnMemory() {
+    for (int i = 0; i < kReplicas; ++i) clear_memory_limit({DeviceType::kCpu, i});
+  }
+  OwnMemory(const OwnMemory&) = delete;
+  OwnMemory& operator=(const OwnMemory&) = delete;
+};
+
+/// The second of two steps of Adam, on the last device.
+Held held_by(Strategy& strategy) {
+  const Device device{DeviceType::kCpu, kReplicas - 1};
+  Held held;
+  const auto scope = strategy.scope();
+  std::vector<Variable> layers;
+  for (int i = 0; i < kLayers; ++i) {
+    layers.emplace_back(normal({kWidth, kWidth}, static_cast<std::uint64_t>(i)) * 0.05f);
+  }
+  Adam optimizer(layers);
+  for (int step = 0; step < 2; ++step) {
+    reset_peak_memory(device);
+    strategy.run([&] {
+      ReplicaContext& context = ReplicaContext::current();
+      GradientTape tape;
+      Tensor x = Tensor::ones({2, kWidth}, DType::kFloat32, context.device());
+      for (const Variable& layer : layers) x = tanh(matmul(x, layer.value()));
+      const Tensor loss = reduce_sum(square(x));
+      if (context.device() == device) held.after_forward = device_memory(device).in_use;
+      optimizer.minimize(tape, loss);
+    });
+    held.peak = device_memory(device).peak;
+  }
+  return held;
+}
+
+/// Buckets of one layer.
+LocalStrategyOptions in_layers(ReplicaExecution execution) {
+  LocalStrategyOptions options = on_cpus(kReplicas);
+  options.cross_device_ops.options.bytes_per_pack = kLayerBytes;
+  options.execution = execution;
+  return options;
+}
+
+Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward = true) {
+  FullyShardedStrategy strategy({.local = in_layers(execution),
+                                 .stage = stage,
+                                 .reshard_after_forward = reshard_after_forward});
+  return held_by(strategy);
+}
+
+/// In layers' bytes, to a tenth.
+#define EXPECT_LAYERS(bytes, layers) \
+  EXPECT_NEAR(static_cast<double>(bytes) / kLayerBytes, layers, 0.1 * (layers))
+
+TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
+  const OwnMemory own;
+  constexpr double kAll = kLayers, kPart = kAll / kReplicas;
+  // In turn: each computes until the others have to come up to it.
+  for (const auto execution : {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
+    // Weights and two slots; gradients of the replica and their sums.
+    MirroredStrategy mirrored(in_layers(execution));
+    const Held whole = held_by(mirrored);
+    EXPECT_LAYERS(whole.after_forward, 3 * kAll);
+    EXPECT_LAYERS(whole.peak, 5 * kAll);
+    // Slots in parts, and the part of the weights that the replica updates.
+    const Held first = held_by(execution, 1);
+    EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
+    EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
+    // Sums in parts; gradients: three buckets, and what is being computed.
+    const Held second = held_by(execution, 2);
+    EXPECT_LAYERS(second.after_forward, kAll + 3 * kPart);
+    EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);
+    const Held kept = held_by(execution, 3, false);
+    EXPECT_LAYERS(kept.after_forward, kAll + 3 * kPart);
+    // The weights of the layer that computes.
+    const Held third = held_by(execution, 3);
+    EXPECT_LAYERS(third.after_forward, 3 * kPart);
+    EXPECT_LE(third.peak, (4 * kPart + 5) * kLayerBytes * 1.1);
+  }
+}
+
+TEST(FullySharded, TheMemoryReportCountsShards) {
+  const auto strategy = fully_sharded(2);
+  const auto scope = strategy->scope();
+  const std::vector<VariableGroup> groups = {
+      {"parameters", {Variable(Tensor::zeros({64, 64}), {.name = "w"})}}};
+  const auto rows = memory_by_device(groups, strategy->replica_devices());
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].total(), 8'192U);
+  EXPECT_EQ(rows[1].total(), 8'192U);
+}
+
+TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
+  const auto step = [](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable w(normal({32, 32}, 1), {.name = "w", .aggregation = VariableAggregation::kMean});
+    strategy.run([w]() mutable {
+      const Tensor x = Tensor::ones({2, 32}, DType::kFloat32, ReplicaContext::current().device());
+      GradientTape tape;
+      tape.watch(x);
+      const Tensor y = matmul(x, w.value());
+      w.assign_add(1.0);
+      (void)tape.gradient(y, x);
+    });
+  };
+  EXPECT_TUTTI_ERROR(step(*fully_sharded(2)), ErrorCode::kFailedPrecondition,
+                     "Variable 'w' was written after the step read it");
+  step(*fully_sharded(2, 0, 2));
+  FullyShardedStrategy kept(
+      {.local = on_cpus(2), .reshard_after_forward = false, .min_shard_bytes = 0});
+  step(kept);
+}
+
+/// d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w.
+std::vector<double> second_derivative(Strategy& strategy) {
+  const auto scope = strategy.scope();
+  const Variable w(normal({4, 9}, 1), {.name = "w"});
+  const auto results = strategy.run([&] {
+    const Tensor x = normal({2, 6}, 2).to(ReplicaContext::current().device());
+    GradientTape outer, inner;
+    const Tensor view = cast(transpose(reshape(w.value(), {6, 6})), DType::kFloat64);
+    const Tensor y = matmul(cast(x, DType::kFloat64), view);
+    const Tensor cube = reduce_sum(y * square(y));
+    const Tensor first = inner.gradient(cube, w).dense();
+    return outer.gradient(reduce_sum(square(first)), w).dense();
+  });
+  return numbers(results);
+}
+
+TEST(FullySharded, GradientsOfGradientsAreThoseOfMirrored) {
+  const std::vector<double> expected = second_derivative(*mirrored(2));
+  for (const double value : expected) EXPECT_NE(value, 0.0);
+  EXPECT_EQ(second_derivative(*fully_sharded(2)), expected);
+}
+
+/// A table of which rows get gradients, whose rule leaves other rows.
+std::string table_trained(Strategy& strategy) {
+  const auto scope = strategy.scope();
+  const std::vector<Variable> table = {Variable(normal({23, 5}, 1), {.name = "table"})};
+  Sgd optimizer(table, 0.1);
+  for (int step = 0; step < 3; ++step) {
+    strategy.run([&] {
+      const ReplicaContext& context = ReplicaContext::current();
+      const Tensor rows = Tensor::from<std::int64_t>({3}, {step, 22 - context.replica_id(), step},
+                                                     context.device());
+      GradientTape tape;
+      const Tensor loss = reduce_sum(square(gather(table[0].value(), rows)));
+      optimizer.minimize(tape, loss);
+    });
+  }
+  return hash_variables(table);
+}
+
+TEST(FullySharded, SparseGradientsTouchTheirRows) {
+  const std::string expected = table_trained(*mirrored(3));
+  for (const int stage : {1, 2, 3}) {
+    EXPECT_EQ(table_trained(*fully_sharded(3, 0, stage)), expected);
+  }
+}
+
+TEST(FullySharded, UpdatesOutsideOfReplicasAreThoseOfMirrored) {
+  const auto updated = [](Strategy& strategy, const UpdateRule& rule) {
+    const auto scope = strategy.scope();
+    const Variable w(normal({40, 3}, 1), {.name = "w"});
+    std::vector<Variable> variables = {w};
+    std::vector<Variable> slots;
+    for (const SlotSpec& slot : rule.slots()) {
+      slots.push_back(w.storage().create_slot(slot.name, slot.initial_value));
+    }
+    w.storage().update(rule, slots, normal({40, 3}, 2), {.learning_rate = 0.1});
+    variables.insert(variables.end(), slots.begin(), slots.end());
+    return hash_variables(variables);
+  };
+  const AdamRule adam;
+  const LambRule lamb;
+  for (const UpdateRule* rule :
+       {static_cast<const UpdateRule*>(&adam), static_cast<const UpdateRule*>(&lamb)}) {
+    EXPECT_EQ(updated(*fully_sharded(3), *rule), updated(*mirrored(3), *rule)) << rule->name();
+  }
+}
+
+}  // namespace fully_sharded_test
+}  // namespace tutti::strategy_tests
