@@ -68,6 +68,14 @@ std::unique_ptr<Strategy> make_multi_worker(const StrategySpec& spec) {
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
+std::unique_ptr<Strategy> make_fully_sharded(const StrategySpec& spec) {
+  FullyShardedOptions options{.local = local_options(spec),
+                              .stage = static_cast<int>(spec.stage),
+                              .min_shard_bytes = spec.min_shard_bytes};
+  options.cluster.way = parse_way(spec.transport);
+  return std::make_unique<FullyShardedStrategy>(*resolver_from_environment(), options);
+}
+
 #ifdef TUTTI_WITHOUT_GRPC
 std::unique_ptr<Strategy> make_parameter_server(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
@@ -115,16 +123,11 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   check(spec);
   if (spec.strategy == "multi_worker_mirrored") return make_multi_worker(spec);
   if (spec.strategy == "parameter_server") return make_parameter_server(spec);
+  if (spec.strategy == "fully_sharded") return make_fully_sharded(spec);
   if (spec.strategy == "tpu") return make_tpu(spec);
   const LocalStrategyOptions local = local_options(spec);
   if (spec.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (spec.strategy == "central_storage") return std::make_unique<CentralStorageStrategy>(local);
-  if (spec.strategy == "fully_sharded") {
-    return std::make_unique<FullyShardedStrategy>(
-        FullyShardedOptions{.local = local,
-                            .stage = static_cast<int>(spec.stage),
-                            .min_shard_bytes = spec.min_shard_bytes});
-  }
   const std::vector<Device> devices =
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));

@@ -41,10 +41,10 @@ struct StrategySpec {
 /// "parameter_server", "tpu".
 std::vector<std::string> strategy_names();
 
-/// The strategy of these options; the cluster of multi_worker_mirrored and parameter_server is that
-/// of the environment (resolver_from_environment()). Throws kInvalidArgument naming the option for
-/// an unknown name and for combinations that make no sense, and what the strategy's constructor
-/// throws.
+/// The strategy of these options; the cluster of multi_worker_mirrored, fully_sharded and
+/// parameter_server is that of the environment (resolver_from_environment()). Throws
+/// kInvalidArgument naming the option for an unknown name and for combinations that make no sense,
+/// and what the strategy's constructor throws.
 std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec);
 /// `make_strategy("mirrored", {.devices = "cpu:0-1"})`.
 std::unique_ptr<Strategy> make_strategy(std::string_view name, StrategySpec spec = {});

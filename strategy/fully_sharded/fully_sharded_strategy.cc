@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
+#include "tutti/strategy/state_digest.h"
+#include "tutti/strategy/team_setup.h"
 
 namespace tutti {
 namespace {
@@ -27,7 +29,17 @@ std::int64_t checked_bytes(std::int64_t bytes) {
 }  // namespace
 
 FullyShardedStrategy::FullyShardedStrategy(FullyShardedOptions options)
-    : LocalStrategy(kStrategy, std::move(options.local)),
+    : FullyShardedStrategy(internal::TeamSetup{.options = options.local}, options) {}
+
+FullyShardedStrategy::FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
+                                           FullyShardedOptions options)
+    : FullyShardedStrategy(internal::join_team(kStrategy, std::move(communicator), options.local),
+                           options) {}
+
+FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
+                                           const FullyShardedOptions& options)
+    : LocalStrategy(kStrategy, std::move(setup.options), setup.team),
+      team_(std::move(setup.team)),
       stage_(checked_stage(options.stage)),
       reshard_after_forward_(options.reshard_after_forward),
       min_shard_bytes_(checked_bytes(options.min_shard_bytes)) {
@@ -37,25 +49,37 @@ FullyShardedStrategy::FullyShardedStrategy(FullyShardedOptions options)
     fail(ErrorCode::kUnimplemented, kStrategy, ": replicas on ", device,
          "; expected devices of CPUs, such as cpu:0-3; try mirrored or central_storage on GPUs");
   }
-  placement_ = std::make_shared<const Placement>(Placement::central(devices, devices.front()));
+  placement_ = std::make_shared<const Placement>(
+      Placement::central(devices, devices.front(), first_replica(), num_replicas_in_sync()));
+  if (team_) team_->may_begin_anew();
 }
 
 bool FullyShardedStrategy::is_cut(const Tensor& initial_value,
                                   const VariableOptions& options) const {
   const bool has_copies = options.on_host || options.allow_divergent;
-  return !has_copies && replica_devices().size() > 1 &&
+  return !has_copies && num_replicas_in_sync() > 1 &&
          static_cast<std::int64_t>(initial_value.num_bytes()) >= min_shard_bytes_;
+}
+
+void FullyShardedStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  if (team_) team_->require_connection();  // before the replicas' threads ask for it
+  LocalStrategy::run_on_replicas(body);
 }
 
 std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tensor& initial_value,
                                                                       VariableOptions options) {
+  if (team_ && team_->is_connected()) {
+    internal::require_same_variable(kStrategy, *team_,
+                                    internal::describe_variable(options.name, initial_value));
+  }
   if (is_on_read(options) || !is_cut(initial_value, options)) {
     return LocalStrategy::create_storage(initial_value, std::move(options));
   }
   const internal::ShardUse use{.keeps_whole = stage_<3, .sums_shards = stage_> 1,
-                               .reads_again = stage_ == 3 && reshard_after_forward_};
+                               .reads_again = stage_ == 3 && reshard_after_forward_,
+                               .team = team_};
   return std::make_shared<internal::FullyShardedStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this), placement_,
+      initial_value, options, static_cast<const Strategy*>(this), placement_,
       next_work_number(initial_value.num_bytes()), use);
 }
 

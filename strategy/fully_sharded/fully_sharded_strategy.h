@@ -4,15 +4,24 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
+#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/local_strategy.h"
 
 namespace tutti {
 
+class ClusterResolver;
+namespace internal {
+struct TeamSetup;
+}  // namespace internal
+
 /// Devices and replicas, and what of a variable each replica keeps.
 struct FullyShardedOptions {
+  /// With several workers `replicas` are those of all, as in MultiWorkerOptions.
   LocalStrategyOptions local = {};
   /// What is cut over the replicas: 1, optimizer slots; 2, sums of gradients, too; 3, parameters,
   /// too: a replica has a whole parameter only while a layer uses it. The stages of ZeRO.
@@ -22,18 +31,27 @@ struct FullyShardedOptions {
   bool reshard_after_forward = true;
   /// Variables of fewer bytes are mirrored: what they would save is less than what they would cost.
   std::int64_t min_shard_bytes = 64 << 10;
+  /// How several workers find and watch each other.
+  WorkerGroupOptions cluster = {};
 };
 
 /// Each replica owns an equal part of every variable and of the optimizer's slots; it gathers whole
 /// values when it reads them, gets the sum of gradients of its part, and updates that. The same
-/// bits as MirroredStrategy with as many replicas, at every stage. ZeRO (Rajbhandari et al., "ZeRO:
-/// memory optimizations toward training trillion parameter models", SC 2020), PyTorch's
-/// fully_shard().
+/// bits as MirroredStrategy with as many replicas, at every stage. Over several workers, too: then
+/// all of them make the same calls, reads of variables outside run and saves among them. ZeRO
+/// (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC
+/// 2020), PyTorch's fully_shard().
 class FullyShardedStrategy final : public LocalStrategy {
  public:
   /// Throws kInvalidArgument naming the option for a stage that is not 1, 2 or 3 and a negative
   /// min_shard_bytes, kUnimplemented for GPUs.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
+  /// Over the cluster's chief and workers; without any, this process alone. Waits for all of them.
+  /// Throws as MultiWorkerMirroredStrategy.
+  explicit FullyShardedStrategy(const ClusterResolver& resolver, FullyShardedOptions options = {});
+  /// The same for workers that are connected otherwise.
+  explicit FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
+                                FullyShardedOptions options = {});
   /// With the default stage: what MirroredStrategy takes.
   explicit FullyShardedStrategy(LocalStrategyOptions local)
       : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
@@ -46,10 +64,13 @@ class FullyShardedStrategy final : public LocalStrategy {
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 
  private:
+  FullyShardedStrategy(internal::TeamSetup setup, const FullyShardedOptions& options);
   bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
 
+  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process alone
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;

@@ -48,43 +48,88 @@ std::vector<Shards*> shards_of_slots(std::span<const Variable> slots) {
 }  // namespace
 
 Shards::Shards(const Shape& shape, DType dtype, std::span<const Device> replica_devices,
-               bool keeps_whole, const MakeShard& make)
-    : shape_(shape),
-      dtype_(dtype),
-      ranges_(cut_evenly(shape.num_elements(), size_of(dtype), replica_devices.size())) {
-  for (std::size_t r = 0; r < ranges_.size(); ++r) {
+               const ShardUse& use, std::string name, const MakeShard& make)
+    : shape_(shape), dtype_(dtype), name_(std::move(name)), team_(use.team) {
+  const std::size_t first = team_ ? static_cast<std::size_t>(team_->first_replica()) : 0;
+  const std::size_t total =
+      team_ ? static_cast<std::size_t>(team_->num_replicas()) : replica_devices.size();
+  const std::vector<Shard> all = cut_evenly(shape.num_elements(), size_of(dtype), total);
+  for (int w = 0; team_ && w < team_->num_workers(); ++w) {
+    std::size_t count = 0;
+    for (int r = team_->first_replica_of(w); r < team_->first_replica_of(w + 1); ++r) {
+      count += static_cast<std::size_t>(all[static_cast<std::size_t>(r)].count);
+    }
+    counts_.push_back(count);
+  }
+  for (std::size_t r = 0; r < replica_devices.size(); ++r) {
     const Device device = replica_devices[r];
+    ranges_.push_back(all[first + r]);
     shards_.emplace_back(make(ranges_[r], device), device);
-    const auto is_here = [&](const auto& kept) { return kept->device == device; };
-    if (!keeps_whole || std::ranges::any_of(kept_, is_here)) continue;
+    if (!use.keeps_whole || find_kept(device)) continue;
     kept_.push_back(std::make_unique<Kept>());
     kept_.back()->device = device;
   }
 }
 
+Shards::Kept* Shards::find_kept(Device device) const {
+  const auto found =
+      std::ranges::find_if(kept_, [&](const auto& each) { return each->device == device; });
+  return found == kept_.end() ? nullptr : found->get();
+}
+
+void Shards::gather_here(std::byte* to) const {
+  for (const VariableComponent& each : shards_) {
+    const Tensor shard = each.read();
+    if (shard.num_elements() == 0) continue;
+    std::memcpy(to, shard.bytes().data(), shard.num_bytes());
+    to += shard.num_bytes();
+  }
+}
+
+void Shards::gather_of_workers(std::byte* to) const {
+  const std::size_t own_count = counts_[static_cast<std::size_t>(team_->worker())];
+  const std::string call = concat("read ", name_);
+  const Elements whole{to, static_cast<std::size_t>(shape_.num_elements()), dtype_};
+  if (shards_.size() == 1) {
+    const Tensor own = shards_.front().read();
+    return team_->all_gather({own.bytes().data(), own_count, dtype_}, whole, counts_, call);
+  }
+  MutableTensor own({static_cast<std::int64_t>(own_count)}, dtype_, Device{});
+  gather_here(own.data());
+  team_->all_gather({own.data(), own_count, dtype_}, whole, counts_, call);
+}
+
 Tensor Shards::gathered(Device device) const {
   const auto whole = std::ranges::find(ranges_, shape_.num_elements(), &Shard::count);
-  if (whole != ranges_.end()) {
+  if (!team_ && whole != ranges_.end()) {
     const auto owner = static_cast<std::size_t>(whole - ranges_.begin());
     return shards_[owner].read().detached_reshape(shape_).to(device);
   }
   MutableTensor value(shape_, dtype_, device);
-  for (std::size_t r = 0; r < shards_.size(); ++r) {
-    const Tensor shard = shards_[r].read();
-    const auto first = static_cast<std::size_t>(ranges_[r].first) * size_of(dtype_);
-    if (shard.num_elements() == 0) continue;
-    std::memcpy(value.data() + first, shard.bytes().data(), shard.num_bytes());
-  }
+  team_ ? gather_of_workers(value.data()) : gather_here(value.data());
   return value.freeze();
 }
 
 Tensor Shards::gather(Device device) const {
-  const auto kept =
-      std::ranges::find_if(kept_, [&](const auto& each) { return each->device == device; });
-  if (kept == kept_.end()) return gathered(device);
-  MutexLock lock((*kept)->mutex);
-  if (!(*kept)->whole.defined()) (*kept)->whole = gathered(device);
-  return (*kept)->whole;
+  Kept* const kept = find_kept(device);
+  if (!kept) return gathered(device);
+  MutexLock lock(kept->mutex);
+  if (!kept->whole.defined()) kept->whole = gathered(device);
+  return kept->whole;
+}
+
+Tensor Shards::kept(Device device) const {
+  Kept* const kept = find_kept(device);
+  if (!kept) return {};
+  MutexLock lock(kept->mutex);
+  return kept->whole;
+}
+
+void Shards::keep(const Tensor& whole) const {
+  for (const auto& kept : kept_) {
+    MutexLock lock(kept->mutex);
+    kept->whole = whole.to(kept->device);
+  }
 }
 
 void Shards::note_write() {
@@ -121,6 +166,10 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   if (!rule.uses_norms()) {
     for (int r = 0; r < num_shards(); ++r) update_shard(r, shards, rule, gradient, scalars);
     return;
+  }
+  if (team_) {
+    fail(ErrorCode::kUnimplemented, "Variable '", name_, "'.update (", rule.name(),
+         "): a rule with norms, outside of replicas, with several workers; try it in run");
   }
   const Tensor weights = gathered(device());
   MutableTensor direction(shape_, dtype_, device());
@@ -162,29 +211,52 @@ std::vector<std::unique_ptr<Component>> one(std::unique_ptr<Component> component
 
 }  // namespace
 
-FullyShardedStorage::FullyShardedStorage(const Tensor& initial_value, VariableOptions options,
-                                         const void* owner,
+FullyShardedStorage::FullyShardedStorage(const Tensor& initial_value,
+                                         const VariableOptions& options, const void* owner,
                                          std::shared_ptr<const Placement> placement,
                                          int work_number, ShardUse use)
-    : FullyShardedStorage(initial_value.shape(), initial_value.dtype(), std::move(options), owner,
-                          std::move(placement), work_number, use,
+    : FullyShardedStorage(initial_value.shape(), initial_value.dtype(), options, owner,
+                          std::move(placement), work_number, std::move(use),
                           [&](const Shard& shard, Device device) {
                             return elements(initial_value, shard).to(device).copy();
                           }) {}
 
-FullyShardedStorage::FullyShardedStorage(const Shape& shape, DType dtype, VariableOptions options,
-                                         const void* owner,
+FullyShardedStorage::FullyShardedStorage(const Shape& shape, DType dtype,
+                                         const VariableOptions& options, const void* owner,
                                          std::shared_ptr<const Placement> placement,
                                          int work_number, ShardUse use,
                                          const Shards::MakeShard& make)
-    : MirroredStorage(shape, dtype, std::move(options), owner, placement, work_number,
-                      one(std::make_unique<Shards>(shape, dtype, placement->replica_devices,
-                                                   use.keeps_whole, make))),
-      use_(use) {}
+    : MirroredStorage(shape, dtype, options, owner, placement, work_number,
+                      one(std::make_unique<Shards>(shape, dtype, placement->replica_devices, use,
+                                                   options.name, make))),
+      use_(std::move(use)) {}
 
 Tensor FullyShardedStorage::read() const {
-  const ReplicaContext* const context = replica_of(owner());
-  return context ? shards().gather(context->device()) : shards().read();
+  LocalReplicaContext* const context = replica("value");
+  if (!context) return shards().read();
+  return use_.team ? read_together(*context) : shards().gather(context->device());
+}
+
+Tensor FullyShardedStorage::read_together(LocalReplicaContext& context) const {
+  if (const Tensor kept = shards().kept(context.device()); kept.defined()) return kept;
+  Tensor own;
+  MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
+  context.meet<Tensor>(std::move(header), own, [&](const std::vector<Tensor*>& replicas) {
+    const Tensor whole = shards().read();
+    shards().keep(whole);
+    for (std::size_t r = 0; r < replicas.size(); ++r) {
+      *replicas[r] = whole.to(context.services().replica_devices[r]);
+    }
+  });
+  return own;
+}
+
+void FullyShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
+  const Tensor operand = checked_operand(op, value);
+  const LocalReplicaContext* const context = replica("assign_replicated");
+  const bool is_ours =
+      !context || work_number() % shards().num_shards() == context->local_replica();
+  if (is_ours) shards().assign(op, operand);
 }
 
 std::vector<Tensor> FullyShardedStorage::local_components() const {
@@ -203,7 +275,7 @@ std::vector<Device> FullyShardedStorage::devices() const {
 
 Variable FullyShardedStorage::create_slot(const std::string& slot_name, double initial_value) {
   VariableOptions slot_options{.name = slot_name, .trainable = false};
-  const ShardUse use{.keeps_whole = false, .sums_shards = use_.sums_shards, .reads_again = false};
+  const ShardUse use{.sums_shards = use_.sums_shards, .team = use_.team};
   const auto filled = [&](const Shard& shard, Device device) {
     return Tensor::full({shard.count}, initial_value, dtype(), device);
   };

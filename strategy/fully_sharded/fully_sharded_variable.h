@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/autograd/replica_shards.h"
@@ -20,20 +21,22 @@ struct ShardUse {
   bool keeps_whole = false;  // a device keeps what it gathered until the next write
   bool sums_shards = true;   // ReplicaShards, as the next one
   bool reads_again = false;
+  /// The workers whose replicas own the other shards; nullptr: all are in this process.
+  std::shared_ptr<WorkerTeam> team = nullptr;
 };
 
-/// The elements of a variable: of each replica a shard, [count], on its device. Shards begin at
-/// multiples of 64 bytes and differ by that at most, so that the last ones of a small variable are
-/// empty. Threads: update_shard() of different replicas at once; gather() at once, while nothing is
-/// written.
+/// The elements of a variable: of each replica a shard, [count], on its device; here those of this
+/// process. Shards begin at multiples of 64 bytes and differ by that at most, so that some of a
+/// small variable are empty. Threads: update_shard() of different replicas at once; gather() at
+/// once, while nothing is written, but with other workers one call at a time, which all make.
 class Shards final : public Component {
  public:
   /// Makes the elements of a shard, [count], on a device.
   using MakeShard = std::function<Tensor(const Shard& shard, Device device)>;
-  Shards(const Shape& shape, DType dtype, std::span<const Device> replica_devices, bool keeps_whole,
-         const MakeShard& make);
+  Shards(const Shape& shape, DType dtype, std::span<const Device> replica_devices,
+         const ShardUse& use, std::string name, const MakeShard& make);
 
-  /// The whole, on the device of replica 0.
+  /// The whole, on the device of the first replica of this process.
   Tensor read() const override { return gather(device()); }
   Device device() const override { return shards_.front().device(); }
   void assign(AssignOp op, const Tensor& value) override;
@@ -48,6 +51,10 @@ class Shards final : public Component {
     return shards_[static_cast<std::size_t>(index)];
   }
   Tensor gather(Device device) const;
+  /// What the device keeps; undefined where it keeps nothing.
+  Tensor kept(Device device) const;
+  /// For all devices that keep values.
+  void keep(const Tensor& whole) const;
   /// By the rule, with the same shard of each of `slots`. `gradient`: of the whole, or of this
   /// shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
@@ -63,12 +70,18 @@ class Shards final : public Component {
   };
 
   Tensor gathered(Device device) const;
+  void gather_here(std::byte* to) const;
+  void gather_of_workers(std::byte* to) const;
+  Kept* find_kept(Device device) const;
   /// Before a write of all shards: no device keeps what was.
   void note_write();
   static void forget(Kept& kept);
 
   const Shape shape_;
   const DType dtype_;
+  const std::string name_;
+  const std::shared_ptr<WorkerTeam> team_;
+  std::vector<std::size_t> counts_;  // of each worker's shards together, with a team
   std::vector<Shard> ranges_;
   std::vector<VariableComponent> shards_;
   std::vector<std::unique_ptr<Kept>> kept_;  // of each device once; empty: none keeps it
@@ -78,14 +91,18 @@ class Shards final : public Component {
 /// To all but update() and reads one component that all replicas share, as of central storage.
 class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  public:
-  FullyShardedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
-                      std::shared_ptr<const Placement> placement, int work_number, ShardUse use);
-  FullyShardedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
-                      std::shared_ptr<const Placement> placement, int work_number, ShardUse use,
-                      const Shards::MakeShard& make);
+  FullyShardedStorage(const Tensor& initial_value, const VariableOptions& options,
+                      const void* owner, std::shared_ptr<const Placement> placement,
+                      int work_number, ShardUse use);
+  FullyShardedStorage(const Shape& shape, DType dtype, const VariableOptions& options,
+                      const void* owner, std::shared_ptr<const Placement> placement,
+                      int work_number, ShardUse use, const Shards::MakeShard& make);
 
-  /// The whole, on the replica's device; outside on that of replica 0.
+  /// The whole, on the replica's device; outside on that of the first replica here. With other
+  /// workers a meeting of all replicas, unless the device keeps it, and outside a call of all
+  /// workers.
   Tensor read() const override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
   /// The shards that are not empty.
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
@@ -102,6 +119,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  private:
   Shards& shards() { return static_cast<Shards&>(component(0)); }
   const Shards& shards() const { return static_cast<const Shards&>(component(0)); }
+  Tensor read_together(LocalReplicaContext& context) const;
   void update_with_norms(LocalReplicaContext& context, std::span<Shards* const> slots,
                          const UpdateRule& rule, const Gradient& gradient,
                          const UpdateScalars& scalars);

@@ -42,7 +42,8 @@ WorkerSums::WorkerSums(GivenGradients& given)
     : BucketSums(given),
       team_(*given.services.team),
       buckets_(given.plan->buckets.size()),
-      summed_(buckets_.size()) {
+      summed_(buckets_.size()),
+      taken_(buckets_.size()) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const BucketPlan::Bucket& plan = given.bucket(b);
     if (!is_floating(plan.dtype)) {
@@ -126,6 +127,9 @@ void WorkerSums::give_all() {
 }
 
 void WorkerSums::give(std::size_t bucket) {
+  // Sums that are kept in parts alone are not to be there as wholes at once.
+  constexpr std::size_t kMostGiven = 2;
+  if (lets_go() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
   Bucket& state = buckets_[bucket];
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
   std::optional<DType> wire;
@@ -137,7 +141,9 @@ void WorkerSums::join() {
   {
     const TraceSpan span("workers", "communication");
     give_all();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) take_bucket(b);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!taken_[b]) take_bucket(b);
+    }
   }
   finish();
   if (given_.checks() && !given_.zeroes()) share_findings();
@@ -159,6 +165,26 @@ void WorkerSums::take_bucket(std::size_t bucket) {
   take(bucket);
 }
 
+/// Unless that takes more messages, for which the workers have an order.
+void WorkerSums::take_early(std::size_t bucket) {
+  {
+    const StragglerWatch::Waiting waiting(team_.stragglers());
+    buckets_[bucket].sum.wait();
+  }
+  if (has_slices(bucket)) return;
+  take_bucket(bucket);
+  taken_[bucket] = 1;
+}
+
+bool WorkerSums::has_slices(std::size_t bucket) const {
+  const Bucket& state = buckets_[bucket];
+  for (std::size_t i = 0; i < given_.bucket(bucket).items.size(); ++i) {
+    const std::size_t place = state.first_counter + kCountersPerItem * i + 1;
+    if (counter(state.partials[0], place) > 0.0) return true;
+  }
+  return false;
+}
+
 void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                            double num_sparse) {
   const Variable& variable = given_.variables[item.variable];
@@ -174,6 +200,11 @@ void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, dou
       fail(ErrorCode::kUnimplemented, "compression ", to_string(given_.residuals->compression()),
            ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
            "others; expected one kind; try WireCompression::kNone");
+    }
+    if (lets_go()) {
+      fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
+           "' has slices on some workers and dense gradients on others, which replicas have let "
+           "go of; expected one kind; try stage = 1");
     }
     given_.make_dense(item.variable);
     repeat(item, bucket);
@@ -244,9 +275,9 @@ void WorkerSums::share_findings() {
 namespace {
 
 /// Partial sums in host memory, added straight from the gradients.
-class CpuWorkerSums final : public WorkerSums {
+class CpuWorkerSums : public WorkerSums {
  public:
-  explicit CpuWorkerSums(GivenGradients& given);
+  explicit CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {}
   ~CpuWorkerSums() override { wait_for_sums(); }
 
   std::vector<SliceRange> begin(std::size_t bucket) override;
@@ -255,27 +286,22 @@ class CpuWorkerSums final : public WorkerSums {
     return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
   }
 
- private:
-  void add(std::size_t bucket, SliceRange slice);
-  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
+ protected:
   void take(std::size_t bucket) override;
 
   std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
-};
 
-CpuWorkerSums::CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const BucketPlan::Bucket& plan = given.bucket(b);
-    const std::size_t count = plan.count + given.plan->num_counters(b, team_.num_workers());
-    for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
-      flat_[b].push_back(team_.make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
-      buckets_[b].partials.push_back(elements_of(flat_[b].back()));
-    }
-  }
-}
+ private:
+  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
+};
 
 std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
+  for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
+    flat_[bucket].push_back(team_.make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
+    buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
+  }
   count_kinds(bucket);
   given_.zero_unused(bucket, buckets_[bucket].partials);
   return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
@@ -313,9 +339,70 @@ void CpuWorkerSums::take(std::size_t bucket) {
   search_sum(bucket);
 }
 
+/// The same, of whose sums each replica keeps its shards.
+class ShardWorkerSums final : public CpuWorkerSums {
+ public:
+  explicit ShardWorkerSums(GivenGradients& given)
+      : CpuWorkerSums(given), shards_(given.variables.size()) {}
+
+  void end(std::size_t bucket) override;
+  bool lets_go() const override { return true; }
+  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
+  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override;
+
+ private:
+  void take(std::size_t bucket) override;
+
+  std::vector<std::vector<Tensor>> shards_;  // per variable: of each replica here, or the whole
+};
+
+void ShardWorkerSums::end(std::size_t bucket) {
+  if (!given_.checks()) {  // whose fault a value is shows in gradients
+    given_.for_dense_items(bucket, [&](const Piece& piece) {
+      for (std::size_t r = 0; r < given_.num_replicas; ++r) {
+        given_.of(r, piece.item.variable) = Gradient();
+      }
+    });
+  }
+  WorkerSums::end(bucket);
+}
+
+void ShardWorkerSums::take(std::size_t bucket) {
+  CpuWorkerSums::take(bucket);
+  const Tensor whole = flat_[bucket].front().freeze();
+  const std::vector<Device>& devices = given_.services.replica_devices;
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    const auto copy = [&](const Shard& shard, Device device) {
+      const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + shard.first;
+      shards_[piece.item.variable].push_back(
+          whole.detached_rows(first, shard.count).copy().to(device));
+    };
+    const ReplicaShards* const cut = shards_of(given_.variables[piece.item.variable]);
+    if (!cut) return copy({0, static_cast<std::int64_t>(piece.item.count)}, devices.front());
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      copy(cut->shard(static_cast<int>(r)), devices[r]);
+    }
+  });
+  flat_[bucket].clear();
+  buckets_[bucket].partials.clear();
+}
+
+std::optional<Tensor> ShardWorkerSums::sum_of(std::size_t variable, std::size_t replica) const {
+  if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
+  const Variable& of = given_.variables[variable];
+  if (shards_of(of)) return shards_[variable][replica];
+  return shards_[variable]
+      .front()
+      .detached_reshape(of.shape())
+      .to(given_.services.replica_devices[replica]);
+}
+
 }  // namespace
 
 std::unique_ptr<BucketSums> worker_sums(GivenGradients& given) {
+  if (std::ranges::any_of(given.variables, shards_of)) {
+    return std::make_unique<ShardWorkerSums>(given);
+  }
   return std::make_unique<CpuWorkerSums>(given);
 }
 

@@ -61,6 +61,8 @@ class WorkerSums : public BucketSums {
   void give_all();
   void give(std::size_t bucket);
   void take_bucket(std::size_t bucket);
+  void take_early(std::size_t bucket);
+  bool has_slices(std::size_t bucket) const;
   void take_item(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
   std::size_t first_wait() const;
@@ -71,6 +73,7 @@ class WorkerSums : public BucketSums {
   Mutex mutex_;
   std::vector<bool> summed_ TUTTI_GUARDED_BY(mutex_);      // by this worker, per bucket
   std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // bucket
+  std::vector<char> taken_;  // per bucket; early while others are given
 };
 
 }  // namespace tutti::internal

@@ -214,6 +214,12 @@ std::unique_ptr<Communicator> WorkerTeam::make_group(const std::vector<int>& mem
   return values().group(members, {.name = name}, CallSite::current());
 }
 
+void WorkerTeam::all_gather(const ConstElements& own, const Elements& all,
+                            std::span<const std::size_t> counts, std::string_view name) {
+  const StragglerWatch::Waiting waiting(stragglers_);
+  values().all_gather(own, all, counts, {.name = name}, CallSite::current());
+}
+
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
   ReplicaValues all;
   const std::vector<std::string> encoded = gather_texts(encode_values(local), name);

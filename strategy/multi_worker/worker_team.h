@@ -71,7 +71,9 @@ class WorkerTeam {
   int num_workers() const { return num_workers_; }
   /// V, over all workers, and the number of this worker's first one.
   int num_replicas() const { return first_of_.back(); }
-  int first_replica() const { return first_of_[static_cast<std::size_t>(worker())]; }
+  int first_replica() const { return first_replica_of(worker()); }
+  /// Of worker `worker`; of num_workers(): V.
+  int first_replica_of(int worker) const { return first_of_[static_cast<std::size_t>(worker)]; }
   /// Of the sums of gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
@@ -105,7 +107,10 @@ class WorkerTeam {
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
   /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
-  /// The same for one dense value per replica.
+  /// The elements of all workers, one worker's after the other's: counts[w] of worker w.
+  void all_gather(const ConstElements& own, const Elements& all,
+                  std::span<const std::size_t> counts, std::string_view name);
+  /// The same as gather() for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
   /// What a worker adds up itself before it gives a sum to the others: one buffer per range of

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: elastic_test.py PROGRAM [--steps N]
 
-The number of replicas stays 4. Three times N steps with 4, 2 and 3 processes, then with one; then a run of which one worker gets
-SIGTERM: all end with 75 after the same step, and what follows has the same bits again.
+The number of replicas stays 4. Three times N steps with 4, 2 and 3 processes, the last two with shards of variables, then with
+one; then a run of which one worker gets SIGTERM: all end with 75 after the same step, and what follows has the same bits again.
 """
 import argparse
 import os
@@ -18,6 +18,7 @@ import multi_worker_test as workers_of  # noqa: E402
 
 REPLICAS = 4
 STOPPED_ON_REQUEST = 75
+PARTS = [(4, "multi_worker_mirrored"), (2, "fully_sharded"), (3, "fully_sharded")]
 
 
 def stop_one_worker(program, flags, folder):
@@ -50,10 +51,10 @@ def main():
         total = workers_of.FLAGS + ["--steps", str(4 * steps)]
         calm = workers_of.run_mirrored(program, REPLICAS, total, folder)
         saved = ["--checkpoint-dir", os.path.join(folder, "run")]
-        for part, processes in enumerate([4, 2, 3], start=1):
+        for part, (processes, strategy) in enumerate(PARTS, start=1):
             flags = workers_of.FLAGS + replicas + saved + ["--steps", str(part * steps)]
             flags += ["--resume"] if part > 1 else []
-            workers_of.run_workers(program, ["cpu:0"] * processes, flags, folder)
+            workers_of.run_workers(program, ["cpu:0"] * processes, flags + workers_of.ALL_CUT, folder, strategy=strategy)
         got = workers_of.run_mirrored(program, REPLICAS, total + saved + ["--resume"], folder)
         failures = 0
         for key in workers_of.COMPARED:

@@ -31,6 +31,14 @@ RUNS = [
     ("2 processes, small packs", 2, ["cpu:0", "cpu:0"], ["--bytes-per-pack", "4096"]),
     ("2 processes, hierarchical_copy", 2, ["cpu:0", "cpu:0"], ["--cross-device-ops", "hierarchical_copy"]),
 ]
+ALL_CUT = ["--min-shard-bytes", "0"]
+SHARDED = [
+    ("2 processes, fully sharded", 2, ["cpu:0", "cpu:0"], ALL_CUT),
+    ("2 processes x 2 devices, fully sharded", 4, ["cpu:0-1", "cpu:0-1"], ALL_CUT),
+    ("4 processes, fully sharded, stage 2", 4, ["cpu:0"] * 4, ALL_CUT + ["--stage", "2"]),
+    ("3 processes, 4 replicas, fully sharded", 4, ["cpu:0"] * 3, ALL_CUT + ["--replicas", "4"]),
+    ("2 processes, tcp, fully sharded, stage 1", 2, ["cpu:0", "cpu:0"], ALL_CUT + ["--stage", "1", "--transport", "tcp"]),
+]
 
 
 def start(program, flags, index, addresses, environment, log=None):
@@ -42,7 +50,7 @@ def start(program, flags, index, addresses, environment, log=None):
                                 env={**os.environ, **environment, "TF_CONFIG": json.dumps(tf_config)})
 
 
-def run_workers(program, devices, flags, folder, environment=None):
+def run_workers(program, devices, flags, folder, environment=None, strategy="multi_worker_mirrored"):
     """Starts one process per entry of `devices`, waits for all, and returns worker 0's metrics."""
     metrics = os.path.join(folder, "metrics.json")
     if os.path.exists(metrics):
@@ -50,7 +58,7 @@ def run_workers(program, devices, flags, folder, environment=None):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(len(devices))]
     processes = []
     for index, device in enumerate(devices):
-        own = ["--strategy", "multi_worker_mirrored", "--devices", device, "--metrics-json", metrics]
+        own = ["--strategy", strategy, "--devices", device, "--metrics-json", metrics]
         processes.append(start(program, flags + own, index, addresses, environment or {}))
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     for index, process in enumerate(processes):
@@ -63,12 +71,12 @@ def run_workers(program, devices, flags, folder, environment=None):
         return json.load(file)
 
 
-def run_launched(launcher, program, flags, folder):
+def run_launched(launcher, program, flags, folder, strategy="multi_worker_mirrored"):
     """Starts the workers by a launcher, and returns worker 0's metrics."""
     metrics = os.path.join(folder, "launched.json")
     if os.path.exists(metrics):
         os.remove(metrics)
-    command = launcher + [program, "--strategy", "multi_worker_mirrored", "--devices", "cpu:0",
+    command = launcher + [program, "--strategy", strategy, "--devices", "cpu:0",
                           "--metrics-json", metrics] + flags
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0"}
     result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
@@ -123,6 +131,9 @@ def main():
                 references[replicas] = run_mirrored(arguments.program, replicas, flags, folder)
             got = run_workers(arguments.program, devices, flags + more, folder)
             failures += compare(name, references[replicas], replicas, got)
+        for name, replicas, devices, more in SHARDED:
+            got = run_workers(arguments.program, devices, flags + more, folder, strategy="fully_sharded")
+            failures += compare(name, references[replicas], replicas, got, "fully_sharded")
         if arguments.keras:
             # compile and fit: no example is read twice, and one worker alone prints.
             few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20",
@@ -130,12 +141,17 @@ def main():
             reference = run_mirrored(arguments.keras, 2, few, folder)
             got = run_workers(arguments.keras, ["cpu:0", "cpu:0"], few, folder)
             failures += compare("2 processes, compile and fit", reference, 2, got)
-            if got["accuracy"] != reference["accuracy"]:
-                failures += 1
-                print(f"  test accuracy {got['accuracy']}, expected {reference['accuracy']}")
+            sharded = run_workers(arguments.keras, ["cpu:0", "cpu:0"], few + ALL_CUT, folder, strategy="fully_sharded")
+            failures += compare("2 processes, compile and fit, fully sharded", reference, 2, sharded, "fully_sharded")
+            for each in (got, sharded):
+                if each["accuracy"] != reference["accuracy"]:
+                    failures += 1
+                    print(f"  test accuracy {each['accuracy']}, expected {reference['accuracy']}")
         for name, count, launcher in launchers:
             got = run_launched(launcher, arguments.program, flags, folder)
             failures += compare(name, references[count], count, got)
+            got = run_launched(launcher, arguments.program, flags + ALL_CUT, folder, "fully_sharded")
+            failures += compare(f"{name}, fully sharded", references[count], count, got, "fully_sharded")
     sys.exit(1 if failures else 0)
 
 

@@ -27,6 +27,7 @@ struct StateOptions {
   std::int64_t steps = 20;
   double state_mb = 100.0;
   std::int64_t least_step_ms = 50;
+  std::string strategy = "multi_worker_mirrored";
   std::string transport = "auto";
   bool without_recovery = false;
   std::int64_t dies_after = -1;
@@ -35,13 +36,6 @@ struct StateOptions {
 void say(const std::string& text) {
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
-}
-
-std::unique_ptr<MultiWorkerMirroredStrategy> make_strategy(const StateOptions& options) {
-  const auto resolver = resolver_from_environment();
-  MultiWorkerOptions workers{.local = {.devices = "cpu:0"}};
-  if (options.transport == "tcp") workers.cluster.way = ConnectOptions::Way::kTcp;
-  return std::make_unique<MultiWorkerMirroredStrategy>(*resolver, workers);
 }
 
 /// Weights, momentum and velocity: three numbers of four bytes each.
@@ -57,14 +51,15 @@ std::vector<Variable> make_weights(double state_mb) {
   return weights;
 }
 
-void die_once(const MultiWorkerMirroredStrategy& strategy) {
+void die_once(const Strategy& strategy) {
   const char* const restarts = std::getenv("TUTTI_RESTART");
   if (strategy.worker() == 1 && restarts && std::string(restarts) == "0") ::raise(SIGKILL);
 }
 
 void train(const StateOptions& options) {
   say("process is here");
-  const auto strategy = make_strategy(options);
+  const auto strategy = make_strategy(
+      options.strategy, {.devices = "cpu:0", .transport = options.transport, .min_shard_bytes = 0});
   const auto scope = strategy->scope();
   say("strategy is made");
   const std::vector<Variable> weights = make_weights(options.state_mb);
@@ -112,6 +107,8 @@ int main(int argc, char** argv) {
   flags.add("--least-step-ms", options.least_step_ms, "a step takes so long at least");
   flags.add("--without-recovery", options.without_recovery, "the loop stands alone");
   flags.add("--dies-after", options.dies_after, "step after which worker 1 dies, once");
+  flags.add_choice("--strategy", options.strategy, {"multi_worker_mirrored", "fully_sharded"},
+                   "where the model is");
   flags.add_choice("--transport", options.transport, {"auto", "tcp"}, "between workers");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {

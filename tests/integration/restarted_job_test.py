@@ -52,6 +52,11 @@ class RestartedJob(unittest.TestCase):
         restarts = re.findall(r"tutti run: (worker-\d): .* is started again", errors)
         self.assertEqual(sorted(restarts), ["worker-0", "worker-1", "worker-2"], errors)
 
+    def test_of_shards_that_died_the_others_have_what_was_committed(self):
+        for recovery in ([], ["--without-recovery"]):
+            with self.subTest(recovery):
+                self.check(*train(program=["--strategy", "fully_sharded", "--dies-after", "3"] + recovery))
+
     def test_without_recovery_in_the_last_step(self):
         self.check(*train(program=["--without-recovery", "--dies-after", str(STEPS)]))
 

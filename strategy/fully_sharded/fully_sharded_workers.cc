@@ -1,0 +1,22 @@
+// FullyShardedStrategy over the workers of a cluster.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/team_setup.h"
+
+namespace tutti {
+namespace {
+
+/// One worker trains as this process alone.
+internal::TeamSetup joined(const ClusterResolver& resolver, const FullyShardedOptions& options) {
+  std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
+  if (group->num_workers() == 1) return {.options = options.local};
+  return internal::join_team("fully_sharded", std::move(group), options.local, {});
+}
+
+}  // namespace
+
+FullyShardedStrategy::FullyShardedStrategy(const ClusterResolver& resolver,
+                                           FullyShardedOptions options)
+    : FullyShardedStrategy(joined(resolver, options), options) {}
+
+}  // namespace tutti
