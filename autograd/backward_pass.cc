@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "tutti/autograd/gradients.h"
@@ -60,9 +61,15 @@ std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
                                         const GradientTape::OnReady& on_ready) {
   const NoDeviceScope where_the_operations_were;
   mark_dependents();
-  mark_active(target_slot);
+  mark_active({&target_slot, 1});
   order_sources();
   if (target_slot != kNoSlot) accumulate(target_slot, Gradient(initial));
+  walk(on_ready);
+  report_missing(on_ready);
+  return std::move(results_);
+}
+
+void BackwardPass::walk(const GradientTape::OnReady& on_ready) {
   report_ready(kNoUse, on_ready);
   for (std::size_t i = num_nodes_; i-- > 0;) {
     if (lifetime_ == NodeLifetime::kRelease) {
@@ -73,8 +80,6 @@ std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
     }
     report_ready(i, on_ready);
   }
-  report_missing(on_ready);
-  return std::move(results_);
 }
 
 void BackwardPass::mark_dependents() {
@@ -94,10 +99,11 @@ void BackwardPass::mark_dependents() {
   }
 }
 
-void BackwardPass::mark_active(int target_slot) {
-  if (target_slot == kNoSlot) return;
-  std::vector<char> leads(depends_.size());  // by slot: leads to the target
-  leads[index_of(target_slot)] = 1;
+void BackwardPass::mark_active(std::span<const int> target_slots) {
+  std::vector<char> leads(depends_.size());  // by slot: leads to a target
+  for (const int slot : target_slots) {
+    if (slot != kNoSlot) leads[index_of(slot)] = 1;
+  }
   for (std::size_t i = num_nodes_; i-- > 0;) {
     const Node& node = recording_.node(i);
     const auto reaches = [&](int slot) { return slot != kNoSlot && leads[index_of(slot)]; };
@@ -132,6 +138,7 @@ void BackwardPass::process(Node& node) {
     if (slot != kNoSlot) sums_[index_of(slot)].clear();
   }
   if (!any) return;
+  if (node.recomputation) return process_again(node, gradients);
   if (!node.backward && node.call.op == OpId::kSlice) {
     // Padding each slice of a value to the whole would take the square of their number.
     accumulate(node.input_slots[0],
@@ -142,6 +149,57 @@ void BackwardPass::process(Node& node) {
   check_gradients(node, inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (depends(node.input_slots[i])) accumulate(node.input_slots[i], inputs[i]);
+  }
+}
+
+/// The walk goes on over what is recorded now. It adds to the sums as they are, so that they are
+/// added in the order that they would have without.
+void BackwardPass::process_again(const Node& node, std::span<const Tensor> gradients) {
+  const Recomputation& again = *node.recomputation;
+  std::optional<SeparateTapes> alone;  // the walk may be one that no tape records
+  if (recording_stopped()) alone.emplace();
+  Recording recording({.watch_accessed_variables = false});
+  std::vector<int> sources, own_slots;  // there, and here
+  const auto add_source = [&](std::size_t input, const auto& value) {
+    const int slot = node.input_slots[input];
+    if (!depends(slot)) return;
+    const int variable = recording_.variable_slot(slot);
+    if (variable != kNoSlot && wanted_[index_of(slot)]) {
+      fail(ErrorCode::kUnimplemented,
+           "recompute_grad: an input is a value of a variable, and a "
+           "gradient of it is wanted; expected one of the variable; try watching input.alias()");
+    }
+    recording.watch(value);
+    own_slots.push_back(variable == kNoSlot ? slot : variable);
+    sources.push_back(recording.slot_of(value));
+    if (std::ranges::count(sources, sources.back()) == 1) return;
+    sources.pop_back();  // given twice
+    own_slots.pop_back();
+  };
+  const std::size_t num_inputs = again.inputs.size();
+  for (std::size_t i = 0; i < num_inputs; ++i) add_source(i, again.inputs[i]);
+  for (std::size_t v = 0; v < again.variables.size(); ++v) {
+    add_source(num_inputs + v, again.variables[v]);
+  }
+  const std::vector<Tensor> outputs = again.function(again.inputs);
+  recording.end();
+  BackwardPass pass(recording, sources, NodeLifetime::kRelease);
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    pass.sums_[index_of(sources[s])] = std::exchange(sums_[index_of(own_slots[s])], GradientSum());
+  }
+  std::vector<int> targets;
+  for (const Tensor& output : outputs) targets.push_back(recording.slot_of(output));
+  pass.mark_dependents();
+  pass.mark_active(targets);
+  pass.order_sources();
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
+    pass.accumulate(targets[i], Gradient(gradients[i]));
+  }
+  pass.num_reported_ = pass.report_order_.size();  // sums, not gradients, are what is wanted
+  pass.walk({});
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
   }
 }
 

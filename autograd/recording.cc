@@ -163,7 +163,7 @@ std::optional<MeanOfRows> Recording::mean_of_rows(int slot) const {
   std::vector<int> terms = {slot};
   for (std::size_t i = 0; i < terms.size() && i < kMostTerms; ++i) {
     const Node* const node = terms[i] == kNoSlot ? nullptr : node_that_makes(terms[i]);
-    if (!node || node->backward) continue;
+    if (!node || node->backward || node->recomputation) continue;
     const OpId op = node->call.op;
     if (op == OpId::kReduceMean) {
       const Shape& shape = node->input_specs[0].shape;
@@ -218,6 +218,20 @@ void Recording::on_custom(std::span<const Tensor> inputs, std::span<const Tensor
   if (node.input_slots.empty()) return;
   node.backward = backward;
   add(std::move(node), inputs, outputs);
+}
+
+void Recording::on_recomputed(const std::shared_ptr<const Recomputation>& recomputation,
+                              std::span<const Tensor> outputs) {
+  Node node;
+  for (const Tensor& input : recomputation->inputs) node.input_slots.push_back(slot_of(input));
+  for (const Variable& variable : recomputation->variables) {
+    const int slot = slot_for_read(variable);
+    node.input_slots.push_back(slot == kNoSlot ? kNoSlot : new_slot(slot));
+  }
+  const auto is_tracked = [](int slot) { return slot != kNoSlot; };
+  if (std::ranges::none_of(node.input_slots, is_tracked)) return;
+  node.recomputation = recomputation;
+  add(std::move(node), recomputation->inputs, outputs);
 }
 
 void Recording::add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs) {

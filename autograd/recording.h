@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "tutti/autograd/gradient_sum.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/recompute.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/tensor/dispatch.h"
 
@@ -26,7 +28,15 @@ inline constexpr int kNoSlot = -1;
 /// Makes a value that was read from a variable anew, so that no tape has to keep it.
 using ReadAgain = std::function<Tensor()>;
 
-/// One recorded operation, or one custom gradient (then `backward` is set and `call` is empty).
+/// What recompute_grad() computes again.
+struct Recomputation {
+  RecomputedFunction function;
+  std::vector<Tensor> inputs;
+  std::vector<Variable> variables;
+};
+
+/// One recorded operation, or one custom gradient (then `backward` is set and `call` is empty), or
+/// what is computed again (then `recomputation` is; slots: inputs, then variables).
 struct Node {
   OpCall call;  // only those inputs whose values the gradient uses; the others undefined
   std::vector<std::pair<std::size_t, ReadAgain>> read_again;  // inputs of these that are not kept
@@ -35,6 +45,7 @@ struct Node {
   std::vector<int> input_slots;  // kNoSlot: not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;
+  std::shared_ptr<const Recomputation> recomputation;
 };
 
 /// Records while attached. Only operations with a tracked input become nodes.
@@ -57,6 +68,8 @@ class Recording final : public OpObserver {
   void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where) override;
   void on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                  const BackwardFunction& backward);
+  void on_recomputed(const std::shared_ptr<const Recomputation>& recomputation,
+                     std::span<const Tensor> outputs);
 
   int slot_of(const Tensor& value) const;
   int slot_of(const Variable& variable) const;
@@ -149,9 +162,11 @@ class BackwardPass {
 
  private:
   void mark_dependents();
-  void mark_active(int target_slot);
+  void mark_active(std::span<const int> target_slots);
   void order_sources();
+  void walk(const GradientTape::OnReady& on_ready);
   void process(Node& node);
+  void process_again(const Node& node, std::span<const Tensor> gradients);
   std::vector<Gradient> input_gradients(const Node& node, std::span<const Tensor> gradients);
   /// Adds a Gradient or a GradientBlock.
   template <class Part>

@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "tutti/autograd/recompute.h"
 #include "tutti/autograd/recording.h"
 #include "tutti/core/hash.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -78,44 +79,57 @@ Tensor Variable::value() const {
 }
 
 void Variable::assign(const Tensor& value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kAssign, value, ValueOrigin::kComputed);
 }
 void Variable::assign_add(const Tensor& value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kAdd, value, ValueOrigin::kComputed);
 }
 void Variable::assign_sub(const Tensor& value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kSubtract, value, ValueOrigin::kComputed);
 }
 
 void Variable::assign(double value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kAssign, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 void Variable::assign_add(double value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kAdd, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 void Variable::assign_sub(double value) {
+  if (internal::RepeatScope::active()) return;
   storage().assign(AssignOp::kSubtract, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 
 void Variable::scatter_add(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kAdd, slices);
 }
 void Variable::scatter_sub(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kSubtract, slices);
 }
 void Variable::scatter_mul(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kMultiply, slices);
 }
 void Variable::scatter_div(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kDivide, slices);
 }
 void Variable::scatter_min(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kMin, slices);
 }
 void Variable::scatter_max(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kMax, slices);
 }
 void Variable::scatter_update(const IndexedSlices& slices) {
+  if (internal::RepeatScope::active()) return;
   storage().scatter(ScatterOp::kUpdate, slices);
 }
 

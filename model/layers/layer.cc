@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "tutti/autograd/recompute.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
@@ -37,6 +38,7 @@ struct Layer::State {
   std::function<Json::Array()> arguments;  // of the constructor; null: not said
   bool built = false;
   bool frozen = false;
+  bool remat = false;
   bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
@@ -133,7 +135,8 @@ Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   try {
     const AutocastScope weights = weights_in_compute_type();
     const Tensor x = converted(input);
-    Tensor result = call(x, context);
+    Tensor result =
+        state_->remat ? called_again_by_tapes({&x, 1}, context).at(0) : call(x, context);
     pass_mask(x, result);
     return result;
   } catch (const Error& error) {
@@ -155,13 +158,113 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
     std::vector<Tensor> same_type;
     for (const Tensor& input : inputs) same_type.push_back(converted(input));
     const AutocastScope weights = weights_in_compute_type();
-    std::vector<Tensor> results = call_all(same_type, context);
+    std::vector<Tensor> results =
+        state_->remat ? called_again_by_tapes(same_type, context) : call_all(same_type, context);
     if (!same_type.empty() && !results.empty()) pass_mask(same_type[0], results[0]);
     return results;
   } catch (const Error& error) {
     throw named(error);
   }
 }
+
+namespace {
+
+/// Of a call that may be repeated: the keys of random numbers that it asked for, and the masks of
+/// its results.
+struct CallLog {
+  std::vector<RandomKey> keys;
+  std::vector<Tensor> result_masks;
+  bool is_full = false;
+};
+
+/// While the first one of a log lives, keys are written to it; later ones give them again. Those
+/// inside of them, of calls within the call, get the same keys.
+class CallLogScope {
+ public:
+  explicit CallLogScope(CallLog& log)
+      : log_(log), repeats_(log.is_full), outer_(std::exchange(innermost, this)) {}
+  ~CallLogScope() {
+    innermost = outer_;
+    log_.is_full = true;
+  }
+  CallLogScope(const CallLogScope&) = delete;
+  CallLogScope& operator=(const CallLogScope&) = delete;
+
+  /// The next key of the innermost scope that repeats, or else `make()`.
+  template <class Make>
+  static RandomKey next_key(const Make& make) {
+    CallLogScope* scope = innermost;
+    while (scope && !scope->repeats_) scope = scope->outer_;
+    if (scope) {
+      TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
+                  "a layer asks for more random numbers when it is called again");
+    }
+    const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
+    for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
+      each->log_.keys.push_back(key);
+    }
+    return key;
+  }
+
+ private:
+  static thread_local CallLogScope* innermost;
+  CallLog& log_;
+  const bool repeats_;
+  std::size_t next_ = 0;
+  CallLogScope* const outer_;
+};
+
+thread_local CallLogScope* CallLogScope::innermost = nullptr;
+
+/// Of these values, undefined where there is none.
+std::vector<Tensor> masks_of(std::span<const Tensor> values) {
+  std::vector<Tensor> masks;
+  for (const Tensor& value : values) masks.push_back(MaskScope::mask_of(value));
+  return masks;
+}
+
+void set_masks(std::span<const Tensor> values, std::span<const Tensor> masks) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (masks[i].defined()) MaskScope::set_mask(values[i], masks[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> Layer::called_again_by_tapes(std::span<const Tensor> inputs,
+                                                 CallContext context) const {
+  const auto log = std::make_shared<CallLog>();
+  const bool wants_losses = context.added_losses != nullptr;
+  const auto function = [this, log, wants_losses, training = context.training,
+                         masks = masks_of(inputs)](std::span<const Tensor> same) {
+    std::vector<Tensor> losses;
+    const MaskScope mask_scope;
+    set_masks(same, masks);
+    const CallLogScope keys(*log);
+    std::vector<Tensor> results =
+        call_all(same, {.training = training, .added_losses = wants_losses ? &losses : nullptr});
+    log->result_masks = masks_of(results);
+    results.insert(results.end(), losses.begin(), losses.end());
+    return results;
+  };
+  std::vector<Variable> weights;
+  for (const Variable& variable : variables()) {
+    if (variable.trainable()) weights.push_back(variable);
+  }
+  std::vector<Tensor> results = recompute_grad(function, inputs, weights);
+  const std::size_t num_results = state_->output_shapes.size();
+  if (wants_losses) {
+    context.added_losses->insert(context.added_losses->end(),
+                                 results.begin() + static_cast<std::ptrdiff_t>(num_results),
+                                 results.end());
+  }
+  results.resize(num_results);
+  set_masks(results, log->result_masks);
+  return results;
+}
+
+void Layer::set_remat(bool remat) { state_->remat = remat; }
+bool Layer::is_remat() const { return state_->remat; }
 
 std::vector<Shape> Layer::build_all(std::span<const Shape> inputs) {
   if (inputs.size() == 1) return {build(inputs[0])};
@@ -408,13 +511,16 @@ void Layer::add_loss(CallContext context, const Tensor& loss) {
 }
 
 RandomKey Layer::next_random_key() const {
-  const RandomContext& context = current_random_context();
-  RandomKey key;
-  key.seed = context.seed;
-  key.purpose = kDropoutPurpose;
-  key.a = context.step;
-  key.b = context.replica;
-  key.c = (state_->number << 32) | next_call_ordinal(state_->number);
+  const RandomKey key = CallLogScope::next_key([&] {
+    const RandomContext& context = current_random_context();
+    RandomKey fresh;
+    fresh.seed = context.seed;
+    fresh.purpose = kDropoutPurpose;
+    fresh.a = context.step;
+    fresh.b = context.replica;
+    fresh.c = (state_->number << 32) | next_call_ordinal(state_->number);
+    return fresh;
+  });
   if (StepRecorder* const recorder = StepRecorder::current()) recorder->follows_step(key);
   return key;
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -103,6 +104,13 @@ class Layer {
   void freeze();
   void unfreeze();
   bool frozen() const;
+
+  /// Rematerialisation: of what the layer computes tapes keep its inputs alone, and compute the
+  /// rest again when they walk back. Less memory for one more forward pass, the same bits: random
+  /// numbers, masks and statistics are those of the first. The layer must live until the gradient.
+  /// jax.checkpoint, torch.utils.checkpoint, tf.recompute_grad.
+  void set_remat(bool remat = true);
+  bool is_remat() const;
 
   /// The regularisation losses [], computed from the weights as they are now.
   std::vector<Tensor> losses() const;
@@ -210,6 +218,8 @@ class Layer {
  private:
   struct State;
   void set_arguments(std::function<Json::Array()> arguments);
+  std::vector<Tensor> called_again_by_tapes(std::span<const Tensor> inputs,
+                                            CallContext context) const;
   std::vector<Shape> build_as(const std::string& name, const std::string& scope,
                               std::span<const Shape> inputs);
   std::string unique_name(const Layer& layer) const;
@@ -221,6 +231,13 @@ class Layer {
 
   std::shared_ptr<State> state_;
 };
+
+/// `remat(TransformerBlock(8))`: the layer with set_remat().
+template <std::derived_from<Layer> L>
+L remat(L layer) {
+  layer.set_remat();
+  return layer;
+}
 
 /// A base for layers with several inputs or results: write build_all() and call_all() instead.
 class MultiLayer : public Layer {

@@ -1,4 +1,4 @@
-// Synchronous training within one process: variables, gradients and slots cut over its replicas.
+// Synchronous training with variables, gradients and optimizer slots cut over the replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
