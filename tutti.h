@@ -16,13 +16,12 @@
 #include "tutti/model/layers/average_loss.h"        // compute_average_loss
 #include "tutti/model/layers/layers.h"              // Dense, Conv2D, ...
 #include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
-#include "tutti/model/training/training_session.h"  // what surrounds a loop of one's own
+#include "tutti/model/training/training_session.h"  // what surrounds a loop; recovery
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"  // parts of variables on each device
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"        // several processes
-#include "tutti/strategy/recovery.h"                              // going on when a worker dies
 #include "tutti/strategy/strategies.h"                            // the devices of one process
 #include "tutti/tensor/device_scope.h"                            // where things are made and run
 #include "tutti/tensor/tensor_ops.h"                              // operations on tensors

@@ -11,6 +11,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/core/type_names.h"
+#include "tutti/model/layers/call_log.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
@@ -169,53 +170,6 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
 
 namespace {
 
-/// Of a call that may be repeated: the keys of random numbers that it asked for, and the masks of
-/// its results.
-struct CallLog {
-  std::vector<RandomKey> keys;
-  std::vector<Tensor> result_masks;
-  bool is_full = false;
-};
-
-/// While the first one of a log lives, keys are written to it; later ones give them again. Those
-/// inside of them, of calls within the call, get the same keys.
-class CallLogScope {
- public:
-  explicit CallLogScope(CallLog& log)
-      : log_(log), repeats_(log.is_full), outer_(std::exchange(innermost, this)) {}
-  ~CallLogScope() {
-    innermost = outer_;
-    log_.is_full = true;
-  }
-  CallLogScope(const CallLogScope&) = delete;
-  CallLogScope& operator=(const CallLogScope&) = delete;
-
-  /// The next key of the innermost scope that repeats, or else `make()`.
-  template <class Make>
-  static RandomKey next_key(const Make& make) {
-    CallLogScope* scope = innermost;
-    while (scope && !scope->repeats_) scope = scope->outer_;
-    if (scope) {
-      TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
-                  "a layer asks for more random numbers when it is called again");
-    }
-    const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
-    for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
-      each->log_.keys.push_back(key);
-    }
-    return key;
-  }
-
- private:
-  static thread_local CallLogScope* innermost;
-  CallLog& log_;
-  const bool repeats_;
-  std::size_t next_ = 0;
-  CallLogScope* const outer_;
-};
-
-thread_local CallLogScope* CallLogScope::innermost = nullptr;
-
 /// Of these values, undefined where there is none.
 std::vector<Tensor> masks_of(std::span<const Tensor> values) {
   std::vector<Tensor> masks;
@@ -233,14 +187,14 @@ void set_masks(std::span<const Tensor> values, std::span<const Tensor> masks) {
 
 std::vector<Tensor> Layer::called_again_by_tapes(std::span<const Tensor> inputs,
                                                  CallContext context) const {
-  const auto log = std::make_shared<CallLog>();
+  const auto log = std::make_shared<internal::CallLog>();
   const bool wants_losses = context.added_losses != nullptr;
   const auto function = [this, log, wants_losses, training = context.training,
                          masks = masks_of(inputs)](std::span<const Tensor> same) {
     std::vector<Tensor> losses;
     const MaskScope mask_scope;
     set_masks(same, masks);
-    const CallLogScope keys(*log);
+    const internal::CallLogScope keys(*log);
     std::vector<Tensor> results =
         call_all(same, {.training = training, .added_losses = wants_losses ? &losses : nullptr});
     log->result_masks = masks_of(results);
@@ -511,7 +465,7 @@ void Layer::add_loss(CallContext context, const Tensor& loss) {
 }
 
 RandomKey Layer::next_random_key() const {
-  const RandomKey key = CallLogScope::next_key([&] {
+  const RandomKey key = internal::CallLogScope::next_key([&] {
     const RandomContext& context = current_random_context();
     RandomKey fresh;
     fresh.seed = context.seed;

@@ -59,6 +59,7 @@ class FullyShardedStrategy final : public LocalStrategy {
   explicit FullyShardedStrategy(const Devices& devices)
       : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
   std::string_view name() const override { return "fully_sharded"; }
+  /// That of the options.
   int stage() const { return stage_; }
 
  protected:

@@ -44,6 +44,14 @@ TEST(GpuPlacement, S2_05_MIR_17_WithoutAListMirroredStrategyTakesEveryGpu) {
   }
 }
 
+TEST(GpuPlacement, ShardsOnGpusAreRefusedByName) {
+  const FakeGpus gpus(2);
+  LocalStrategyOptions options = in_canonical_order();
+  options.devices = "gpu:0-1";
+  EXPECT_TUTTI_ERROR(FullyShardedStrategy{options}, ErrorCode::kUnimplemented,
+                     "fully_sharded: replicas on gpu:0; expected devices of CPUs");
+}
+
 TEST(GpuPlacement, S2_16_CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
   for (const int count : {0, 1, 2}) {
     SCOPED_TRACE(count);
