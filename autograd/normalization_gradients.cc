@@ -1,9 +1,10 @@
-// Gradients of normalisation, of softmax and of the cross-entropies.
+// Gradients of normalisation, of softmax, of the cross-entropies and of attention.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary of softmax: a row is a vector along the last axis; s = softmax(logits). Functions
 // named xxx_grad_gradient get in dy() the gradient g with respect to the result of xxx_grad.
 #include "tutti/autograd/gradients.h"
+#include "tutti/autograd/recording.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
@@ -157,6 +158,29 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
+/// Inputs (query, key, value), outputs (result, sums), of which only the result is handed out.
+/// Where a tape sees what happens here it may want gradients of it: then it is made of other
+/// operations.
+Gradients attention_gradient(const GradientContext& c) {
+  const auto& a = c.attributes_as<AttentionAttributes>();
+  const Tensor &query = c.in(0), &key = c.in(1), &value = c.in(2);
+  std::vector<Tensor> gradients;
+  if (any_tape_records()) {
+    const Tensor seen =
+        a.is_causal ? causal_mask(query.shape()[2], key.shape()[2], a.steps_before, query.device())
+                    : Tensor();
+    const Tensor shares = attention_shares(query, key, a.scale, seen);
+    gradients = attention_grad_of_shares(query, key, value, shares, c.dy(), a.scale);
+  } else {
+    gradients = attention_grad(query, key, value, c.out(0), c.out(1), c.dy(), a);
+  }
+  Gradients result(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (c.needs(i)) result[i] = std::move(gradients[i]);
+  }
+  return result;
+}
+
 constexpr std::uint32_t kStatistics = 0b110;  // mean and variance, of the outputs
 constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kBatchNormTraining, batch_norm_training_gradient, kFirstTensor | kSecondTensor,
@@ -173,6 +197,7 @@ constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kSparseSoftmaxCrossEntropyGrad, sparse_softmax_cross_entropy_grad_gradient,
      kEveryTensor},
     {OpId::kSigmoidCrossEntropy, sigmoid_cross_entropy_gradient, kEveryTensor},
+    {OpId::kAttention, attention_gradient, kEveryTensor, kFirstTensor | kSecondTensor},
 };
 
 }  // namespace

@@ -140,6 +140,7 @@ constexpr std::string_view kTfNames[] = {
     "Softmax", "LogSoftmax", "SoftmaxGrad", "LogSoftmaxGrad",
     "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogitsGrad", "SigmoidCrossEntropyWithLogits",
+    "Attention", "AttentionGrad",
     "Reshape", "Transpose", "Slice", "PadV2", "ConcatV2", "BroadcastTo", "OneHot", "GatherV2",
     "StopGradient", "ScatterNd", "ReverseV2", "Cumsum", "TopKV2",
     "Upsample", "UpsampleGrad",

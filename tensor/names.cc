@@ -44,6 +44,7 @@ constexpr std::string_view kOpNames[] = {
     "softmax", "log_softmax", "softmax_grad", "log_softmax_grad",
     "softmax_cross_entropy", "sparse_softmax_cross_entropy", "sparse_softmax_cross_entropy_grad",
     "sigmoid_cross_entropy",
+    "attention", "attention_grad",
     "reshape", "transpose", "slice", "pad", "concat", "broadcast_to", "one_hot", "gather",
     "stop_gradient", "scatter_rows", "reverse", "cumulative_sum", "top_k",
     "upsample2d", "upsample2d_grad",

@@ -51,6 +51,8 @@ enum class OpId : std::uint8_t {
   kSoftmax, kLogSoftmax, kSoftmaxGrad, kLogSoftmaxGrad,
   kSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropyGrad,
   kSigmoidCrossEntropy,
+  // attention; (query, key, value), (query, key, value, result, sums, dy)
+  kAttention, kAttentionGrad,
   // shape
   kReshape, kTranspose, kSlice, kPad, kConcat, kBroadcastTo, kOneHot, kGather, kStopGradient,
   kScatterRows, kReverse, kCumulativeSum, kTopK,
@@ -114,6 +116,12 @@ struct GroupNormAttributes {
   std::int64_t positions = 1, groups = 1;
   double epsilon = 1e-3;
 };
+/// Of attention().
+struct AttentionAttributes {
+  double scale = 1.0;
+  bool is_causal = false;
+  std::int64_t steps_before = 0;
+};
 /// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1
 /// channels)^beta.
 struct LrnAttributes {
@@ -167,7 +175,7 @@ using Attributes =
                  Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
                  TransposeAttributes, SliceAttributes, PadAttributes, AxisAttributes,
                  OneHotAttributes, DropoutAttributes, GroupNormAttributes, CumulativeSumAttributes,
-                 UpsampleAttributes>;
+                 UpsampleAttributes, AttentionAttributes>;
 
 /// A tensor without its elements.
 struct TensorSpec {

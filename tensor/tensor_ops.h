@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/attention.h"
 #include "tutti/tensor/ops/convolution.h"
 #include "tutti/tensor/ops/creation.h"
 #include "tutti/tensor/ops/einsum.h"

@@ -21,6 +21,7 @@ KernelTable make_reference_kernels() {
   register_image_reference_kernels(table);
   register_normalization_reference_kernels(table);
   register_softmax_reference_kernels(table);
+  register_attention_reference_kernels(table);
   return table;
 }
 
@@ -34,6 +35,7 @@ KernelTable make_fast_kernels() {
   register_fast_group_normalization_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);
+  register_onednn_attention_kernels(table);
 #endif
   return table;
 }

@@ -20,6 +20,7 @@ void register_product_reference_kernels(KernelTable& table);
 void register_image_reference_kernels(KernelTable& table);
 void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
+void register_attention_reference_kernels(KernelTable& table);
 
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
@@ -30,6 +31,7 @@ void register_fast_group_normalization_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
+void register_onednn_attention_kernels(KernelTable& table);
 /// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 

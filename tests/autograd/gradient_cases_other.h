@@ -96,6 +96,22 @@ inline std::vector<Case> softmax_cases() {
   return cases;
 }
 
+inline std::vector<Case> attention_cases() {
+  std::vector<Case> cases;
+  const auto add_case = [&](const char* name, std::int64_t shared, AttentionOptions options) {
+    const Input query{{2, 4, 3, 2}, -1, 1, true};
+    const Input key{{2, shared, 5, 2}, -1, 1, true}, value{{2, shared, 5, 3}, -1, 1, true};
+    cases.push_back({OpId::kAttention, name, {query, key, value}, [options](const Tensors& t) {
+                       return attention(t[0], t[1], t[2], options);
+                     }});
+  };
+  add_case("all keys", 4, {});
+  add_case("causal", 4, {.is_causal = true});
+  add_case("causal behind a step, keys of two heads", 2, {.is_causal = true, .steps_before = 1});
+  add_case("another scale, one key for all heads", 1, {.scale = 0.3});
+  return cases;
+}
+
 inline std::vector<Case> shape_cases() {
   const Input batch{{3, 4}, -1, 1, true}, cube{{2, 3, 4}, -1, 1, true};
   const Input table{{5, 2}};

@@ -40,6 +40,9 @@ TEST(GradientFunctions, NormalizationAgreesWithCentralDifferences) {
 TEST(GradientFunctions, SoftmaxAgreesWithCentralDifferences) {
   check_all(gradient_check::softmax_cases());
 }
+TEST(GradientFunctions, AttentionAgreesWithCentralDifferences) {
+  check_all(gradient_check::attention_cases());
+}
 TEST(GradientFunctions, ShapeAgreesWithCentralDifferences) {
   check_all(gradient_check::shape_cases());
 }
@@ -49,15 +52,17 @@ std::set<OpId> ops_with_cases() {
   for (const auto& cases : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
                             gradient_check::matmul_cases(), gradient_check::convolution_cases(),
                             gradient_check::pooling_cases(), gradient_check::normalization_cases(),
-                            gradient_check::softmax_cases(), gradient_check::shape_cases()}) {
+                            gradient_check::softmax_cases(), gradient_check::attention_cases(),
+                            gradient_check::shape_cases()}) {
     for (const Case& c : cases) ops.insert(c.op);
   }
   return ops;
 }
 
-/// Gradients of gradients that are documented as missing.
+/// Gradients of gradients that are documented as missing; attention's is never needed.
 const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
-                                            OpId::kLrnGrad, OpId::kGroupNormGrad};
+                                            OpId::kLrnGrad, OpId::kGroupNormGrad,
+                                            OpId::kAttentionGrad};
 const std::set<OpId> kConstantOps = {
     OpId::kCeil,       OpId::kRound,       OpId::kSign,      OpId::kFloor,
     OpId::kLogicalNot, OpId::kFloorDivide, OpId::kEqual,     OpId::kNotEqual,

@@ -1,0 +1,213 @@
+// Attention against the definition in double: blocks, causal masks, shared keys, 16 bits.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+
+namespace tutti {
+namespace attention_test {
+
+using testing::expect_error;
+using testing::expect_same_bits;
+using testing::expect_tensor;
+using testing::random_values;
+
+/// Sizes of a call. The fast kernel has blocks of 64 queries and 128 keys.
+struct Sizes {
+  std::int64_t batch, heads, shared, steps, value_steps, features, length;
+  bool is_causal = false;
+  std::int64_t steps_before = 0;
+
+  AttentionOptions options() const {
+    return {.is_causal = is_causal, .steps_before = steps_before};
+  }
+  AttentionAttributes attributes() const {
+    return {1.0 / std::sqrt(static_cast<double>(features)), is_causal, steps_before};
+  }
+};
+
+const Sizes kSizes[] = {{1, 1, 1, 1, 1, 1, 1},          {2, 3, 3, 5, 7, 4, 3},
+                        {1, 2, 1, 64, 128, 8, 8, true}, {1, 2, 2, 65, 129, 8, 5},
+                        {2, 4, 2, 70, 70, 6, 6, true},  {1, 2, 2, 200, 300, 16, 9, true, 100},
+                        {1, 1, 1, 300, 40, 4, 4, true}, {1, 4, 1, 1, 260, 8, 8, true, 259},
+                        {2, 2, 2, 3, 0, 4, 4},          {0, 2, 2, 3, 4, 4, 4}};
+
+struct Inputs {
+  Inputs(const Sizes& s, DType dtype)
+      : query(random_values({s.batch, s.heads, s.steps, s.features}, dtype, -3, 3, 1)),
+        key(random_values({s.batch, s.shared, s.value_steps, s.features}, dtype, -3, 3, 2)),
+        value(random_values({s.batch, s.shared, s.value_steps, s.length}, dtype, -1, 1, 3)) {}
+  Tensor query, key, value;
+};
+
+/// The result, then the logarithms of the sums.
+std::vector<std::vector<double>> defined_by_loops(const Sizes& s, const Inputs& in) {
+  const auto q = in.query.to_doubles(), k = in.key.to_doubles(), v = in.value.to_doubles();
+  std::vector<std::vector<double>> results(2);
+  for (std::int64_t head = 0; head < s.batch * s.heads; ++head) {
+    const std::int64_t shared = head / (s.heads / s.shared);
+    for (std::int64_t i = 0; i < s.steps; ++i) {
+      std::vector<double> shares;
+      double total = 0.0;
+      for (std::int64_t j = 0; j < s.value_steps; ++j) {
+        if (s.is_causal && j > s.steps_before + i) break;
+        double score = 0.0;
+        for (std::int64_t f = 0; f < s.features; ++f)
+          score += q[static_cast<std::size_t>((head * s.steps + i) * s.features + f)] *
+                   k[static_cast<std::size_t>((shared * s.value_steps + j) * s.features + f)];
+        shares.push_back(std::exp(score / std::sqrt(static_cast<double>(s.features))));
+        total += shares.back();
+      }
+      for (std::int64_t d = 0; d < s.length; ++d) {
+        double mean = 0.0;
+        for (std::size_t j = 0; j < shares.size(); ++j) {
+          const auto at = static_cast<std::size_t>(shared * s.value_steps) + j;
+          mean += shares[j] / total *
+                  v[at * static_cast<std::size_t>(s.length) + static_cast<std::size_t>(d)];
+        }
+        results[0].push_back(mean);
+      }
+      results[1].push_back(shares.empty() ? 0.0 : std::log(total));
+    }
+  }
+  return results;
+}
+
+OpCall call_of(const Sizes& s, const Inputs& in) {
+  const DType dtype = in.query.dtype();
+  OpCall call;
+  call.op = OpId::kAttention;
+  call.inputs = {in.query, in.key, in.value};
+  call.outputs = {{Shape{s.batch, s.heads, s.steps, s.length}, dtype},
+                  {Shape{s.batch, s.heads, s.steps}, dtype}};
+  call.attributes = s.attributes();
+  return call;
+}
+
+TEST(Attention, EqualsTheDefinitionInEveryKernel) {
+  for (const Sizes& s : kSizes) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+      const Inputs in(s, dtype);
+      SCOPED_TRACE(concat(dtype, " ", in.query.shape(), " ", in.value.shape()));
+      const auto expected = defined_by_loops(s, in);
+      const double tolerance = dtype == DType::kFloat32 ? 1e-5 : 1e-12;
+      for (const KernelTable* table : {&cpu_kernels(), &reference_kernels()}) {
+        const std::vector<Tensor> outputs = run_kernel(*table, call_of(s, in));
+        expect_tensor(outputs[0], {s.batch, s.heads, s.steps, s.length}, expected[0], tolerance);
+        expect_tensor(outputs[1], {s.batch, s.heads, s.steps}, expected[1], tolerance);
+      }
+      expect_same_bits(attention(in.query, in.key, in.value, s.options()),
+                       run_kernel(cpu_kernels(), call_of(s, in))[0]);
+    }
+  }
+}
+
+TEST(Attention, GradientsOfFastKernelsAreThoseOfTheReferenceInDouble) {
+  for (const Sizes& s : kSizes) {
+    SCOPED_TRACE(concat(s.steps, " ", s.value_steps, s.is_causal ? " causal" : ""));
+    const Inputs exact(s, DType::kFloat64), in(s, DType::kFloat32);
+    const auto gradients = [&](const Inputs& of) {
+      const std::vector<Tensor> outputs = run_kernel(cpu_kernels(), call_of(s, of));
+      const Tensor dy = random_values(outputs[0].shape(), of.query.dtype(), -1, 1, 4);
+      return attention_grad(of.query, of.key, of.value, outputs[0], outputs[1], dy, s.attributes());
+    };
+    const std::vector<Tensor> expected = gradients(exact), actual = gradients(in);
+    for (std::size_t i = 0; i < 3; ++i) {
+      SCOPED_TRACE(i);
+      expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-5);
+    }
+  }
+}
+
+TEST(Attention, EqualsWhatItIsMadeOfElsewhere) {
+  for (const Sizes& s : kSizes) {
+    if (s.batch == 0 || s.value_steps == 0) continue;
+    const Inputs in(s, DType::kFloat32);
+    SCOPED_TRACE(concat(in.query.shape(), " ", in.value.shape()));
+    const Tensor seen = s.is_causal ? internal::causal_mask(s.steps, s.value_steps, s.steps_before,
+                                                            in.query.device())
+                                    : Tensor();
+    const Tensor shares = internal::attention_shares(in.query, in.key, s.attributes().scale, seen);
+    const Tensor parts = internal::mixed_values(shares, in.value);
+    expect_tensor(attention(in.query, in.key, in.value, s.options()), parts.shape(),
+                  parts.to_doubles(), 1e-5);
+  }
+}
+
+TEST(Attention, HasOneScaleUnlessAnotherIsGiven) {
+  const Sizes s{1, 1, 1, 3, 4, 4, 2};
+  const Inputs in(s, DType::kFloat64);
+  const Tensor halved = attention(in.query, in.key, in.value);
+  expect_same_bits(attention(in.query, in.key, in.value, {.scale = 0.5}), halved);
+  EXPECT_NE(attention(in.query, in.key, in.value, {.scale = 1.0}).to_doubles(),
+            halved.to_doubles());
+}
+
+TEST(Attention, OfLargeScoresStaysFinite) {
+  const Tensor query = Tensor::full({1, 1, 2, 1}, 1e4),
+               value = Tensor::from<float>({1, 1, 3, 1}, {1, 2, 3});
+  const Tensor key = Tensor::from<float>({1, 1, 3, 1}, {-1e3, 1e3, 999});
+  expect_tensor(attention(query, key, value), {1, 1, 2, 1}, {2, 2}, 1e-6);
+}
+
+TEST(Attention, Computes16BitNumbersInFloat32) {
+  const Sizes s{1, 2, 2, 5, 6, 4, 3, true};
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const Inputs in(s, dtype);
+    const Tensor y = attention(in.query, in.key, in.value, s.options());
+    const Tensor wide = attention(cast(in.query, DType::kFloat32), cast(in.key, DType::kFloat32),
+                                  cast(in.value, DType::kFloat32), s.options());
+    expect_same_bits(y, cast(wide, dtype));
+  }
+}
+
+TEST(Attention, GivesTheSameBitsOnAnyThread) {
+  const Sizes s{2, 2, 1, 150, 150, 8, 8, true};
+  const Inputs in(s, DType::kFloat32);
+  const auto all = [&] {
+    std::vector<Tensor> results = run_kernel(cpu_kernels(), call_of(s, in));
+    for (const Tensor& gradient : attention_grad(in.query, in.key, in.value, results[0], results[1],
+                                                 results[0], s.attributes()))
+      results.push_back(gradient);
+    return results;
+  };
+  const std::vector<Tensor> expected = all();
+  std::vector<std::vector<Tensor>> found(4);
+  std::vector<std::thread> threads;
+  for (auto& each : found) threads.emplace_back([&] { each = all(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& each : found) {
+    for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(each[i], expected[i]);
+  }
+}
+
+TEST(Attention, ErrorsNameOperationAndShapes) {
+  const Tensor x = Tensor::zeros({1, 4, 2, 3});
+  const auto refused = [&](const Tensor& key, const Tensor& value,
+                           const std::vector<std::string>& parts) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { attention(x, key, value); });
+  };
+  refused(Tensor::zeros({1, 3, 2, 3}), Tensor::zeros({1, 3, 2, 3}),
+          {"attention at attention_test.cc:", "expected a query [batch, heads, steps, features]",
+           "[1, 4, 2, 3], [1, 3, 2, 3] and [1, 3, 2, 3]"});
+  refused(Tensor::zeros({1, 4, 2, 2}), x, {"got [1, 4, 2, 3], [1, 4, 2, 2]"});
+  refused(x, Tensor::zeros({1, 4, 3, 3}), {"and [1, 4, 3, 3]"});
+  refused(x, cast(x, DType::kFloat64), {"float64"});
+  expect_error(ErrorCode::kInvalidArgument, {"expected steps_before of at least 0, got -1"},
+               [&] { attention(x, x, x, {.is_causal = true, .steps_before = -1}); });
+  expect_error(ErrorCode::kInvalidArgument, {"attention_grad", "sums [1, 4, 2], got"}, [&] {
+    attention_grad(x, x, x, x, Tensor::zeros({1, 4, 3}), x, AttentionAttributes{});
+  });
+}
+
+}  // namespace attention_test
+}  // namespace tutti
