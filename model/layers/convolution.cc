@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/tensor/ops/convolution.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -207,7 +208,8 @@ Shape Conv1D::build(const Shape& input) {
           filters_};
 }
 
-Tensor Conv1D::call(const Tensor& input, CallContext) const {
+Tensor Conv1D::call(const Tensor& input, CallContext context) const {
+  if (kernel_size_ > 1) internal::require_no_cache(context, "Conv1D");
   Conv2dOptions op =
       convolution({1, options_.strides}, {1, options_.dilation_rate}, padding_, options_.groups);
   const std::int64_t before = (kernel_size_ - 1) * options_.dilation_rate;

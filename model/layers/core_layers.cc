@@ -1,8 +1,9 @@
-// Keras's core layers: Dense, Embedding, Masking, Lambda.
+// Keras's core layers: Dense, Embedding, PositionEmbedding, Masking, Lambda.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/core_layers.h"
 
 #include "tutti/autograd/embedding_lookup.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
@@ -71,6 +72,37 @@ Tensor Embedding::call(const Tensor& input, CallContext) const {
   const Tensor result = embedding_lookup(weight(0), input);
   if (options_.mask_zero) MaskScope::set_mask(result, not_equal(input, 0));
   return result;
+}
+
+Tensor Embedding::logits(const Tensor& x) const {
+  const Tensor rows = internal::rows_of_features(x, output_dim_);
+  return internal::like_input(matmul(rows, weight(0).value(), {.transpose_b = true}), x);
+}
+
+// Positions that are learnt.
+
+PositionEmbedding::PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options)
+    : LayerOf(options.name, options.input_shape),
+      sequence_length_(sequence_length),
+      options_(std::move(options)) {
+  internal::require_positive(sequence_length, "PositionEmbedding", "sequence_length");
+  made_with(sequence_length, options_);
+}
+
+Shape PositionEmbedding::build(const Shape& input) {
+  internal::require_sequence(input, "PositionEmbedding");
+  add_weight(options_.embeddings_initializer, {sequence_length_, input[1]}, {.name = "embeddings"});
+  return input;
+}
+
+Tensor PositionEmbedding::call(const Tensor& input, CallContext context) const {
+  const std::int64_t first = internal::steps_before(context), steps = input.shape()[1];
+  if (first + steps > sequence_length_) {
+    fail(ErrorCode::kInvalidArgument, "PositionEmbedding: expected at most ", sequence_length_,
+         " steps, got ", first + steps,
+         "; try shorter sequences, or generate() with .window = ", sequence_length_);
+  }
+  return input + slice(weight(0).value(), {first, 0}, {steps, -1});
 }
 
 // The layer that says which steps of a sequence do not count.

@@ -1,4 +1,4 @@
-// Keras's core layers: Dense, Embedding, Masking, Lambda.
+// Keras's core layers: Dense, Embedding, PositionEmbedding, Masking, Lambda.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,6 +71,11 @@ class Embedding : public LayerOf<Embedding> {
  public:
   Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
 
+  /// The products of x [batch, ..., output_dim] and all rows, [batch, ..., input_dim]: the logits
+  /// of a model whose output has the weights of its input (tied embeddings: Press and Wolf, arXiv
+  /// 1608.05859). For the call() of a model or layer that has this one as a part.
+  Tensor logits(const Tensor& x) const;
+
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
@@ -80,6 +85,31 @@ class Embedding : public LayerOf<Embedding> {
   std::int64_t input_dim_;
   std::int64_t output_dim_;
   EmbeddingOptions options_;
+};
+
+// Positions that are learnt.
+
+struct PositionEmbeddingOptions {
+  Initializer embeddings_initializer = "glorot_uniform";
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x [batch, steps, features] plus a row of a table for each step: step t gets row t. Weight
+/// embeddings [sequence_length, features]. More steps throw kInvalidArgument; fewer take the first
+/// rows, behind those of a KeyValueCache. GPT-2's positions.
+class PositionEmbedding : public LayerOf<PositionEmbedding> {
+ public:
+  explicit PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  std::int64_t sequence_length_;
+  PositionEmbeddingOptions options_;
 };
 
 // The layer that says which steps of a sequence do not count.

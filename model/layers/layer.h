@@ -23,6 +23,7 @@
 namespace tutti {
 
 class AutocastScope;
+class KeyValueCache;
 struct LayerDescription;
 
 /// Shapes are arrays of their dimensions.
@@ -38,6 +39,9 @@ struct CallContext {
   bool training = false;
   /// Where add_loss() puts its values; nullptr: nowhere. Not shared between threads.
   std::vector<Tensor>* added_losses = nullptr;
+  /// The steps of this call stand behind those that it has (key_value_cache.h); nullptr: behind
+  /// none. Not shared between threads.
+  KeyValueCache* cache = nullptr;
 };
 
 /// What every layer takes; the options of layers that take more have these, too.

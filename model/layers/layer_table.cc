@@ -29,6 +29,7 @@ std::vector<LayerTable::Entry> layer_entries() {
   using Int = std::int64_t;
   return {entry_of<Dense, Int, DenseOptions>(),
           entry_of<Embedding, Int, Int, EmbeddingOptions>(),
+          entry_of<PositionEmbedding, Int, PositionEmbeddingOptions>(),
           entry_of<Masking, double>(),
           entry_of<Conv2D, Int, Size2D, Conv2DOptions>(),
           entry_of<DepthwiseConv2D, Size2D, DepthwiseConv2DOptions>(),

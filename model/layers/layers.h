@@ -7,6 +7,7 @@
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/model/layers/layer_of.h"

@@ -3,42 +3,23 @@
 #include "tutti/model/layers/multi_head_attention.h"
 
 #include <cmath>
+#include <tuple>
 
 #include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/rotary_embedding.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/attention.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
 
-/// The score of unseen steps (Keras's number): finite in every type, float16 ends at 65504.
-double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
-
-/// [query steps, value steps]: 1 up to the diagonal.
-Tensor causal_mask(std::int64_t rows, std::int64_t columns, const Tensor& like) {
-  std::vector<double> mask(static_cast<std::size_t>(rows * columns), 0.0);
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j <= i && j < columns; ++j)
-      mask[static_cast<std::size_t>(i * columns + j)] = 1.0;
-  return cast(Tensor::from(Shape{rows, columns}, mask, like.device()), DType::kBool);
-}
-
 /// [batch, steps, features] as one matrix.
 Tensor as_rows(const Tensor& x) {
   return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]});
-}
-
-/// [batch, heads, steps, length] with `heads` heads: the steps of those that share a key stand
-/// behind each other, or are taken apart again.
-Tensor with_heads(const Tensor& x, std::int64_t heads) {
-  const Shape& shape = x.shape();
-  if (shape[1] == heads) return x;
-  return reshape(x, Shape{shape[0], heads, shape[1] * shape[2] / heads, shape[3]});
 }
 
 /// A kernel of three dimensions as a matrix with `rows` rows.
@@ -121,19 +102,18 @@ Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   return transpose(reshape(y, heads), {0, 2, 1, 3});
 }
 
-Tensor MultiHeadAttention::positioned(const Tensor& heads) const {
+Tensor MultiHeadAttention::positioned(const Tensor& heads, std::int64_t first_step) const {
   if (!options_.rotary_max_wavelength) return heads;
-  return internal::turned_by_step(heads, 2, *options_.rotary_max_wavelength);
+  return internal::turned_by_step(heads, 2, *options_.rotary_max_wavelength, first_step);
 }
 
-Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs, const Tensor& scores) const {
+Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs) const {
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   Tensor seen;
   const auto also = [&](const Tensor& mask) {
     const Tensor bits = cast(mask, DType::kBool);
     seen = seen.defined() ? logical_and(seen, bits) : bits;
   };
-  if (options_.use_causal_mask) also(causal_mask(scores.shape()[2], scores.shape()[3], scores));
   if (options_.with_mask) also(expand_dims(inputs.back(), 1));
   for (std::size_t i = 0; i < sequences; ++i) {
     const Tensor mask = MaskScope::mask_of(inputs[i]);
@@ -145,25 +125,50 @@ Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs, const Tensor&
   return seen;
 }
 
+void MultiHeadAttention::require_cacheable(std::span<const Tensor> inputs,
+                                           CallContext context) const {
+  const bool can = inputs.size() == 1 && options_.use_causal_mask && !context.training &&
+                   !MaskScope::mask_of(inputs[0]).defined();
+  if (can) return;
+  fail(ErrorCode::kUnimplemented,
+       "MultiHeadAttention: a call with a KeyValueCache takes one input, without a mask, in "
+       "inference, and needs .use_causal_mask = true; try generate() with .use_cache = false");
+}
+
+Tensor MultiHeadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                                  const Tensor& seen, CallContext context) const {
+  const bool drops = context.training && options_.dropout > 0.0;
+  if (!seen.defined() && !drops) {
+    return attention(
+        query, key, value,
+        {.is_causal = options_.use_causal_mask, .steps_before = internal::steps_before(context)});
+  }
+  Tensor all_seen = seen;
+  if (options_.use_causal_mask) {
+    const Tensor causal =
+        internal::causal_mask(query.shape()[2], key.shape()[2], 0, query.device());
+    all_seen = seen.defined() ? logical_and(causal, seen) : causal;
+  }
+  const double scale = 1.0 / std::sqrt(static_cast<double>(key_dim_));
+  Tensor shares = internal::attention_shares(query, key, scale, all_seen);
+  if (drops) shares = dropout(shares, options_.dropout, next_random_key());
+  return internal::mixed_values(shares, value);
+}
+
 std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
                                                  CallContext context) const {
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   const Tensor& query_input = inputs[0];
   const Tensor& value_input = inputs[sequences > 1 ? 1 : 0];
-  const double scale = 1.0 / std::sqrt(static_cast<double>(key_dim_));
-  const Tensor query = positioned(project(query_input, 0) * scale);
-  const Tensor key = positioned(project(sequences > 2 ? inputs[2] : value_input, 1));
-  const Tensor value = project(value_input, 2);
-  const std::int64_t shared = num_key_value_heads();
-  const Tensor scores =
-      with_heads(matmul(with_heads(query, shared), key, {.transpose_b = true}), num_heads_);
-  const Tensor seen = seen_by(inputs, scores);
-  Tensor attention = softmax(seen.defined() ? where(seen, scores, unseen(scores.dtype())) : scores);
-  // Where a query sees nothing the softmax shares out equally what is hidden.
-  if (seen.defined()) attention = where(seen, attention, 0.0);
-  if (context.training && options_.dropout > 0.0)
-    attention = dropout(attention, options_.dropout, next_random_key());
-  const Tensor mixed = with_heads(matmul(with_heads(attention, shared), value), num_heads_);
+  const std::int64_t first_step = internal::steps_before(context);
+  const Tensor query = positioned(project(query_input, 0), first_step);
+  Tensor key = positioned(project(sequences > 2 ? inputs[2] : value_input, 1), first_step);
+  Tensor value = project(value_input, 2);
+  if (context.cache) {
+    require_cacheable(inputs, context);
+    std::tie(key, value) = context.cache->appended(key, value);
+  }
+  const Tensor mixed = attend(query, key, value, seen_by(inputs), context);
   const Tensor heads = transpose(mixed, {0, 2, 1, 3});
   const std::int64_t length = heads.shape()[2] * heads.shape()[3];
   const Tensor rows = reshape(heads, Shape{heads.shape()[0] * heads.shape()[1], length});

@@ -43,7 +43,9 @@ struct MultiHeadAttentionOptions {
 /// query/bias [heads, key_dim], likewise key and value, of num_key_value_heads;
 /// attention_output/kernel [heads, value_dim, features], attention_output/bias [features]. Steps
 /// that do not count (masks.h) are not seen. A query that sees nothing gets 0, that is,
-/// attention_output/bias.
+/// attention_output/bias. Without masks but the causal one, and without dropout, it is attention()
+/// of tensor/ops/attention.h: on the CPU O(steps) memory. In a call with a KeyValueCache the steps
+/// before are seen, too: attention to itself, with .use_causal_mask, in inference.
 class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  public:
   MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
@@ -62,10 +64,15 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
     return options_.num_key_value_heads.value_or(num_heads_);
   }
   /// Turned by step, where the options say so.
-  Tensor positioned(const Tensor& heads) const;
-  /// Whether a value may be seen; broadcasts to the scores [batch, heads, query steps, value
-  /// steps]. Undefined: everywhere.
-  Tensor seen_by(std::span<const Tensor> inputs, const Tensor& scores) const;
+  Tensor positioned(const Tensor& heads, std::int64_t first_step) const;
+  /// Whether masks let a value be seen, but for the causal one; broadcasts to [batch, heads, query
+  /// steps, value steps]. Undefined: everywhere.
+  Tensor seen_by(std::span<const Tensor> inputs) const;
+  /// The values, mixed for each query: [batch, heads, query steps, length].
+  Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& seen,
+                CallContext context) const;
+  /// Throws unless such a call can go on behind the steps of a cache.
+  void require_cacheable(std::span<const Tensor> inputs, CallContext context) const;
 
   std::int64_t num_heads_;
   std::int64_t key_dim_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/pooling.h"
 
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -57,7 +58,8 @@ Shape Pooling::build(const Shape& input) {
           places(input[1], windows_.window_w, windows_.stride_w), input[2]};
 }
 
-Tensor Pooling::call(const Tensor& input, CallContext) const {
+Tensor Pooling::call(const Tensor& input, CallContext context) const {
+  if (of_sequences_) internal::require_no_cache(context, type_name());
   if (!of_sequences_) return operation_(input, windows_);
   return squeeze(operation_(as_image(input), windows_), 1);
 }
@@ -88,7 +90,8 @@ Shape GlobalPooling::build(const Shape& input) {
   return {input[-1]};
 }
 
-Tensor GlobalPooling::call(const Tensor& input, CallContext) const {
+Tensor GlobalPooling::call(const Tensor& input, CallContext context) const {
+  if (of_sequences_) internal::require_no_cache(context, type_name());
   return operation_(of_sequences_ ? as_image(input) : input);
 }
 

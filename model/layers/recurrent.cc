@@ -6,6 +6,7 @@
 
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -102,6 +103,7 @@ std::vector<Tensor> Recurrent::masks_of_steps(const Tensor& mask) const {
 }
 
 std::vector<Tensor> Recurrent::call_all(std::span<const Tensor> inputs, CallContext context) const {
+  internal::require_no_cache(context, type_name());
   std::vector<Tensor> states = first_states(inputs);
   Tensor dropped_units;
   if (context.training && options_.recurrent_dropout > 0.0) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/model/layers/in_float32.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -12,12 +13,12 @@ namespace tutti {
 namespace {
 
 /// `function` of the angles of all steps and pairs, as it broadcasts to a half of x.
-Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis,
-                 double max_wavelength) {
+Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, double max_wavelength,
+                 std::int64_t first_step) {
   const std::int64_t steps = x.shape()[step_axis], pairs = x.shape()[-1] / 2;
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(steps * pairs));
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (std::int64_t step = first_step; step < first_step + steps; ++step) {
     for (std::int64_t i = 0; i < pairs; ++i) {
       const double share = static_cast<double>(i) / static_cast<double>(pairs);
       values.push_back(function(static_cast<double>(step) * std::pow(max_wavelength, -share)));
@@ -31,10 +32,11 @@ Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis,
 
 }  // namespace
 
-Tensor internal::turned_by_step(const Tensor& given, int step_axis, double max_wavelength) {
+Tensor internal::turned_by_step(const Tensor& given, int step_axis, double max_wavelength,
+                                std::int64_t first_step) {
   return in_float32(given, [&](const Tensor& x) {
-    const Tensor cosines = of_angles(&std::cos, x, step_axis, max_wavelength);
-    const Tensor sines = of_angles(&std::sin, x, step_axis, max_wavelength);
+    const Tensor cosines = of_angles(&std::cos, x, step_axis, max_wavelength, first_step);
+    const Tensor sines = of_angles(&std::sin, x, step_axis, max_wavelength, first_step);
     const std::vector<Tensor> halves = split(x, 2, -1);
     return concat({halves[0] * cosines - halves[1] * sines,  //
                    halves[1] * cosines + halves[0] * sines},
@@ -70,8 +72,9 @@ Shape RotaryEmbedding::build(const Shape& input) {
   return input;
 }
 
-Tensor RotaryEmbedding::call(const Tensor& input, CallContext) const {
-  return internal::turned_by_step(input, 1, options_.max_wavelength);
+Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
+  return internal::turned_by_step(input, 1, options_.max_wavelength,
+                                  internal::steps_before(context));
 }
 
 }  // namespace tutti

@@ -35,9 +35,10 @@ class RotaryEmbedding : public LayerOf<RotaryEmbedding> {
 };
 
 namespace internal {
-/// x [..., features] with its features turned by the numbers of their steps along `step_axis`, in
-/// float32 at least.
-Tensor turned_by_step(const Tensor& x, int step_axis, double max_wavelength);
+/// x [..., features] with its features turned by the numbers of their steps along `step_axis`, of
+/// which `first_step` is the first, in float32 at least.
+Tensor turned_by_step(const Tensor& x, int step_axis, double max_wavelength,
+                      std::int64_t first_step = 0);
 /// Throws kInvalidArgument unless there can be pairs of so many features, and the wavelength is
 /// positive.
 void require_rotation(std::int64_t features, double max_wavelength, std::string_view who);

@@ -1,9 +1,11 @@
 // Attention against plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <set>
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/multi_head_attention.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {
@@ -180,6 +182,37 @@ TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
       EXPECT_EQ(moved[i], 0.0) << "hidden value " << i;
     }
   }
+}
+
+/// Which operations run while it lives.
+class SeenOps final : public OpObserver {
+ public:
+  void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }
+  std::set<OpId> ops;
+
+ private:
+  ObserverScope scope_{*this};
+};
+
+TEST(MultiHeadAttentionTest, IsOneOperationWhereThatMeansTheSame) {
+  const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
+  const Tensor mask = Tensor::ones({2, 3, 3});
+  const auto is_one_operation = [&](const MultiHeadAttentionOptions& options, bool training) {
+    MultiHeadAttention layer(2, 3, options);
+    std::vector<Tensor> inputs = {x};
+    if (options.with_mask) inputs = {x, x, mask};
+    std::vector<Shape> shapes;
+    for (const Tensor& input : inputs) shapes.push_back(input.shape().without_axis(0));
+    layer.build_for(shapes);
+    const SeenOps seen;
+    (void)layer(inputs, {.training = training});
+    return seen.ops.contains(OpId::kAttention);
+  };
+  EXPECT_TRUE(is_one_operation({}, true));
+  EXPECT_TRUE(is_one_operation({.use_causal_mask = true}, true));
+  EXPECT_TRUE(is_one_operation({.dropout = 0.5}, false));
+  EXPECT_FALSE(is_one_operation({.dropout = 0.5}, true));
+  EXPECT_FALSE(is_one_operation({.with_mask = true}, false));
 }
 
 TEST(MultiHeadAttentionTest, HasKerasWeights) {

@@ -34,6 +34,7 @@ std::vector<DescribedLayer> every_layer() {
                            .name = "d"}),
                  {{4}}),
       layer_case(Embedding(5, 2, {.mask_zero = true}), {{3}}),
+      layer_case(PositionEmbedding(6, {.embeddings_initializer = "normal"}), {steps}),
       layer_case(Masking(1.5), {steps}),
       layer_case(Conv2D(4, {3, 1}, {.strides = {2, 1}, .padding = "same", .groups = 2}), {image}),
       layer_case(DepthwiseConv2D(3, {.depth_multiplier = 2, .activation = "tanh"}), {image}),

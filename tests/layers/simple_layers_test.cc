@@ -259,6 +259,55 @@ TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
               HasSubstr("layer 'embedding' (Embedding): "));
 }
 
+/// A model whose output has the weights of its input.
+class TiedEmbedding : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    add_layer(embedding_, input);
+    return input;
+  }
+  Tensor call(const Tensor& input, CallContext context) const override {
+    return embedding_.logits(embedding_(input, context));
+  }
+
+ private:
+  Embedding embedding_{3, 2, {.embeddings_initializer = initializers::values(counting({3, 2}))}};
+};
+
+TEST(EmbeddingTest, GivesLogitsOfItsOwnRows) {
+  TiedEmbedding tied;
+  tied.build_for({2});
+  const Variable table = tied.variables().at(0);
+  const Tensor indices = Tensor::from<std::int64_t>({1, 2}, {2, 0});
+  GradientTape tape;
+  const Tensor logits = tied(indices);
+  EXPECT_EQ(logits.shape(), (Shape{1, 2, 3}));
+  // Rows 0 1, 2 3, 4 5.
+  expect_values(logits, {5, 23, 41, 1, 3, 5});
+  // Each row gets the sum of the rows looked up, and those get the sum of all rows: 4 6 + 6 9.
+  const Gradient gradient = tape.gradient(reduce_sum(logits), table);
+  expect_values(gradient.to_dense(), {4 + 6, 6 + 9, 4, 6, 4 + 6, 6 + 9});
+  EXPECT_THAT(error_of([&] {
+                Embedding wide(3, 4);
+                wide.build_for({2});
+                wide.logits(Tensor::zeros({1, 2}));
+              }),
+              HasSubstr("features"));
+}
+
+TEST(PositionEmbeddingTest, AddsARowForEachStep) {
+  PositionEmbedding positions(3,
+                              {.embeddings_initializer = initializers::values(counting({3, 2}))});
+  positions.build_for({3, 2});
+  expect_values(positions(Tensor::full({1, 2, 2}, 10.0)), {10, 11, 12, 13});
+  check_layer([] { return PositionEmbedding(4); }, {{3, 2}});
+  EXPECT_THAT(error_of([&] {
+                positions(Tensor::zeros({1, 4, 2}));
+              }),
+              HasSubstr("PositionEmbedding: expected at most 3 steps, got 4"));
+  EXPECT_THAT(error_of([] { PositionEmbedding bad(0); }), HasSubstr("sequence_length"));
+}
+
 TEST(RescalingTest, MakesFloatsOfBytes) {
   Rescaling rescaling(1.0 / 255, {.offset = -0.5});
   rescaling.build_for({2});

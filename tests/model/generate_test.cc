@@ -1,0 +1,226 @@
+// Sampling and generation: what may be drawn, how often, and that a cache changes nothing.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/generate.h"
+
+#include <cmath>
+#include <set>
+
+#include "tests/model/model_helpers.h"
+#include "tutti/model/layers/key_value_cache.h"
+
+namespace tutti {
+namespace {
+
+using model_tests::error_of;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// How often each class is drawn of `count` rows of equal logits.
+std::vector<double> shares_drawn(const std::vector<float>& logits, const SamplingOptions& options,
+                                 std::int64_t count) {
+  const auto classes = static_cast<std::int64_t>(logits.size());
+  const Tensor rows = broadcast_to(Tensor::from({1, classes}, logits), {count, classes});
+  std::vector<double> shares(logits.size());
+  for (const double drawn : sample(rows, {.seed = 7}, options).to_doubles())
+    shares.at(static_cast<std::size_t>(drawn)) += 1.0 / static_cast<double>(count);
+  return shares;
+}
+
+const std::vector<float> kLogits = {std::log(1.f), std::log(4.f), std::log(3.f), std::log(2.f)};
+constexpr std::int64_t kDraws = 20000;
+constexpr double kSpread = 0.015;  // four standard deviations of a share of a half
+
+TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmax) {
+  const std::vector<double> shares = shares_drawn(kLogits, {}, kDraws);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 10, kSpread);
+}
+
+TEST(SampleTest, TemperatureIsAPowerOfProbabilities) {
+  const std::vector<double> shares = shares_drawn(kLogits, {.temperature = 0.5}, kDraws);
+  const double squares[] = {1, 16, 9, 4};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], squares[i] / 30, kSpread);
+  EXPECT_THAT(shares_drawn(kLogits, {.temperature = 0.0}, 100),
+              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+}
+
+TEST(SampleTest, TopKLeavesTheLikeliest) {
+  const std::vector<double> shares = shares_drawn(kLogits, {.top_k = 2}, kDraws);
+  EXPECT_EQ(shares[0] + shares[3], 0.0);
+  EXPECT_NEAR(shares[1], 4.0 / 7, kSpread);
+  EXPECT_EQ(shares_drawn(kLogits, {.top_k = 9}, 50), shares_drawn(kLogits, {}, 50));
+}
+
+TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
+  // 0.4 + 0.3 are not 0.75, with 0.2 they are more.
+  const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
+  EXPECT_EQ(shares[0], 0.0);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
+  EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
+              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+  // Of what top_k leaves: 4 / 7 are more than a half.
+  EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
+              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+}
+
+TEST(SampleTest, EqualLogitsCountInTheirOrder) {
+  EXPECT_THAT(sample(Tensor::zeros({2, 5}), {}, {.temperature = 0.0}).to_doubles(), Each(0.0));
+  const std::vector<double> shares = shares_drawn({0, 0, 0, 0}, {.top_k = 2}, 200);
+  EXPECT_EQ(shares[2] + shares[3], 0.0);
+}
+
+TEST(SampleTest, DependsOnKeyAndRowAlone) {
+  const Tensor logits = random_normal({6, 9}, {.seed = 3});
+  const std::vector<double> all = sample(logits, {.seed = 1}).to_doubles();
+  EXPECT_EQ(sample(logits, {.seed = 1}).to_doubles(), all);
+  EXPECT_NE(sample(logits, {.seed = 2}).to_doubles(), all);
+  EXPECT_EQ(sample(logits.detached_rows(0, 1), {.seed = 1}).to_doubles()[0], all[0]);
+}
+
+TEST(SampleTest, ErrorsSayWhatIsExpected) {
+  const auto refused = [](const Tensor& logits, const SamplingOptions& options) {
+    return error_of([&] { (void)sample(logits, {}, options); });
+  };
+  const Tensor logits = Tensor::zeros({2, 3});
+  EXPECT_THAT(refused(logits, {.temperature = -1.0}),
+              HasSubstr("temperature of at least 0, got -1"));
+  EXPECT_THAT(refused(logits, {.top_k = 0}), HasSubstr("top_k of at least 1, got 0"));
+  EXPECT_THAT(refused(logits, {.top_p = 0.0}), HasSubstr("top_p in (0, 1], got 0"));
+  EXPECT_THAT(refused(Tensor::zeros({3}), {}), HasSubstr("expected logits [batch, classes]"));
+  EXPECT_THAT(refused(Tensor::from<float>({2, 1}, {0, NAN}), {}),
+              HasSubstr("the logits of row 1 are NaN"));
+}
+
+constexpr std::int64_t kVocabulary = 11;
+
+Sequential small_gpt(std::int64_t context) {
+  return Sequential(Input{{context}},
+                    Embedding(kVocabulary, 8, {.embeddings_initializer = "normal"}),
+                    PositionEmbedding(context), TransformerBlock(2, 4, 16),
+                    TransformerBlock(2, 4, 16), LayerNormalization(),
+                    Dense(kVocabulary, {.kernel_initializer = initializers::random_normal(0, 1)}));
+}
+
+Tensor prompt_of(std::int64_t batch, std::int64_t steps) {
+  return cast(random_uniform({batch, steps}, {.seed = 5}, 0.0, kVocabulary), DType::kInt64);
+}
+
+TEST(GenerateTest, ACacheGivesTheTokensOfTheWholeSequence) {
+  set_random_seed(4);
+  const Sequential model = small_gpt(40);
+  const Tensor prompt = prompt_of(3, 5);
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = 0.0}, SamplingOptions{},
+        SamplingOptions{.temperature = 0.8, .top_k = 5, .top_p = 0.9}}) {
+    GenerateOptions options{.max_new_tokens = 30, .sampling = sampling, .seed = 9};
+    const Tensor cached = generate(model, prompt, options);
+    options.use_cache = false;
+    const Tensor whole = generate(model, prompt, options);
+    ASSERT_EQ(cached.shape(), (Shape{3, 35}));
+    EXPECT_EQ(cached.to_doubles(), whole.to_doubles());
+    EXPECT_EQ(slice(cached, {0, 0}, {-1, 5}).to_doubles(), prompt.to_doubles());
+    // Not because they are all the same.
+    const std::vector<double> tokens = cached.to_doubles();
+    EXPECT_GT(std::set<double>(tokens.begin() + 5, tokens.begin() + 35).size(), 2u);
+  }
+}
+
+TEST(GenerateTest, CachedLogitsAreCloseToThoseOfTheWholeSequence) {
+  set_random_seed(4);
+  const Sequential model = small_gpt(40);
+  const Tensor tokens = prompt_of(2, 40);
+  const Tensor whole = model(tokens);
+  KeyValueCache cache;
+  for (std::int64_t step = 0; step < 40; ++step) {
+    const Tensor logits = cache.call(model, slice(tokens, {0, step}, {-1, 1}));
+    model_tests::expect_near(logits.to_doubles(),
+                             slice(whole, {0, step, 0}, {-1, 1, -1}).to_doubles(), 1e-5);
+  }
+}
+
+TEST(GenerateTest, SeedsRepeatAndDiffer) {
+  set_random_seed(4);
+  const Sequential model = small_gpt(40);
+  const Tensor prompt = prompt_of(1, 2);
+  const auto drawn = [&](const GenerateOptions& options) {
+    return generate(model, prompt, options).to_doubles();
+  };
+  EXPECT_EQ(drawn({.max_new_tokens = 20, .seed = 1}), drawn({.max_new_tokens = 20, .seed = 1}));
+  EXPECT_NE(drawn({.max_new_tokens = 20, .seed = 1}), drawn({.max_new_tokens = 20, .seed = 2}));
+  EXPECT_EQ(drawn({.max_new_tokens = 20}), drawn({.max_new_tokens = 20, .seed = 4}));
+  EXPECT_EQ(drawn({.max_new_tokens = 0}), prompt.to_doubles());
+}
+
+/// Logits that make token t be followed by t + 1.
+class Counting : public Layer {
+ public:
+  Counting() { build_for({1}); }
+  mutable std::int64_t largest = 0;
+
+ protected:
+  Shape build(const Shape& input) override { return {input[0], kVocabulary}; }
+  Tensor call(const Tensor& input, CallContext) const override {
+    largest = std::max(largest, input.shape()[1]);
+    return one_hot(input + Tensor::ones(input.shape(), input.dtype()), kVocabulary) * 9.0;
+  }
+};
+
+TEST(GenerateTest, RowsEndWithTheirToken) {
+  const Counting model;
+  const Tensor prompt = Tensor::from<std::int64_t>({2, 1}, {3, 5});
+  const Tensor tokens = generate(
+      model, prompt,
+      {.max_new_tokens = 8, .sampling = {.temperature = 0.0}, .end_token = 7, .use_cache = false});
+  EXPECT_EQ(tokens.shape(), (Shape{2, 5}));
+  EXPECT_THAT(tokens.to_doubles(), ElementsAre(3, 4, 5, 6, 7, 5, 6, 7, 7, 7));
+}
+
+TEST(GenerateTest, AWindowBoundsWhatTheModelSees) {
+  const Counting model;
+  const Tensor prompt = Tensor::from<std::int64_t>({1, 4}, {0, 0, 0, 1});
+  const GenerateOptions options{
+      .max_new_tokens = 5, .sampling = {.temperature = 0.0}, .window = 3, .use_cache = false};
+  EXPECT_THAT(generate(model, prompt, options).to_doubles(),
+              ElementsAre(0, 0, 0, 1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(model.largest, 3);
+
+  set_random_seed(4);
+  const Sequential gpt = small_gpt(6);
+  EXPECT_EQ(generate(gpt, prompt_of(1, 4), {.max_new_tokens = 20, .window = 6}).shape(),
+            (Shape{1, 24}));
+  EXPECT_THAT(
+      error_of([&] { (void)generate(gpt, prompt_of(1, 4), {.max_new_tokens = 20}); }),
+      HasSubstr("expected at most 6 steps, got 7; try shorter sequences, or generate() with "
+                ".window = 6"));
+}
+
+TEST(GenerateTest, WorksUnderAnyStrategy) {
+  std::vector<double> expected;
+  for (const auto& strategy : model_tests::several_strategies()) {
+    SCOPED_TRACE(model_tests::label_of(*strategy));
+    set_random_seed(4);
+    const auto scope = strategy->scope();
+    const Sequential model = small_gpt(12);
+    const std::vector<double> tokens =
+        generate(model, prompt_of(2, 3), {.max_new_tokens = 9}).to_doubles();
+    if (expected.empty()) expected = tokens;
+    EXPECT_EQ(tokens, expected);
+  }
+}
+
+TEST(GenerateTest, ErrorsSayWhatIsExpected) {
+  const Counting model;
+  EXPECT_THAT(error_of([&] {
+                (void)generate(model, Tensor::zeros({1, 2}));
+              }),
+              HasSubstr("generate: expected a prompt int64 [batch, steps] of a step or more, got "
+                        "float32 [1, 2]"));
+  EXPECT_THAT(
+      error_of([&] { (void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}); }),
+      HasSubstr("a window of at least 1"));
+  EXPECT_THAT(error_of([&] { (void)generate(model, prompt_of(1, 2)); }),
+              HasSubstr("expected a MultiHeadAttention in it, found none"));
+}
+
+}  // namespace
+}  // namespace tutti
