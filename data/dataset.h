@@ -95,6 +95,17 @@ struct InterleaveOptions {
   /// Elements read from one before the turn goes on.
   std::int64_t block_length = 1;
 };
+/// Of Dataset::pack().
+struct PackOptions {
+  /// Numbers from the beginning of a row to that of the next; default: the length, so that each
+  /// number is in one row.
+  std::optional<std::int64_t> shift = std::nullopt;
+  /// A number that is put behind each element: where a document ends. Default: elements are parts
+  /// of one stream.
+  std::optional<std::int64_t> end = std::nullopt;
+  /// Whether rows have labels: the number behind each of theirs.
+  bool next_as_labels = false;
+};
 /// Of Dataset::shuffle().
 struct ShuffleOptions {
   std::uint64_t seed = 0;
@@ -143,6 +154,11 @@ class Dataset {
   /// batch() of elements whose components differ in size (not in rank): each is padded behind its
   /// end. Throws kInvalidArgument for an element larger than its padded shape.
   Dataset padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const;
+  /// Elements of numbers [n], n of any size (documents, or parts of a stream), joined one behind
+  /// the other and cut into rows int64 [length]; what is left at the end and fills no row is left
+  /// out. Windows over a stream of tokens: `.shift`; what a language model is trained on:
+  /// `.next_as_labels`. Throws kInvalidArgument for other elements.
+  Dataset pack(std::int64_t length, PackOptions options = {}) const;
   /// The rows of every element, one by one; throws kFailedPrecondition where elements have no rows.
   Dataset unbatch() const;
   /// `count` times, each a new epoch for what is below; kInfinite (default): for ever, or until a

@@ -86,6 +86,12 @@ std::vector<Pipeline> pipelines() {
       {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
       {"SharedByElements",
        [=] { return auto_shard(base.shuffle(5, 2).batch(2), 3, 1, AutoShardPolicy::kData); }},
+      {"Packed",
+       [=] {
+         return base.batch(4)
+             .pack(3, {.shift = 2, .end = 99, .next_as_labels = true})
+             .shuffle(3, 2);
+       }},
       {"Prefetched", [=] { return base.shuffle(11, 8).batch(2).prefetch(2); }},
       {"Cached", [=] { return base.cache().shuffle(11, 8); }},
       {"Generated",
