@@ -56,4 +56,15 @@ BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
                                       const std::string& merges_path,
                                       const std::vector<std::string>& special_tokens = {});
 
+// Learning one from a text.
+
+/// Learns byte pairs from a text, as GPT-2 cuts it, until there are `vocabulary_size` tokens or no
+/// pair comes twice: the most frequent pair first, of equal ones that of the lower numbers. The
+/// result is a tokenizer.json, which parse_tokenizer() and Hugging Face's `tokenizers` read: it is
+/// that of their BpeTrainer with the initial alphabet of bytes. The special tokens have the first
+/// numbers, then come the bytes: a vocabulary of 256 and none of them is one of bytes alone.
+/// Throws kInvalidArgument for a smaller vocabulary than that.
+std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
+                            const std::vector<std::string>& special_tokens = {});
+
 }  // namespace tutti

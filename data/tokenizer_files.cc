@@ -12,49 +12,12 @@
 namespace tutti {
 namespace {
 
+using internal::ByteAlphabet;
 using internal::BytePairRules;
 using internal::TextPattern;
 
 /// More tokens are taken for a damaged file, before there is memory for them.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
-
-/// The files write bytes as characters: printable ones of Latin 1 as they are, the others as the
-/// characters from U+0100 on.
-class ByteAlphabet {
- public:
-  ByteAlphabet() {
-    char32_t next = 0x100;
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      const bool is_printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
-      const char32_t code = is_printable ? byte : next++;
-      std::string text;
-      if (code >= 0x80) text += static_cast<char>(0xC0 | code >> 6);
-      text += static_cast<char>(code >= 0x80 ? 0x80 | (code & 0x3F) : code);
-      bytes_.emplace(text, static_cast<char>(byte));
-      characters_[byte] = std::move(text);
-    }
-  }
-
-  /// The character that stands for a byte, in UTF-8.
-  const std::string& character(unsigned char byte) const { return characters_[byte]; }
-
-  /// The bytes that a token stands for; of one with other characters these themselves.
-  std::string bytes_of(const std::string& token) const {
-    std::string bytes;
-    for (std::size_t at = 0; at < token.size();) {
-      const std::size_t length = static_cast<unsigned char>(token[at]) < 0x80 ? 1 : 2;
-      const auto found = bytes_.find(token.substr(at, length));
-      if (found == bytes_.end()) return token;
-      bytes += found->second;
-      at += length;
-    }
-    return bytes;
-  }
-
- private:
-  std::array<std::string, 256> characters_;
-  std::unordered_map<std::string, char> bytes_;
-};
 
 /// Puts rules together from the parts of files, as these write them.
 class RulesReader {

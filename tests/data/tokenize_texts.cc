@@ -1,6 +1,6 @@
-// Encodes and decodes the texts of a JSON array, for tokenizer_test.py.
+// Encodes and decodes the texts of a JSON array, or learns a tokenizer, for tokenizer_test.py.
 // Usage: tokenize_texts TEXTS.json TOKENIZER.json, or TEXTS.json VOCAB.json MERGES.txt [SPECIAL
-// ...]
+// ...], or --train TEXT SIZE TOKENIZER.json
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -12,6 +12,11 @@ using namespace tutti;
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.at(0) == "--train") {
+    write_file_atomically(arguments.at(3), train_tokenizer(read_file(arguments.at(1)),
+                                                std::stoll(arguments.at(2)), {"<|endoftext|>"}));
+    return 0;
+  }
   const BytePairTokenizer tokenizer =
       arguments.size() == 2 ? read_tokenizer(arguments.at(1))
                             : read_gpt2_tokenizer(arguments.at(1), arguments.at(2),

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tokenizer.h"
 
+#include <algorithm>
+#include <map>
 #include <regex>
 
 #include "tests/data/dataset_values.h"
@@ -247,6 +249,78 @@ TEST(Tokenizer, ReadsTheFilesOfGpt2) {
   });
   expect_error(ErrorCode::kNotFound, {"/no/tokenizer.json"},
                [] { read_tokenizer("/no/tokenizer.json"); });
+}
+
+/// Merges by the definition: all pairs counted anew each time.
+std::vector<std::string> merges_by_counting(const std::string& text, std::size_t count) {
+  std::vector<std::vector<std::string>> words;
+  for (const std::string& piece : pieces_of(text, TextPattern::kGpt2)) {
+    std::vector<std::string> word;
+    for (const char byte : piece) word.push_back(byte == ' ' ? "\u0120" : std::string(1, byte));
+    words.push_back(word);
+  }
+  std::vector<std::string> numbers;  // in the order of the characters, of which these are a part
+  for (char byte = '!'; byte <= '~'; ++byte) numbers.emplace_back(1, byte);
+  numbers.emplace_back("\u0120");
+  const auto number_of = [&](const std::string& token) {
+    return std::ranges::find(numbers, token) - numbers.begin();
+  };
+  std::vector<std::string> merges;
+  while (merges.size() < count) {
+    std::map<std::pair<std::ptrdiff_t, std::ptrdiff_t>, int> counts;
+    for (const auto& word : words)
+      for (std::size_t i = 0; i + 1 < word.size(); ++i)
+        ++counts[{number_of(word[i]), number_of(word[i + 1])}];
+    const auto best = std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; });
+    if (best == counts.end() || best->second < 2) break;
+    const std::string left = numbers[static_cast<std::size_t>(best->first.first)];
+    const std::string right = numbers[static_cast<std::size_t>(best->first.second)];
+    merges.push_back(left + " " + right);
+    if (std::ranges::find(numbers, left + right) == numbers.end()) numbers.push_back(left + right);
+    for (auto& word : words) {
+      for (std::size_t i = 0; i + 1 < word.size(); ++i) {
+        if (word[i] != left || word[i + 1] != right) continue;
+        word[i] += right;
+        word.erase(word.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+      }
+    }
+  }
+  return merges;
+}
+
+TEST(TrainTokenizer, LearnsTheMostFrequentPairs) {
+  const std::string text =
+      "the cat sat on the mat and the rat sat on the cat that the bat had had hats, aaaa aaaaa abc "
+      "abcabc bcbc a-bc ab-c";
+  const Json file = Json::parse(train_tokenizer(text, 290, {"<|end|>"}));
+  std::vector<std::string> merges;
+  for (const Json& pair : file.at("model").at("merges").as_array())
+    merges.push_back(pair.as_array()[0].as_string() + " " + pair.as_array()[1].as_string());
+  EXPECT_GT(merges.size(), 20u);
+  EXPECT_EQ(merges, merges_by_counting(text, merges.size()));
+}
+
+TEST(TrainTokenizer, GivesATokenizer) {
+  std::string text;
+  for (std::uint64_t number = 0; number < 300; ++number) text += random_text(number, 40);
+  const BytePairTokenizer tokenizer =
+      parse_tokenizer(train_tokenizer(text, 400, {"<|endoftext|>"}), "learnt");
+  EXPECT_EQ(tokenizer.vocabulary_size(), 400);
+  EXPECT_EQ(tokenizer.number_of("<|endoftext|>"), 0);
+  const std::vector<std::int64_t> tokens = tokenizer.encode(text + "<|endoftext|>\xFF");
+  EXPECT_EQ(tokenizer.decode(tokens), text + "<|endoftext|>\xFF");
+  EXPECT_LT(tokens.size(), text.size() * 2 / 3);
+}
+
+TEST(TrainTokenizer, MayBeOfBytesAlone) {
+  const BytePairTokenizer bytes = parse_tokenizer(train_tokenizer("aaaa", 256), "bytes");
+  EXPECT_EQ(bytes.vocabulary_size(), 256);
+  EXPECT_EQ(bytes.encode("aaaa").size(), 4u);
+  // Nothing comes twice: fewer tokens than were allowed.
+  EXPECT_EQ(parse_tokenizer(train_tokenizer("abcd", 300), "few").vocabulary_size(), 256);
+  expect_error(ErrorCode::kInvalidArgument,
+               {"train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256"},
+               [] { (void)train_tokenizer("a", 256, {"<|end|>"}); });
 }
 
 }  // namespace tokenizer_test

@@ -116,6 +116,25 @@ class AgreesWithTokenizers(unittest.TestCase):
     def test_qwen2(self):
         self.check(self.split(LLAMA3.replace("{1,3}", "")))
 
+    def test_learns_the_same(self):
+        from tokenizers import Tokenizer, decoders, models, trainers, pre_tokenizers
+
+        text = "".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md")))
+        with tempfile.TemporaryDirectory() as folder:
+            source, written = pathlib.Path(folder) / "text", pathlib.Path(folder) / "tokenizer.json"
+            source.write_text(text, encoding="utf-8")
+            subprocess.run([PROGRAM, "--train", source, "2000", written], check=True)
+            tokenizer = Tokenizer(models.BPE())
+            tokenizer.pre_tokenizer = self.byte_level()
+            tokenizer.decoder = decoders.ByteLevel()
+            tokenizer.train_from_iterator([text], trainers.BpeTrainer(
+                vocab_size=2000, min_frequency=2, special_tokens=["<|endoftext|>"], show_progress=False,
+                initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+            theirs, ours = json.loads(tokenizer.to_str())["model"], json.loads(written.read_text(encoding="utf-8"))["model"]
+            self.assertEqual(ours["vocab"], theirs["vocab"])
+            self.assertEqual(ours["merges"], theirs["merges"])
+            self.compare(Tokenizer.from_file(str(written)), self.results(folder, written))
+
     def test_files_of_gpt2(self):
         from tokenizers import ByteLevelBPETokenizer
 
