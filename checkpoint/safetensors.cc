@@ -7,6 +7,7 @@
 
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/checkpoint/safetensors_types.h"
+#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
 namespace tutti {
@@ -357,6 +358,14 @@ SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& sou
     file.tensors.push_back({entry.name, read_tensor(bytes, entry, source)});
   }
   return file;
+}
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  return parse_safetensors(read_file(path), path);
+}
+
+void write_safetensors(const std::string& path, const SafetensorsFile& file) {
+  write_file_atomically(path, format_safetensors(file));
 }
 
 }  // namespace tutti

@@ -232,5 +232,17 @@ print('written')
   EXPECT_THAT(file.metadata, ElementsAre(testing::Pair("format", "pt")));
 }
 
+TEST(Safetensors, AreReadFromFilesAndWrittenToThem) {
+  const std::string path = empty_folder() + "/a/weights.safetensors";
+  const SafetensorsFile file{.tensors = {{"w", Tensor::from<float>({2}, {1, 2})}},
+                             .metadata = {{"format", "pt"}}};
+  write_safetensors(path, file);
+  EXPECT_EQ(read_file(path), format_safetensors(file));
+  EXPECT_THAT(read_safetensors(path).tensors.at(0).value.to_doubles(), ElementsAre(1.0, 2.0));
+  write_file_atomically(path, "short");
+  expect_error(ErrorCode::kDataLoss, {path}, [&] { (void)read_safetensors(path); });
+  expect_error(ErrorCode::kNotFound, {path + "x"}, [&] { (void)read_safetensors(path + "x"); });
+}
+
 }  // namespace safetensors_test
 }  // namespace tutti
