@@ -8,6 +8,10 @@
 namespace tutti {
 
 Tensor KeyValueCache::call(const Layer& model, const Tensor& steps) {
+  if (steps.rank() < 2) {
+    fail(ErrorCode::kInvalidArgument, "KeyValueCache: expected [batch, steps, ...], got ",
+         steps.shape());
+  }
   const auto before = entries_;
   next_ = 0;
   try {

@@ -97,6 +97,8 @@ TEST(KeyValueCacheTest, ErrorsChangeNothing) {
               HasSubstr("PositionEmbedding"));
   EXPECT_THAT(error_of([&] { (void)cache.call(decoder, steps_of(x.detached_rows(0, 1), 5, 1)); }),
               HasSubstr("KeyValueCache: expected a batch of 2 as in the first call, got 1"));
+  EXPECT_THAT(error_of([&] { (void)cache.call(decoder, Tensor::zeros({2})); }),
+              HasSubstr("expected [batch, steps, ...], got [2]"));
   EXPECT_EQ(cache.steps(), 5);
   expect_values(cache.call(decoder, steps_of(x, 5, 2)), steps_of(decoder(x), 5, 2).to_doubles(),
                 1e-5);

@@ -5,10 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <thread>
+#include <memory>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
+#include "tutti/core/executor.h"
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -182,9 +183,10 @@ TEST(Attention, GivesTheSameBitsOnAnyThread) {
   };
   const std::vector<Tensor> expected = all();
   std::vector<std::vector<Tensor>> found(4);
-  std::vector<std::thread> threads;
-  for (auto& each : found) threads.emplace_back([&] { each = all(); });
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (auto& each : found)
+    threads.push_back(Executor::system().start("attention", [&] { each = all(); }));
+  for (const auto& thread : threads) thread->join();
   for (const auto& each : found) {
     for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(each[i], expected[i]);
   }
