@@ -24,7 +24,7 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 def run(program, *flags):
     if program in NETWORKS and "--test-examples" not in flags:  # after a few steps: on a few examples
         flags += ("--test-examples", "500")
-    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=600)
+    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, errors="backslashreplace", capture_output=True, timeout=600)
 
 
 def run_with_metrics(program, *flags):
@@ -229,6 +229,36 @@ class Examples(unittest.TestCase):
                     self.assertEqual(record["steps"], steps)
                     self.assertEqual(set(record), {"steps", "loss_bits"})
                     self.assertEqual(len(record["loss_bits"]), kept)
+
+    def test_gpt_learns_a_licence_and_writes(self):
+        """Byte by byte and by byte pairs, both networks; what it saves goes on with the same text."""
+        licence = next(path for path in ("/usr/share/common-licenses/GPL-3", os.path.join(FOLDER, "../../LICENSE")) if os.path.exists(path))
+        small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
+                 "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
+                 "cpu:0-1"]
+        hashes = {}
+        for layout, vocabulary, strategy in (("gpt2", "256", "mirrored"), ("gpt2", "256", "central_storage"), ("llama", "400", "mirrored")):
+            with self.subTest(layout=layout, strategy=strategy), tempfile.TemporaryDirectory() as folder:
+                metrics, output = run_with_metrics("gpt/gpt", *small, "--layout", layout, "--vocabulary", vocabulary, "--strategy", strategy,
+                                                   "--save", folder)
+                self.check_metrics(metrics, 60)
+                self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
+                self.assertRegex(output, rf"text +\d+ bytes, \d+ tokens of {vocabulary}\n")
+                text = output.split("----\n")[1]
+                self.assertTrue(text.startswith("The "), text)
+                loaded = run("gpt/gpt", "--load", folder, "--tokens", "40", "--prompt", "The ")
+                self.assertEqual(loaded.returncode, 0, loaded.stderr)
+                self.assertEqual(loaded.stdout.split("----\n")[1], text)
+                hashes[layout, strategy] = metrics["weights_hash"]
+        self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
+
+    def test_gpt_says_what_it_needs(self):
+        for flags, part in (([], "expected --text to train on, or --load"), (["--text", "/nowhere"], "cannot read /nowhere"),
+                            (["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "100000"], "are too few for rows of 100000")):
+            with self.subTest(flags):
+                result = run("gpt/gpt", *flags)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(part, result.stderr)
 
     def test_parameter_server_custom_loop_learns_in_one_process(self):
         result = run("parameter_server_custom_loop", "--embedding", "64", "--epochs", "3")

@@ -1,0 +1,142 @@
+// Trains a GPT on a text, byte by byte or by byte pairs, and lets it write: under any strategy.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "examples/common/fit_recorder.h"
+#include "examples/gpt/pretrained.h"
+#include "tutti/model/generate.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+struct GptOptions : ExampleOptions {
+  GptConfig config;
+  std::string text = "";
+  std::string load = "";
+  std::string save = "";
+  std::string prompt = "\n";
+  std::int64_t tokens = 200;
+  double learning_rate = 2e-3;
+  double temperature = 0.8;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_accuracy = 0.0;
+
+  void add_to(Flags& flags) {
+    flags.add("--text", text, "file to train on; none: only --load is asked");
+    flags.add("--vocabulary", config.vocabulary, "tokens learnt from the text; 256: its bytes");
+    config.add_to(flags);
+    flags.add("--learning-rate", learning_rate, "of AdamW");
+    flags.add("--load", load, "folder with config.json, model.safetensors and tokenizer.json");
+    flags.add("--save", save, "folder for them");
+    flags.add("--prompt", prompt, "what it goes on with");
+    flags.add("--tokens", tokens, "tokens that it writes");
+    flags.add("--temperature", temperature, "0: always the likeliest token");
+    flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
+    flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
+    flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
+  }
+};
+
+/// Nine tenths of a text to train on, the rest to test with; rows of `context` tokens.
+struct Corpus {
+  Corpus(const std::vector<std::int64_t>& tokens, std::int64_t context)
+      : all(static_cast<std::int64_t>(tokens.size())), first_tested(all * 9 / 10) {
+    const Tensor stream = Tensor::from(Shape{all}, tokens);
+    const PackOptions labels{.next_as_labels = true};
+    train = Dataset::from_tensors({slice(stream, {0}, {first_tested})}).pack(context, labels);
+    test = Dataset::from_tensors({slice(stream, {first_tested}, {-1})}).pack(context, labels);
+    num_rows = (first_tested - 1) / context;
+    if (all - first_tested > context) return;
+    fail(ErrorCode::kInvalidArgument, "gpt: ", all, " tokens are too few for rows of ", context,
+         "; try a longer text, or a smaller --context");
+  }
+  std::int64_t all, first_tested, num_rows = 0;
+  Dataset train = Dataset::range(0), test = Dataset::range(0);
+};
+
+int train(Gpt& model, const GptOptions& options, const Corpus& corpus, Strategy& strategy) {
+  model.compile({.optimizer = AdamWOptions{.learning_rate = options.learning_rate,
+                                           .beta_2 = 0.99,
+                                           .weight_decay = 0.1,
+                                           .clipping = {.global_clipnorm = 1.0}},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy"}});
+  if (strategy.is_chief()) std::printf("%s", model.summary().c_str());
+  TrainingRecord record = make_record(options);
+  // Whole batches alone.
+  const std::int64_t rows = corpus.num_rows / options.batch_size * options.batch_size;
+  FitOptions fit = fit_options(options, record, rows);
+  fit.verbose = Verbosity::kLinePerEpoch;
+  model.fit(corpus.train.shuffle(10'000, static_cast<std::uint64_t>(options.seed))
+                .batch(options.batch_size, {.drop_remainder = true}),
+            fit);
+  const Logs result = model.evaluate(corpus.test.batch(options.batch_size));
+  write_metrics(options, record, result.at("accuracy"), strategy, model.variables(),
+                model.optimizer().state_variables());
+  if (strategy.is_chief())
+    std::printf("speed      %.0f tokens/s\n",
+                record.examples_per_second() * static_cast<double>(model.config().context));
+  return report(strategy, result, record, options.min_accuracy);
+}
+
+std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
+                    const GptOptions& options) {
+  const std::vector<std::int64_t> prompt = tokenizer.encode(options.prompt);
+  GenerateOptions generation{
+      .max_new_tokens = options.tokens,
+      .sampling = {.temperature = options.temperature, .top_p = options.top_p},
+      .seed = static_cast<std::uint64_t>(options.seed),
+      .window = model.config().context};
+  if (options.top_k > 0) generation.sampling.top_k = options.top_k;
+  const Tensor tokens = generate(
+      model, Tensor::from(Shape{1, static_cast<std::int64_t>(prompt.size())}, prompt), generation);
+  return tokenizer.decode(tokens.host_span<std::int64_t>());
+}
+
+int run(GptOptions options) {
+  if (options.text.empty() && options.load.empty())
+    fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
+  std::unique_ptr<Strategy> strategy = make_strategy(options);
+  if (const auto code = strategy->serve()) return *code;  // a task that does not train
+  print_setup(options, *strategy);
+  std::string text, learnt;
+  if (!options.text.empty()) text = text_of(options.text);
+  if (options.load.empty()) learnt = train_tokenizer(text, options.config.vocabulary);
+  const BytePairTokenizer tokenizer = options.load.empty() ? parse_tokenizer(learnt, options.text)
+                                                           : read_tokenizer_of(options.load);
+  options.config.vocabulary = tokenizer.vocabulary_size();
+
+  auto scope = strategy->scope();
+  Gpt model(options.load.empty() ? options.config : read_config(options.load));
+  if (!options.load.empty()) load_pretrained(model, options.load);
+  int code = 0;
+  if (!text.empty()) {
+    const Corpus corpus(tokenizer.encode(text), model.config().context);
+    if (strategy->is_chief()) {
+      std::printf("text       %zu bytes, %lld tokens of %lld\n", text.size(),
+                  static_cast<long long>(corpus.all),
+                  static_cast<long long>(tokenizer.vocabulary_size()));
+    }
+    code = train(model, options, corpus, *strategy);
+  }
+  if (!options.save.empty()) {
+    const SafetensorsFile weights = pretrained_file(model);  // all workers read
+    if (learnt.empty()) learnt = text_of(options.load + "/tokenizer.json");
+    if (strategy->is_chief()) save_pretrained(model.config(), weights, learnt, options.save);
+  }
+  const std::string result = written(model, tokenizer, options);
+  if (strategy->is_chief()) std::printf("----\n%s\n----\n", result.c_str());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  GptOptions options;
+  const int code = parse_options(argc, argv, "Trains a GPT on a text, and lets it write", options,
+                                 [&](Flags& flags) { options.add_to(flags); });
+  return code >= 0 ? code : run_example([&] { return run(options); });
+}
