@@ -296,7 +296,7 @@ TEST(TrainTokenizer, LearnsTheMostFrequentPairs) {
   std::vector<std::string> merges;
   for (const Json& pair : file.at("model").at("merges").as_array())
     merges.push_back(pair.as_array()[0].as_string() + " " + pair.as_array()[1].as_string());
-  EXPECT_GT(merges.size(), 20u);
+  EXPECT_GT(merges.size(), 15u);
   EXPECT_EQ(merges, merges_by_counting(text, merges.size()));
 }
 
@@ -304,8 +304,8 @@ TEST(TrainTokenizer, GivesATokenizer) {
   std::string text;
   for (std::uint64_t number = 0; number < 300; ++number) text += random_text(number, 40);
   const BytePairTokenizer tokenizer =
-      parse_tokenizer(train_tokenizer(text, 400, {"<|endoftext|>"}), "learnt");
-  EXPECT_EQ(tokenizer.vocabulary_size(), 400);
+      parse_tokenizer(train_tokenizer(text, 350, {"<|endoftext|>"}), "learnt");
+  EXPECT_EQ(tokenizer.vocabulary_size(), 350);
   EXPECT_EQ(tokenizer.number_of("<|endoftext|>"), 0);
   const std::vector<std::int64_t> tokens = tokenizer.encode(text + "<|endoftext|>\xFF");
   EXPECT_EQ(tokenizer.decode(tokens), text + "<|endoftext|>\xFF");
