@@ -32,7 +32,7 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".github": (".md", ".yml"),
              "cmake": (".cmake", ".cmake.in"),
              "docs": (".md", "coverage_rows.csv"),
-             "tests": SOURCES + (".py", ".sh"),
+             "tests": SOURCES + (".py", ".sh", "long_tests.txt"),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
 README_LINES = 120

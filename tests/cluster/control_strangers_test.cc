@@ -127,7 +127,7 @@ TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
     const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
                                         {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
     const auto other = join(*server, 1, {.tls = options.tls});
-    // How many bytes pass depends on how they are grouped, so the faults are counted, not the changes.
+    // How many bytes pass depends on how they are grouped: the faults are counted, not the changes.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
       // Each is done exactly once, whatever happens to the connection.
