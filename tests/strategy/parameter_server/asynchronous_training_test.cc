@@ -202,8 +202,8 @@ TEST(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
                   (void)coordinator.run_on_each("all");
                 }),
                 ::testing::IsEmpty());
-    const auto lines = warnings_of([&] {
-      work(strategy);
+    const auto lines = warnings_of([&, &do_first = work] {
+      do_first(strategy);
       do_all();
     });
     ASSERT_EQ(lines.size(), 1U);
