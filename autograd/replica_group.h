@@ -26,6 +26,8 @@ class ReplicaGroup {
   virtual ~ReplicaGroup() = default;
   virtual int replica_id() const = 0;
   virtual int num_replicas() const = 0;
+  /// Those of this process, which see the same variables that no strategy made.
+  virtual int num_local_replicas() const { return num_replicas(); }
   /// Differentiable: the gradient of all_reduce(op) is all_reduce(op) of the gradient (SUM and
   /// MEAN).
   virtual Tensor all_reduce(ReduceOp op, const Tensor& value) = 0;

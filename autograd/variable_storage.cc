@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/names.h"
 #include "tutti/core/random.h"
@@ -131,10 +132,12 @@ class LocalStorage final : public VariableStorage {
   }
 
   void assign_replicated(AssignOp op, const Tensor& value) override {
+    require_one_writer(concat(op));
     component_.assign(op, checked_operand(op, value));
   }
 
   void scatter(ScatterOp op, const IndexedSlices& slices) override {
+    require_one_writer(concat(op));
     component_.scatter(op, slices, name());
   }
 
@@ -146,6 +149,7 @@ class LocalStorage final : public VariableStorage {
 
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override {
+    require_one_writer("update");
     std::vector<VariableComponent*> components;
     for (const Variable& slot : slots) components.push_back(&component_of_slot(slot, rule));
     try {
@@ -162,6 +166,16 @@ class LocalStorage final : public VariableStorage {
   }
 
  private:
+  /// Replicas of one process would each change the one value that no strategy keeps equal for them.
+  void require_one_writer(std::string_view method) const {
+    const ReplicaGroup* const group = ReplicaGroup::find_current();
+    if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;
+    fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method, ": called in replica ",
+         group->replica_id(), " of ", group->num_replicas(),
+         " of a strategy that did not make the variable: each replica would change it; expected a "
+         "variable of the strategy; try making it, and the optimizer, within strategy.scope()");
+  }
+
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {
     auto* storage = dynamic_cast<LocalStorage*>(&slot.storage());
     if (!storage || storage->shape() != shape() || storage->dtype() != dtype()) {

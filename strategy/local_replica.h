@@ -114,6 +114,9 @@ class LocalReplicaContext final : public ReplicaContext {
     explicit Group(LocalReplicaContext& context) : context_(context) {}
     int replica_id() const override { return context_.replica_id(); }
     int num_replicas() const override { return context_.num_replicas_in_sync(); }
+    int num_local_replicas() const override {
+      return static_cast<int>(context_.services_.replica_devices.size());
+    }
     Tensor all_reduce(ReduceOp op, const Tensor& value) override {
       return context_.all_reduce(op, value, SourceLocation());
     }

@@ -1,11 +1,14 @@
 // Scopes and contexts of threads (LIB scenarios).
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
+#include "tutti/optimizer/sgd.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::strategy_tests {
@@ -354,6 +357,27 @@ TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
   EXPECT_EQ(merged, 6.0f);
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, Tensor(3.0f)).item(), 3.0f);
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
+}
+
+// Each replica would add the sum of all gradients to the one value.
+TEST(OutsideScope, ReplicasDoNotWriteAVariableThatTheirStrategyDidNotMake) {
+  Variable w(vec({1}));
+  Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});
+  const std::vector<std::function<void()>> writes = {
+      [&] { w.assign_add(1.0); }, [&] { w.assign(vec({2})); },
+      [&] { optimizer.apply_gradients(std::vector{Gradient(vec({1}))}); }};
+  for (const auto& write : writes) {
+    EXPECT_TUTTI_ERROR(mirrored(2)->run(write), ErrorCode::kFailedPrecondition,
+                       "of a strategy that did not make the variable");
+    EXPECT_EQ(w.value().item(), 1.0f);
+  }
+  mirrored(1)->run([&] { w.assign_add(1.0); });
+  EXPECT_EQ(w.value().item(), 2.0f);
+  Variable own(vec({1}), {.allow_divergent = true});
+  mirrored(2)->run([&] {
+    if (ReplicaContext::current().replica_id() == 0) own.assign_add(1.0);
+  });
+  EXPECT_EQ(own.value().item(), 2.0f);
 }
 
 }  // namespace
