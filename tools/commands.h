@@ -34,8 +34,9 @@ struct ConformOptions {
   std::string case_id;  // this case alone
   std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
-  std::int64_t sample = 0;  // 0: every case
-  double budget = 0;        // seconds; 0: no limit
+  std::int64_t sample = 0;   // 0: every case
+  double budget = 0;         // seconds; 0: no limit
+  std::int64_t limit = 120;  // seconds of one case; 0: none
   OutputFormat format = OutputFormat::kText;
 };
 

@@ -19,10 +19,10 @@ namespace {
 using conformance::GroupShape;
 
 conformance::Plan plan_of(const ConformOptions& options) {
-  if (options.seed < 0 || options.sample < 0 || options.budget < 0) {
+  if (options.seed < 0 || options.sample < 0 || options.budget < 0 || options.limit < 0) {
     fail(ErrorCode::kInvalidArgument,
-         "conform: expected a seed, sample and budget of 0 or more, got ", options.seed, ", ",
-         options.sample, " and ", options.budget);
+         "conform: expected a seed, sample, budget and limit of 0 or more, got ", options.seed,
+         ", ", options.sample, ", ", options.budget, " and ", options.limit);
   }
   conformance::Plan plan;
   plan.seed = static_cast<std::uint64_t>(options.seed);
@@ -55,13 +55,14 @@ std::string repeat(const conformance::Subject& subject, const ConformOptions& op
   return "tutti conform " + subject.name() + plugin + devices;
 }
 
-// An operation that crashes ends this program. What it was doing then is written down before each
-// case, where the handler of the signal can read it.
+// An operation that crashes or hangs ends this program, as a user who has waited enough does. What
+// it was doing then is written down before each case, where the handler of the signal can read it.
 char running_case[1024] = "";
 
-void note_running_case(const std::string& command, const conformance::Case& c) {
+void begin_case(const std::string& command, const conformance::Case& c, std::int64_t limit) {
   std::snprintf(running_case, sizeof(running_case), "%s --case %s", command.c_str(),
                 c.id().c_str());
+  ::alarm(static_cast<unsigned>(limit));
 }
 
 /// A sign of life every ten seconds: a whole plan takes minutes.
@@ -82,13 +83,16 @@ class Progress {
 };
 
 /// A signal handler: says which case ran; the signal then ends the program as it would have.
-void tell_crash(int signal) {
+void tell_case(int signal) {
   const auto say = [](std::string_view text) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   };
   const char digits[] = {static_cast<char>('0' + signal / 10),
                          static_cast<char>('0' + signal % 10)};
-  say("tutti: the operation crashed (signal ");
+  const bool is_asked = signal == SIGINT || signal == SIGTERM;
+  say(is_asked            ? "tutti: stopped (signal "
+      : signal == SIGALRM ? "tutti: the operation hangs, see --limit (signal "
+                          : "tutti: the operation crashed (signal ");
   say(std::string_view(signal < 10 ? digits + 1 : digits, signal < 10 ? 1 : 2));
   say("); to repeat its case: ");
   say(running_case);
@@ -96,11 +100,11 @@ void tell_crash(int signal) {
   ::raise(signal);
 }
 
-void tell_crashes() {
+void tell_cases_of_signals() {
   struct sigaction action {};
-  action.sa_handler = tell_crash;
+  action.sa_handler = tell_case;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGINT, SIGTERM}) {
     ::sigaction(signal, &action, nullptr);
   }
 }
@@ -130,7 +134,7 @@ int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
   const std::string command = repeat(subject, options);
   Progress progress;
   limits.before_case = [&](const conformance::Case& c) {
-    note_running_case(command, c);
+    begin_case(command, c, options.limit);
     progress.begin_case(c);
   };
   const conformance::Report report = conformance::run(plan, subject, limits);
@@ -160,9 +164,9 @@ int conform_command(const ConformOptions& options) {
   }
   conformance::Subject subject(name);
   subject.use_devices(devices);
-  tell_crashes();
+  tell_cases_of_signals();
   if (!options.case_id.empty()) {
-    note_running_case(repeat(subject, options), one);
+    begin_case(repeat(subject, options), one, options.limit);
     return run_one(one, subject, options.format);
   }
   return run_plan(plan, subject, options);

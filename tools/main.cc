@@ -53,6 +53,7 @@ int run(int argc, char** argv) {
     command.add("--sample", conform.sample, "about so many cases, chosen by the seed; 0: all");
     command.add("--seed", conform.seed, "of values and sample");
     command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
+    command.add("--limit", conform.limit, "seconds after which a case hangs; 0: no limit");
     command.add("--case", conform.case_id, "one case, as a report names it");
     command.add("--devices", conform.devices, "of the buffers, such as gpu:0-1; none: CPUs");
   };

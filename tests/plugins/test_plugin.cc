@@ -1,5 +1,6 @@
 // A plugin that sums float32 buffers on CPUs, and every way of being none (see CMakeLists.txt).
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +53,9 @@ int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t 
 #elif defined(PLUGIN_REDUCE_CRASHES)
   (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms, (void)error;
   std::abort();
+#elif defined(PLUGIN_REDUCE_HANGS)
+  (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms, (void)error;
+  for (;;) ::pause();
 #elif defined(PLUGIN_ODD_CODE)
   (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms;
   std::memset(error->message, 'x', sizeof(error->message));  // not ended by a 0

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
@@ -269,6 +270,22 @@ class TuttiProgram(unittest.TestCase):
             self.assertEqual(code, -signal.SIGABRT, errors)
             self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat its case: tutti conform "
                              r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
+
+    def test_conform_names_the_case_in_which_a_plugin_hangs(self):
+        plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_hangs.so")
+        words = ["conform", "--plugin", plugin, "--shape", "local"]
+        case = r"\); to repeat its case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
+        code, _, errors = run(*words, "--limit", "1")
+        self.assertEqual(code, -signal.SIGALRM, errors)
+        self.assertRegex(errors, r"the operation hangs, see --limit \(signal 14" + case)
+        for seconds in (0.5, 2, 8, 32):  # until it has begun
+            stopped = subprocess.Popen([PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+            time.sleep(seconds)
+            stopped.send_signal(signal.SIGINT)
+            errors = stopped.communicate(timeout=60)[1]
+            if "stopped" in errors:
+                break
+        self.assertRegex(errors, r"stopped \(signal 2" + case)
 
     def test_conform_wrong_usage_ends_with_2(self):
         for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
