@@ -22,7 +22,7 @@ Tensor in_float64(const Tensor& x) { return cast(x, DType::kFloat64); }
 const Tensor& constant(const char* name) { return tensor_record().at(name); }
 
 /// The functions of tensor_cases.py.
-const std::map<std::string, FunctionOfOne>& function_table() {
+const std::map<std::string, FunctionOfOne>& tensor_function_table() {
   static const std::map<std::string, FunctionOfOne> table = {
       {"sort", [](const Tensor& x) { return sort(x, {.axis = 1}); }},
       {"sort_descending", [](const Tensor& x) { return sort(x, {.descending = true}); }},
@@ -123,7 +123,7 @@ TEST_P(TensorParity, IsTensorFlowForwardAndBackward) {
   const Record& record = tensor_record();
   const Variable x(record.at(prefix + "x"), {.name = "x"});
   GradientTape tape;
-  const Tensor y = function_table().at(GetParam())(x.value());
+  const Tensor y = tensor_function_table().at(GetParam())(x.value());
   const Tensor target = reduce_sum(y * record.at(prefix + "factors"));
   expect_close(y, record.at(prefix + "y"), 1e-12, "y");
   const Tensor expected = record.at(prefix + "gradient");
@@ -135,11 +135,11 @@ TEST_P(TensorParity, IsTensorFlowForwardAndBackward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TensorParity, ::testing::ValuesIn(names_of(function_table())),
+INSTANTIATE_TEST_SUITE_P(All, TensorParity, ::testing::ValuesIn(names_of(tensor_function_table())),
                          [](const auto& info) { return info.param; });
 
 TEST(TensorParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(function_table()), tensor_record().cases());
+  EXPECT_EQ(names_of(tensor_function_table()), tensor_record().cases());
 }
 
 }  // namespace
