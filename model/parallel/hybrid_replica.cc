@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
 #include "tutti/core/trace.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -186,7 +187,9 @@ void HybridReplica::update() {
   for (const StageSum& sum : sums_) {
     gradients.push_back(scale == 1.0 ? sum.total() : scale_gradient(sum.total(), scale));
   }
+  // This part has one writer, though other replicas train other parts.
   const GradientReducerScope this_part_alone(nullptr);
+  const ReplicaGroupScope no_replicas(nullptr);
   optimizer_.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
   sums_ = std::vector<StageSum>(sums_.size());
   rows_since_update_ = 0;
