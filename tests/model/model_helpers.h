@@ -37,8 +37,8 @@ inline std::unique_ptr<Strategy> central(const char* devices) {
 
 /// Of which small variables are cut, too.
 inline std::unique_ptr<Strategy> fully_sharded(const char* devices, int stage = 3) {
-  return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
-      .local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
+  return std::make_unique<FullyShardedStrategy>(
+      FullyShardedOptions{.local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
 }
 
 /// The strategies of this process, with 1, 2, 3 and 4 replicas.
