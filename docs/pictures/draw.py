@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-# Draws where variables live and what moves under each strategy.
+# Draws where variables live and what moves under each strategy, and a learning curve that was measured.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: draw.py           writes the .svg files beside this script
           draw.py --check   fails when one of them is not what would be written
 """
+import csv
 import html
 import pathlib
 import sys
@@ -177,9 +178,34 @@ def parameter_server():
     return p
 
 
+def gpt_learning_curve():
+    """The losses of gpt_losses.csv, which docs/gpt.md says how to measure."""
+    with open(FOLDER / "gpt_losses.csv", encoding="utf-8", newline="") as file:
+        rows = [(float(row["tokens"]), float(row["loss"])) for row in csv.DictReader(file)]
+    left, right, top, bottom, most = 70, 600, 50, 300, 6.0
+    last = rows[-1][0]
+    p = Picture(640, 362, "Loss of a GPT in training on the King James Bible")
+
+    def place(tokens, loss):
+        return left + (right - left) * tokens / last, bottom - (bottom - top) * loss / most
+
+    for loss in range(int(most) + 1):
+        y = place(0, loss)[1]
+        p.parts.append(f'<line stroke="#e2e8f0" x1="{left}" y1="{y:g}" x2="{right}" y2="{y:g}"/>')
+        p.text(left - 16, y + 4, str(loss))
+    for part in range(5):
+        x = place(last * part / 4, 0)[0]
+        p.text(x, bottom + 20, f"{last * part / 4e6:.1f}")
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*row) for row in rows))
+    p.parts.append(f'<polyline fill="none" stroke="#2563eb" stroke-width="2" points="{points}"/>')
+    p.text((left + right) / 2, 28, p.title, "")
+    p.text((left + right) / 2, bottom + 44, "millions of bytes seen; nats per byte, each point the mean of ten steps")
+    return p
+
+
 def main():
     wrong = []
-    for draw in (one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server):
+    for draw in (one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server, gpt_learning_curve):
         path, text = FOLDER / f"{draw.__name__}.svg", draw().svg()
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")
