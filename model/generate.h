@@ -30,6 +30,7 @@ Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions&
 struct GenerateOptions {
   /// New tokens behind the prompt.
   std::int64_t max_new_tokens = 100;
+  /// How each is drawn.
   SamplingOptions sampling = {};
   /// Of the draws; default: set_random_seed()'s. Each place of each row has a draw of its own.
   std::optional<std::uint64_t> seed = std::nullopt;
