@@ -1,7 +1,9 @@
 // The strategy of a program that names none: one replica on the CPU, everything is the identity.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <cmath>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/strategy.h"
@@ -34,6 +36,7 @@ class DefaultReplicaContext final : public ReplicaContext {
   Gathered all_gather_value(const Tensor& value, int, SourceLocation) override {
     return {value, 0};
   }
+  void note_result(double result) override;
 };
 
 class DefaultStrategy final : public Strategy {
@@ -54,6 +57,11 @@ class DefaultStrategy final : public Strategy {
     step_ = static_cast<std::uint64_t>(state.at("step").as_int());
   }
   const Failure& last_failure() const override { return no_failure_; }
+  /// Once: afterwards every step returns such numbers.
+  void warn_of_result(double result) {
+    if (std::isfinite(result) || warned_of_results_.exchange(true)) return;
+    log_warning(internal::result_warning("0", step_.load(), name(), result));
+  }
 
  protected:
   /// On the caller's thread and in its context; an exception passes through.
@@ -72,8 +80,13 @@ class DefaultStrategy final : public Strategy {
   const Device device_ = kDefaultDevice;
   std::unique_ptr<CrossDeviceOps> ops_;
   std::atomic<std::uint64_t> step_{0};
+  std::atomic<bool> warned_of_results_{false};
   const Failure no_failure_;
 };
+
+void DefaultReplicaContext::note_result(double result) {
+  static_cast<DefaultStrategy&>(default_strategy()).warn_of_result(result);
+}
 
 }  // namespace
 

@@ -265,10 +265,7 @@ void LocalStrategy::Impl::warn_of_results() {
   }
   if (replicas.empty()) return;
   warned_of_results = true;
-  log_warning(concat("replica ", join(replicas), ", step ", step, ": the step of '", name,
-                     "' returned ", std::isnan(result) ? "nan" : (result > 0 ? "inf" : "-inf"),
-                     "; expected a finite loss; try a smaller learning rate, clipnorm, or "
-                     "CommunicationOptions::non_finite to find or skip such gradients; said once"));
+  log_warning(internal::result_warning(join(replicas), step, name, result));
 }
 
 /// Once. Rows that are not those of the batch may be anything.

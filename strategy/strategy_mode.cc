@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/strategy_mode.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,14 @@ void require_cross_replica(const Strategy& strategy, std::string_view who) {
          ": called inside a replica; expected the cross-replica context (outside run or in a "
          "merge_call); try ReplicaContext::current()");
   }
+}
+
+std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
+                           double result) {
+  return concat("replica ", replicas, ", step ", step, ": the step of '", strategy, "' returned ",
+                std::isnan(result) ? "nan" : (result > 0 ? "inf" : "-inf"),
+                "; expected a finite loss; try a smaller learning rate, clipnorm, or "
+                "CommunicationOptions::non_finite to find or skip such gradients; said once");
 }
 
 std::shared_ptr<VariableStorage> ForbiddenVariableCreator::create(const Variable::Initializer&,

@@ -1,6 +1,8 @@
 // What run() warns of, once each: results that are not finite, losses that are means over a
 // replica's rows; and what it leaves to the exception that it throws.
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <iostream>
 #include <limits>
 
 #include "tests/strategy/strategy_helpers.h"
@@ -58,6 +60,21 @@ TEST(RunResults, OneThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
     EXPECT_THAT(warnings[0],
                 ::testing::StartsWith("replica 1, step 2: the step of 'mirrored' returned nan; "));
   }
+}
+
+TEST(RunResults, OfTheDefaultStrategyAreLookedAtToo) {
+  // In a process of its own: the default strategy is that of all tests, and warns once.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto warn = [] {
+    const auto warnings = warnings_of([] {
+      for (const float result : {1.0f, kNan, kNan})
+        (void)default_strategy().run([&] { return num(result); });
+    });
+    for (const std::string& line : warnings) std::cerr << line << '\n';
+    std::exit(static_cast<int>(warnings.size()));
+  };
+  EXPECT_EXIT(warn(), ::testing::ExitedWithCode(1),
+              "replica 0, step 1: the step of 'default' returned nan; ");
 }
 
 TEST(RunResults, NumbersOfEveryFloatingTypeAreLookedAt) {
