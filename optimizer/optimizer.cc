@@ -48,8 +48,8 @@ std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
 
 double checked_factor(const std::string& name, const char* what, double value, double least) {
   if (value >= least && std::isfinite(value)) return value;
-  fail(ErrorCode::kInvalidArgument, name, ": expected a ", what, " of ", least, " or more, got ",
-       value);
+  fail(ErrorCode::kInvalidArgument, name, ": expected a ", what, " of ", least,
+       " or more that is finite, got ", value);
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<Update
   check_variables(name_, variables_);
   clipping_.validate(name_);
   weight_decay_ = checked_factor(name_, "weight_decay", options.weight_decay.value_or(0.0), 0.0);
-  const double first_rate = options.learning_rate.at(0);
+  const double first_rate = checked_rate(options.learning_rate.at(0));
   iterations_ = internal::state_variable(Tensor::scalar(0, DType::kInt64), name_ + "/iteration");
   check_same_scope(name_, variables_, iterations_);
   learning_rate_ = internal::state_variable(Tensor::scalar(first_rate, DType::kFloat64),
@@ -126,7 +126,11 @@ void Optimizer::set_learning_rate(double value) {
          ".set_learning_rate: a schedule decides the rate; make the optimizer with a constant rate "
          "to set it by hand");
   }
-  learning_rate_.assign(value);
+  learning_rate_.assign(checked_rate(value));
+}
+
+double Optimizer::checked_rate(double rate) const {
+  return checked_factor(name_, "learning_rate", rate, 0.0);
 }
 
 void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_of_names) {

@@ -158,9 +158,11 @@ class Optimizer {
   /// Updates so far: int64 [].
   const Variable& iterations() const { return iterations_; }
   /// The rate of the next update. A schedule is asked with the number of calls so far, as Keras
-  /// does: with gradient accumulation these are more than updates.
+  /// does: with gradient accumulation these are more than updates. Throws kInvalidArgument, as the
+  /// update itself, where the schedule gives one that is negative or not finite.
   double learning_rate() const;
-  /// Throws kFailedPrecondition when a schedule decides. Not inside a replica.
+  /// Throws kFailedPrecondition when a schedule decides, kInvalidArgument for a rate that is
+  /// negative or not finite. Not inside a replica.
   void set_learning_rate(double value);
   /// What a checkpoint holds: iterations, learning rate, state of loss scaling and accumulation,
   /// then the slots of each variable, in order.
@@ -171,6 +173,7 @@ class Optimizer {
   void make_slots();
   void make_loss_scale(const OptimizerOptions& options);
   Step read_step() const;
+  double checked_rate(double rate) const;
   bool holds_back(const Step& step) const;
   void hold_back(std::span<const Gradient> gradients, const Step& step);
   Gradient with_held(std::size_t index, const Gradient& gradient) const;

@@ -81,7 +81,7 @@ Optimizer::Step Optimizer::read_step() const {
     num_calls = num_calls * accumulator_->steps() + step.num_held;
   }
   step.scalars.learning_rate =
-      schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double();
+      checked_rate(schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double());
   if (dynamic_loss_scale_ && StepTracer::current()) {
     fail(ErrorCode::kUnimplemented, name_,
          ": dynamic loss scaling decides on the host whether a step updates; expected a step that "

@@ -3,6 +3,7 @@
 #include "tutti/optimizer/learning_rate_schedules.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tests/optimizer/optimizer_helpers.h"
 
@@ -63,6 +64,24 @@ TEST(LearningRateScheduleTest, TheOptimizerAsksForEachIteration) {
   EXPECT_DOUBLE_EQ(weights_after(optimizer, one)[0], -1.11);
   expect_error(ErrorCode::kFailedPrecondition, {"sgd.set_learning_rate", "schedule"},
                [&] { optimizer.set_learning_rate(0.5); });
+}
+
+TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
+  const std::vector variables{variable(doubles({1.0}), "w")};
+  const std::vector<double> wrong = {-0.1, std::numeric_limits<double>::quiet_NaN(),
+                                     std::numeric_limits<double>::infinity()};
+  Sgd optimizer(variables, 0.5);
+  for (const double rate : wrong) {
+    expect_error(kInvalid, {"sgd", "learning_rate of 0 or more", concat(rate)},
+                 [&] { Sgd(variables, rate); });
+    expect_error(kInvalid, {"sgd", "learning_rate"}, [&] { optimizer.set_learning_rate(rate); });
+    Sgd later(variables, PiecewiseConstantDecay({0}, {1.0, rate}));
+    (void)weights_after(later, {{0.0}});
+    expect_error(kInvalid, {"sgd", "learning_rate"}, [&] { (void)weights_after(later, {{1.0}}); });
+    EXPECT_EQ(variables[0].value().item_double(), 1.0);
+  }
+  EXPECT_EQ(optimizer.learning_rate(), 0.5);
+  EXPECT_EQ(Sgd(variables, 0.0).learning_rate(), 0.0);
 }
 
 TEST(LearningRateScheduleTest, AConstantRateMayBeChanged) {
