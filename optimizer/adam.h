@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <span>
+
 #include "tutti/optimizer/optimizer.h"
 
 namespace tutti {
@@ -79,6 +82,10 @@ class AdamW final : public Optimizer {
  public:
   /// Throws kInvalidArgument without weight_decay.
   explicit AdamW(std::span<const Variable> variables, const AdamWOptions& options = {});
+  /// `AdamW(variables, 1e-3)`, and with a schedule.
+  template <std::convertible_to<LearningRate> Rate>
+  AdamW(std::span<const Variable> variables, const Rate& learning_rate)
+      : AdamW(variables, AdamWOptions{.learning_rate = learning_rate}) {}
 };
 
 // Nadam (Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016).

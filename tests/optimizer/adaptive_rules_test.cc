@@ -48,6 +48,11 @@ TEST(AdaptiveRules, AdamWDecaysAndThenFollowsAdam) {
   };
   expect_rule(AdamWOptions{}, by_hand(0.001, 0.004));
   expect_rule(AdamWOptions{.learning_rate = 0.1, .weight_decay = 0.3}, by_hand(0.1, 0.3));
+  EXPECT_EQ(AdamW(std::vector{variable(doubles({0.0}), "w")}, 0.25).learning_rate(), 0.25);
+  EXPECT_EQ(AdamW(std::vector{variable(doubles({0.0}), "w")},
+                  ExponentialDecay({.initial_learning_rate = 0.5}))
+                .learning_rate(),
+            0.5);
   expect_error(kInvalid, {"adamw", "weight_decay", "Adam"}, [] {
     AdamW(std::vector{variable(doubles({0.0}), "w")}, {.weight_decay = std::nullopt});
   });
