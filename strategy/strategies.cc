@@ -2,8 +2,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/strategies.h"
 
+#include <cstdlib>
+
+#include "tutti/core/json.h"
+#include "tutti/core/logging.h"
+
 namespace tutti {
 namespace {
+
+/// The tasks of TF_CONFIG that train together; 1 where this process is none of them.
+std::size_t workers_in(const Json& config) {
+  const std::string& own = config.at("task").at("type").as_string();
+  if (own != "chief" && own != "worker") return 1;
+  std::size_t count = 0;
+  for (const char* job : {"chief", "worker"}) {
+    const Json* tasks = config.at("cluster").find(job);
+    if (tasks != nullptr)
+      count += tasks->is_object() ? tasks->as_object().size() : tasks->as_array().size();
+  }
+  return count;
+}
+
+/// Warns where TF_CONFIG names workers, whom this process will not meet; gives the options back.
+/// TF_CONFIG is not read by a resolver, which would load gRPC into programs that join nothing.
+LocalStrategyOptions checked_for_workers(LocalStrategyOptions options) {
+  const char* const text = std::getenv("TF_CONFIG");
+  if (text == nullptr || *text == '\0') return options;
+  std::size_t workers = 1;
+  try {
+    workers = workers_in(Json::parse(text, "TF_CONFIG"));
+  } catch (const Error&) {
+    // Mistakes in it are for those who read it to join.
+  }
+  if (workers > 1) {
+    log_warning_once(concat("this process trains alone, though TF_CONFIG names ", workers,
+                            " workers; try MultiWorkerMirroredStrategy; said once"));
+  }
+  return options;
+}
 
 LocalStrategyOptions options_for(Device device, const CommunicationOptions& communication) {
   LocalStrategyOptions options;
@@ -26,13 +62,13 @@ Device parameter_device_for(const CentralStorageStrategy& strategy,
 }  // namespace
 
 MirroredStrategy::MirroredStrategy(LocalStrategyOptions options)
-    : LocalStrategy("mirrored", std::move(options)) {}
+    : LocalStrategy("mirrored", checked_for_workers(std::move(options))) {}
 
 OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
-    : LocalStrategy("one_device", options_for(device, communication)) {}
+    : LocalStrategy("one_device", checked_for_workers(options_for(device, communication))) {}
 
 CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
-    : LocalStrategy("central_storage", std::move(options.local)),
+    : LocalStrategy("central_storage", checked_for_workers(std::move(options.local))),
       parameter_device_(parameter_device_for(*this, options.parameter_device)) {
   const auto devices = replica_devices();
   placement_ = std::make_shared<const Placement>(

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/warnings.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
@@ -90,6 +91,33 @@ TEST(MakeStrategy, ErrorsNameTheOption) {
   expect_error(ErrorCode::kNotFound, {"'star'", "ring"},
                [] { make_strategy("mirrored", {.cross_device_ops = "star"}); });
   expect_error(kInvalid, {"'zip'"}, [] { make_strategy("mirrored", {.compression = "zip"}); });
+}
+
+TEST(MakeStrategy, OneDeviceRefusesSeveral) {
+  expect_error(kInvalid, {"one_device has one device", "got 2", "'cpu:0-1'", "try mirrored"},
+               [] { make_strategy("one_device", {.devices = "cpu:0-1"}); });
+}
+
+/// What the strategies of one process warn of as that task of a job with a chief and two workers.
+std::vector<std::string> warnings_as(const std::string& type) {
+  const std::string config =
+      concat(R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]},)",
+             R"( "task": {"index": 0, "type": ")", type, R"("}})");
+  const EnvironmentScope environment("TF_CONFIG", config.c_str());
+  return thrown::warnings_of([] {
+    for (const char* name : {"mirrored", "one_device", "central_storage"})
+      (void)make_strategy(name, {.devices = "cpu:0"});
+  });
+}
+
+TEST(MakeStrategy, OneThatMeetsNoOtherWorkerSaysSoOnce) {
+  EXPECT_EQ(warnings_as("evaluator"), std::vector<std::string>());
+  const std::vector<std::string> lines = warnings_as("worker");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("trains alone, though TF_CONFIG names 3 workers; try "
+                          "MultiWorkerMirroredStrategy"),
+            std::string::npos)
+      << lines[0];
 }
 
 TEST(MakeStrategy, TheEnvironmentChooses) {
