@@ -130,6 +130,10 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
   if (spec.strategy == "central_storage") return std::make_unique<CentralStorageStrategy>(local);
   const std::vector<Device> devices =
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
+  if (!spec.devices.empty() && devices.size() > 1) {
+    fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one device, got ",
+         devices.size(), ", '", spec.devices, "'; try mirrored");
+  }
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));
 }
 
