@@ -98,11 +98,13 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
 void require_none(const std::vector<std::string>& problems, const std::string& who,
                   const std::string& path) {
   if (problems.empty()) return;
+  const bool has_unknown = std::ranges::any_of(
+      problems, [](const std::string& problem) { return problem.starts_with("unknown "); });
   fail(ErrorCode::kInvalidArgument, who, ": '", path, "' does not fit this program (",
        problems.size(), problems.size() == 1 ? " problem" : " problems",
        "); nothing was changed: ", join(problems, "; "),
-       "; try the program and options that saved it, or RestoreOptions::ignore_unknown for what is "
-       "unknown");
+       "; try the program and options that saved it",
+       has_unknown ? ", or .ignore_unknown for what is unknown" : "");
 }
 
 /// VariableStorage::restore() on all variables.

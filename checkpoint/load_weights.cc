@@ -121,7 +121,9 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
         {.ignore_unknown = options.ignore_unknown || !options.strict});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(error.code(), concat("load_weights: ", error.message(), "; ", there_is));
+    throw Error(error.code(), concat("load_weights: ", error.message(), "; ", there_is,
+                                     "; try .rename for names, .transpose for what lies as in "
+                                     "PyTorch, or .strict = false, of LoadWeightsOptions"));
   }
 }
 

@@ -141,8 +141,16 @@ TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
   Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
   expect_error(ErrorCode::kInvalidArgument,
-               {"variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'"},
+               {"variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
+                ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions"},
                [&] { load_weights(path, variables, {.ignore_unknown = true}); });
+  // What would not help is not advised.
+  try {
+    load_weights(path, variables, {.ignore_unknown = true});
+    FAIL() << "did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message().find("ignore_unknown"), std::string::npos) << error.message();
+  }
 }
 
 TEST(Checkpoint, KnowsComponentsOfVariables) {
@@ -375,7 +383,8 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
   whole.save(folder + "/c.safetensors", 9);
-  expect_error(ErrorCode::kInvalidArgument, {"load_weights", "unknown tensor 'a/m'"},
+  expect_error(ErrorCode::kInvalidArgument,
+               {"load_weights", "unknown tensor 'a/m'", "try the program", ".ignore_unknown"},
                [&] { load_weights(folder + "/c.safetensors", {a}); });
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
