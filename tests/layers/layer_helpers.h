@@ -34,6 +34,7 @@ class EqualReplicas : public ReplicaGroup {
   explicit EqualReplicas(int replicas) : replicas_(replicas) {}
   int replica_id() const override { return 0; }
   int num_replicas() const override { return replicas_; }
+  int num_local_replicas() const override { return 1; }
   Tensor all_reduce(ReduceOp op, const Tensor& value) override {
     ++num_all_reduces;
     return op == ReduceOp::kSum ? value * static_cast<double>(replicas_) : value;
