@@ -2,5 +2,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/tpu_strategy.h"       // steps as programs of XLA
+#include "tutti/strategy/tpu_strategy.h"   // steps as programs of XLA
 #include "tutti/tensor/xla/xla_devices.h"  // which devices there are

@@ -40,6 +40,8 @@ def parse_flags():
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--tensorflow-python", default=sys.executable, help="a Python with tensorflow")
+    parser.add_argument("--xla", action="store_true", help="steps that XLA compiles, too: TpuStrategy on the plugin of "
+                        "BUILD/xla_plugin or TUTTI_PJRT_PLUGIN, TensorFlow with jit_compile=True")
     parser.add_argument("--peers", default="", help="only names that hold one of these words (-word: not those)")
     parser.add_argument("--out", default="", help="writes OUT.json with every run, the table OUT.txt, the picture OUT.svg and its numbers OUT.csv")
     return parser.parse_args()
@@ -113,6 +115,14 @@ class Contenders:
             runs[name] = script + ["--threads", str(threads)]
             if threads > 1:
                 runs[f"{name} mirrored"] = script + ["--replicas", str(threads), "--threads", str(threads)]
+            if self.flags.xla:
+                runs[f"{name} xla"] = script + ["--layout", "xla", "--threads", str(threads)]
+        if self.flags.xla:  # XLA has threads of its own, as many as there are CPUs
+            runs["tutti tpu, 1 replica"] = [tutti, "--strategy", "tpu"]
+            if threads > 1:
+                runs["tutti tpu"] = [tutti, "--strategy", "tpu", "--replicas", str(threads)]
+            plugin = pathlib.Path(self.flags.build) / "xla_plugin/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"
+            os.environ.setdefault("TUTTI_PJRT_PLUGIN", str(plugin))
         words = [w for w in self.flags.peers.split(",") if w and w[0] != "-"]
         without = [w[1:] for w in self.flags.peers.split(",") if w.startswith("-")]
         return {name: command for name, command in runs.items()
