@@ -32,7 +32,7 @@ void expect_word(const std::string& text, const std::string& word) {
 
 class XlaProgramFiles : public ::testing::Test {
  protected:
-  XlaProgramFiles() { std::filesystem::remove_all(folder_); }
+  ~XlaProgramFiles() override { std::filesystem::remove_all(folder_); }
 
   std::string only_file() const {
     std::vector<std::string> all;
@@ -42,7 +42,7 @@ class XlaProgramFiles : public ::testing::Test {
     return all.front();
   }
 
-  const std::string folder_ = ::testing::TempDir() + "xla_program_files";
+  const std::string folder_ = own_folder("xla_program_files");
 };
 
 TEST_F(XlaProgramFiles, ASecondProcessDoesNotCompileAndHasTheSameBits) {

@@ -251,8 +251,7 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
 }
 
 TEST(TpuStrategy, ACheckpointGoesOnToTheSameBits) {
-  const std::string folder = ::testing::TempDir() + "tpu_checkpoint";
-  std::filesystem::remove_all(folder);
+  const std::string folder = own_folder("tpu_checkpoint");
   const auto run = [&](bool saves, bool restores) {
     set_random_seed(7);
     TpuStrategy strategy({.replicas = 2});
@@ -282,6 +281,7 @@ TEST(TpuStrategy, ACheckpointGoesOnToTheSameBits) {
   };
   const auto whole = run(true, false);
   EXPECT_EQ(run(false, true), whole);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TpuStrategy, VariablesTakePartsOfLargerValues) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +25,11 @@ inline const std::string kPlugin = [] {
   setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 0);
   return std::string(std::getenv("TUTTI_PJRT_PLUGIN"));
 }();
+
+/// Of this process alone: others may run the same tests.
+inline std::string own_folder(const char* name) {
+  return ::testing::TempDir() + name + std::to_string(getpid());
+}
 
 /// Losses of some steps and the weights after them.
 struct Trained {
