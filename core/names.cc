@@ -36,7 +36,10 @@ std::string choices(const std::vector<std::string>& names, std::string_view give
   std::size_t least = given.size() > 4 ? 3 : 2;
   std::string_view nearest;
   for (const std::string& name : names) {
-    const std::size_t apart = distance(given, name);
+    std::size_t apart = distance(given, name);
+    // A name that breaks off: "miror" of mirrored.
+    if (given.size() > 4)
+      apart = std::min(apart, 1 + distance(given, std::string_view(name).substr(0, given.size())));
     if (apart >= least) continue;
     least = apart;
     nearest = name;

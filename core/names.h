@@ -32,7 +32,7 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
 }
 
 /// "a, b, c" for the message about a name that is none of them, with "; did you mean 'b'?" where
-/// one differs by a letter or two.
+/// one differs by a letter or two, or begins so.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
 /// The entry of that name. Throws kInvalidArgument for another one, with `who` and what `kind` of

@@ -19,8 +19,11 @@ namespace tutti::internal {
 
 namespace {
 
-/// What to try where class numbers were given instead of one-hot labels.
+/// What to try where class numbers were given instead of one-hot labels, or these instead of those.
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
+  constexpr std::string_view kSparse = "sparse_";
+  if (who.starts_with(kSparse) && labels == predictions)
+    return concat("; try ", who.substr(kSparse.size()), " for one-hot labels");
   const int classes = predictions.rank() - 1;
   const bool numbers =
       labels.rank() == classes || (labels.rank() == classes + 1 && classes > 0 && labels[-1] == 1);

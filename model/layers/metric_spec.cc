@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/core/call_table.h"
+#include "tutti/core/names.h"
 #include "tutti/model/layers/metrics.h"
 
 namespace tutti {
@@ -81,8 +82,9 @@ const NamedMetric* find_metric(const std::string& name) {
 
 [[noreturn]] void fail_unknown(const std::string& name, const Error& loss_error) {
   const auto names = internal::names_of(named_metrics(), &NamedMetric::name);
-  throw Error(loss_error.code(), concat("MetricSpec: no metric is named '", name, "'; expected ",
-                                        join(names), " or a loss (", loss_error.message(), ")"));
+  throw Error(loss_error.code(),
+              concat("MetricSpec: no metric is named '", name, "'; expected a loss (",
+                     loss_error.message(), ") or one of ", internal::choices(names, name)));
 }
 
 }  // namespace

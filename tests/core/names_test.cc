@@ -14,6 +14,8 @@ TEST(Choices, NameWhatWasMeant) {
   EXPECT_EQ(choices(kNames, "mirorred"), all + "; did you mean 'mirrored'?");
   EXPECT_EQ(choices(kNames, "one-device"), all + "; did you mean 'one_device'?");
   EXPECT_EQ(choices(kNames, "mirored"), all + "; did you mean 'mirrored'?");
+  EXPECT_EQ(choices(kNames, "miror"), all + "; did you mean 'mirrored'?");
+  EXPECT_EQ(choices(kNames, "one_dev"), all + "; did you mean 'one_device'?");
   EXPECT_EQ(choices(kNames, "gsd"), all + "; did you mean 'sgd'?");
   EXPECT_EQ(choices(kNames, "admaw"), all + "; did you mean 'adamw'?");
 }

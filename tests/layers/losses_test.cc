@@ -86,10 +86,12 @@ TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
   EXPECT_THAT(error_of([] { mean_squared_error(Tensor::zeros({2}), Tensor::zeros({3})); }),
               HasSubstr(": labels and predictions do not fit; expected equal shapes [batch, ...], "
                         "got labels [2] and predictions [3]"));
-  EXPECT_THAT(error_of([] {
-                sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
-              }),
-              HasSubstr("got labels [2, 3] and predictions [2, 3]"));
+  EXPECT_THAT(
+      error_of([] {
+        sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
+      }),
+      HasSubstr("got labels [2, 3] and predictions [2, 3]; try categorical_crossentropy for "
+                "one-hot labels"));
   const Tensor numbers = Tensor::zeros({8}, DType::kInt64), scores = Tensor::zeros({8, 3});
   EXPECT_THAT(error_of([&] { categorical_crossentropy(numbers, scores); }),
               HasSubstr("got labels [8] and predictions [8, 3]; try "

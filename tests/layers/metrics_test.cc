@@ -96,7 +96,9 @@ TEST(MetricTest, LossesAreMetricsByName) {
   mse->update_state(Tensor::from<float>({1, 1}, {0}), Tensor::from<float>({1, 1}, {1}));
   EXPECT_FLOAT_EQ(mse->result().item(), 11.0f / 3);
   EXPECT_THAT(error_of([] { MetricSpec spec("accuray"); }),
-              HasSubstr("no metric is named 'accuray'; expected accuracy, "));
+              ::testing::AllOf(HasSubstr("no metric is named 'accuray'; expected a loss ("),
+                               HasSubstr(") or one of accuracy, "),
+                               HasSubstr("; did you mean 'accuracy'?")));
 }
 
 TEST(MetricTest, CosineSimilarityIsMinusTheLossOfThatName) {

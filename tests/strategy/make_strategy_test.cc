@@ -82,6 +82,7 @@ TEST(MakeStrategy, WithoutDevicesThereAreThoseOfTheMachine) {
 TEST(MakeStrategy, ErrorsNameTheOption) {
   expect_error(kInvalid, {"mirrored, central_storage", "'mirorred'", "did you mean 'mirrored'?"},
                [] { make_strategy("mirorred"); });
+  expect_error(kInvalid, {"'miror'", "did you mean 'mirrored'?"}, [] { make_strategy("miror"); });
   expect_error(kInvalid, {"replicas", "got -1"},
                [] { make_strategy("mirrored", {.replicas = -1}); });
   expect_error(kInvalid, {"one_device has one replica", "got 2", "try mirrored"},
