@@ -199,18 +199,20 @@ class HeaderParser {
     }
     if (length > kSafetensorsMaxHeaderBytes) {
       fail_at(0, "the header is too long; expected at most ", kSafetensorsMaxHeaderBytes,
-              " bytes, got ", length);
+              " bytes, got ", length, "; is this a safetensors file?");
     }
     const std::string_view rest = bytes_.substr(kSafetensorsLengthBytes);
     if (rest.size() < length) {
       fail_at(bytes_.size(), "the file ends within its header; expected ", length,
-              " bytes of header, got ", rest.size());
+              " bytes of header, got ", rest.size(), "; is this a safetensors file, and whole?");
     }
     head_size_ = kSafetensorsLengthBytes + length;
     Json header = in_header("wrong header; expected JSON with every name once, got",
                             [&] { return Json::parse(rest.substr(0, length), "header"); });
     if (!header.is_object() || rest[0] != '{') {
-      fail_at(kSafetensorsLengthBytes, "wrong header; expected a JSON object, got something else");
+      fail_at(kSafetensorsLengthBytes,
+              "wrong header; expected a JSON object, got something else; is this a safetensors "
+              "file?");
     }
     return header;
   }

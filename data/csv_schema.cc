@@ -191,9 +191,10 @@ void complete_schema(CsvSchema& schema) {
                    *column.dtype);
     }
     if (field.is_category() && column.vocabulary.empty()) {
-      fail_options("column '", column.name,
-                   "' holds texts; expected CsvColumn::vocabulary, got none; try read_csv(), which "
-                   "finds it, or to leave the column out by select_columns");
+      const std::string text = field.text.empty() ? "" : concat(", such as ", field.text);
+      fail_options("column '", column.name, "' holds texts", text,
+                   "; expected numbers, or CsvColumn::vocabulary; try read_csv(), which finds it, "
+                   "or to leave the column out by select_columns");
     }
     require_different(column.vocabulary, concat("the vocabulary of '", column.name, "'"));
     require_default(field);
@@ -215,11 +216,15 @@ struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
+  std::string first_text = {};  // that is no number, and its line
 
-  void add(std::string_view text) {
+  void add(std::string_view text, std::int64_t line) {
+    constexpr std::size_t kLongest = 60;
     has_value = true;
     is_integer = is_integer && is_number(text, DType::kInt64);
-    is_float = is_float && (is_integer || is_number(text, DType::kFloat32));
+    if (!is_float || is_integer || is_number(text, DType::kFloat32)) return;
+    is_float = false;
+    first_text = concat("'", text.substr(0, kLongest), "' in line ", line);
   }
 };
 
@@ -255,7 +260,7 @@ void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows
   for_each_record(schema, num_files, max_rows, [&](const CsvRecord& record) {
     for (std::size_t i = 0; i < open.size(); ++i) {
       const std::string_view text = record[open[i]->index];
-      if (!is_missing(schema.options, text)) kinds[i].add(text);
+      if (!is_missing(schema.options, text)) kinds[i].add(text, record.line());
     }
   });
   for (std::size_t i = 0; i < open.size(); ++i) {
@@ -267,6 +272,7 @@ void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows
       column.dtype = DType::kFloat32;
     } else {
       column.categorical = true;
+      open[i]->text = kinds[i].first_text;
     }
   }
 }

@@ -79,6 +79,7 @@ struct CsvField {
   std::size_t index = 0;           // of the field in a record
   DType stored = DType::kFloat32;  // of its component
   bool inferred = false;           // its type was found by looking at records
+  std::string text = "";           // "'six' in line 4": why it was found to hold texts
   std::unordered_map<std::string, std::int64_t> places = {};  // of the vocabulary's texts
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }

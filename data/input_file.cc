@@ -41,8 +41,8 @@ constexpr std::size_t kChunk = std::size_t{1} << 16;
 
 [[noreturn]] void fail_with_errno(const std::string& path) {
   const int reason = errno;
-  fail(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable,
-       "InputFile: cannot read '", path, "': ", std::generic_category().message(reason));
+  fail(reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable, "cannot read '", path,
+       "': ", std::generic_category().message(reason));
 }
 
 }  // namespace

@@ -121,7 +121,13 @@ void Model::save(const std::string& path, SaveOptions options) {
 
 std::shared_ptr<Model> load_model(const std::string& path) {
   const CheckpointOptions options = checkpoint_options(get_strategy());
-  const auto read = [&] { return std::optional(internal::read_checkpoint(path)); };
+  const auto read = [&] {
+    try {
+      return std::optional(internal::read_checkpoint(path));
+    } catch (const Error& error) {
+      throw error.with_context("load_model");
+    }
+  };
   auto file = options.from_writer ? internal::read_by_writer(read, options) : read();
   std::shared_ptr<Model> model;
   try {

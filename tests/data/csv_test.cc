@@ -245,6 +245,13 @@ TEST(Csv, SaysThatATypeWasFoundInTheFirstRecords) {
   EXPECT_EQ(csv_dataset({path}).begin()->at("a").dtype(), DType::kFloat32);
 }
 
+TEST(Csv, NamesTheFirstTextOfAColumnOfNumbers) {
+  const std::string path = file_of("a,b\n1,2\n3,4.5\n5,six\n7,eight\n");
+  expect_error(ErrorCode::kInvalidArgument,
+               {"column 'b' holds texts, such as 'six' in line 4", "expected numbers"},
+               [&] { csv_dataset({path}); });
+}
+
 struct Refused {
   const char* name;
   CsvOptions options;
@@ -311,7 +318,10 @@ TEST(Csv, RefusesFilesThatAreMissingEmptyOrOfOtherColumns) {
                });
   expect_error(ErrorCode::kDataLoss, {"empty.csv:1", "a header", "empty file"},
                [&] { csv_dataset({file_of("", "empty.csv")}); });
-  expect_error(ErrorCode::kNotFound, {"/nowhere.csv"}, [] { csv_dataset({"/nowhere.csv"}); });
+  expect_error(ErrorCode::kNotFound, {"csv_dataset: cannot read '/nowhere.csv'"},
+               [] { csv_dataset({"/nowhere.csv"}); });
+  expect_error(ErrorCode::kNotFound, {"read_csv: cannot read '/nowhere.csv'"},
+               [] { read_csv({"/nowhere.csv"}); });
   expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { csv_dataset({}); });
   expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { read_csv({}); });
 }

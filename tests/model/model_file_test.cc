@@ -212,6 +212,14 @@ TEST(ModelFile, TakesThePlaceOfAnEstimatorsExport) {
             estimator.predict(data).to_doubles());
 }
 
+TEST(ModelFile, ErrorsOfFilesThatAreNoneNameTheCall) {
+  expect_error(ErrorCode::kNotFound, {"load_model: ", "'/nowhere.safetensors'"},
+               [] { (void)load_model("/nowhere.safetensors"); });
+  write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");
+  expect_error(ErrorCode::kDataLoss, {"load_model: ", model_path(), "is this a safetensors file?"},
+               [] { (void)load_model(model_path()); });
+}
+
 TEST(ModelFile, RefusesWhatIsDamagedOrOfALaterVersion) {
   Sequential model = model_tests::small_model();
   model.save(model_path());
