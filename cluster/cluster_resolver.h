@@ -59,7 +59,7 @@ class ClusterResolver {
   std::string master(const std::optional<std::string>& task_type = {},
                      std::optional<int> task_id = {},
                      const std::optional<std::string>& rpc_layer = {}) const;
-  /// One line for people: "Slurm: this is worker 1 of worker 3 (a:1, b:1, c:1)".
+  /// One line for people: "Slurm: this is worker 1 of 3 workers (a:1, b:1, c:1)".
   std::string to_string() const;
 
  protected:

@@ -131,7 +131,8 @@ std::string ClusterSpec::to_string() const {
       const std::string at = tasks.is_dense() ? "" : concat(index, " at ");
       addresses.push_back(at + shown_address(address));
     }
-    parts.push_back(concat(job, " ", addresses.size(), " (", brief_list(addresses), ")"));
+    const char* const plural = addresses.size() == 1 || job.ends_with('s') ? "" : "s";
+    parts.push_back(concat(addresses.size(), " ", job, plural, " (", brief_list(addresses), ")"));
   }
   return parts.empty() ? "no cluster" : join(parts);
 }

@@ -95,7 +95,7 @@ class ClusterSpec {
   bool empty() const { return jobs_.empty(); }
   explicit operator bool() const { return !empty(); }
   bool operator==(const ClusterSpec&) const = default;
-  /// "ps 2 (a:1, b:1), worker 3 (...)"; long lists are cut.
+  /// "2 ps (a:1, b:1), 3 workers (...)"; long lists are cut.
   std::string to_string() const;
 
  private:

@@ -16,7 +16,8 @@ namespace {
 
 /// "mirrored (2 replicas)".
 std::string name_and_size(const Strategy& strategy) {
-  return concat(strategy.name(), " (", strategy.num_replicas_in_sync(), " replicas)");
+  const int count = strategy.num_replicas_in_sync();
+  return concat(strategy.name(), " (", count, count == 1 ? " replica)" : " replicas)");
 }
 
 Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,

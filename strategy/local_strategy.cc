@@ -318,10 +318,11 @@ LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOption
   const internal::ReplicaServices& services = impl_->services;
   const std::string who =
       services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
+  const int num_replicas = services.num_replicas();
   log_info(concat("strategy '", strategy_name, "': ", who, services.replica_devices.size(),
-                  services.team ? concat(" of ", services.num_replicas()) : std::string(),
-                  " replicas on ", join(worker_devices()), ", reduction ",
-                  LocalStrategy::reduction_name()));
+                  services.team ? concat(" of ", num_replicas) : std::string(),
+                  num_replicas == 1 ? " replica on " : " replicas on ", join(worker_devices()),
+                  ", reduction ", LocalStrategy::reduction_name()));
 }
 
 LocalStrategy::~LocalStrategy() = default;

@@ -341,7 +341,8 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   } else {
     set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
   }
-  log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
+  log_info(concat("strategy '", kName, "': ", num_parameter_servers(),
+                  num_parameter_servers() == 1 ? " server" : " servers",
                   !impl_->job ? " in this process" : "", ", variables placed ", options.placement));
 }
 

@@ -114,14 +114,14 @@ TEST(ClusterSpec, WritesListsAndSparseJobsAsTfDoes) {
   EXPECT_EQ(cluster.as_cluster_def().dump(),
             R"({"job":[{"name":"ps","tasks":{"1":"c:1","10":"d:1"}},)"
             R"({"name":"worker","tasks":{"0":"a:1","1":"b:1"}}]})");
-  EXPECT_EQ(concat(cluster), "ps 2 (1 at c:1, 10 at d:1), worker 2 (a:1, b:1)");
+  EXPECT_EQ(concat(cluster), "2 ps (1 at c:1, 10 at d:1), 2 workers (a:1, b:1)");
   EXPECT_EQ(concat(ClusterSpec()), "no cluster");
 }
 
 TEST(ClusterSpec, CutsLongListsWhenPrinted) {
   const ClusterSpec cluster({{"worker", std::vector<std::string>(500, "a:1")}});
   EXPECT_EQ(concat(cluster),
-            "worker 500 (a:1, a:1, a:1, a:1, a:1, a:1, a:1, a:1, ... (500 in all))");
+            "500 workers (a:1, a:1, a:1, a:1, a:1, a:1, a:1, a:1, ... (500 in all))");
 }
 
 TEST(ClusterSpec, S3_15_ListsTasksByJobAndIndex) {

@@ -66,7 +66,7 @@ TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
   EXPECT_EQ(local->task(), (Task{"worker", 0}));
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0],
-            "cluster: TF_CONFIG: this is worker 0 of chief 1 (localhost:1), worker 1 (b:1), "
+            "cluster: TF_CONFIG: this is worker 0 of 1 chief (localhost:1), 1 worker (b:1), "
             "because TF_CONFIG is set");
   EXPECT_NE(lines[1].find("chief 0 at localhost:1"), std::string::npos) << lines[1];
 }

@@ -151,7 +151,7 @@ TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
   EXPECT_EQ(resolver.master("worker", 0), "a:1");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://a:1");
   EXPECT_TRUE(resolver.num_accelerators().empty());
-  EXPECT_EQ(resolver.to_string(), "StaticResolver: this is worker 1 of worker 2 (a:1, b:1)");
+  EXPECT_EQ(resolver.to_string(), "StaticResolver: this is worker 1 of 2 workers (a:1, b:1)");
 }
 
 }  // namespace union_resolver_test

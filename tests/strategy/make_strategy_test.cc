@@ -9,6 +9,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/warnings.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategies.h"
@@ -119,6 +120,18 @@ TEST(MakeStrategy, OneThatMeetsNoOtherWorkerSaysSoOnce) {
                           "MultiWorkerMirroredStrategy"),
             std::string::npos)
       << lines[0];
+}
+
+TEST(MakeStrategy, TheLogCountsReplicasInWords) {
+  std::vector<std::string> lines;
+  const LogSink before =
+      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  (void)make_strategy("mirrored", {.devices = "cpu:0"});
+  (void)make_strategy("mirrored", {.devices = "cpu:0-1"});
+  set_log_sink(before);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find(": 1 replica on cpu:0"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find(": 2 replicas on "), std::string::npos) << lines[1];
 }
 
 TEST(MakeStrategy, TheEnvironmentChooses) {

@@ -48,7 +48,7 @@ class TuttiCluster(unittest.TestCase):
         code, text, errors = run(tf_config({"type": "worker", "index": 1}))
         self.assertEqual((code, errors), (0, ""))
         lines = text.splitlines()
-        self.assertTrue(lines[0].startswith("TF_CONFIG: this is worker 1 of chief 1 (10.0.0.1:2222), "), lines[0])
+        self.assertTrue(lines[0].startswith("TF_CONFIG: this is worker 1 of 1 chief (10.0.0.1:2222), "), lines[0])
         self.assertTrue(lines[0].endswith("because TF_CONFIG is set."), lines[0])
         self.assertEqual([line.split() for line in lines[1:]],
                          [["chief", "0", "10.0.0.1:2222", "chief"], ["ps", "0", "10.0.0.4:2222"],
