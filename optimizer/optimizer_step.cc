@@ -283,7 +283,7 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
 void Optimizer::warn_without_gradient(const Variable& variable) const {
   log_warning_once(concat(name_, ": variable '", variable.name(),
                           "' has no gradient on any replica and is not updated; does the loss "
-                          "depend on it?"));
+                          "depend on it, and was the tape made before the forward pass?"));
 }
 
 double Optimizer::learning_rate() const { return read_step().scalars.learning_rate; }

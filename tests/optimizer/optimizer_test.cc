@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/optimizer/optimizer_helpers.h"
+#include "tests/support/warnings.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"
 #include "tutti/optimizer/optimizers.h"
@@ -24,6 +25,20 @@ TEST(OptimizerTest, MinimizeWithoutReducerUsesLocalGradients) {
   optimizer.minimize(tape, square(x.value()));  // gradient 2 x
   expect_tensor(x.value(), {2}, {0.0, 0.0}, 1e-15);
   EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
+}
+
+TEST(OptimizerTest, ATapeMadeAfterTheForwardPassIsAskedAbout) {
+  const Variable x = variable(doubles({3.0}), "x of a late tape");
+  Sgd optimizer(std::vector{x}, 0.5);
+  const auto lines = thrown::warnings_of([&] {
+    const Tensor loss = square(x.value());
+    GradientTape tape;
+    optimizer.minimize(tape, loss);
+  });
+  EXPECT_TRUE(std::ranges::any_of(lines, [](const std::string& line) {
+    return line.find("variable 'x of a late tape' has no gradient") != std::string::npos &&
+           line.find("was the tape made before the forward pass?") != std::string::npos;
+  })) << ::testing::PrintToString(lines);
 }
 
 TEST(OptimizerTest, MinimizeTellsTheReducerOfEachGradient) {
