@@ -27,7 +27,7 @@ std::unique_ptr<ClusterResolver> make_cluster_resolver(
 /// A resolver and why it was taken.
 struct ChosenResolver {
   std::unique_ptr<ClusterResolver> resolver;
-  /// "TF_CONFIG: this is worker 1 of 1 chief (a:1), 3 workers (b:1, ...), because TF_CONFIG is set".
+  /// "TF_CONFIG: this is worker 1 of 1 chief (a:1), 3 workers (...), because TF_CONFIG is set".
   std::string reason;
 };
 
