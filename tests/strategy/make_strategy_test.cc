@@ -124,8 +124,9 @@ TEST(MakeStrategy, OneThatMeetsNoOtherWorkerSaysSoOnce) {
 
 TEST(MakeStrategy, TheLogCountsReplicasInWords) {
   std::vector<std::string> lines;
-  const LogSink before =
-      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const LogSink before = set_log_sink([&](LogLevel, std::string_view line) {
+    if (line.starts_with("strategy 'mirrored'")) lines.emplace_back(line);
+  });
   (void)make_strategy("mirrored", {.devices = "cpu:0"});
   (void)make_strategy("mirrored", {.devices = "cpu:0-1"});
   set_log_sink(before);
