@@ -21,12 +21,16 @@ class GroupOfOne final : public ReplicaGroup {
 };
 
 ReplicaGroup*& current_group() {
-  static GroupOfOne one;
-  thread_local ReplicaGroup* group = &one;
+  thread_local ReplicaGroup* group = &ReplicaGroup::of_one();
   return group;
 }
 
 }  // namespace
+
+ReplicaGroup& ReplicaGroup::of_one() {
+  static GroupOfOne one;
+  return one;
+}
 
 ReplicaGroup& ReplicaGroup::current(std::string_view who) {
   ReplicaGroup* group = current_group();

@@ -47,6 +47,9 @@ class ReplicaGroup {
   static ReplicaGroup& current(std::string_view who);
   /// The same without the check: nullptr in the cross-replica context.
   static ReplicaGroup* find_current();
+  /// The group of one that a thread begins with: for work of a replica that is no concern of
+  /// others.
+  static ReplicaGroup& of_one();
 };
 
 /// Makes `group` current on this thread until destroyed; nullptr: the cross-replica context, where

@@ -189,7 +189,7 @@ void HybridReplica::update() {
   }
   // This part has one writer, though other replicas train other parts.
   const GradientReducerScope this_part_alone(nullptr);
-  const ReplicaGroupScope no_replicas(nullptr);
+  const ReplicaGroupScope one_writer(&ReplicaGroup::of_one());
   optimizer_.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
   sums_ = std::vector<StageSum>(sums_.size());
   rows_since_update_ = 0;

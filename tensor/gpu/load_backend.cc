@@ -63,9 +63,8 @@ bool has_driver(std::string& reason) {
 std::string existing_module() {
   for (const std::string& candidate : module_candidates()) {
     std::error_code error;
-    const bool is_there = candidate == kModule
-                              ? dlopen(kModule, RTLD_NOW | RTLD_LOCAL) != nullptr
-                              : fs::exists(candidate, error);
+    const bool is_there = candidate == kModule ? dlopen(kModule, RTLD_NOW | RTLD_LOCAL) != nullptr
+                                               : fs::exists(candidate, error);
     if (is_there) return candidate;
   }
   return "";
