@@ -38,9 +38,8 @@ Tensor boolean_mask(const Operand& x, const Operand& mask) {
 Tensor nonzero(const Operand& x) {
   const Tensor& tensor = defined(OpId::kNotEqual, x);
   const Shape& shape = tensor.shape();
-  const Tensor mask = tensor.dtype() == DType::kBool
-                          ? tensor
-                          : not_equal(x, Operand(zeros_like(x), x.where));
+  const Tensor mask =
+      tensor.dtype() == DType::kBool ? tensor : not_equal(x, Operand(zeros_like(x), x.where));
   const Tensor here = mask.to(Device{});
   std::vector<std::int64_t> coordinates;
   std::vector<std::int64_t> at(static_cast<std::size_t>(shape.rank()), 0);
