@@ -54,7 +54,7 @@ constexpr PlantedStrategyBug kPlantedStrategies[] = {
      "consecutive batches"},
     {StrategyBug::kVariablesOfNobody, "VariablesOfNobody", "scope", "variable_created_in_scope()"},
     {StrategyBug::kScopeOfLocalVariables, "ScopeOfLocalVariables", "on_write_variables",
-     "expected [2], got [3]"},
+     "of a strategy that did not make the variable"},
     {StrategyBug::kOneComponentOther, "OneComponentOther", "new_variables", "components"},
     {StrategyBug::kSumForMean, "SumForMean", "on_write_variables", "ON_WRITE, MEAN"},
     {StrategyBug::kFirstForAll, "FirstForAll", "on_write_variables", "ON_WRITE, MEAN"},
