@@ -281,8 +281,8 @@ Error WindowGroup::reason() {
         Error(ErrorCode::kUnavailable,
               concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));
   }
-  board_->text.back() = '\0';
-  return Error(static_cast<ErrorCode>(board_->code), board_->text.data());
+  const std::size_t length = ::strnlen(board_->text.data(), board_->text.size());
+  return Error(static_cast<ErrorCode>(board_->code), std::string(board_->text.data(), length));
 }
 
 }  // namespace tutti::internal
