@@ -13,8 +13,9 @@ using namespace tutti;
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.at(0) == "--train") {
-    write_file_atomically(arguments.at(3), train_tokenizer(read_file(arguments.at(1)),
-                                                std::stoll(arguments.at(2)), {"<|endoftext|>"}));
+    write_file_atomically(arguments.at(3),
+                          train_tokenizer(read_file(arguments.at(1)), std::stoll(arguments.at(2)),
+                                          {"<|endoftext|>"}));
     return 0;
   }
   const BytePairTokenizer tokenizer =
