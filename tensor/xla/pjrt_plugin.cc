@@ -6,9 +6,10 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
+#include <vector>
 
-#include "tutti/core/file.h"
 #include "tutti/core/hash.h"
 
 namespace tutti {
@@ -124,7 +125,16 @@ std::string PjrtPlugin::version() const {
 
 const std::string& PjrtPlugin::file_hash() const {
   MutexLock lock(hash_mutex_);
-  if (file_hash_.empty()) file_hash_ = hash_of(read_file(path_));
+  if (file_hash_.empty()) {
+    std::ifstream file(path_, std::ios::binary);
+    if (!file) fail(ErrorCode::kUnavailable, "PJRT plugin: cannot read ", path_);
+    Hasher hasher;  // block by block: a plugin has hundreds of megabytes
+    std::vector<char> block(std::size_t{1} << 20);
+    while (file.read(block.data(), std::ssize(block)) || file.gcount() > 0) {
+      hasher.update(std::string_view(block.data(), static_cast<std::size_t>(file.gcount())));
+    }
+    file_hash_ = hasher.hex_digest();
+  }
   return file_hash_;  // stays as it is once it is there
 }
 

@@ -41,7 +41,7 @@ TEST(AttentionGradients, TakeMemoryOfTheNumberOfStepsNotOfItsSquare) {
 TEST(AttentionGradients, OfTapesThatSeeThemAreMadeOfOtherOperations) {
   const Tensor x = random_tensor({1, 2, 3, 4}, 1);
   const auto ops_of = [&](bool persistent) {
-    gradient_check::SeenOps seen;
+    const thrown::SeenOps seen;
     GradientTape tape({.persistent = persistent});
     tape.watch(x);
     const Tensor y = attention(x, x, x);

@@ -4,23 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "tests/autograd/gradient_case.h"
+#include "tests/support/seen_ops.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/tensor/dispatch.h"
 
 namespace tutti::gradient_check {
-
-/// Collects which operations run.
-class SeenOps final : public OpObserver {
- public:
-  void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }
-  std::set<OpId> ops;
-
- private:
-  ObserverScope scope_{*this};
-};
 
 /// The sum of all elements, each times a fixed pseudo-random weight.
 inline Tensor weighted_sum(const Tensor& x, std::uint64_t key) {
@@ -69,7 +57,7 @@ inline void check_gradients(const Case& c) {
   const std::vector<Tensor> inputs = make_inputs(c);
   std::vector<Gradient> gradients;
   {
-    SeenOps seen;
+    const thrown::SeenOps seen;
     GradientTape tape;
     for (const Tensor& input : checked_inputs(c, inputs)) tape.watch(input);
     const Tensor y = c.function(inputs);

@@ -1,11 +1,10 @@
 // Attention against plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <set>
 
 #include "tests/layers/layer_checks.h"
+#include "tests/support/seen_ops.h"
 #include "tutti/model/layers/multi_head_attention.h"
-#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {
@@ -184,16 +183,6 @@ TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
   }
 }
 
-/// Which operations run while it lives.
-class SeenOps final : public OpObserver {
- public:
-  void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }
-  std::set<OpId> ops;
-
- private:
-  ObserverScope scope_{*this};
-};
-
 TEST(MultiHeadAttentionTest, IsOneOperationWhereThatMeansTheSame) {
   const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
   const Tensor mask = Tensor::ones({2, 3, 3});
@@ -204,7 +193,7 @@ TEST(MultiHeadAttentionTest, IsOneOperationWhereThatMeansTheSame) {
     std::vector<Shape> shapes;
     for (const Tensor& input : inputs) shapes.push_back(input.shape().without_axis(0));
     layer.build_for(shapes);
-    const SeenOps seen;
+    const thrown::SeenOps seen;
     (void)layer(inputs, {.training = training});
     return seen.ops.contains(OpId::kAttention);
   };

@@ -1,0 +1,22 @@
+// Which operations run, for tests. Not in namespace testing, as thrown.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <span>
+
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti::thrown {
+
+/// Collects the operations that this thread dispatches while it lives.
+class SeenOps final : public OpObserver {
+ public:
+  void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }
+  std::set<OpId> ops;
+
+ private:
+  ObserverScope scope_{*this};
+};
+
+}  // namespace tutti::thrown
