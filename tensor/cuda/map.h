@@ -73,29 +73,52 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// How a kernel walks: the same for all types of the same sizes.
+template <int kArity>
+struct MapPlan {
+  StridedAxes<kArity> axes;
+  bool is_wide;  // in packs
+  std::int64_t tail;
+};
+
+/// Packs of `width` elements where every pointer allows them. `data` and `sizes`, in bytes: those
+/// of the output, then of the inputs.
+template <int kArity>
+MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& shapes, int width,
+                         const std::array<const void*, kArity + 1>& data,
+                         const std::array<std::size_t, kArity + 1>& sizes) {
+  std::array<Strides, kArity> strides;
+  for (std::size_t k = 0; k < kArity; ++k) strides[k] = broadcast_strides(shapes[k], shape);
+  MapPlan<kArity> plan{StridedAxes<kArity>(shape, strides), false, 0};
+  StridedAxes<kArity>& axes = plan.axes;
+  plan.is_wide = is_aligned(data[0], sizes[0] * width) && axes.allows_width(width);
+  for (int k = 0; k < kArity; ++k) {
+    plan.is_wide = plan.is_wide && (axes.stride(k, axes.rank - 1) == 0 ||
+                                    is_aligned(data[k + 1], sizes[k + 1] * width));
+  }
+  if (plan.is_wide) {
+    plan.tail = axes.count % width;
+    axes = axes.in_packs(width);
+  }
+  return plan;
+}
+
 /// y = f(a [, b [, c]]) for every element of `shape`, the inputs broadcast to it.
 template <int kArity, class Y, class A, class B = A, class C = A, class F>
 void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& shapes,
          cudaStream_t stream, const A* a, const B* b = nullptr, const C* c = nullptr) {
   if (shape.num_elements() == 0) return;
+  std::array<const void*, kArity + 1> data{y, a};
+  std::array<std::size_t, kArity + 1> sizes{sizeof(Y), sizeof(A)};
+  if constexpr (kArity > 1) data[2] = b, sizes[2] = sizeof(B);
+  if constexpr (kArity > 2) data[3] = c, sizes[3] = sizeof(C);
   constexpr auto kLargest =
       std::max({sizeof(Y), sizeof(A), kArity > 1 ? sizeof(B) : 1, kArity > 2 ? sizeof(C) : 1});
   constexpr int kWidth = static_cast<int>(std::min<std::size_t>(16 / kLargest, 8));
-  std::array<Strides, kArity> strides;
-  for (std::size_t k = 0; k < kArity; ++k) strides[k] = broadcast_strides(shapes[k], shape);
-  StridedAxes<kArity> axes(shape, strides);
-  const auto fits = [&](const auto* data, int k) {
-    return k >= kArity || axes.stride(k, axes.rank - 1) == 0 ||
-           is_aligned(data, sizeof(*data) * kWidth);
-  };
-  const bool is_wide = is_aligned(y, sizeof(Y) * kWidth) && fits(a, 0) &&
-                       (kArity < 2 || fits(b, kArity > 1 ? 1 : 0)) &&
-                       (kArity < 3 || fits(c, kArity > 2 ? 2 : 0)) && axes.allows_width(kWidth);
-  const std::int64_t tail = is_wide ? axes.count % kWidth : 0;
-  if (is_wide) axes = axes.in_packs(kWidth);
+  const MapPlan<kArity> plan = plan_map<kArity>(shape, shapes, kWidth, data, sizes);
   launch(map_kernel<kWidth, kArity, F, Y, A, B, C>,
-         blocks_for(static_cast<std::size_t>(axes.count + tail)), kThreads, stream, axes, is_wide,
-         tail, f, y, a, b, c);
+         blocks_for(static_cast<std::size_t>(plan.axes.count + plan.tail)), kThreads, stream,
+         plan.axes, plan.is_wide, plan.tail, f, y, a, b, c);
 }
 
 /// The kernel of an operation on one input, given the type of its elements.

@@ -176,19 +176,24 @@ FiberBlock& running_block(const char* what) {
 
 }  // namespace
 
-void run_alone(dim3 grid, dim3 block, const std::function<void()>& thread) {
-  const unsigned num_threads = block.x * block.y * block.z;
-  for_each_block(grid, block, [&] {
-    for (unsigned t = 0; t < num_threads; ++t) {
-      threadIdx = place_in(block, t);
-      thread();
-    }
+void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> thread) {
+  enqueue(stream, [grid, block, thread = std::move(thread)] {
+    const unsigned num_threads = block.x * block.y * block.z;
+    for_each_block(grid, block, [&] {
+      for (unsigned t = 0; t < num_threads; ++t) {
+        threadIdx = place_in(block, t);
+        thread();
+      }
+    });
   });
 }
 
-void run_cooperatively(dim3 grid, dim3 block, const std::function<void()>& thread) {
-  FiberBlock fibers(block, thread);
-  for_each_block(grid, block, [&] { fibers.run(); });
+void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
+                           std::function<void()> thread) {
+  enqueue(stream, [grid, block, thread = std::move(thread)] {
+    FiberBlock fibers(block, thread);
+    for_each_block(grid, block, [&] { fibers.run(); });
+  });
 }
 
 void block_barrier() { running_block("__syncthreads()").wait_for_block(); }

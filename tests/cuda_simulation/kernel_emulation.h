@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <tuple>
 
 #undef __shared__
 #define __shared__ static
@@ -31,9 +30,10 @@ namespace tutti::cuda_simulation {
 /// Puts work into a stream of the simulated runtime. Throws kInternal when it is broken.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-/// Runs `thread` for every thread of every block.
-void run_alone(dim3 grid, dim3 block, const std::function<void()>& thread);
-void run_cooperatively(dim3 grid, dim3 block, const std::function<void()>& thread);
+/// ... which runs `thread` for every thread of every block.
+void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> thread);
+void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
+                           std::function<void()> thread);
 
 /// Waits for all threads of the block (or of the warp) that still run.
 void block_barrier();
@@ -99,22 +99,21 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
+// One closure a kernel: the backend has a thousand.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
             const Arguments&... arguments) {
-  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  cuda_simulation::enqueue(stream, [kernel, grid, block, values = std::move(values)] {
-    cuda_simulation::run_alone(grid, block, [&] { std::apply(kernel, values); });
-  });
+  cuda_simulation::enqueue_alone(
+      stream, grid, block,
+      [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
 }
 
 template <class... Parameters, class... Arguments>
 void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
                         const Arguments&... arguments) {
-  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  cuda_simulation::enqueue(stream, [kernel, grid, block, values = std::move(values)] {
-    cuda_simulation::run_cooperatively(grid, block, [&] { std::apply(kernel, values); });
-  });
+  cuda_simulation::enqueue_cooperatively(
+      stream, grid, block,
+      [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
 }
 
 }  // namespace tutti::cuda
