@@ -37,6 +37,24 @@ def check_moves(prefix, build):
         assert not found, (path, found)
 
 
+def check_pages(prefix):
+    """Links of the installed guides lead to what is installed."""
+    (readme,) = prefix.rglob("share/doc/*/README.md")
+    pages = sorted(readme.parent.rglob("*.md"))
+    assert len(pages) > 40, pages
+    for page in pages:
+        for target in re.findall(r"\]\(([\w./-]+(?:/|\.[a-z]+))[#)]", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), (page, target)
+
+
+def check_plugins_need_no_engine(prefix, folder):
+    """A plugin is built where the libraries that tutti links are not installed."""
+    source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / "tree_sum"
+    hidden = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("spdlog", "ISAL", "ZLIB", "PNG", "GRPCCPP", "DNNL2", "MPILIB")]
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", *hidden)
+    run("cmake", "--build", folder)
+
+
 def check_pkg_config(prefix, compiler, folder):
     """README's first program, built without CMake."""
     folder.mkdir()
@@ -183,6 +201,8 @@ def main():
             assert "sum 3" in output, output
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
+        check_pages(prefix)
+        check_plugins_need_no_engine(prefix, pathlib.Path(folder) / "without_engines")
         check_pkg_config(prefix, compiler, pathlib.Path(folder) / "pkg_config")
         if "--programs" in sys.argv:
             check_examples(prefix, compiler, pathlib.Path(folder) / "examples")
