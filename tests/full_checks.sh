@@ -43,10 +43,10 @@ refuses_several_processes() {  # EXECUTABLE
   grep "this build has no gRPC, so it has one process, or those of mpirun" <<< "$output"
 }
 
-part_no_grpc() {
+part_no_grpc() {  # nor XLA
   local tree=$build-no_grpc loop=$build-no_grpc/examples/fashion_mnist_custom_loop
   local flags=(--devices cpu:0 --steps 20 --train-examples 2000 --test-examples 500)
-  step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_GRPC=OFF -DTUTTI_BUILD_TESTS=OFF
+  step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_GRPC=OFF -DTUTTI_XLA=OFF -DTUTTI_BUILD_TESTS=OFF
   step "build $tree" cmake --build "$tree" --target fashion_mnist_keras fashion_mnist_custom_loop
   step "one process trains" env TUTTI_BUILD_DIR="$tree" ./run --epochs 1 --min-accuracy 0.8
   step "two processes of mpirun train" mpirun --allow-run-as-root --oversubscribe -n 2 "$loop" \
@@ -54,6 +54,8 @@ part_no_grpc() {
   step "other processes are refused, with the remedy" refuses_several_processes "$loop"
   step "parameter servers are refused, with the remedy" sh -c \
     '! "$0" --strategy parameter_server --steps 1 > "$1" 2>&1 && grep "this build has no gRPC, so it has no parameter servers" "$1"' \
+    "$loop" "$tree/refused.txt"
+  step "TPUs are refused, with the remedy" sh -c '! "$0" --strategy tpu --steps 1 > "$1" 2>&1 && grep "DTUTTI_XLA=ON" "$1"' \
     "$loop" "$tree/refused.txt"
 }
 
