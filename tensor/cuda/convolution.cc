@@ -36,7 +36,7 @@ MatrixProduct product_of(OpId op, const Shapes& s, DType dtype) {
 }
 
 /// What the engines may count on; 16 bytes is the most that they ask for.
-std::int64_t alignment_of(const void* pointer) {
+std::int64_t alignment_for_cudnn(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return static_cast<std::int64_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
 }
@@ -52,9 +52,9 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   problem.filter = {s.filter[3], s.filter[0], s.filter[1], s.filter[2]};
   problem.y = dims(s.y);
   problem.attributes = call.attributes_as<Conv2dAttributes>();
-  problem.x_alignment = alignment_of(data.x);
-  problem.filter_alignment = alignment_of(data.filter);
-  problem.y_alignment = alignment_of(data.y);
+  problem.x_alignment = alignment_for_cudnn(data.x);
+  problem.filter_alignment = alignment_for_cudnn(data.filter);
+  problem.y_alignment = alignment_for_cudnn(data.y);
   call.libraries.convolution_plans().run(problem, data, call);
 }
 

@@ -93,7 +93,7 @@ void make_layout(Layout& layout, const MatrixProduct& p, std::int64_t rows, std:
 }
 
 /// Bytes, at most 256.
-std::uint32_t alignment_of(const void* pointer) {
+std::uint32_t alignment_for_cublas(const void* pointer) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return static_cast<std::uint32_t>(
       address == 0 ? 256 : std::min<std::uintptr_t>(256, address & (~address + 1)));
@@ -110,10 +110,10 @@ MatrixPlans::Key key_of(const MatrixProduct& p) {
           p.a_is_shared,
           p.b_is_shared,
           p.bias != nullptr,
-          alignment_of(p.a),
-          alignment_of(p.b),
-          alignment_of(p.bias),
-          alignment_of(p.c)};
+          alignment_for_cublas(p.a),
+          alignment_for_cublas(p.b),
+          alignment_for_cublas(p.bias),
+          alignment_for_cublas(p.c)};
 }
 
 }  // namespace
@@ -144,10 +144,10 @@ struct MatrixPlan {
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMaxWorkspaceBytes});
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.c));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.c));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_for_cublas(p.b));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_for_cublas(p.a));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_for_cublas(p.c));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_for_cublas(p.c));
     if (is_half(p.dtype)) {  // parts of a sum are added in float32, not rounded to 16 bits first
       set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});

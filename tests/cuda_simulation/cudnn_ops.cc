@@ -17,7 +17,7 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-struct Library {
+struct CudnnLibrary {
   cudaStream_t stream = nullptr;
 };
 struct TensorDescriptor {
@@ -25,8 +25,8 @@ struct TensorDescriptor {
   std::array<std::int64_t, 4> dims{};
 };
 
-Handles<Library>& libraries() {
-  static Handles<Library> handles;
+Handles<CudnnLibrary>& cudnn_libraries() {
+  static Handles<CudnnLibrary> handles;
   return handles;
 }
 Handles<TensorDescriptor>& tensors() {
@@ -138,7 +138,7 @@ cudnnStatus_t refuse(cudnnStatus_t status, std::string reason) {
 }
 
 std::optional<cudaStream_t> stream_of(cudnnHandle_t handle) {
-  const auto found = libraries().find(handle);
+  const auto found = cudnn_libraries().find(handle);
   if (!found) return std::nullopt;
   return found->stream;
 }
@@ -189,14 +189,14 @@ void cudnnGetLastErrorString(char* message, size_t size) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (math_behavior().refuses_handles) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no driver");
-  *handle = reinterpret_cast<cudnnHandle_t>(libraries().add());
+  *handle = reinterpret_cast<cudnnHandle_t>(cudnn_libraries().add());
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  return libraries().remove(handle) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+  return cudnn_libraries().remove(handle) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  const auto found = libraries().find(handle);
+  const auto found = cudnn_libraries().find(handle);
   if (!found) return refuse(CUDNN_STATUS_BAD_PARAM, "no handle");
   found->stream = stream;
   return CUDNN_STATUS_SUCCESS;
