@@ -226,11 +226,17 @@ Tensor repeat(const Operand& x, std::int64_t count, int axis) {
 }
 
 Tensor stack(std::span<const Tensor> values, int axis, SourceLocation where) {
-  const Tensor first_axis = stack(values, where);
-  const Operand operand(first_axis, where);
-  const int rank = first_axis.rank();
-  const int place = checked_axis("stack", operand, axis, rank);
-  return place == 0 ? first_axis : transpose(operand, moving_axis(rank, 0, place));
+  std::vector<Tensor> parts;
+  for (const Tensor& value : values) {
+    const Operand operand(value, where);
+    const int rank = defined(OpId::kConcat, operand).rank();
+    if (value.shape() != values[0].shape()) {
+      fail(ErrorCode::kInvalidArgument, who("stack", where), ": expected equal shapes, got ",
+           values[0].shape(), " and ", value.shape());
+    }
+    parts.push_back(expand_dims(operand, checked_axis("stack", operand, axis, rank + 1)));
+  }
+  return concat(parts, axis, where);
 }
 
 std::vector<Tensor> unstack(const Operand& x, int axis) {

@@ -38,8 +38,6 @@ inline Tensor concat(std::initializer_list<Tensor> values, int axis,
                      SourceLocation where = SourceLocation::current()) {
   return concat(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
-/// A new first axis.
-Tensor stack(std::span<const Tensor> values, SourceLocation where = SourceLocation::current());
 /// Equal parts; throws kInvalidArgument naming sizes when the axis does not divide. tf.split(x, n).
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis = 0);
 /// Parts of the given sizes, whose sum must be the axis's length.
@@ -99,8 +97,12 @@ Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples);
 /// Each element `count` times in a row along `axis`. tf.repeat with one number.
 Tensor repeat(const Operand& x, std::int64_t count, int axis);
 /// Tensors of one shape along a new axis. tf.stack.
-Tensor stack(std::span<const Tensor> values, int axis,
+Tensor stack(std::span<const Tensor> values, int axis = 0,
              SourceLocation where = SourceLocation::current());
+inline Tensor stack(std::initializer_list<Tensor> values, int axis = 0,
+                    SourceLocation where = SourceLocation::current()) {
+  return stack(std::span<const Tensor>(values.begin(), values.size()), axis, where);
+}
 /// The parts of length 1 along `axis`, without it: the inverse of stack. tf.unstack.
 std::vector<Tensor> unstack(const Operand& x, int axis = 0);
 /// The slices of x at `indices` (int32 or int64, any shape) along `axis`, whose place in the

@@ -92,17 +92,6 @@ Tensor concat(std::span<const Tensor> values, int axis, SourceLocation where) {
                        where});
 }
 
-Tensor stack(std::span<const Tensor> values, SourceLocation where) {
-  std::vector<Tensor> rows;
-  for (const Tensor& value : values) rows.push_back(expand_dims(Operand(value, where), 0));
-  for (const Tensor& row : rows) {
-    if (row.shape() == rows[0].shape()) continue;
-    fail(ErrorCode::kInvalidArgument, who("stack", where), ": expected equal shapes, got ",
-         rows[0].shape().without_axis(0), " and ", row.shape().without_axis(0));
-  }
-  return concat(rows, 0, where);
-}
-
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis) {
   axis = split_axis(x, axis);
   const std::int64_t length = x.shape().dim(axis);

@@ -159,6 +159,8 @@ TEST(Arranging, StackAlongAnAxisAndBack) {
   expect_tensor(columns, {2, 2}, {1, 3, 2, 4});
   expect_tensor(stack(values, 0), {2, 2}, {1, 2, 3, 4});
   expect_tensor(stack(values, -1), {2, 2}, {1, 3, 2, 4});
+  expect_tensor(stack({a, b}, 1), {2, 2}, {1, 3, 2, 4});
+  expect_error(kInvalid, {"stack at arranging_test.cc:", "axis 2", "[2]"}, [&] { stack({a}, 2); });
   const std::vector<Tensor> parts = unstack(columns, 1);
   ASSERT_EQ(parts.size(), 2u);
   expect_tensor(parts[1], {2}, {3, 4});

@@ -190,7 +190,7 @@ TEST(Concat, RefusesPartsThatDoNotFit) {
 TEST(Stack, AddsAnAxis) {
   const std::vector<Tensor> values = {counting({2}), counting({2})};
   expect_tensor(stack(values), {2, 2}, {0, 1, 0, 1});
-  expect_tensor(stack(std::vector<Tensor>{Tensor(1.0f), Tensor(2.0f)}), {2}, {1, 2});
+  expect_tensor(stack({Tensor(1.0f), Tensor(2.0f)}), {2}, {1, 2});
   expect_error(ErrorCode::kInvalidArgument, {"stack at shape_ops_test.cc", "[2]", "[3]"}, [] {
     stack(std::vector<Tensor>{counting({2}), counting({3})});
   });
