@@ -24,6 +24,7 @@ std::int32_t all_reduce(void*, std::int32_t, const tutti_buffer_v1*, std::uint32
 }
 std::int32_t determinism(void*) { return 0; }
 void abort_call(void*, std::int32_t, const char*) {}
+std::int32_t sliceable(void*) { return 0; }
 
 }  // namespace
 
@@ -41,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   table.supports = there & 8 ? supports : nullptr;
   table.all_reduce = there & 16 ? all_reduce : nullptr;
   table.determinism = there & 32 ? determinism : nullptr;
-  table.abort = there & 64 ? abort_call : nullptr;  // the last member
+  table.abort = there & 64 ? abort_call : nullptr;
+  table.sliceable = there & 128 ? sliceable : nullptr;  // the last member
   // As long as it says, so that a sanitizer sees reads beyond.
   std::vector<Table> memory(1 + std::min<std::size_t>(table.struct_size, 8192) / sizeof(Table));
   memory.front() = table;
@@ -50,7 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const Table& calls = checked.calls;
     const bool whole = calls.create && calls.destroy && calls.supports && calls.all_reduce;
     // A member beyond the size is not there.
-    if (calls.abort && table.struct_size < sizeof(Table)) std::abort();
+    if (calls.abort && table.struct_size < offsetof(Table, sliceable)) std::abort();
+    if (calls.sliceable && table.struct_size < sizeof(Table)) std::abort();
     if (!whole || checked.name.empty() || checked.name.size() > 63) std::abort();
   } catch (const tutti::Error&) {
   }
