@@ -9,7 +9,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_COMPONENTS_ALL runtime dev doc)
-set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/package/copyright.cmake)
+set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/package/debian_files.cmake)
 set(same_version "(= ${PROJECT_VERSION})")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME tutti)
@@ -17,7 +17,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "openmpi-bin, tutti-cuda")
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "tutti: the command-line program
- Starts jobs of several processes, checks and measures cross-device operations, and reads checkpoints.")
+ Starts jobs of several processes, checks and measures cross-device
+ operations, and reads checkpoints.")
 if(TUTTI_SHARED)
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 endif()
@@ -44,8 +45,9 @@ if(TUTTI_CUDA_MODULE)  # CUDA's libraries come from no package of Debian's
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME tutti-cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_SECTION science)
-  set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "tutti ${same_version}")
+  set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "tutti ${same_version}, libc6, libgcc-s1, libstdc++6")
   set(CPACK_DEBIAN_CUDA_DESCRIPTION "distributed training in C++20: GPUs
- Needs NVIDIA's driver, CUDA ${CUDAToolkit_VERSION_MAJOR} with cuBLAS, and cuDNN 9, which no package of Debian brings.")
+ Needs NVIDIA's driver, CUDA ${CUDAToolkit_VERSION_MAJOR} with cuBLAS, and cuDNN 9, which no
+ package of Debian brings.")
 endif()
 include(CPack)

@@ -21,7 +21,8 @@ def pack(build, folder):
     assert {"tutti", "libtutti-dev", "tutti-doc"} <= set(packages), packages
     for name, path in packages.items():
         files = run("dpkg-deb", "--contents", path)
-        assert f"./usr/share/doc/{name}/copyright" in files, (name, files)
+        for note in ("copyright", "changelog.gz"):
+            assert f"./usr/share/doc/{name}/{note}" in files, (name, files)
         assert "./usr/local" not in files, (name, files)
     return packages
 

@@ -1,0 +1,19 @@
+# Runs before CPack builds the packages: puts the copyright notice and Debian's changelog where it looks for them in each of them.
+file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/changelog
+     "tutti (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md in tutti-doc says what changed.\n\n"
+     " -- ${CPACK_PACKAGE_CONTACT}  Thu, 01 Jan 2026 00:00:00 +0000\n")
+execute_process(COMMAND gzip -9nf ${CPACK_TEMPORARY_DIRECTORY}/changelog COMMAND_ERROR_IS_FATAL ANY)
+foreach(component IN ITEMS runtime dev doc cuda)
+  string(TOUPPER ${component} upper)
+  set(folder ${CPACK_TEMPORARY_DIRECTORY}/${component})
+  set(package ${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
+  set(place ${folder}/usr/share/doc/${package})
+  if(IS_DIRECTORY ${folder})
+    file(COPY ${CMAKE_CURRENT_LIST_DIR}/copyright ${CPACK_TEMPORARY_DIRECTORY}/changelog.gz DESTINATION ${place})
+  endif()
+endforeach()
+# The module is opened by its path, and CUDA's libraries lie where no package of Debian's puts them.
+if(IS_DIRECTORY ${CPACK_TEMPORARY_DIRECTORY}/cuda)
+  file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/cuda/usr/share/lintian/overrides/tutti-cuda
+       "tutti-cuda: custom-library-search-path\ntutti-cuda: sharedobject-in-library-directory-missing-soname\n")
+endif()
