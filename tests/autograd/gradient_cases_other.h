@@ -187,8 +187,8 @@ inline std::vector<Case> shape_cases() {
   });
   add_case(OpId::kBroadcastTo, "repeat", {batch},
            [](const Tensors& t) { return repeat(t[0], 2, 1); });
-  add_case(OpId::kTranspose, "stack along 1 and unstack", {batch, batch}, [](const Tensors& t) {
-    const Tensor both = stack(std::vector<Tensor>{t[0], t[1]}, 1);
+  add_case(OpId::kConcat, "stack along 1 and unstack", {batch, batch}, [](const Tensors& t) {
+    const Tensor both = stack({t[0], t[1]}, 1);
     const std::vector<Tensor> parts = unstack(both, 2);
     return parts[0] * parts[3];
   });
