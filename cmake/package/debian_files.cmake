@@ -1,7 +1,8 @@
 # Runs before CPack builds the packages: puts the copyright notice and Debian's changelog where it looks for them in each of them.
+string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # or SOURCE_DATE_EPOCH
 file(WRITE ${CPACK_TEMPORARY_DIRECTORY}/changelog
      "tutti (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n  * CHANGELOG.md in tutti-doc says what changed.\n\n"
-     " -- ${CPACK_PACKAGE_CONTACT}  Thu, 01 Jan 2026 00:00:00 +0000\n")
+     " -- ${CPACK_PACKAGE_CONTACT}  ${now}\n")
 execute_process(COMMAND gzip -9nf ${CPACK_TEMPORARY_DIRECTORY}/changelog COMMAND_ERROR_IS_FATAL ANY)
 foreach(component IN ITEMS runtime dev doc cuda)
   string(TOUPPER ${component} upper)

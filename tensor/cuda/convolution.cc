@@ -35,12 +35,6 @@ MatrixProduct product_of(OpId op, const Shapes& s, DType dtype) {
   return p;
 }
 
-/// What the engines may count on; 16 bytes is the most that they ask for.
-std::int64_t alignment_for_cudnn(const void* pointer) {
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  return static_cast<std::int64_t>(std::min<std::uintptr_t>(16, address & (~address + 1)));
-}
-
 std::array<std::int64_t, 4> dims(const Shape& s) { return {s[0], s[1], s[2], s[3]}; }
 
 /// Runs cuDNN on x and y as they are and a filter in OHWI.
@@ -52,9 +46,12 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   problem.filter = {s.filter[3], s.filter[0], s.filter[1], s.filter[2]};
   problem.y = dims(s.y);
   problem.attributes = call.attributes_as<Conv2dAttributes>();
-  problem.x_alignment = alignment_for_cudnn(data.x);
-  problem.filter_alignment = alignment_for_cudnn(data.filter);
-  problem.y_alignment = alignment_for_cudnn(data.y);
+  const auto alignment = [](const void* pointer) {  // 16 bytes are the most that engines ask for
+    return static_cast<std::int64_t>(alignment_of(pointer, 16));
+  };
+  problem.x_alignment = alignment(data.x);
+  problem.filter_alignment = alignment(data.filter);
+  problem.y_alignment = alignment(data.y);
   call.libraries.convolution_plans().run(problem, data, call);
 }
 

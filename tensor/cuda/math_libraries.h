@@ -6,7 +6,9 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,6 +18,12 @@ namespace tutti::cuda {
 
 /// The type as cuDNN names it; kUnimplemented for one that is not floating.
 cudnnDataType_t cudnn_type(DType dtype);
+
+/// The greatest power of two that divides the address, at most `most`: what plans may count on.
+inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address == 0 ? most : std::min(most, address & (~address + 1));
+}
 
 class ConvolutionPlans;  // convolution_plans.h
 class MatrixPlans;       // matrix_product.h

@@ -92,11 +92,8 @@ void make_layout(Layout& layout, const MatrixProduct& p, std::int64_t rows, std:
       is_shared ? std::int64_t{0} : rows * columns);
 }
 
-/// Bytes, at most 256.
 std::uint32_t alignment_for_cublas(const void* pointer) {
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  return static_cast<std::uint32_t>(
-      address == 0 ? 256 : std::min<std::uintptr_t>(256, address & (~address + 1)));
+  return static_cast<std::uint32_t>(alignment_of(pointer, 256));
 }
 
 MatrixPlans::Key key_of(const MatrixProduct& p) {

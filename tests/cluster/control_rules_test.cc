@@ -238,6 +238,22 @@ TEST(HealthRules, G12_ACircleOfThreeAndWhoWaitsForItAreNamed) {
                       "worker 3 waits in D since 2.1 s for worker 0, worker 1, worker 2;")));
 }
 
+TEST(HealthRules, G12_AllWhoWaitInOneOfTheCallsAreNamedOnceTheyHaveWaitedForLongEnough) {
+  auto groups = a_deadlock();
+  groups.push_back(groups[1]);
+  auto records = members_in(groups);
+  EXPECT_THAT(
+      deadlock_of(records),
+      ::testing::AllOf(
+          ::testing::HasSubstr("worker 0, worker 1, worker 2 wait for each other: worker 1, "
+                               "worker 2 wait in sum #9 at a.cc:5 since 2.1 s for worker 0;"),
+          ::testing::HasSubstr("worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for ")));
+  records = members_in(groups);
+  records[2].progress_at = at(1500ms);  // has come a moment later
+  EXPECT_THAT(deadlock_of(records),
+              ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 waits in "));
+}
+
 TEST(HealthRules, AMemberThatComputesIsInNoDeadlock) {
   auto groups = a_deadlock();
   groups[1] = {outside("values", 2), outside("gradients", 8)};

@@ -24,6 +24,8 @@ def pack(build, folder):
         for note in ("copyright", "changelog.gz"):
             assert f"./usr/share/doc/{name}/{note}" in files, (name, files)
         assert "./usr/local" not in files, (name, files)
+    if (build / "reference" / "site" / "index.html").exists():
+        assert "doc/tutti/reference/index.html" in run("dpkg-deb", "--contents", packages["tutti-doc"])
     return packages
 
 
