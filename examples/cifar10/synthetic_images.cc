@@ -6,11 +6,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <numbers>
 #include <vector>
 
 #include "examples/cifar10/cifar10_input.h"
+#include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/core/text.h"
 
@@ -85,11 +85,7 @@ std::string make_synthetic_images(const std::string& data_dir, const SyntheticOp
     for (std::int64_t i = 0; i < file.count; ++i) {
       bytes += synthetic_record(file.number, static_cast<std::uint64_t>(i));
     }
-    // Renamed once it is whole: a program that was killed leaves no half file behind.
-    const fs::path part = path.string() + ".part";
-    fs::create_directories(path.parent_path());
-    std::ofstream(part, std::ios::binary) << bytes;
-    fs::rename(part, path);
+    write_file_atomically(path.string(), bytes);  // whole, also beside others that write the same
   }
   return folder.string();
 }
