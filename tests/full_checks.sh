@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions)
+all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -177,6 +177,13 @@ part_xla_versions() {  # the release's tests have the first version
     step "all tests of XLA under PJRT $version" \
       env TUTTI_LOG_LEVEL=warning TUTTI_PJRT_PLUGIN="$(sed 's/.*: //' "$found")" "$build/bin/test_xla" --gtest_brief=1
   done
+}
+
+part_transformers() {
+  local python=$build/transformers/bin/python
+  step "install transformers and PyTorch" sh -c \
+    'python3 -m venv "$0" && "$0/bin/pip" install -q torch transformers' "$build/transformers"
+  step "GPT-2 and Llama beside transformers" "$python" tests/gpt/transformers_test.py "$build/bin/gpt_logits"
 }
 
 # check_parts PART...: ends the program where one is unknown.

@@ -100,16 +100,17 @@ class Contenders:
         else:
             runs["tutti, 1 replica"] = [tutti]
         for python, version in self.torch:
-            for layout in layouts:
+            compiled = ("compiled",) if model == "gpt" and int(version.split(".")[0]) >= 2 else ()
+            for layout in layouts + compiled:
                 runs[f"torch {version} {layout}"] = [python, str(HERE / "torch_train_step.py"), "--layout", layout,
                                                      "--threads", str(threads)]
             if threads > 1:
                 runs[f"torch {version} DDP"] = [python, str(HERE / "torch_train_step.py"), "--layout", layouts[-1],
                                                 "--replicas", str(threads), "--steps", "20"]
-        if self.libtorch and model != "resnet20":
+        if self.libtorch and model not in ("resnet20", "gpt"):
             runs["libtorch"] = [str(self.bin / "libtorch_train_step"), "--layout", layouts[-1],
                                 "--threads", str(threads)]
-        if self.tensorflow:
+        if self.tensorflow and model != "gpt":
             script = [self.flags.tensorflow_python, str(HERE / "tensorflow_train_step.py")]
             name = f"tensorflow {self.tensorflow}"
             runs[name] = script + ["--threads", str(threads)]

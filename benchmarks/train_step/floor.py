@@ -73,11 +73,27 @@ def _resnet20(c):
     c.product(1, 64, 10)
 
 
+def _gpt(c, steps=128, features=128, layers=4, vocabulary=256):
+    c.first = False  # the embedding before it has a gradient
+    for _ in range(layers):
+        for inner, outer in ((features, 3 * features), (features, features), (features, 4 * features), (4 * features, features)):
+            c.product(steps, inner, outer)
+        c.flops += 3 * 2 * (2 * steps * steps * features) // 2  # scores and values; half of them are masked
+        c.passes(2 * 3 * steps * features, 2 * 5 * steps * features)  # normalisations
+        c.passes(steps * 4 * features * 2, steps * 4 * features * 3)  # GELU
+        c.weights += 4 * features
+    c.passes(3 * steps * features, 5 * steps * features)
+    c.product(steps, features, vocabulary, bias=False)
+    c.passes(2 * steps * vocabulary, 2 * steps * vocabulary)  # softmax
+    c.weights += (steps + 2) * features
+
+
 def _tiny(c):
     c.product(1, 10, 10)
 
 
-MODELS = {"cifar10_cnn": _cifar10_cnn, "small_cnn": _small_cnn, "mlp": _mlp, "resnet20": _resnet20, "tiny": _tiny}
+MODELS = {"cifar10_cnn": _cifar10_cnn, "small_cnn": _small_cnn, "mlp": _mlp, "resnet20": _resnet20, "gpt": _gpt,
+          "tiny": _tiny}
 
 
 def floor_seconds(model, batch_size, threads):

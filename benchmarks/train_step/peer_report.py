@@ -8,7 +8,7 @@ import resource
 import statistics
 import time
 
-BATCH_SIZES = {"cifar10_cnn": 128, "small_cnn": 256, "mlp": 128, "resnet20": 128, "tiny": 8}
+BATCH_SIZES = {"cifar10_cnn": 128, "small_cnn": 256, "mlp": 128, "resnet20": 128, "gpt": 32, "tiny": 8}
 
 
 def parse_flags(description, layouts):

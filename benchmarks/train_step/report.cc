@@ -59,13 +59,14 @@ void require(const char* flag, std::int64_t value, std::int64_t least) {
 }  // namespace
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names = {"cifar10_cnn", "small_cnn", "mlp", "resnet20",
-                                                 "tiny"};
+  static const std::vector<std::string> names = {"cifar10_cnn", "small_cnn", "mlp",
+                                                 "resnet20",    "gpt",       "tiny"};
   return names;
 }
 
 std::int64_t default_batch_size(const std::string& model) {
   if (model == "small_cnn") return 256;
+  if (model == "gpt") return 32;
   return model == "tiny" ? 8 : 128;
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # Times the same training steps with PyTorch (1.13 or newer).
 # SPDX-License-Identifier: Apache-2.0
-"""Two threads: --threads 2; two replicas of one thread each (gloo): --replicas 2."""
+"""Two threads: --threads 2; two replicas of one thread each (gloo): --replicas 2. --layout compiled: torch.compile."""
 import os
 import subprocess
 import sys
 
 import peer_report
 
-FLAGS = peer_report.parse_flags(__doc__, ("default", "channels_last"))
+FLAGS = peer_report.parse_flags(__doc__, ("default", "channels_last", "compiled"))
 RANK = int(os.environ.get("TRAIN_STEP_RANK", "0"))
 WORKERS = []
 if FLAGS.replicas > 1 and RANK == 0:  # before torch is imported, so that imports overlap
@@ -67,8 +67,49 @@ def resnet20():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
+class GptBlock(nn.Module):
+    def __init__(self, features, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.inputs, self.output = nn.Linear(features, 3 * features), nn.Linear(features, features)
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
+
+    def attention(self, x):
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.inputs(x).chunk(3, -1))
+        if hasattr(F, "scaled_dot_product_attention"):
+            y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+            masked = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            y = scores.masked_fill(masked, float("-inf")).softmax(-1) @ value
+        return self.output(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        y = x + self.attention(self.norm1(x))
+        return y + self.down(F.gelu(self.up(self.norm2(y)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """GPT-2's network, in the sizes that examples/gpt begins with; input and output share weights."""
+
+    def __init__(self, vocabulary=256, context=128, layers=4, heads=4, features=128):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, features), nn.Embedding(context, features)
+        self.blocks = nn.Sequential(*(GptBlock(features, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(features)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions.weight[:tokens.shape[1]]
+        return (self.norm(self.blocks(x)) @ self.tokens.weight.T).flatten(0, 1)
+
+
 def make_model(name):
     """The network and the shape of an example."""
+    if name == "gpt":
+        return Gpt(), (128,)
     if name == "cifar10_cnn":
         return Cifar10Cnn(), (3, 24, 24)
     if name == "resnet20":
@@ -91,6 +132,9 @@ def main():
     rows = FLAGS.batch_size // FLAGS.replicas
     x = torch.randn(rows, *shape)
     y = torch.arange(rows) * 7 % 10
+    if FLAGS.model == "gpt":
+        tokens = torch.randint(256, (rows, 129))
+        x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
     if FLAGS.layout == "channels_last" and x.dim() == 4:
         model = model.to(memory_format=torch.channels_last)
         x = x.to(memory_format=torch.channels_last)
@@ -100,6 +144,8 @@ def main():
         dist.init_process_group("gloo", rank=RANK, world_size=FLAGS.replicas)
         model = nn.parallel.DistributedDataParallel(model)
         FLAGS.seconds = float("inf")  # every process must take the same number of steps
+    if FLAGS.layout == "compiled":
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step():
