@@ -154,6 +154,9 @@ Gradients tanh_gradient(const GradientContext& c) { return single(tanh_grad(c.dy
 Gradients softplus_gradient(const GradientContext& c) { return single(c.dy() * sigmoid(c.in(0))); }
 Gradients elu_gradient(const GradientContext& c) { return single(elu_grad(c.dy(), c.out())); }
 Gradients gelu_gradient(const GradientContext& c) { return single(gelu_grad(c.dy(), c.in(0))); }
+Gradients gelu_tanh_gradient(const GradientContext& c) {
+  return single(gelu_tanh_grad(c.dy(), c.in(0)));
+}
 
 // Below, g is the gradient with respect to the result of xxx_grad(dy, y).
 
@@ -205,6 +208,23 @@ Gradients gelu_grad_gradient(const GradientContext& c) {
   return result;
 }
 
+Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
+  const Tensor& g = c.dy();
+  const Tensor& x = c.in(1);
+  Gradients result(2);
+  if (c.needs(0)) result[0] = gelu_tanh_grad(g, x);
+  if (c.needs(1)) {
+    // With t = tanh(u), u = scale (x + cubic x^3): (1 - t^2) (u' + x / 2 (u'' - 2 t u'^2)).
+    const double scale = std::sqrt(2.0 / std::numbers::pi), cubic = 0.044715;
+    const Tensor square_x = square(x);
+    const Tensor t = tanh((x + cubic * (square_x * x)) * scale);
+    const Tensor slope = (1.0 + 3.0 * cubic * square_x) * scale;
+    const Tensor bend = x * (6.0 * cubic * scale) - 2.0 * t * square(slope);
+    result[1] = g * c.in(0) * ((1.0 - square(t)) * (slope + 0.5 * x * bend));
+  }
+  return result;
+}
+
 constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kNegate, negate_gradient, kNoTensor},
     {OpId::kExp, exp_gradient, kNoTensor, kFirstTensor},
@@ -238,11 +258,13 @@ constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kSoftplus, softplus_gradient, kEveryTensor},
     {OpId::kElu, elu_gradient, kNoTensor, kFirstTensor},
     {OpId::kGelu, gelu_gradient, kEveryTensor},
+    {OpId::kGeluTanh, gelu_tanh_gradient, kEveryTensor},
     {OpId::kReluGrad, relu_grad_gradient, kSecondTensor},
     {OpId::kSigmoidGrad, sigmoid_grad_gradient, kEveryTensor},
     {OpId::kTanhGrad, tanh_grad_gradient, kEveryTensor},
     {OpId::kEluGrad, elu_grad_gradient, kEveryTensor},
     {OpId::kGeluGrad, gelu_grad_gradient, kEveryTensor},
+    {OpId::kGeluTanhGrad, gelu_tanh_grad_gradient, kEveryTensor},
 };
 
 }  // namespace

@@ -26,13 +26,13 @@ enum class OpId : std::uint8_t {
   // elementwise, one input
   kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor, kCeil, kRound,
   kErf, kLog1p, kExpm1, kSin, kCos,
-  kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kLogicalNot, kCast, kClip,
+  kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kGeluTanh, kLogicalNot, kCast, kClip,
   // elementwise, two inputs, broadcasting; comparisons and logic give bool
   kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower, kAddRelu,
   kFloorDivide, kFloorMod,
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
   // elementwise gradients: (dy, x or y)
-  kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad,
+  kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad, kGeluTanhGrad,
   // three inputs, broadcasting
   kWhere,
   // reductions over axes

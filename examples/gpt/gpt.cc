@@ -5,6 +5,7 @@
 #include "examples/common/fit_recorder.h"
 #include "examples/gpt/pretrained.h"
 #include "tutti/model/generate.h"
+#include "tutti/tensor/device_memory.h"
 
 using namespace tutti;
 using namespace tutti::examples;
@@ -23,6 +24,7 @@ struct GptOptions : ExampleOptions {
   std::int64_t top_k = 0;
   double top_p = 1.0;
   double min_accuracy = 0.0;
+  std::int64_t max_memory = 0;
 
   void add_to(Flags& flags) {
     flags.add("--text", text, "file to train on; none: only --load is asked");
@@ -37,6 +39,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
     flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
+    flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
 };
 
@@ -99,6 +102,10 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
 int run(GptOptions options) {
   if (options.text.empty() && options.load.empty())
     fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
+  if (options.max_memory > 0) {
+    for (const Device& device : parse_devices(options.devices))
+      set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);
+  }
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);

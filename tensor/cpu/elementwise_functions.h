@@ -9,6 +9,7 @@
 #include <numbers>
 #include <type_traits>
 
+#include "tutti/tensor/cpu/float_functions.h"
 #include "tutti/tensor/half.h"
 #include "tutti/tensor/op.h"
 
@@ -141,7 +142,7 @@ struct Negate {
   }
 };
 struct Exp {
-  constexpr auto operator()(auto x) const { return std::exp(x); }
+  constexpr auto operator()(auto x) const { return exp_of(x); }
 };
 struct Log {
   constexpr auto operator()(auto x) const { return std::log(x); }
@@ -227,11 +228,11 @@ struct AddRelu {
 struct Sigmoid {
   template <class T>
   constexpr T operator()(T x) const {
-    return T{1} / (T{1} + std::exp(-x));
+    return T{1} / (T{1} + exp_of(-x));
   }
 };
 struct Tanh {
-  constexpr auto operator()(auto x) const { return std::tanh(x); }
+  constexpr auto operator()(auto x) const { return tanh_of(x); }
 };
 struct Softplus {
   template <class T>
@@ -251,8 +252,21 @@ struct Gelu {
     return T(0.5) * x * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / 2)));
   }
 };
+/// In which it has tanh(scale * (x + cubic * x^3)) instead.
+template <class T>
+struct GeluTanhTerms {
+  static constexpr T kScale = std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
+  static constexpr T kCubic = T(0.044715);
+  static constexpr T tangent(T x) { return tanh_of(kScale * (x + kCubic * (x * x * x))); }
+};
+struct GeluTanh {
+  template <class T>
+  constexpr T operator()(T x) const {
+    return T(0.5) * x * (T{1} + GeluTanhTerms<T>::tangent(x));
+  }
+};
 
-// Gradients: (dy, y), Gelu (dy, x).
+// Gradients: (dy, y), Gelu and GeluTanh (dy, x).
 struct ReluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
@@ -284,6 +298,15 @@ struct GeluGrad {
     const T density =
         std::exp(T(-0.5) * x * x) * (std::numbers::inv_sqrtpi_v<T> * std::numbers::sqrt2_v<T> / 2);
     return dy * (cumulative + x * density);
+  }
+};
+struct GeluTanhGrad {
+  template <class T>
+  constexpr T operator()(T dy, T x) const {
+    using Terms = GeluTanhTerms<T>;
+    const T tangent = Terms::tangent(x);
+    const T slope = Terms::kScale * (T{1} + T{3} * Terms::kCubic * (x * x));
+    return dy * (T(0.5) * (T{1} + tangent) + T(0.5) * x * (T{1} - tangent * tangent) * slope);
   }
 };
 

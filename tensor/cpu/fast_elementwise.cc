@@ -137,7 +137,13 @@ void activate(FusedActivation activation, std::span<float> values) {
     });
     return;
   }
-  for (float& value : values) value = activated(activation, value);
+  vectorized([&]() __attribute__((always_inline)) {
+    if (activation == FusedActivation::kSigmoid) {
+      for (float& value : values) value = Sigmoid{}(value);
+    } else {
+      for (float& value : values) value = Tanh{}(value);
+    }
+  });
 }
 
 // Casts between float32 and the 16-bit types; the others stay with the reference kernels.
@@ -208,6 +214,10 @@ void register_fast_elementwise_kernels(KernelTable& table) {
   set_unary<Abs>(table, OpId::kAbs);
   set_unary<Reciprocal>(table, OpId::kReciprocal);
   set_unary<Relu>(table, OpId::kRelu);
+  set_unary<Exp>(table, OpId::kExp);
+  set_unary<Sigmoid>(table, OpId::kSigmoid);
+  set_unary<Tanh>(table, OpId::kTanh);
+  set_unary<GeluTanh>(table, OpId::kGeluTanh);
 
   set_binary<Add>(table, OpId::kAdd);
   set_binary<Subtract>(table, OpId::kSubtract);
@@ -221,6 +231,7 @@ void register_fast_elementwise_kernels(KernelTable& table) {
   set_binary<SigmoidGrad>(table, OpId::kSigmoidGrad);
   set_binary<TanhGrad>(table, OpId::kTanhGrad);
   set_binary<EluGrad>(table, OpId::kEluGrad);
+  table.set(OpId::kGeluTanhGrad, DType::kFloat32, binary<GeluTanhGrad, float>);
 
   set_comparison<Equal>(table, OpId::kEqual);
   set_comparison<NotEqual>(table, OpId::kNotEqual);

@@ -55,9 +55,9 @@ class StridedLoop {
   std::int64_t run_stride(std::size_t operand) const { return strides_[operand][rank_ - 1]; }
 
   /// Calls body(offsets) for each innermost run, in row-major order; offsets[k] is where operand k
-  /// starts.
+  /// starts. Inlined, so that loops in `body` are compiled for the caller's instruction set.
   template <class Body>
-  void for_each_run(const Body& body) const {
+  [[gnu::always_inline]] inline void for_each_run(const Body& body) const {
     std::array<std::int64_t, K> offsets{};
     std::array<std::int64_t, Shape::kMaxRank> position{};
     for (;;) {

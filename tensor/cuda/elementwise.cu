@@ -98,6 +98,7 @@ void register_unary(KernelTable& table) {
   set_unary<Softplus, TUTTI_FLOATING_TYPES>(table, OpId::kSoftplus);
   set_unary<Elu, TUTTI_FLOATING_TYPES>(table, OpId::kElu);
   set_unary<Gelu, TUTTI_FLOATING_TYPES>(table, OpId::kGelu);
+  set_unary<GeluTanh, TUTTI_FLOATING_TYPES>(table, OpId::kGeluTanh);
   set_unary<LogicalNot, bool>(table, OpId::kLogicalNot);
 }
 
@@ -117,6 +118,7 @@ void register_binary(KernelTable& table) {
   set_binary<TanhGrad, TUTTI_FLOATING_TYPES>(table, OpId::kTanhGrad);
   set_binary<EluGrad, TUTTI_FLOATING_TYPES>(table, OpId::kEluGrad);
   set_binary<GeluGrad, TUTTI_FLOATING_TYPES>(table, OpId::kGeluGrad);
+  set_binary<GeluTanhGrad, TUTTI_FLOATING_TYPES>(table, OpId::kGeluTanhGrad);
 }
 
 void register_comparisons(KernelTable& table) {

@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/activations.h"
 
-#include <cmath>
-#include <numbers>
-
 #include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -28,13 +25,6 @@ void check(std::string_view name, const Operand& x) {
 Tensor silu(const Operand& x) {
   check("silu", x);
   return x.tensor * sigmoid(x);
-}
-
-Tensor gelu_tanh(const Operand& x) {
-  check("gelu_tanh", x);
-  const double scale = std::sqrt(2.0 / std::numbers::pi);
-  const Tensor inner = (x.tensor + 0.044715 * (square(x) * x.tensor)) * scale;
-  return 0.5 * x.tensor * (1.0 + tanh(inner));
 }
 
 Tensor leaky_relu(const Operand& x, double slope) {

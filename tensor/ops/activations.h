@@ -14,8 +14,6 @@ namespace tutti {
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
-/// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): the approximation of gelu().
-Tensor gelu_tanh(const Operand& x);
 /// x where it is positive, else slope * x.
 Tensor leaky_relu(const Operand& x, double slope = 0.2);
 /// 1.0507 * (x where it is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.

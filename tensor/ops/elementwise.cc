@@ -138,6 +138,7 @@ Tensor tanh(const Operand& x) { return unary(OpId::kTanh, x, Domain::kFloating);
 Tensor softplus(const Operand& x) { return unary(OpId::kSoftplus, x, Domain::kFloating); }
 Tensor elu(const Operand& x) { return unary(OpId::kElu, x, Domain::kFloating); }
 Tensor gelu(const Operand& x) { return unary(OpId::kGelu, x, Domain::kFloating); }
+Tensor gelu_tanh(const Operand& x) { return unary(OpId::kGeluTanh, x, Domain::kFloating); }
 
 Tensor clip(const Operand& x, double low, double high) {
   if (!(low <= high)) {
@@ -207,6 +208,9 @@ Tensor elu_grad(const Operand& dy, const Operand& y) {
 }
 Tensor gelu_grad(const Operand& dy, const Operand& x) {
   return activation_grad(OpId::kGeluGrad, dy, x);
+}
+Tensor gelu_tanh_grad(const Operand& dy, const Operand& x) {
+  return activation_grad(OpId::kGeluTanhGrad, dy, x);
 }
 
 }  // namespace tutti

@@ -96,8 +96,10 @@ Tensor sigmoid(const Operand& x);
 Tensor tanh(const Operand& x);
 Tensor softplus(const Operand& x);
 Tensor elu(const Operand& x);
-/// The exact form, x * Phi(x).
+/// The exact form, x * Phi(x), and its approximation
+/// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), Keras's gelu(x, approximate=True).
 Tensor gelu(const Operand& x);
+Tensor gelu_tanh(const Operand& x);
 
 /// Values below `low` become low, above `high` become high. The gradient is 0 outside [low, high].
 Tensor clip(const Operand& x, double low, double high);
@@ -116,5 +118,6 @@ Tensor tanh_grad(const Operand& dy, const Operand& y);
 Tensor elu_grad(const Operand& dy, const Operand& y);
 /// The same from the activation's input x.
 Tensor gelu_grad(const Operand& dy, const Operand& x);
+Tensor gelu_tanh_grad(const Operand& dy, const Operand& x);
 
 }  // namespace tutti

@@ -108,11 +108,19 @@ Hlo normal_cumulative(const Hlo& x) {
 struct HloGelu {
   Hlo operator()(const Hlo& x) const { return x * normal_cumulative(x); }
 };
+
+constexpr double kGeluScale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, kGeluCubic = 0.044715;
+
+Hlo gelu_tangent(const Hlo& x) { return HloTanh{}((x + x * x * x * kGeluCubic) * kGeluScale); }
+
+struct HloGeluTanh {
+  Hlo operator()(const Hlo& x) const { return x * 0.5 * (gelu_tangent(x) + 1.0); }
+};
 struct HloAddRelu {
   Hlo operator()(const Hlo& a, const Hlo& b) const { return relu_of(a + b); }
 };
 
-// Gradients: (dy, y), Gelu (dy, x).
+// Gradients: (dy, y), Gelu and GeluTanh (dy, x).
 struct HloReluGrad {
   Hlo operator()(const Hlo& dy, const Hlo& y) const {
     return y.text->select(is_positive(y), dy, zeros_like(dy));
@@ -134,6 +142,13 @@ struct HloGeluGrad {
     constexpr double kDensity = std::numbers::inv_sqrtpi * std::numbers::sqrt2 / 2;
     const Hlo density = hlo_exp(x * x * -0.5) * kDensity;
     return dy * (normal_cumulative(x) + x * density);
+  }
+};
+struct HloGeluTanhGrad {
+  Hlo operator()(const Hlo& dy, const Hlo& x) const {
+    const Hlo t = gelu_tangent(x);
+    const Hlo slope = (x * x * (3.0 * kGeluCubic) + 1.0) * kGeluScale;
+    return dy * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * slope);
   }
 };
 
@@ -317,6 +332,7 @@ void register_elementwise_emitters(HloEmitters& emitters) {
   emitters.set(OpId::kSoftplus, unary<HloSoftplus>);
   emitters.set(OpId::kElu, unary<HloElu>);
   emitters.set(OpId::kGelu, unary<HloGelu>);
+  emitters.set(OpId::kGeluTanh, unary<HloGeluTanh>);
   emitters.set(OpId::kLogicalNot, unary<HloNot>);
   emitters.set(OpId::kCast, cast_to);
   emitters.set(OpId::kClip, clip_between);
@@ -343,6 +359,7 @@ void register_elementwise_emitters(HloEmitters& emitters) {
   emitters.set(OpId::kTanhGrad, binary<HloTanhGrad>);
   emitters.set(OpId::kEluGrad, binary<HloEluGrad>);
   emitters.set(OpId::kGeluGrad, binary<HloGeluGrad>);
+  emitters.set(OpId::kGeluTanhGrad, binary<HloGeluTanhGrad>);
   emitters.set(OpId::kWhere, choose);
   emitters.set(OpId::kDropout, dropout_by_key);
 }

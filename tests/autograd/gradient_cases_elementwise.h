@@ -40,13 +40,13 @@ inline std::vector<Case> unary_cases() {
   add_unary(cases, OpId::kSoftplus, any, softplus);
   add_unary(cases, OpId::kElu, no_kink, elu);
   add_unary(cases, OpId::kGelu, any, gelu);
+  add_unary(cases, OpId::kGeluTanh, any, gelu_tanh);
   add_unary(cases, OpId::kErf, any, erf);
   add_unary(cases, OpId::kLog1p, positive, log1p);
   add_unary(cases, OpId::kExpm1, any, expm1);
   add_unary(cases, OpId::kSin, any, sin);
   add_unary(cases, OpId::kCos, any, cos);
   add_unary(cases, OpId::kMultiply, any, silu);
-  add_unary(cases, OpId::kTanh, any, gelu_tanh);
   add_unary(cases, OpId::kElu, no_kink, selu);
   add_unary(cases, OpId::kMinimum, any, relu6);
   add_unary(cases, OpId::kMinimum, any, hard_sigmoid);
@@ -163,6 +163,10 @@ inline std::vector<Case> activation_grad_cases() {
        {dy, no_kink},
        [](const Tensors& t) { return elu_grad(t[0], t[1]); }},
       {OpId::kGeluGrad, "dy, x", {dy, any}, [](const Tensors& t) { return gelu_grad(t[0], t[1]); }},
+      {OpId::kGeluTanhGrad,
+       "dy, x",
+       {dy, any},
+       [](const Tensors& t) { return gelu_tanh_grad(t[0], t[1]); }},
   };
 }
 

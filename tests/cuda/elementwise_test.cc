@@ -40,7 +40,7 @@ TEST(CudaElementwise, UnaryOperationsGiveTheBitsOfTheCpu) {
 TEST(CudaElementwise, SpecialNumbersGoThroughAsOnTheCpu) {
   const double inf = std::numeric_limits<double>::infinity();
   const std::vector<double> values{std::nan(""), inf, -inf, 0.0, -0.0, 1e-40, -1e-40, 2.5, -0.5};
-  for (const OpId op : ops_from(OpId::kNegate, OpId::kGelu)) {
+  for (const OpId op : ops_from(OpId::kNegate, OpId::kGeluTanh)) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16}) {
       const Tensor x = tensor_of({9}, values, dtype);
       // NaN payloads and signs are not promised: values are compared, not bits.
@@ -75,7 +75,7 @@ const std::pair<Shape, Shape> kBroadcasts[] = {{{1000}, {1000}},
                                                {{2, 1, 3, 1, 4}, {5, 1, 2, 4}}};
 
 TEST(CudaElementwise, BinaryOperationsBroadcastAndGiveTheBitsOfTheCpu) {
-  for (const OpId op : ops_from(OpId::kAdd, OpId::kGeluGrad)) {
+  for (const OpId op : ops_from(OpId::kAdd, OpId::kGeluTanhGrad)) {
     int num_kernels = 0;
     const bool gives_bool = op >= OpId::kEqual && op <= OpId::kLogicalOr;
     for (const DType dtype : kAllDTypes) {

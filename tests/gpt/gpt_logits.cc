@@ -17,9 +17,9 @@ void run(const std::string& folder, const std::string& work) {
   const Tensor tokens = read_safetensors(work + "/tokens.safetensors").tensors.at(0).value;
   const GenerateOptions likeliest{
       .max_new_tokens = 12, .sampling = {.temperature = 0.0}, .window = model.config().context};
-  write_safetensors(
-      work + "/results.safetensors",
-      {.tensors = {{"logits", model(tokens)}, {"generated", generate(model, tokens, likeliest)}}});
+  SafetensorsFile results;
+  results.tensors = {{"logits", model(tokens)}, {"generated", generate(model, tokens, likeliest)}};
+  write_safetensors(work + "/results.safetensors", results);
   save_pretrained(model.config(), pretrained_file(model), "{}", work + "/saved");
 }
 

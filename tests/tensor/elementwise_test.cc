@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
+#include "tutti/tensor/cpu/float_functions.h"
 
 namespace tutti {
 namespace elementwise_test {
@@ -70,6 +72,12 @@ const UnaryCase kUnaryCases[] = {
     {"softplus", softplus, [](double x) { return std::log(1 + std::exp(x)); }, -9, 9},
     {"elu", elu, [](double x) { return x > 0 ? x : std::exp(x) - 1; }, -3, 3},
     {"gelu", gelu, [](double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }, -4, 4},
+    {"gelu_tanh", gelu_tanh,
+     [](double x) {
+       return 0.5 * x *
+              (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+     },
+     -4, 4},
 };
 
 TEST(Elementwise, UnaryOperationsMatchTheirFormulas) {
@@ -104,6 +112,29 @@ TEST(Elementwise, ExtremeValuesFollowIeee) {
     expect_tensor(maximum(x, 1.0), {6}, {kInf, 1, kNan, 1, 100, 1});
     expect_tensor(minimum(1.0, x), {6}, {1, -kInf, kNan, 0, 1, -100});
   }
+}
+
+/// Units in the last place of the float next to `expected` between it and `value`.
+double units_apart(float value, double expected) {
+  const float nearest = static_cast<float>(expected);
+  if (value == nearest) return 0.0;
+  const int exponent = std::max(std::ilogb(nearest == 0.0f ? 0x1p-149f : nearest), -126);
+  return std::fabs(value - expected) / std::ldexp(1.0, exponent - 23);
+}
+
+TEST(Elementwise, ExponentialsOfFloatsAreWithinTwoUnitsInTheLastPlace) {
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 9973) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (std::isnan(x)) continue;
+    if (x < 88.72f) {
+      ASSERT_LT(units_apart(internal::vector_exp(x), std::exp(double{x})), 2.0) << x;
+    }
+    ASSERT_LT(units_apart(internal::vector_tanh(x), std::tanh(double{x})), 2.0) << x;
+  }
+  EXPECT_EQ(internal::vector_exp(std::numeric_limits<float>::infinity()),
+            std::numeric_limits<float>::infinity());
+  EXPECT_EQ(internal::vector_exp(88.73f), std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::signbit(internal::vector_tanh(-0.0f)));
 }
 
 TEST(Elementwise, IntegersWrapAround) {
@@ -293,11 +324,10 @@ TEST(ElementwiseGrad, MatchesDifferencesOfTheActivations) {
     Tensor (*grad)(const Operand&, const Operand&);
     bool from_result;
   };
-  const Case cases[] = {{"relu", relu, relu_grad, true},
-                        {"sigmoid", sigmoid, sigmoid_grad, true},
-                        {"tanh", tutti::tanh, tanh_grad, true},
-                        {"elu", elu, elu_grad, true},
-                        {"gelu", gelu, gelu_grad, false}};
+  const Case cases[] = {
+      {"relu", relu, relu_grad, true},        {"sigmoid", sigmoid, sigmoid_grad, true},
+      {"tanh", tutti::tanh, tanh_grad, true}, {"elu", elu, elu_grad, true},
+      {"gelu", gelu, gelu_grad, false},       {"gelu_tanh", gelu_tanh, gelu_tanh_grad, false}};
   const double step = 1e-6;
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);

@@ -61,7 +61,7 @@ TEST(KernelTables, BinaryOperationsAgree) {
       {{9, 17}, {17}},           {{17}, {9, 17}},   {{9, 17}, {9, 1}},
       {{9, 1}, {9, 17}},         {{9, 1}, {1, 17}}, {{3, 1, 5}, {4, 1}},
       {{2, 3, 4, 5}, {3, 1, 5}}, {{1}, {1}},        {{4, 4, 1}, {4, 4, 4}}};
-  for (OpId op : ops_between(OpId::kAdd, OpId::kGeluGrad)) {
+  for (OpId op : ops_between(OpId::kAdd, OpId::kGeluTanhGrad)) {
     int num_kernels = 0;
     const bool gives_bool = op >= OpId::kEqual && op <= OpId::kLogicalOr;
     for (DType dtype : kAllDTypes) {

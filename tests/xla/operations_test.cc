@@ -87,6 +87,7 @@ TEST(XlaOperations, OfOneInput) {
   one("softplus", softplus, x);
   one("elu", elu, x);
   one("gelu", gelu, x);
+  one("gelu_tanh", gelu_tanh, x);
   one("softmax", softmax, x);
   one("log_softmax", log_softmax, x);
   expect_equal_on_xla(

@@ -149,6 +149,7 @@ void register_unary(KernelTable& table) {
   set_floating_unary<Softplus>(table, OpId::kSoftplus);
   set_floating_unary<Elu>(table, OpId::kElu);
   set_floating_unary<Gelu>(table, OpId::kGelu);
+  set_floating_unary<GeluTanh>(table, OpId::kGeluTanh);
   set_unary<LogicalNot, bool>(table, OpId::kLogicalNot);
   set_clip_and_cast<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
   table.set(OpId::kCast, DType::kBFloat16, cast<BFloat16>);
@@ -184,6 +185,7 @@ void register_gradients(KernelTable& table) {
   set_floating_binary<TanhGrad>(table, OpId::kTanhGrad);
   set_floating_binary<EluGrad>(table, OpId::kEluGrad);
   set_floating_binary<GeluGrad>(table, OpId::kGeluGrad);
+  set_floating_binary<GeluTanhGrad>(table, OpId::kGeluTanhGrad);
 }
 
 /// The mask is a function of the key and the element's index.
