@@ -18,7 +18,7 @@ import time
 import compare
 import peer_report
 
-STEPS = {"mlp": 1000, "small_cnn": 40, "cifar10_cnn": 25, "resnet20": 10, "tiny": 20000}
+STEPS = {"mlp": 1000, "small_cnn": 40, "cifar10_cnn": 25, "resnet20": 10, "gpt": 20, "tiny": 20000}
 
 
 def parse_flags():
@@ -59,7 +59,7 @@ def commands(flags, model):
         runs[f"torch {version}, 1 process"] = (1, command + ["--threads", "1"])
         runs[f"torch {version} DDP, 2 processes"] = (2, command + ["--replicas", "2"])
     libtorch = program / "libtorch_train_step"
-    if libtorch.exists() and model != "resnet20":
+    if libtorch.exists() and model not in ("resnet20", "gpt"):
         command = [str(libtorch), "--layout", layout, *steps]
         runs["libtorch, 1 process"] = (1, command)
         runs["libtorch with tutti, 2 processes"] = (2, [str(program / "tutti"), "run", "-n", "2", "--", *command])

@@ -252,6 +252,17 @@ class Examples(unittest.TestCase):
                 hashes[layout, strategy] = metrics["weights_hash"]
         self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
 
+    def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
+        """Weights of 7 MB under Adam take 4 times as much of each device mirrored, a fourth of that in four parts."""
+        flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
+                 "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
+        mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored")
+        self.assertEqual(mirrored.returncode, 1)
+        self.assertRegex(mirrored.stderr, r"replica \d, step \d: .*cpu:\d: no memory for \d+ bytes; \d+ in use, 0 cached, limit 25165824")
+        sharded = run("gpt/gpt", *flags, "--strategy", "fully_sharded")
+        self.assertEqual(sharded.returncode, 0, sharded.stderr)
+        self.assertRegex(sharded.stdout, r"speed +\d+ tokens/s")
+
     def test_gpt_says_what_it_needs(self):
         for flags, part in (([], "expected --text to train on, or --load"), (["--text", "/nowhere"], "cannot read /nowhere"),
                             (["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "100000"], "are too few for rows of 100000")):
