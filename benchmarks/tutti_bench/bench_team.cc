@@ -190,26 +190,6 @@ std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
   return times.slowest();
 }
 
-std::vector<double> time_prepared_calls(BenchTeam& team, const CallPlan& plan,
-                                        const std::function<void(int thread)>& prepare,
-                                        const std::function<void(int thread)>& call) {
-  const int num_calls = plan.batches * plan.calls;
-  BatchTimes times(team.size(), num_calls);
-  team.run([&](int thread) {
-    const Clock& clock = Clock::system();
-    for (int i = -plan.warm_up; i < num_calls; ++i) {
-      prepare(thread);
-      team.barrier().wait();
-      const TimePoint begin = clock.now();
-      call(thread);
-      const double seconds = seconds_between(begin, clock.now());
-      if (i >= 0) times.at(thread, i) = seconds;
-      team.barrier().wait();  // nobody prepares while another one still computes
-    }
-  });
-  return times.slowest();
-}
-
 double ping_pong_nanoseconds() {
   constexpr int kRoundTrips = 50'000;
   if (usable_cores().size() < 2) return 0.0;

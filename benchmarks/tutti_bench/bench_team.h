@@ -86,10 +86,6 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 /// Seconds per call of each batch, the slowest thread's: what counts is when all have the result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);
-/// The same, with one call per batch and `prepare`, by each thread, before it and not timed.
-std::vector<double> time_prepared_calls(BenchTeam& team, const CallPlan& plan,
-                                        const std::function<void(int thread)>& prepare,
-                                        const std::function<void(int thread)>& call);
 
 /// Nanoseconds of a round trip of a cache line between the first two cores; 0: there is one alone.
 double ping_pong_nanoseconds();

@@ -69,10 +69,6 @@ bool has_parts(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-Collective parse_collective(std::string_view text) {
-  return parse_name<Collective>(kCollectives, text, text);
-}
-
 std::string Case::id() const {
   return concat(to_string(shape), "/", to_string(check), "/",
                 kCollectives[static_cast<std::size_t>(collective)], "/", op, "/", dtype, "/", world,

@@ -74,8 +74,6 @@ struct Case {
 
 /// Whether it cuts buffers into parts, even or not.
 bool has_parts(Collective collective);
-/// "all_reduce", ...; throws kInvalidArgument listing the names.
-Collective parse_collective(std::string_view text);
 
 // Which cases: all of them, or a seeded sample.
 
