@@ -4,11 +4,8 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,8 +74,9 @@ class DistributedDataParallel {
     internal::BroadcastPack(module_->parameters(), *ranks_).broadcast(*ranks_, "parameters");
     buffers_ = std::make_unique<internal::BroadcastPack>(module_->buffers(), *ranks_);
     broadcast_buffers();
-    buckets_ = std::make_unique<internal::GradientBuckets>(trained_parameters(), *ranks_,
-                                                           options_.bucket_bytes);
+    buckets_ = std::make_unique<internal::GradientBuckets>(
+        internal::trained_parameters(*module_, "DistributedDataParallel"), *ranks_,
+        options_.bucket_bytes);
   }
 
   /// The module's forward().
@@ -107,44 +105,11 @@ class DistributedDataParallel {
   std::size_t num_buckets() const { return buckets_->num_buckets(); }
 
  private:
-  std::vector<::torch::Tensor> trained_parameters() {
-    std::vector<::torch::Tensor> found;
-    for (const ::torch::Tensor& parameter : module_->parameters()) {
-      const auto is_it = [&](const ::torch::Tensor& other) { return other.is_same(parameter); };
-      if (parameter.requires_grad() && std::none_of(found.begin(), found.end(), is_it)) {
-        found.push_back(parameter);
-      }
-    }
-    if (found.empty()) {
-      fail(ErrorCode::kInvalidArgument,
-           "DistributedDataParallel: expected a module with parameters ",
-           "that need gradients, got ", module_->name(), " without any");
-    }
-    return found;
-  }
-
-  // One number per rank: what describes the module, hashed.
   void check_same_module() {
-    std::string text;
-    const auto describe = [&](const auto& named) {
-      for (const auto& item : named) {
-        text += concat(item.key(), " ", item.value().toString(), item.value().requires_grad());
-        for (const std::int64_t length : item.value().sizes()) text += concat(" ", length);
-        text += "\n";
-      }
-    };
-    describe(module_->named_parameters());
-    describe(module_->named_buffers());
-    const std::vector<std::int64_t> own = {
-        static_cast<std::int64_t>(std::hash<std::string>()(text))};
+    const std::vector<std::int64_t> own = {internal::structure_of(*module_)};
     std::vector<std::int64_t> all(static_cast<std::size_t>(ranks_->size()));
     ranks_->all_gather(std::span(own), std::span(all), {}, {.name = "module"});
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] == all[0]) continue;
-      fail(ErrorCode::kInvalidArgument, "DistributedDataParallel: the module of rank ", rank,
-           " differs from rank 0's; expected parameters and buffers of the same names, shapes and ",
-           "types on all ranks; rank ", ranks_->rank(), " has\n", text);
-    }
+    internal::require_same("DistributedDataParallel", "rank", all, *module_);
   }
 
   Module module_;

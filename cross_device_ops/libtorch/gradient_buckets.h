@@ -89,7 +89,7 @@ class GradientBuckets {
     const auto count = static_cast<std::int64_t>(bucket.end - bucket.first);
     const ::torch::Tensor like = ::torch::empty({count}, bucket.type);
     const std::size_t begin = bucket.memory.add(like);
-    bucket.memory.allocate(ranks_);
+    bucket.memory.use(ranks_.allocate(bucket.memory.num_bytes()));
     bucket.is_used = bucket.memory.view(begin, like);
     for (std::size_t i = bucket.first; i < bucket.end; ++i) {
       slots_[i].view = bucket.memory.view(slots_[i].begin, slots_[i].parameter);

@@ -106,7 +106,7 @@ class ShardedOptimizer {
       ends.push_back(memory.count());
       group.counts.push_back(memory.count() - before);
     }
-    memory.allocate(*ranks_);
+    memory.use(ranks_->allocate(memory.num_bytes()));
     const ::torch::NoGradGuard no_grad;
     auto begin = begins.begin();
     for (auto& part : parts) {

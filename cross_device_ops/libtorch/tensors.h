@@ -5,14 +5,18 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::torch {
 
@@ -43,6 +47,16 @@ inline DType to_dtype(::torch::ScalarType type) {
   }
 }
 
+/// The inverse of to_dtype().
+inline ::torch::ScalarType to_scalar_type(DType dtype) {
+  for (const ::torch::ScalarType type :
+       {::torch::kFloat32, ::torch::kFloat64, ::torch::kInt32, ::torch::kInt64, ::torch::kUInt8,
+        ::torch::kBool, ::torch::kBFloat16}) {
+    if (to_dtype(type) == dtype) return type;
+  }
+  return ::torch::kFloat16;
+}
+
 /// A tensor's elements in the order of its memory, for the calls of a Communicator; the tensor owns
 /// them. Throws kInvalidArgument for a tensor that is not on the CPU, sparse, or a view with gaps.
 inline Elements elements(const ::torch::Tensor& tensor) {
@@ -55,7 +69,72 @@ inline Elements elements(const ::torch::Tensor& tensor) {
           to_dtype(tensor.scalar_type())};
 }
 
+/// The elements of a tutti tensor as libtorch sees them: no copy but of what lies on a GPU. The
+/// result keeps them alive. It is for reading: do not write to it.
+inline ::torch::Tensor to_torch(const Tensor& tensor) {
+  const Tensor host = tensor.to(Device{});
+  const std::vector<std::int64_t> sizes(host.shape().begin(), host.shape().end());
+  // libtorch has no memory of constant elements.
+  return ::torch::from_blob(
+      const_cast<void*>(host.address()), sizes, [host](void*) {}, to_scalar_type(host.dtype()));
+}
+
+/// A copy of the elements, row-major: tutti's tensors never change, libtorch's do. From any device
+/// and layout; throws kUnimplemented as to_dtype().
+inline Tensor to_tutti(const ::torch::Tensor& tensor) {
+  const ::torch::Tensor dense = tensor.detach().to(::torch::kCPU).contiguous();
+  return Tensor::from_bytes(Shape(std::span(dense.sizes().data(), dense.sizes().size())),
+                            to_dtype(dense.scalar_type()),
+                            {static_cast<const std::byte*>(dense.data_ptr()), dense.nbytes()});
+}
+
 namespace internal {
+
+/// Names, types and shapes of parameters and buffers, a line each.
+inline std::string description_of(const ::torch::nn::Module& module) {
+  std::string text;
+  const auto describe = [&](const auto& named) {
+    for (const auto& item : named) {
+      text += concat(item.key(), " ", item.value().toString(), item.value().requires_grad());
+      for (const std::int64_t length : item.value().sizes()) text += concat(" ", length);
+      text += "\n";
+    }
+  };
+  describe(module.named_parameters());
+  describe(module.named_buffers());
+  return text;
+}
+/// One number for it.
+inline std::int64_t structure_of(const ::torch::nn::Module& module) {
+  return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
+}
+/// Throws kInvalidArgument unless `all`, by rank (or replica, as `of` says), are one structure.
+inline void require_same(std::string_view who, std::string_view of,
+                         std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](std::int64_t structure) { return structure != all[0]; });
+  if (other == all.end()) return;
+  fail(ErrorCode::kInvalidArgument, who, ": the module of ", of, " ", other - all.begin(),
+       " differs from ", of, " 0's; expected parameters and buffers of the same names, shapes and ",
+       "types everywhere; the one here has\n", description_of(own));
+}
+
+/// The parameters that need gradients, each once. Throws kInvalidArgument naming `who` for none.
+inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module& module,
+                                                       std::string_view who) {
+  std::vector<::torch::Tensor> found;
+  for (const ::torch::Tensor& parameter : module.parameters()) {
+    const auto is_it = [&](const ::torch::Tensor& other) { return other.is_same(parameter); };
+    if (parameter.requires_grad() && std::none_of(found.begin(), found.end(), is_it)) {
+      found.push_back(parameter);
+    }
+  }
+  if (found.empty()) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected a module with parameters ",
+         "that need gradients, got ", module.name(), " without any");
+  }
+  return found;
+}
 
 /// Tensors of one type, one after the other in memory that calls reach without a copy. Each begins
 /// at a multiple of 64 bytes; what lies between is 0. Views of it keep the memory alive.
@@ -69,9 +148,11 @@ class FlatMemory {
     count_ += (like.count + step - 1) / step * step;
     return begin;
   }
-  void allocate(Communicator& ranks) {
-    memory_ = ranks.allocate(count_ * size_of(dtype_));
-    std::fill_n(memory_.get(), count_ * size_of(dtype_), std::byte{});
+  std::size_t num_bytes() const { return count_ * size_of(dtype_); }
+  /// `memory` has num_bytes() bytes, aligned to 64.
+  void use(std::shared_ptr<std::byte> memory) {
+    memory_ = std::move(memory);
+    std::fill_n(memory_.get(), num_bytes(), std::byte{});
   }
 
   std::size_t count() const { return count_; }
@@ -103,7 +184,7 @@ class BroadcastPack {
       group.begins.push_back(group.memory.add(tensor));
     }
     for (auto& [dtype, group] : groups_) {
-      group.memory.allocate(ranks);
+      group.memory.use(ranks.allocate(group.memory.num_bytes()));
       for (std::size_t i = 0; i < group.tensors.size(); ++i) {
         group.views.push_back(group.memory.view(group.begins[i], group.tensors[i]));
       }

@@ -24,9 +24,9 @@ def losses(output):
     return found
 
 
-def check_training(prefix, folder):
-    """The example: loss of one process, weights of the same bits on both."""
-    program = build_project(SOURCE / "examples" / "plugins" / "libtorch_train", prefix, folder / "train") / "libtorch_train"
+def check_training(prefix, programs):
+    """DistributedDataParallel: loss of one process, weights of the same bits on both."""
+    program = programs / "libtorch_train"
     alone = losses(run(program))
     assert alone[-1] < 0.5 * alone[0], alone
     output = run(prefix / "bin" / "tutti", "run", "-n", 2, "--", program)
@@ -35,21 +35,57 @@ def check_training(prefix, folder):
     assert len(weights) == 2 and weights[0] == weights[1], output
 
 
+def check_strategies(prefix, folder, programs):
+    """The same program under strategies: loss of one replica to rounding, the same weights however replicas are placed."""
+    program = programs / "libtorch_strategy"
+    weights = folder / "net.pt"
+
+    def train(strategy, devices, *launcher):
+        weights.unlink(missing_ok=True)
+        output = run("env", f"TUTTI_STRATEGY={strategy}", f"TUTTI_DEVICES={devices}", *launcher, program, cwd=folder)
+        return losses(output), weights.read_bytes()
+
+    alone, _ = train("one_device", "cpu:0")
+    assert alone[-1] < 0.5 * alone[0], alone
+    launcher = (prefix / "bin" / "tutti", "run", "-n", 2, "--")
+    two, kept = train("mirrored", "cpu:0-1")
+    assert all(abs(a - b) < 1e-4 for a, b in zip(two, alone)), (two, alone)
+    assert train("multi_worker_mirrored", "cpu:0", *launcher) == (two, kept), "two processes: expected the bits of two replicas of one"
+    four, _ = train("multi_worker_mirrored", "cpu:0-1", *launcher)
+    assert all(abs(a - b) < 1e-4 for a, b in zip(four, alone)), (four, alone)
+
+
+def cases_of(program, macro):
+    text = (SOURCE / f"tests/install/libtorch/{program}.cc").read_text(encoding="utf-8")
+    names = re.findall(rf"[ {{]{macro}\((\w{{9,}})\)", text)
+    assert len(names) > 2, (program, macro, names)
+    return names
+
+
 def check_cases(prefix, folder):
-    """What gradients, buffers, optimizer state and examples are on each rank."""
-    program = build_project(SOURCE / "tests" / "install" / "libtorch", prefix, folder / "cases") / "libtorch_test"
-    names = re.findall(r"CASE\((\w{9,})\)", (SOURCE / "tests/install/libtorch/libtorch_test.cc").read_text(encoding="utf-8"))
-    assert len(names) > 5, names
-    output = run(prefix / "bin" / "tutti", "run", "-n", 2, "--", program, cwd=folder)
-    for name in names:
-        assert all(f"rank {rank}: ok {name}" in output for rank in (0, 1)), (name, output)
+    """What gradients, buffers, optimizer state and examples are on each rank, and in each replica."""
+    programs = build_project(SOURCE / "tests" / "install" / "libtorch", prefix, folder / "cases")
+
+    def check(cases, ranks, program, *arguments):
+        launcher = (prefix / "bin" / "tutti", "run", "-n", ranks, "--") if ranks > 1 else ()
+        output = run(*launcher, programs / program, *arguments, cwd=folder)
+        for case in cases:
+            assert all(f"rank {rank}: ok {case}" in output for rank in range(ranks)), (program, arguments, case, output)
+
+    check(cases_of("libtorch_test", "CASE"), 2, "libtorch_test")
+    for ranks, devices in ((1, "cpu:0-1"), (2, "cpu:0"), (2, "cpu:0-1")):
+        check(cases_of("libtorch_strategy_test", "CASE"), ranks, "libtorch_strategy_test", devices)
+        for ending in cases_of("libtorch_strategy_test", "ENDING_CASE"):
+            check([ending], ranks, "libtorch_strategy_test", devices, ending)
 
 
 def check_page():
-    """The page has the program as it is."""
-    program = (SOURCE / "examples/plugins/libtorch_train/libtorch_train.cc").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^```c\+\+\n(.*?)^```", (SOURCE / "docs/libtorch.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert shown == program[program.index("#include"):], "docs/libtorch.md: expected the text of libtorch_train.cc"
+    """The page has the programs as they are."""
+    folder = SOURCE / "examples" / "plugins" / "libtorch_train"
+    shown = re.findall(r"^```c\+\+\n(.*?)^```", (SOURCE / "docs/libtorch.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for name, block in zip(("libtorch_train.cc", "libtorch_strategy.cc"), shown, strict=True):
+        program = (folder / name).read_text(encoding="utf-8")
+        assert block == program[program.index("#include"):], f"docs/libtorch.md: expected the text of {name}"
 
 
 def main():
@@ -58,9 +94,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prefix = pathlib.Path(folder) / "prefix"
         run("cmake", "--install", build, "--prefix", prefix)
-        check_training(prefix, pathlib.Path(folder))
-        check_cases(prefix, pathlib.Path(folder))
-    print("libtorch: two processes trained as one")
+        folder = pathlib.Path(folder)
+        programs = build_project(SOURCE / "examples" / "plugins" / "libtorch_train", prefix, folder / "train")
+        check_training(prefix, programs)
+        check_strategies(prefix, folder, programs)
+        check_cases(prefix, folder)
+    print("libtorch: two processes, and the replicas of strategies, trained as one")
 
 
 if __name__ == "__main__":

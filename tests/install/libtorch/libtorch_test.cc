@@ -5,58 +5,27 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cases.h"
 #include "tutti/communicator.h"
 #include "tutti/core/clock.h"
 #include "tutti/libtorch.h"
 
 namespace {
 
-namespace nn = torch::nn;
-using Ranks = std::shared_ptr<tutti::Communicator>;
 using tutti::torch::DistributedDataParallel;
 using tutti::torch::DistributedSampler;
 using tutti::torch::ShardedOptimizer;
 
-void expect_at(bool condition, const char* text, int line) {
-  if (!condition) throw std::logic_error(tutti::concat("line ", line, ": expected ", text));
-}
-#define EXPECT(condition) expect_at(condition, #condition, __LINE__)
-
-bool near(const torch::Tensor& a, const torch::Tensor& b) {
-  return torch::allclose(a, b, 1e-5, 1e-6);
-}
-
-struct NetImpl : nn::Module {
-  nn::Linear first{6, 8}, left{8, 3}, right{8, 3}, never{8, 3};
-  NetImpl() {
-    register_module("first", first);
-    register_module("left", left);
-    register_module("right", right);
-    register_module("never", never);
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool goes_right = false) {
-    const torch::Tensor h = torch::relu(first(x));
-    return goes_right ? right(h) : left(h);
-  }
-};
-TORCH_MODULE(Net);
-
-// The batch of one process, and a rank's half of it.
-const torch::Tensor& whole_batch() {
-  static const torch::Tensor batch = torch::linspace(-1, 1, 48).reshape({8, 6}).sin();
-  return batch;
-}
+// A rank's half of the batch of one process.
 torch::Tensor half(const tutti::Communicator& ranks) {
   return whole_batch().slice(0, 4 * ranks.rank(), 4 * ranks.rank() + 4);
 }
-torch::Tensor loss_of(const torch::Tensor& outputs) { return (outputs - 0.3).square().mean(); }
 
 // Weights that are alike on all ranks; the ranks' own begin differently.
 Net reference() {
@@ -152,16 +121,6 @@ void buffers_are_those_of_rank_0(const Ranks& ranks) {
   loss_of(model(half(*ranks))).backward();
   model.broadcast_buffers();
   EXPECT(norm->num_batches_tracked.item<std::int64_t>() == 3);
-}
-
-template <class Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const tutti::Error& error) {
-    return error.message();
-  }
-  return "";
 }
 
 void unlike_modules_are_refused(const Ranks& ranks) {
@@ -273,31 +232,17 @@ void sampler_deals_out_examples(const Ranks& ranks) {
 
 }  // namespace
 
-#define CASE(name) \
-  { #name, name }
-
-int main() try {
-  const Ranks ranks = tutti::communicator_from_environment();
-  if (ranks->size() != 2) throw std::logic_error("expected two processes");
-  const std::pair<const char*, void (*)(const Ranks&)> cases[] = {
-      CASE(gradients_are_means_in_buckets),
-      CASE(buckets_are_reduced_while_backward_goes_on),
-      CASE(no_sync_adds_up),
-      CASE(unused_parameters_need_no_option),
-      CASE(buffers_are_those_of_rank_0),
-      CASE(unlike_modules_are_refused),
-      CASE(a_backward_pass_that_threw_is_over),
-      CASE(sharded_optimizer_is_adam),
-      CASE(sampler_deals_out_examples)};
-  for (const auto& [name, run] : cases) {
-    try {
-      run(ranks);
-    } catch (const std::exception& error) {
-      throw std::logic_error(tutti::concat(name, ": ", error.what()));
-    }
-    std::printf("rank %d: ok %s\n", ranks->rank(), name);
-  }
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "libtorch_test: %s\n", error.what());
-  return 1;
+int main() {
+  return run_cases("libtorch_test", [](const Ranks& ranks) {
+    if (ranks->size() != 2) throw std::logic_error("expected two processes");
+    return std::vector<Case>{CASE(gradients_are_means_in_buckets),
+                             CASE(buckets_are_reduced_while_backward_goes_on),
+                             CASE(no_sync_adds_up),
+                             CASE(unused_parameters_need_no_option),
+                             CASE(buffers_are_those_of_rank_0),
+                             CASE(unlike_modules_are_refused),
+                             CASE(a_backward_pass_that_threw_is_over),
+                             CASE(sharded_optimizer_is_adam),
+                             CASE(sampler_deals_out_examples)};
+  });
 }

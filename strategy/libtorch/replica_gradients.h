@@ -1,0 +1,106 @@
+// The gradients of one replica's libtorch parameters, in memory that a strategy combines.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tutti/cross_device_ops/libtorch/tensors.h"
+#include "tutti/strategy/replica_context.h"
+
+namespace tutti::torch::internal {
+
+/// Memory of one replica whose elements all replicas combine. No copy to the others.
+class ReplicaMemory : public FlatMemory {
+ public:
+  /// Once everything was added.
+  void allocate() {
+    flat_ = MutableTensor(Shape{static_cast<std::int64_t>(count())}, all().dtype, Device{});
+    const auto owner = std::make_shared<MutableTensor>(flat_);
+    use(std::shared_ptr<std::byte>(owner, owner->data()));
+  }
+  Gradient value() const { return flat_.freeze(); }
+  void take(const Gradient& combined) const {
+    const auto bytes = combined.dense().bytes();
+    if (bytes.data() != all().data) std::memcpy(all().data, bytes.data(), bytes.size());
+  }
+
+ private:
+  MutableTensor flat_;
+};
+
+/// The gradients of one replica's parameters, as views of memory by type. Behind them lies a number
+/// per parameter, 1 where this replica has a gradient: all_reduce() tells which no replica used.
+class ReplicaGradients {
+ public:
+  explicit ReplicaGradients(const std::vector<::torch::Tensor>& parameters) {
+    std::map<DType, std::vector<::torch::Tensor>> by_type;
+    for (const ::torch::Tensor& each : parameters) {
+      by_type[to_dtype(each.scalar_type())].push_back(each);
+    }
+    for (const auto& [dtype, tensors] : by_type) add(tensors);
+  }
+
+  void all_reduce(ReduceOp op, ReplicaContext& replica, SourceLocation where) {
+    const ::torch::NoGradGuard no_grad;
+    std::vector<Gradient> values;
+    for (Group& group : groups_) values.push_back(gather(group));
+    const std::vector<Gradient> combined = replica.all_reduce(op, values, where);
+    for (std::size_t i = 0; i < groups_.size(); ++i) scatter(groups_[i], combined[i]);
+  }
+
+ private:
+  struct Group {
+    std::vector<::torch::Tensor> parameters, views;
+    ReplicaMemory memory = {};
+    ::torch::Tensor is_used = {};  // [parameters.size()]
+  };
+
+  void add(const std::vector<::torch::Tensor>& parameters) {
+    Group& group = groups_.emplace_back(Group{parameters, parameters});
+    std::vector<std::size_t> begins;
+    for (const ::torch::Tensor& each : parameters) begins.push_back(group.memory.add(each));
+    group.is_used =
+        ::torch::empty({static_cast<std::int64_t>(parameters.size())}, parameters[0].options());
+    begins.push_back(group.memory.add(group.is_used));
+    group.memory.allocate();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      group.views[i] = group.memory.view(begins[i], parameters[i]);
+    }
+    group.is_used = group.memory.view(begins.back(), group.is_used.detach());
+  }
+
+  static Gradient gather(Group& group) {
+    auto* const is_used = &group.is_used;
+    for (std::size_t i = 0; i < group.views.size(); ++i) {
+      const ::torch::Tensor& gradient = group.parameters[i].grad();
+      is_used->select(0, static_cast<std::int64_t>(i)).fill_(gradient.defined() ? 1 : 0);
+      if (!gradient.defined()) {
+        group.views[i].zero_();
+      } else if (gradient.is_sparse()) {
+        fail(ErrorCode::kUnimplemented, "Replicated: expected dense gradients, got a sparse one; ",
+             "try EmbeddingOptions().sparse(false)");
+      } else if (gradient.data_ptr() != group.views[i].data_ptr()) {
+        group.views[i].copy_(gradient);
+      }
+    }
+    return group.memory.value();
+  }
+
+  // The view becomes the gradient: if it is cleared in place the next one needs no copy to it.
+  static void scatter(Group& group, const Gradient& combined) {
+    group.memory.take(combined);
+    for (std::size_t i = 0; i < group.views.size(); ++i) {
+      const auto uses = group.is_used.select(0, static_cast<std::int64_t>(i));
+      if (uses.item<double>() > 0) group.parameters[i].mutable_grad() = group.views[i];
+    }
+  }
+
+  std::vector<Group> groups_;
+};
+
+}  // namespace tutti::torch::internal
