@@ -1,5 +1,5 @@
-// The same training steps with libtorch's C++ front end (all models but resnet20): on one process
-// or, under `tutti run`, on several with tutti/libtorch.h.
+// The same training steps with libtorch's C++ front end: on one process or, under `tutti run`, on
+// several with tutti/libtorch.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
@@ -42,6 +42,51 @@ struct Cifar10CnnImpl : nn::Module {
 };
 TORCH_MODULE(Cifar10Cnn);
 
+nn::Conv2d convolution(std::int64_t from, std::int64_t to, std::int64_t size, std::int64_t stride) {
+  return nn::Conv2d(nn::Conv2dOptions(from, to, size).stride(stride).padding(size / 2).bias(false));
+}
+
+struct ResidualBlockImpl : nn::Module {
+  nn::Conv2d conv1, conv2;
+  nn::BatchNorm2d norm1, norm2;
+  nn::Sequential shortcut;  // empty: the input itself
+
+  ResidualBlockImpl(std::int64_t channels, std::int64_t filters, std::int64_t stride)
+      : conv1(convolution(channels, filters, 3, stride)),
+        conv2(convolution(filters, filters, 3, 1)),
+        norm1(filters),
+        norm2(filters) {
+    register_module("conv1", conv1);
+    register_module("norm1", norm1);
+    register_module("conv2", conv2);
+    register_module("norm2", norm2);
+    if (stride == 1 && channels == filters) return;
+    shortcut->push_back(convolution(channels, filters, 1, stride));
+    shortcut->push_back(nn::BatchNorm2d(filters));
+    register_module("shortcut", shortcut);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = norm2(conv2(torch::relu(norm1(conv1(x)))));
+    return torch::relu(y + (shortcut->is_empty() ? x : shortcut->forward(x)));
+  }
+};
+TORCH_MODULE(ResidualBlock);
+
+nn::Sequential make_resnet20() {
+  nn::Sequential layers(convolution(3, 16, 3, 1), nn::BatchNorm2d(16), nn::ReLU());
+  std::int64_t channels = 16;
+  for (const std::int64_t filters : {16, 32, 64}) {
+    for (int block = 0; block < 3; ++block) {
+      layers->push_back(ResidualBlock(channels, filters, channels == filters ? 1 : 2));
+      channels = filters;
+    }
+  }
+  layers->push_back(nn::AdaptiveAvgPool2d(1));
+  layers->push_back(nn::Flatten());
+  layers->push_back(nn::Linear(64, 10));
+  return layers;
+}
+
 struct Network {
   nn::Sequential layers;
   std::vector<std::int64_t> example;
@@ -49,6 +94,7 @@ struct Network {
 
 Network make_network(const std::string& model) {
   if (model == "cifar10_cnn") return {nn::Sequential(Cifar10Cnn()), {3, 24, 24}};
+  if (model == "resnet20") return {make_resnet20(), {3, 32, 32}};
   if (model == "small_cnn") {
     return {nn::Sequential(nn::Conv2d(1, 32, 3), nn::ReLU(), nn::MaxPool2d(2),
                            nn::Conv2d(32, 64, 3), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
@@ -61,8 +107,7 @@ Network make_network(const std::string& model) {
             {784}};
   }
   if (model == "tiny") return {nn::Sequential(nn::Linear(10, 10)), {10}};
-  throw std::invalid_argument("--model " + model + ": expected one of the others; use " +
-                              "torch_train_step.py for it");
+  throw std::invalid_argument("--model " + model + ": libtorch_train_step has no such network");
 }
 
 int run(RunOptions options, std::int64_t threads, const std::string& layout) {
@@ -80,10 +125,12 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   torch::Tensor x = torch::randn(shape);
   const torch::Tensor y = torch::arange(rows).mul(7).remainder(10);
   if (layout == "channels_last" && x.dim() == 4) {
-    x = x.contiguous(torch::MemoryFormat::ChannelsLast);
+    // clone(): contiguous() leaves the strides of one channel, or of one pixel, as they are, and
+    // convolutions take those for the other layout.
+    x = x.clone(torch::MemoryFormat::ChannelsLast);
     for (torch::Tensor& weight : network.layers->parameters()) {
       if (weight.dim() == 4) {
-        weight.set_data(weight.contiguous(torch::MemoryFormat::ChannelsLast));
+        weight.set_data(weight.detach().clone(torch::MemoryFormat::ChannelsLast));
       }
     }
   }

@@ -6,6 +6,7 @@
 The global batch is the same however many processes share it. Runs are interleaved as in compare.py, and ratios made
 within a round. "alone" is one process with the batch of one of several: what is left of a step's time beside it goes
 into summing, waiting for each other and sharing caches and memory; with more processes than cores they take turns.
+"twice at once" is two of them that only share caches and memory.
 """
 import argparse
 import json
@@ -18,6 +19,8 @@ import time
 import compare
 import peer_report
 
+ALONE = "1 process, alone with 1/2 of the batch"
+TWICE = '"$0" "$@" > /dev/null & "$0" "$@"; wait'  # what two processes take that share caches and memory alone
 STEPS = {"mlp": 1000, "small_cnn": 40, "cifar10_cnn": 25, "resnet20": 10, "gpt": 20, "tiny": 20000}
 
 
@@ -28,6 +31,8 @@ def parse_flags():
     parser.add_argument("--processes", default="2,4", help="beside one")
     parser.add_argument("--only", default="", help="runs whose names contain one of these: torch")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--max-others", type=float, default=float("inf"),
+                        help="a run during which others used more CPUs than this is made again, 10 times at most")
     parser.add_argument("--torch-python", action="append", default=[],
                         help="a Python with torch; may be repeated; default /usr/bin/python3")
     parser.add_argument("--out", default="", help="writes OUT.json and OUT.txt")
@@ -54,16 +59,28 @@ def commands(flags, model):
     runs["2 replicas (threads) of mirrored"] = (2, train + ["--replicas", "2"])
     script = str(pathlib.Path(__file__).with_name("torch_train_step.py"))
     layout = "channels_last" if model in compare.IMAGES else "default"
+    half = ["--batch-size", str(peer_report.BATCH_SIZES[model] // 2)]
     for python, version in torch_pythons(flags):
         command = [python, script, "--layout", layout, *steps]
         runs[f"torch {version}, 1 process"] = (1, command + ["--threads", "1"])
+        runs[f"torch {version}, {ALONE}"] = (1, command + ["--threads", "1", *half])
         runs[f"torch {version} DDP, 2 processes"] = (2, command + ["--replicas", "2"])
     libtorch = program / "libtorch_train_step"
-    if libtorch.exists() and model not in ("resnet20", "gpt"):
+    if libtorch.exists() and model != "gpt":
         command = [str(libtorch), "--layout", layout, *steps]
         runs["libtorch, 1 process"] = (1, command)
+        runs[f"libtorch, {ALONE}"] = (1, command + half)
+        runs["libtorch, twice at once with 1/2 of the batch"] = (2, ["sh", "-c", TWICE, *command, *half])
         runs["libtorch with tutti, 2 processes"] = (2, [str(program / "tutti"), "run", "-n", "2", "--", *command])
     return {name: run for name, run in runs.items() if not flags.only or any(word in name for word in flags.only.split(","))}
+
+
+def run_alone(flags, command, model):
+    for _ in range(10):
+        report = compare.run_once(command, model, 1, 20.0)
+        if "error" in report or report["foreign_cpus"] <= flags.max_others:
+            break
+    return report
 
 
 def measure(flags, model):
@@ -72,14 +89,16 @@ def measure(flags, model):
     for number in range(flags.pairs):
         entry = {"pingpong_ns": compare.ping_pong(flags), "runs": {}}
         for name, (_, command) in runs.items():
-            entry["runs"][name] = compare.run_once(command, model, 1, 20.0)
+            entry["runs"][name] = run_alone(flags, command, model)
         rounds.append(entry)
         print(f"{model}: round {number + 1} of {flags.pairs}", file=sys.stderr, flush=True)
     return {"model": model, "rounds": rounds, "processes": {name: count for name, (count, _) in runs.items()}}
 
 
 def ratios(result, name, other):
-    """Of the speeds, in rounds in which both ran."""
+    """Of the speeds, in rounds in which both ran; none where --only leaves one out."""
+    if not {name, other} <= result["processes"].keys():
+        return []
     pairs = [(r["runs"][name], r["runs"][other]) for r in result["rounds"]]
     return [a["examples_per_second"] / b["examples_per_second"] for a, b in pairs if "error" not in a and "error" not in b]
 
@@ -92,9 +111,12 @@ def median(result, name, key):
     return statistics.median(r["runs"][name][key] for r in result["rounds"])
 
 
-def reason(result, name, count):
-    """Where the time of a step goes, in ms."""
-    alone = 1e3 * median(result, f"1 process, alone with 1/{count} of the batch", "median_step_seconds")
+def reason(result, name, count, program):
+    """Where the time of a step goes, in ms; the own part is its least time, without the other processes."""
+    name_alone = f"{program}1 process, alone with 1/{count} of the batch"
+    if name_alone not in result["processes"]:
+        return ""
+    alone = 1e3 * median(result, name_alone, "median_step_seconds")
     step = 1e3 * median(result, name, "median_step_seconds")
     turns = max(1.0, count / os.cpu_count())
     text = f"own part {alone:.3g}"
@@ -112,12 +134,12 @@ def rows(result):
             continue
         row = [name, f"{1e3 * median(result, name, 'median_step_seconds'):.4g}",
                f"{median(result, name, 'examples_per_second'):.1f}", "", "", ""]
-        if "processes" in name and "DDP" not in name:
-            alone = "libtorch, 1 process" if name.startswith("libtorch") else "1 process"
-            scaling = ratios(result, name, alone)
+        if "processes" in name:
+            program = name.split(" DDP")[0] + ", " if "DDP" in name else "libtorch, " if name.startswith("libtorch") else ""
+            scaling = ratios(result, name, f"{program}1 process")
             row[3] = f"{statistics.median(scaling) / count:.0%}" if scaling else "-"
-            row[5] = reason(result, name, count) if alone == "1 process" else ""
-            if count == 2:
+            row[5] = reason(result, name, count, program)
+            if count == 2 and "DDP" not in name:
                 row[4] = "; ".join(spread(ratios(result, name, peer)) for peer in peers)
         yield row
 
