@@ -148,6 +148,7 @@ class Replicated {
   std::vector<Module> modules_;
   std::vector<internal::ReplicaGradients> gradients_;
 };
+/// Of what `make` gives.
 template <class Make>
 Replicated(Strategy&, Make&&) -> Replicated<std::invoke_result_t<Make&>>;
 
