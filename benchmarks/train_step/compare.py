@@ -107,7 +107,7 @@ class Contenders:
             if threads > 1:
                 runs[f"torch {version} DDP"] = [python, str(HERE / "torch_train_step.py"), "--layout", layouts[-1],
                                                 "--replicas", str(threads), "--steps", "20"]
-        if self.libtorch and model not in ("resnet20", "gpt"):
+        if self.libtorch and model != "gpt":
             runs["libtorch"] = [str(self.bin / "libtorch_train_step"), "--layout", layouts[-1],
                                 "--threads", str(threads)]
         if self.tensorflow and model != "gpt":
