@@ -66,6 +66,17 @@ VariableStorage::VariableStorage(const Shape& shape, DType dtype, VariableOption
       owner_(owner),
       id_(next_variable_id()) {}
 
+std::int64_t TensorPart::count() const {
+  std::int64_t count = 0;
+  for (const Tensor& value : values) count += value.num_elements();
+  return count;
+}
+
+void VariableStorage::restore_part(const Tensor&) {
+  fail(ErrorCode::kInternal, "Variable '", name(),
+       "'.restore_part: this process has all of it; expected restore()");
+}
+
 Tensor VariableStorage::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
   const NoDeviceScope where_the_value_is;

@@ -67,6 +67,19 @@ struct NamedTensor {
 /// Finds a stored tensor by name; an undefined Tensor when there is none of that name.
 using TensorLookup = std::function<Tensor(const std::string& name)>;
 
+/// What one process has of a tensor of a checkpoint: its elements from `first` on, in row-major
+/// order.
+struct TensorPart {
+  std::string name;
+  Shape shape;  // of the whole
+  DType dtype = DType::kFloat32;
+  std::int64_t first = 0;
+  std::vector<Tensor> values = {};  // [count] each, one after the other
+
+  std::int64_t count() const;
+  bool is_whole() const { return count() == shape.num_elements(); }
+};
+
 /// Implemented once per kind of placement: local (here), mirrored, sync-on-read, central, later
 /// sharded (strategy/). What a call means depends on the context of the calling thread (a replica,
 /// or outside): see each placement.
@@ -119,6 +132,12 @@ class VariableStorage {
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
   /// naming the variable, kInvalidArgument naming both shapes or dtypes.
   virtual void restore(const TensorLookup& lookup) = 0;
+  /// Of a variable that is cut over processes, or devices: what this process has of save(), which
+  /// is one tensor. No call of others. Nothing: each process has all that save() gives. Outside
+  /// replicas only.
+  virtual std::optional<TensorPart> save_part() const { return std::nullopt; }
+  /// Sets the elements of save_part(): `elements` [count], on the host.
+  virtual void restore_part(const Tensor& elements);
 
   /// The strategy whose scope made this variable, or nullptr: compared by address only.
   const void* owner() const { return owner_; }

@@ -22,6 +22,8 @@ namespace tutti::internal {
 /// rest.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
+  /// Of tensors that are not in `tensors`, what this process has of them. In versions alone.
+  std::map<std::string, TensorPart> parts;
   std::map<std::string, Json> states;
   CheckpointInfo info;
 };
@@ -35,6 +37,10 @@ CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& 
 
 /// A file, or a version (version.h) when `path` is a folder.
 CheckpointFile read_checkpoint(const std::string& path);
+
+/// The error that left `body`; nothing when none did. Exceptions of other types become kInternal,
+/// std::bad_alloc kResourceExhausted.
+std::optional<Error> error_of(const std::function<void()>& body);
 
 /// What `read` gives in the process that writes (options.writes): all get it through
 /// options.from_writer, or throw the error that `read` threw there. Called by all of them.

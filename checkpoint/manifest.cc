@@ -26,10 +26,14 @@ Json to_json(const ManifestFile& file) {
   return json;
 }
 
+constexpr const char* name_of(PieceUnit unit) {
+  return unit == PieceUnit::kRows ? "rows" : "elements";
+}
+
 Json to_json(const ManifestPiece& piece) {
   Json json = Json::object();
   json.set("file", static_cast<std::int64_t>(piece.file));
-  json.set("rows", Json::Array{piece.first_row, piece.first_row + piece.num_rows});
+  json.set(name_of(piece.unit), Json::Array{piece.first, piece.first + piece.count});
   json.set("chunks", Json::array_of(piece.chunks));
   return json;
 }
@@ -48,9 +52,18 @@ Json list_of(const Values& values) {
   return Json::array_of(values, [](const auto& value) { return to_json(value); });
 }
 
+/// The first that has pieces of this kind: earlier programs read all that they can.
+std::int64_t version_of(const Manifest& manifest) {
+  const auto has_elements = [](const ManifestTensor& tensor) {
+    return std::ranges::find(tensor.pieces, PieceUnit::kElements, &ManifestPiece::unit) !=
+           tensor.pieces.end();
+  };
+  return std::ranges::any_of(manifest.tensors, has_elements) ? 2 : 1;
+}
+
 Json to_json(const Manifest& manifest) {
   Json json = Json::object();
-  json.set("format", kManifestFormat).set("version", kManifestVersion);
+  json.set("format", kManifestFormat).set("version", version_of(manifest));
   json.set("sequence", manifest.info.sequence).set("step", manifest.info.step);
   json.set("tutti", manifest.info.tutti_version).set("numerics", manifest.info.numerics);
   json.set("hash", kManifestHash).set("chunk_bytes", manifest.chunk_bytes);
@@ -60,18 +73,24 @@ Json to_json(const Manifest& manifest) {
 }
 
 bool starts_before(const ManifestPiece& a, const ManifestPiece& b) {
-  return std::pair(a.first_row, a.num_rows) < std::pair(b.first_row, b.num_rows);
+  return std::pair(a.first, a.count) < std::pair(b.first, b.count);
 }
 
 }  // namespace
 
-std::int64_t num_rows(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
+std::int64_t count_of(PieceUnit unit, const Shape& shape) {
+  if (unit == PieceUnit::kElements) return shape.num_elements();
+  return shape.rank() == 0 ? 1 : shape[0];
+}
 
-Shape shape_of_rows(const Shape& shape, std::int64_t count) {
-  if (shape.rank() == 0) return shape;
-  std::vector<std::int64_t> dims(shape.begin(), shape.end());
-  dims[0] = count;
-  return Shape(dims);
+Shape shape_of(const ManifestPiece& piece, const ManifestTensor& tensor) {
+  if (piece.unit == PieceUnit::kElements) return {piece.count};
+  return tensor.shape.rank() == 0 ? tensor.shape : tensor.shape.with_dim(0, piece.count);
+}
+
+std::int64_t first_element(const ManifestPiece& piece, const ManifestTensor& tensor) {
+  const std::int64_t units = count_of(piece.unit, tensor.shape);
+  return units == 0 ? 0 : piece.first * (tensor.shape.num_elements() / units);
 }
 
 std::uint64_t bytes_of_elements(const Shape& shape, DType dtype) {
@@ -97,18 +116,24 @@ void require_whole(const Manifest& manifest, const std::string& source) {
   for (const ManifestTensor& tensor : manifest.tensors) {
     std::vector<ManifestPiece> pieces = tensor.pieces;
     std::sort(pieces.begin(), pieces.end(), starts_before);
-    std::int64_t row = 0;
+    const PieceUnit unit = pieces.empty() ? PieceUnit::kRows : pieces.front().unit;
+    std::int64_t next = 0;
     for (const ManifestPiece& piece : pieces) {
-      if (piece.first_row != row) {
-        fail(ErrorCode::kDataLoss, source, ": tensor '", tensor.name, "': rows ",
-             piece.first_row < row ? "occur twice" : "are missing", "; expected a piece from row ",
-             row, ", got one from row ", piece.first_row);
+      if (piece.unit != unit) {
+        fail(ErrorCode::kDataLoss, source, ": tensor '", tensor.name, "': expected pieces of ",
+             name_of(unit), ", got one of ", name_of(piece.unit));
       }
-      row += piece.num_rows;
+      if (piece.first != next) {
+        fail(ErrorCode::kDataLoss, source, ": tensor '", tensor.name, "': ", name_of(unit),
+             piece.first < next ? " occur twice" : " are missing", "; expected a piece from ", next,
+             ", got one from ", piece.first);
+      }
+      next += piece.count;
     }
-    if (row != num_rows(tensor.shape) || pieces.empty()) {
+    if (next != count_of(unit, tensor.shape) || pieces.empty()) {
       fail(ErrorCode::kDataLoss, source, ": tensor '", tensor.name, "': expected ",
-           num_rows(tensor.shape), " rows, got ", row, " in ", pieces.size(), " pieces");
+           count_of(unit, tensor.shape), " ", name_of(unit), ", got ", next, " in ", pieces.size(),
+           " pieces");
     }
   }
 }
@@ -200,19 +225,21 @@ ManifestPiece read_piece(const Json& json, const ManifestTensor& tensor, const M
   if (piece.file >= manifest.files.size()) {
     refuse("expected file 0 to ", manifest.files.size(), " (excluded), got ", piece.file);
   }
-  const Json::Array& rows = json.at("rows").as_array();
-  if (rows.size() != 2) refuse("expected 2 rows, got ", rows.size());
-  const std::int64_t begin = rows[0].as_int(), end = rows[1].as_int();
-  if (begin < 0 || end < begin || end > num_rows(tensor.shape)) {
-    refuse("expected rows within [0, ", num_rows(tensor.shape), "], got [", begin, ", ", end, "]");
+  piece.unit = json.find("elements") ? PieceUnit::kElements : PieceUnit::kRows;
+  const char* const unit = name_of(piece.unit);
+  const Json::Array& range = json.at(unit).as_array();
+  if (range.size() != 2) refuse("expected 2 ", unit, ", got ", range.size());
+  const std::int64_t begin = range[0].as_int(), end = range[1].as_int();
+  const std::int64_t count = count_of(piece.unit, tensor.shape);
+  if (begin < 0 || end < begin || end > count) {
+    refuse("expected ", unit, " within [0, ", count, "], got [", begin, ", ", end, "]");
   }
-  piece.first_row = begin;
-  piece.num_rows = end - begin;
+  piece.first = begin;
+  piece.count = end - begin;
   for (const Json& chunk : json.at("chunks").as_array()) {
     piece.chunks.push_back(read_checksum(chunk));
   }
-  const std::uint64_t bytes =
-      bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
+  const std::uint64_t bytes = bytes_of_elements(shape_of(piece, tensor), tensor.dtype);
   const std::uint64_t expected =
       bytes / manifest.chunk_bytes + (bytes % manifest.chunk_bytes != 0 ? 1 : 0);
   if (piece.chunks.size() != expected) {
@@ -246,8 +273,7 @@ void require_sizes(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) sizes.push_back(file.head_bytes);
   for (const ManifestTensor& tensor : manifest.tensors) {
     for (const ManifestPiece& piece : tensor.pieces) {
-      const auto bytes =
-          bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
+      const auto bytes = bytes_of_elements(shape_of(piece, tensor), tensor.dtype);
       if (__builtin_add_overflow(sizes[piece.file], bytes, &sizes[piece.file])) {
         refuse("the tensors have more bytes than there are");
       }
@@ -270,16 +296,17 @@ void require_different(const Values& values, NameOf&& name_of, const char* what)
   }
 }
 
-void require_format(const Json& json, const std::string& source) {
+std::int64_t require_format(const Json& json, const std::string& source) {
   const std::string& format = json.at("format").as_string();
   if (format != kManifestFormat) {
     refuse("expected format '", kManifestFormat, "', got '", format, "'");
   }
   const std::int64_t version = json.at("version").as_int();
   const std::string& hash = json.at("hash").as_string();
-  if (version == kManifestVersion && hash == kManifestHash) return;
-  fail(ErrorCode::kUnimplemented, source, ": expected version ", kManifestVersion, " with ",
-       kManifestHash, ", got ", version, " with ", hash, "; try a later version of tutti");
+  if (version >= 1 && version <= kNewestManifestVersion && hash == kManifestHash) return version;
+  fail(ErrorCode::kUnimplemented, source, ": expected version 1 to ", kNewestManifestVersion,
+       " with ", kManifestHash, ", got ", version, " with ", hash,
+       "; try a later version of tutti");
 }
 
 Manifest read_manifest(const Json& json) {
@@ -309,8 +336,12 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   require_checksum(text, source);
   try {
     const Json json = Json::parse(text, "manifest");
-    require_format(json, source);
-    return read_manifest(json);
+    const std::int64_t version = require_format(json, source);
+    Manifest manifest = read_manifest(json);
+    if (version_of(manifest) != version) {
+      refuse("expected version ", version_of(manifest), " by its pieces, got ", version);
+    }
+    return manifest;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kDataLoss, concat(source, ": ", error.message()));

@@ -23,7 +23,8 @@ inline constexpr std::uint64_t kDefaultChunkBytes = 1u << 20;
 
 // Words of the text.
 inline constexpr std::string_view kManifestFormat = "tutti checkpoint";
-inline constexpr std::int64_t kManifestVersion = 1;
+/// 1 where all pieces are rows; 2 where some are ranges of elements.
+inline constexpr std::int64_t kNewestManifestVersion = 2;
 inline constexpr std::string_view kManifestHash = "xxh3-128";
 /// Before and after the checksum at the end of the text.
 inline constexpr std::string_view kManifestTail = ",\n \"checksum\": \"";
@@ -42,13 +43,18 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
-/// Rows [first_row, first_row + num_rows) of a tensor along axis 0 (a scalar has one row), in file
-/// number `file` under the tensor's name. `chunks` has a checksum for each chunk_bytes.
+/// What a piece of a tensor counts: rows along axis 0 (a scalar has one; in the file [count, ...]),
+/// or elements in row-major order (in the file [count]).
+enum class PieceUnit { kRows, kElements };
+
+/// [first, first + count) of a tensor, in file number `file` under the tensor's name. `chunks` has
+/// a checksum for each chunk_bytes.
 struct ManifestPiece {
   std::size_t file = 0;
-  std::int64_t first_row = 0;
-  std::int64_t num_rows = 0;
-  std::vector<std::string> chunks;
+  PieceUnit unit = PieceUnit::kRows;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::vector<std::string> chunks = {};
 
   bool operator==(const ManifestPiece&) const = default;
 };
@@ -75,9 +81,12 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-std::int64_t num_rows(const Shape& shape);
-/// The shape of `count` rows of a tensor of `shape`.
-Shape shape_of_rows(const Shape& shape, std::int64_t count);
+/// How many of `unit` a tensor of this shape has.
+std::int64_t count_of(PieceUnit unit, const Shape& shape);
+/// In its file.
+Shape shape_of(const ManifestPiece& piece, const ManifestTensor& tensor);
+/// The number of the tensor's element with which the piece begins.
+std::int64_t first_element(const ManifestPiece& piece, const ManifestTensor& tensor);
 std::uint64_t bytes_of_elements(const Shape& shape, DType dtype);
 /// The files' bytes together.
 std::uint64_t bytes_of_files(const Manifest& manifest);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -46,28 +47,21 @@ void require_name(const std::string& name, std::set<std::string>& seen, const ch
   }
 }
 
-std::vector<NamedTensor> in_file_order(const std::vector<NamedTensor>& tensors) {
+void sort_as_in_file(std::vector<SafetensorsEntry>& entries) {
   std::set<std::string> seen;
-  std::vector<NamedTensor> sorted;
-  for (const NamedTensor& tensor : tensors) {
-    require_name(tensor.name, seen, "tensor name");
-    if (!tensor.value.defined()) {
-      fail(ErrorCode::kInvalidArgument, "format_safetensors: the tensor '", tensor.name,
-           "' is undefined");
-    }
-    sorted.push_back({tensor.name, tensor.value.to(Device{})});
-  }
-  std::sort(sorted.begin(), sorted.end(), [](const NamedTensor& a, const NamedTensor& b) {
-    const std::size_t rank_a = rank_of(a.value.dtype()), rank_b = rank_of(b.value.dtype());
+  for (const SafetensorsEntry& entry : entries) require_name(entry.name, seen, "tensor name");
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    const std::size_t rank_a = rank_of(a.dtype), rank_b = rank_of(b.dtype);
     return rank_a != rank_b ? rank_a < rank_b : a.name < b.name;
   });
-  return sorted;
 }
 
-Json metadata_json(const SafetensorsFile& file) {
+using TextPairs = std::vector<std::pair<std::string, std::string>>;
+
+Json metadata_json(const TextPairs& pairs) {
   Json metadata = Json::object();
   std::set<std::string> seen;
-  for (const auto& [key, value] : file.metadata) {
+  for (const auto& [key, value] : pairs) {
     require_name(key, seen, "metadata key");
     if (!is_utf8(value)) {
       fail(ErrorCode::kInvalidArgument, "format_safetensors: the metadata of key '", key,
@@ -78,24 +72,21 @@ Json metadata_json(const SafetensorsFile& file) {
   return metadata;
 }
 
-Json tensor_json(const Tensor& tensor, std::size_t offset) {
+Json tensor_json(const SafetensorsEntry& tensor) {
   Json entry = Json::object();
-  entry.set("dtype", safetensors_name_of(tensor.dtype()));
-  entry.set("shape", Json::array_of(tensor.shape()));
-  entry.set("data_offsets",
-            Json::Array{std::uint64_t{offset}, std::uint64_t{offset + tensor.num_bytes()}});
+  entry.set("dtype", safetensors_name_of(tensor.dtype));
+  entry.set("shape", Json::array_of(tensor.shape));
+  entry.set("data_offsets", Json::Array{std::uint64_t{tensor.begin}, std::uint64_t{tensor.end}});
   return entry;
 }
 
-std::string header_of(const SafetensorsFile& file, const std::vector<NamedTensor>& sorted) {
+std::string header_of(const TextPairs& metadata, const std::vector<SafetensorsEntry>& sorted) {
   Json::Object header;
-  if (!file.metadata.empty()) {
-    header.emplace_back(std::string(kSafetensorsMetadata), metadata_json(file));
+  if (!metadata.empty()) {
+    header.emplace_back(std::string(kSafetensorsMetadata), metadata_json(metadata));
   }
-  std::size_t offset = 0;
-  for (const NamedTensor& tensor : sorted) {
-    header.emplace_back(tensor.name, tensor_json(tensor.value, offset));
-    offset += tensor.value.num_bytes();
+  for (const SafetensorsEntry& entry : sorted) {
+    header.emplace_back(entry.name, tensor_json(entry));
   }
   std::string text = Json(std::move(header)).dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the elements begin at a multiple of 8
@@ -121,18 +112,47 @@ std::optional<DType> internal::dtype_of_safetensors_name(std::string_view name) 
   return std::nullopt;
 }
 
-SafetensorsLayout internal::lay_out_safetensors(const SafetensorsFile& file) {
-  SafetensorsLayout layout;
-  layout.tensors = in_file_order(file.tensors);
-  const std::string header = header_of(file, layout.tensors);
+std::string internal::format_safetensors_head(const TextPairs& metadata,
+                                              std::vector<SafetensorsEntry>& entries) {
+  sort_as_in_file(entries);
+  std::size_t end = 0;
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin = end;
+    end += static_cast<std::size_t>(entry.shape.num_elements()) * size_of(entry.dtype);
+    entry.end = end;
+  }
+  const std::string header = header_of(metadata, entries);
   if (header.size() > kSafetensorsMaxHeaderBytes) {
     fail(ErrorCode::kInvalidArgument, "format_safetensors: expected a header of at most ",
          kSafetensorsMaxHeaderBytes, " bytes, got ", header.size());
   }
-  append_length(layout.head, header.size());
-  layout.head += header;
+  std::string head;
+  append_length(head, header.size());
+  head += header;
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin += head.size();
+    entry.end += head.size();
+  }
+  return head;
+}
+
+SafetensorsLayout internal::lay_out_safetensors(const SafetensorsFile& file) {
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, Tensor> values;
+  for (const auto& [name, value] : file.tensors) {
+    if (!value.defined()) {
+      fail(ErrorCode::kInvalidArgument, "format_safetensors: the tensor '", name, "' is undefined");
+    }
+    entries.push_back({name, value.dtype(), value.shape()});
+    values.emplace(name, value);
+  }
+  SafetensorsLayout layout;
+  layout.head = format_safetensors_head(file.metadata, entries);
   layout.num_bytes = layout.head.size();
-  for (const NamedTensor& tensor : layout.tensors) layout.num_bytes += tensor.value.num_bytes();
+  for (const SafetensorsEntry& entry : entries) {
+    layout.tensors.push_back({entry.name, values.at(entry.name).to(Device{})});
+    layout.num_bytes = entry.end;
+  }
   return layout;
 }
 

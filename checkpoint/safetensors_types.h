@@ -34,6 +34,21 @@ std::string_view safetensors_name_of(DType dtype);
 /// Nothing for names that tensors have no type for.
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
+/// A tensor of a header. Offsets count from the start of the file.
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// The head (length and JSON header) of a file of these tensors. Sorts them as they stand in the
+/// file, and fills in where. Throws kInvalidArgument as format_safetensors().
+std::string format_safetensors_head(
+    const std::vector<std::pair<std::string, std::string>>& metadata,
+    std::vector<SafetensorsEntry>& entries);
+
 /// A file as it is written: the head (length and JSON header), then the elements of `tensors`.
 struct SafetensorsLayout {
   std::string head;
@@ -43,14 +58,6 @@ struct SafetensorsLayout {
 /// Errors of format_safetensors().
 SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
 
-/// A tensor of a header. Offsets count from the start of the file.
-struct SafetensorsEntry {
-  std::string name;
-  DType dtype = DType::kFloat32;
-  Shape shape;
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
 struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<SafetensorsEntry> entries;  // by place; they fill the file after the head

@@ -14,19 +14,28 @@
 
 namespace tutti::internal {
 
-/// The name of the file of save number `sequence`. (Names, like manifests, have room for several
-/// files.)
-std::string part_name(std::int64_t sequence);
+/// Which of a version's files: of each process that saves it one.
+struct PartNumber {
+  int index = 0;
+  int count = 1;
+};
+
+/// The name of a file of save number `sequence`.
+std::string part_name(std::int64_t sequence, PartNumber part = {});
 /// The sequence in such a name, of any number of files; nothing for other names.
 std::optional<std::int64_t> sequence_of_part(std::string_view name);
 
 /// Step, states and so on of `file`, without files and tensors.
 Manifest describe(const CheckpointFile& file, std::int64_t sequence);
 
-/// Writes the tensors into a file of the version's folder and sees that it is on the disk. Returns
-/// `about` with this file and these tensors alone. Errors of Folder; then the file is gone again.
-Manifest write_tensors(const Folder& folder, Manifest about,
-                       const std::map<std::string, Tensor>& tensors);
+/// Writes parts, and into the first file tensors, too, and sees that it is on the disk.
+/// Returns what describe() says with this file and what is in it. Errors of Folder; then the file
+/// is gone again.
+Manifest write_part(const Folder& folder, Manifest about, const CheckpointFile& file,
+                    PartNumber part = {});
+
+/// One manifest of those that write_part() returned, the first of which says the rest.
+Manifest join_parts(const std::vector<Manifest>& parts);
 
 /// Makes the version: from now on it is whole, even after a power cut. Every file must be on the
 /// disk. Throws kDataLoss when rows are missing or occur twice, else errors of Folder.
@@ -41,9 +50,14 @@ Manifest require_manifest(const Folder& folder);
 /// Throws kDataLoss unless every file is there and has its size.
 void require_files(const Folder& folder, const Manifest& manifest);
 
-/// All values; every byte is compared with its checksum. Throws kDataLoss naming file, offset and
-/// tensor; kNotFound when the folder has no manifest.
-CheckpointFile read_version(const Folder& folder);
+/// Which elements of a tensor to read, if it has the same shape and type there: those of the part,
+/// whose values do not count.
+using WantedParts = std::map<std::string, TensorPart>;
+
+/// All values, but of tensors in `wanted` the parts alone (as one value); every byte that is read
+/// is compared with its checksum. Throws kDataLoss naming file, offset and tensor; kNotFound when
+/// the folder has no manifest.
+CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
 /// All that is wrong with a version, one line each; empty: it is whole.
 std::vector<std::string> find_damage(const Folder& folder, const Manifest& manifest);

@@ -196,7 +196,7 @@ TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   std::string text = internal::format_manifest(manifest);
   const std::size_t tail = text.rfind(",\n \"checksum\"");
   text = text.substr(0, tail);
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 3");
   Hasher hasher;
   hasher.update(text);
   write_file_atomically(manifest_, text + ",\n \"checksum\": \"" + hasher.hex_digest() + "\"\n}\n");

@@ -39,36 +39,32 @@ Manifest write_rows(const Folder& folder, int index, int count, std::int64_t chu
   file.states["s"] = Json(7);
   file.tensors["table"] = table(first, end - first);
   if (index == 0) file.tensors["scalar"] = Tensor(2.5f);
-  Manifest about = internal::describe(file, 3 + index);  // so that each file has its name
+  Manifest about = internal::describe(file, 3);
   about.chunk_bytes = static_cast<std::uint64_t>(chunk_bytes);
-  Manifest part = internal::write_tensors(folder, about, file.tensors);
+  Manifest part = internal::write_part(folder, about, file, {index, count});
   for (ManifestTensor& tensor : part.tensors) {
     if (tensor.name != "table") continue;
     tensor.shape = Shape{kRows, 3};
-    tensor.pieces[0].first_row = first;
+    tensor.pieces[0].first = first;
   }
   return part;
 }
 
-/// One manifest of several files.
-Manifest joined(const std::vector<Manifest>& parts) {
-  Manifest whole = parts[0];
-  whole.info.sequence = 3;
-  whole.files.clear();
-  whole.tensors.clear();
-  for (const Manifest& part : parts) {
-    for (ManifestTensor tensor : part.tensors) {
-      tensor.pieces[0].file = whole.files.size();
-      const auto same = std::ranges::find(whole.tensors, tensor.name, &ManifestTensor::name);
-      if (same == whole.tensors.end()) {
-        whole.tensors.push_back(tensor);
-      } else {
-        same->pieces.push_back(tensor.pieces[0]);
-      }
-    }
-    whole.files.push_back(part.files[0]);
+/// The same of ranges of elements, [0, 7) and so on, in pieces of 5 elements at most.
+Manifest write_elements(const Folder& folder, int index, int count) {
+  const std::int64_t all = 3 * kRows;
+  const std::int64_t first = all * index / count, end = all * (index + 1) / count;
+  const Tensor flat = table(0, kRows).detached_reshape({all});
+  CheckpointFile file;
+  file.info.step = 5;
+  TensorPart part{"table", Shape{kRows, 3}, DType::kFloat32, first};
+  for (std::int64_t i = first; i < end; i += 5) {
+    part.values.push_back(flat.detached_rows(i, std::min<std::int64_t>(5, end - i)));
   }
-  return whole;
+  file.parts["table"] = part;
+  Manifest about = internal::describe(file, 3);
+  about.chunk_bytes = 16;  // four elements: no piece, and no range, ends where a chunk does
+  return internal::write_part(folder, about, file, {index, count});
 }
 
 TEST(Version, OfSeveralFilesIsOneToWhoeverReadsIt) {
@@ -78,7 +74,8 @@ TEST(Version, OfSeveralFilesIsOneToWhoeverReadsIt) {
     for (int i = count; i-- > 0;) parts.push_back(write_rows(folder, i, count));  // in any order
     expect_error(ErrorCode::kNotFound, {"manifest.json", "never finished"},
                  [&] { internal::read_version(folder); });
-    internal::commit_version(folder, joined(parts));
+    std::ranges::reverse(parts);
+    internal::commit_version(folder, internal::join_parts(parts));
     const CheckpointFile file = internal::read_version(folder);
     EXPECT_EQ(file.info.step, 5);
     EXPECT_EQ(file.info.sequence, 3);
@@ -89,16 +86,68 @@ TEST(Version, OfSeveralFilesIsOneToWhoeverReadsIt) {
   }
 }
 
+TEST(Version, OfRangesOfElementsIsReadWholeAndInOtherRanges) {
+  const std::vector<double> expected = table(0, kRows).to_doubles();
+  for (const int count : {1, 2, 3, 4, 30, 31}) {
+    SCOPED_TRACE(count);
+    const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
+    std::vector<Manifest> parts;
+    for (int i = 0; i < count; ++i) parts.push_back(write_elements(folder, i, count));
+    internal::commit_version(folder, internal::join_parts(parts));
+    EXPECT_EQ(internal::read_version(folder).tensors.at("table").to_doubles(), expected);
+    const Manifest manifest = *internal::read_manifest(folder);
+    EXPECT_THAT(internal::find_damage(folder, manifest), IsEmpty());
+    const std::string text = internal::format_manifest(manifest);
+    // What lies there in one piece every earlier program reads.
+    EXPECT_NE(text.find(count == 1 ? "\"version\": 1" : "\"version\": 2"), std::string::npos);
+    for (const auto& [first, end] : std::vector<std::pair<int, int>>{
+             {0, 30}, {0, 1}, {29, 30}, {3, 3}, {4, 8}, {5, 21}, {8, 30}}) {
+      TensorPart wanted{
+          "table", Shape{kRows, 3}, DType::kFloat32, first, {Tensor::zeros({end - first})}};
+      const CheckpointFile file = internal::read_version(folder, {{"table", wanted}});
+      EXPECT_TRUE(file.tensors.empty());
+      const TensorPart& part = file.parts.at("table");
+      EXPECT_EQ(part.first, first);
+      EXPECT_EQ(part.values.at(0).to_doubles(),
+                std::vector<double>(expected.begin() + first, expected.begin() + end));
+    }
+    TensorPart other{"table", Shape{3, kRows}, DType::kFloat32, 0, {Tensor::zeros({4})}};
+    EXPECT_TRUE(internal::read_version(folder, {{"table", other}}).tensors.contains("table"));
+  }
+}
+
+TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
+  const Folder folder = Folder::make(empty_folder());
+  const Manifest first = write_elements(folder, 0, 3), second = write_elements(folder, 1, 3);
+  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 30 elements, got 20"}, [&] {
+    commit_version(folder, internal::join_parts({first, second}));
+  });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "elements are missing"},
+               [&] { commit_version(folder, internal::join_parts({second})); });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "elements occur twice"}, [&] {
+    commit_version(folder, internal::join_parts({first, first}));
+  });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "pieces of elements, got one of rows"}, [&] {
+    commit_version(folder, internal::join_parts({first, write_rows(folder, 1, 3)}));
+  });
+  Manifest other = second;
+  other.tensors[0].shape = Shape{30};
+  expect_error(ErrorCode::kInvalidArgument, {"'table'", "part_0_of_3", "part_1_of_3", "[30]"}, [&] {
+    internal::join_parts({first, other});
+  });
+  EXPECT_FALSE(internal::read_manifest(folder));
+}
+
 TEST(Version, IsNotCommittedWhenRowsAreMissingOrTwice) {
   const Folder folder = Folder::make(empty_folder());
   const Manifest first = write_rows(folder, 0, 3), second = write_rows(folder, 1, 3);
   Manifest half = second;  // rows 5 to 7: row 5 is in the second, too
-  for (ManifestTensor& tensor : half.tensors) tensor.pieces[0].first_row = 5;
+  for (ManifestTensor& tensor : half.tensors) tensor.pieces[0].first = 5;
   expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"}, [&] {
-    commit_version(folder, joined({first, second}));
+    commit_version(folder, internal::join_parts({first, second}));
   });
   expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"}, [&] {
-    commit_version(folder, joined({first, second, half}));
+    commit_version(folder, internal::join_parts({first, second, half}));
   });
   EXPECT_FALSE(internal::read_manifest(folder));
 }
@@ -111,8 +160,7 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
                   {"half", Tensor::full({2, 2}, 1.5, DType::kFloat16)},
                   {"count", Tensor::from<std::int64_t>({}, {-9007199254740993})},
                   {"q\"uo\\te \xC3\xBC/..", Tensor::ones({1})}};
-  internal::commit_version(
-      folder, internal::write_tensors(folder, internal::describe(file, 1), file.tensors));
+  internal::commit_version(folder, internal::write_part(folder, internal::describe(file, 1), file));
   const CheckpointFile read = internal::read_version(folder);
   ASSERT_EQ(read.tensors.size(), file.tensors.size());
   for (const auto& [name, tensor] : file.tensors) {
@@ -123,6 +171,7 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
 
 TEST(PartName, IsReadBackAndOthersAreNot) {
   EXPECT_EQ(internal::sequence_of_part(internal::part_name(31)), 31);
+  EXPECT_EQ(internal::part_name(31, {2, 7}), "part_2_of_7.save_31.safetensors");
   EXPECT_EQ(internal::sequence_of_part("part_2_of_7.save_31.safetensors"), 31);
   for (const char* name : {"part_0_of_1.save_0.safetensors", "part_0_of_1.save_1.safetensors.tmp",
                            "part_x_of_1.save_1.safetensors", "part_0_of_1.safetensors",
@@ -172,6 +221,11 @@ TEST(Manifest, ThatLiesIsRefused) {
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0,\n      11", {"rows", "11"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      3,\n      2", {"rows"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0", {"2 rows"}},
+      {"\"rows\": [\n      0,\n      10",
+       "\"elements\": [\n      0,\n      30",
+       {"version 2", "got 1"}},
+      {"\"rows\": [\n      0,\n      10", "\"elements\": [\n      0,\n      31", {"[0, 30]", "31"}},
+      {"\"version\": 1", "\"version\": 2", {"version 1", "got 2"}},
       {"\"file\": 0", "\"file\": 1", {"file 0 to 1"}},
       {"\"name\": \"scalar\"", "\"name\": \"table\"", {"'table'", "twice"}},
       {"\"head_bytes\": ", "\"head_bytes\": 9", {"head"}},
