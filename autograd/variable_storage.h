@@ -75,6 +75,7 @@ struct TensorPart {
   DType dtype = DType::kFloat32;
   std::int64_t first = 0;
   std::vector<Tensor> values = {};  // [count] each, one after the other
+  bool has_others = false;          // whether other processes have parts, too
 
   std::int64_t count() const;
   bool is_whole() const { return count() == shape.num_elements(); }

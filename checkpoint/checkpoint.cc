@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/checkpoint/in_parts.h"
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
@@ -33,17 +34,36 @@ std::optional<std::string> variable_of_component(const std::string& name) {
   return name.substr(0, at);
 }
 
+/// What a tensor of a checkpoint is, whole or in parts.
+struct TensorKind {
+  DType dtype;
+  Shape shape;
+};
+using TensorKinds = std::map<std::string, TensorKind>;
+
+TensorKinds kinds_in(const CheckpointFile& file) {
+  TensorKinds kinds;
+  for (const auto& [name, tensor] : file.tensors) kinds[name] = {tensor.dtype(), tensor.shape()};
+  for (const auto& [name, part] : file.parts) kinds[name] = {part.dtype, part.shape};
+  return kinds;
+}
+
 /// The tensors of each variable: its own and those of its components.
 std::map<std::string, std::vector<std::string>> tensors_by_variable(
-    const std::vector<Variable>& variables, const TensorMap& tensors) {
+    const std::vector<Variable>& variables, const TensorKinds& tensors) {
   std::map<std::string, std::vector<std::string>> found;
   for (const Variable& variable : variables) found[variable.name()];
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, kind] : tensors) {
     auto own = found.find(name);
     if (own == found.end()) own = found.find(variable_of_component(name).value_or(name));
     if (own != found.end()) own->second.push_back(name);
   }
   return found;
+}
+
+[[noreturn]] void fail_saved_twice(const std::string& name) {
+  fail(ErrorCode::kInvalidArgument, "Checkpoint::save: two variables are saved as '", name,
+       "'; expected different names; try VariableOptions::name");
 }
 
 /// What VariableStorage::save() gives for all variables. Throws kInvalidArgument when two want the
@@ -53,27 +73,46 @@ TensorMap saved_tensors(const std::vector<Variable>& variables) {
   for (const Variable& variable : variables) {
     for (NamedTensor& tensor : variable.storage().save()) {
       if (!tensors.emplace(tensor.name, std::move(tensor.value)).second) {
-        fail(ErrorCode::kInvalidArgument, "Checkpoint::save: two variables are saved as '",
-             tensor.name, "'; expected different names; try VariableOptions::name");
+        fail_saved_twice(tensor.name);
       }
     }
   }
   return tensors;
 }
 
+/// The same, but of variables that are cut what this process has of them.
+CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs form) {
+  using internal::SavedAs;
+  CheckpointFile file;
+  std::vector<Variable> whole;
+  for (const Variable& variable : variables) {
+    auto part = form == SavedAs::kWhole ? std::nullopt : variable.storage().save_part();
+    if (!part || (part->has_others && form == SavedAs::kWholeOfWorkers)) {
+      whole.push_back(variable);
+    } else if (!file.parts.emplace(part->name, std::move(*part)).second) {
+      fail_saved_twice(variable.name());
+    }
+  }
+  file.tensors = saved_tensors(whole);
+  for (const auto& [name, part] : file.parts) {
+    if (file.tensors.contains(name)) fail_saved_twice(name);
+  }
+  return file;
+}
+
 /// One line for each variable that is missing in `tensors` or has another shape or dtype there.
 std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
-                                      const TensorMap& tensors) {
+                                      const TensorKinds& tensors) {
   const auto by_variable = tensors_by_variable(variables, tensors);
   std::vector<std::string> misfits;
   for (const Variable& variable : variables) {
     const std::vector<std::string>& names = by_variable.at(variable.name());
     if (names.empty()) misfits.push_back(concat("variable '", variable.name(), "' is missing"));
     for (const std::string& name : names) {
-      const Tensor& tensor = tensors.at(name);
-      if (tensor.shape() == variable.shape() && tensor.dtype() == variable.dtype()) continue;
+      const TensorKind& tensor = tensors.at(name);
+      if (tensor.shape == variable.shape() && tensor.dtype == variable.dtype()) continue;
       misfits.push_back(concat("'", name, "': expected ", variable.dtype(), " ", variable.shape(),
-                               ", got ", tensor.dtype(), " ", tensor.shape()));
+                               ", got ", tensor.dtype, " ", tensor.shape));
     }
   }
   return misfits;
@@ -82,13 +121,13 @@ std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
 /// The names in `tensors` that belong to none of `variables`. "<name>/replica_<number>" belongs to
 /// variable <name>.
 std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
-                                      const TensorMap& tensors) {
+                                      const TensorKinds& tensors) {
   std::set<std::string> known;
   for (const auto& [variable, names] : tensors_by_variable(variables, tensors)) {
     known.insert(names.begin(), names.end());
   }
   std::vector<std::string> unknown;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, kind] : tensors) {
     if (!known.contains(name)) unknown.push_back(name);
   }
   return unknown;
@@ -107,13 +146,32 @@ void require_none(const std::vector<std::string>& problems, const std::string& w
        has_unknown ? ", or .ignore_unknown for what is unknown" : "");
 }
 
-/// VariableStorage::restore() on all variables.
-void restore_all(const std::vector<Variable>& variables, const TensorMap& tensors) {
+/// The values of a part as one.
+Tensor joined(const TensorPart& part) {
+  if (part.values.size() == 1) return part.values.front().to(Device{});
+  MutableTensor all({part.count()}, part.dtype, Device{});
+  std::byte* to = all.data();
+  for (const Tensor& value : part.values) {
+    const Tensor on_host = value.to(Device{});
+    to = std::ranges::copy(on_host.bytes(), to).out;
+  }
+  return all.freeze();
+}
+
+/// VariableStorage::restore() on all variables, or restore_part().
+void restore_all(const std::vector<Variable>& variables, const CheckpointFile& file) {
   const TensorLookup lookup = [&](const std::string& name) {
-    const auto found = tensors.find(name);
-    return found == tensors.end() ? Tensor() : found->second;
+    const auto found = file.tensors.find(name);
+    return found == file.tensors.end() ? Tensor() : found->second;
   };
-  for (const Variable& variable : variables) variable.storage().restore(lookup);
+  for (const Variable& variable : variables) {
+    const auto part = file.parts.find(variable.name());
+    if (part == file.parts.end()) {
+      variable.storage().restore(lookup);
+    } else {
+      variable.storage().restore_part(joined(part->second));
+    }
+  }
 }
 
 /// Adds what the providers save, each tensor under "<provider>/<its name>".
@@ -146,15 +204,15 @@ class Snapshot {
       : variables_(variables),
         states_(states),
         providers_(providers),
-        tensors_(saved_tensors(variables)) {
-    add_provided(providers, tensors_);
+        file_(saved(variables, internal::SavedAs::kParts)) {
+    add_provided(providers, file_.tensors);
     for (const auto& [name, provider] : states) values_[name] = provider.save();
   }
 
   void set_back() const noexcept {
     try {
-      restore_all(variables_, tensors_);
-      give_to_providers(providers_, tensors_);
+      restore_all(variables_, file_);
+      give_to_providers(providers_, file_.tensors);
       for (const auto& [name, provider] : states_) provider.restore(values_.at(name));
     } catch (const std::exception& error) {
       log(LogLevel::kError, concat("Checkpoint::restore: cannot set back: ", error.what()));
@@ -165,7 +223,7 @@ class Snapshot {
   const std::vector<Variable>& variables_;
   const StateMap& states_;
   const TensorProviders& providers_;
-  TensorMap tensors_;
+  CheckpointFile file_;
   std::map<std::string, Json> values_;
 };
 
@@ -173,7 +231,7 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
                const StateMap& states, const TensorProviders& providers) {
   const Snapshot before(variables, states, providers);
   try {
-    restore_all(variables, file.tensors);
+    restore_all(variables, file);
     give_to_providers(providers, file.tensors);
     for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
   } catch (...) {
@@ -194,7 +252,7 @@ std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const TensorProviders& providers) {
   const auto rest = std::make_shared<CheckpointFile>();
   rest->info = file.info;
-  for (const std::string& name : find_unknown(variables, file.tensors)) {
+  for (const std::string& name : find_unknown(variables, kinds_in(file))) {
     if (!is_provided(providers, name)) rest->tensors.emplace(name, file.tensors.at(name));
   }
   for (const auto& [name, value] : file.states) {
@@ -207,9 +265,10 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const std::vector<Variable>& variables,
                                        const TensorProviders& providers,
                                        const RestoreOptions& options) {
-  std::vector<std::string> problems = find_misfits(variables, file.tensors);
+  const TensorKinds kinds = kinds_in(file);
+  std::vector<std::string> problems = find_misfits(variables, kinds);
   if (options.ignore_unknown) return problems;
-  for (const std::string& name : find_unknown(variables, file.tensors)) {
+  for (const std::string& name : find_unknown(variables, kinds)) {
     if (is_provided(providers, name)) continue;
     problems.push_back(concat("unknown tensor '", name, "'"));
   }
@@ -307,13 +366,12 @@ void Checkpoint::set_about(std::string key, Json value) {
   about_.set(std::move(key), std::move(value));
 }
 
-CheckpointFile Checkpoint::values(std::int64_t step) const {
+CheckpointFile Checkpoint::values(std::int64_t step, internal::SavedAs form) const {
   if (waiting_) {
     log_warning_once(concat("Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
                             " waits for something of this name, and is not saved again"));
   }
-  CheckpointFile file;
-  file.tensors = saved_tensors(variables_);
+  CheckpointFile file = saved(variables_, form);
   add_provided(tensors_, file.tensors);
   for (const auto& [name, provider] : states_) file.states[name] = provider.save();
   file.info.step = step;
@@ -355,24 +413,44 @@ CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& s
 }
 
 CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options) const {
-  return *take_what_is_read([&] { return std::optional(internal::read_checkpoint(path)); },
-                            options);
+  return *take_what_is_read([&](const ReadPath& read) { return std::optional(read(path)); },
+                            [&](const std::string&) { return path; }, std::nullopt, options);
 }
 
 CheckpointInfo Checkpoint::restore_deferred(const std::string& path) {
-  const auto file = file_of([&] { return std::optional(internal::read_checkpoint(path)); });
+  const auto file = file_of([&](const ReadPath& read) { return std::optional(read(path)); });
   const CheckpointInfo info = take(*file, file->info.path, {.ignore_unknown = true});
   waiting_ = rest_of(*file, variables_, states_, tensors_);
   return info;
 }
 
-std::optional<CheckpointFile> Checkpoint::file_of(const Reader& read) const {
+std::optional<CheckpointFile> Checkpoint::file_of(const Reader& find) const {
+  const auto read = [&] { return find(internal::read_checkpoint); };
   return options_.from_writer ? internal::read_by_writer(read, options_) : read();
 }
 
-std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& read,
+std::map<std::string, TensorPart> Checkpoint::own_parts() const {
+  std::map<std::string, TensorPart> parts;
+  for (const Variable& variable : variables_) {
+    auto part = variable.storage().save_part();
+    if (part && part->has_others) parts.emplace(part->name, std::move(*part));
+  }
+  return parts;
+}
+
+std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& find,
+                                                            const OwnPath& own_path,
+                                                            std::optional<bool> sharded,
                                                             RestoreOptions options) const {
-  const auto file = file_of(read);
+  std::optional<CheckpointFile> file;
+  internal::ReadingInParts reading{{}, own_path, sharded == true};
+  if (options_.connect && sharded.value_or(true)) reading.wanted = own_parts();
+  if (reading.wanted.empty()) {
+    file = file_of(find);
+  } else {
+    const internal::WorkerOfMany self{options_.worker, options_.connect()};
+    file = internal::read_in_parts(find, reading, self, options_);
+  }
   if (!file) return std::nullopt;
   return take(*file, file->info.path, options);
 }

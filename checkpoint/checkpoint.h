@@ -44,6 +44,10 @@ struct CheckpointInfo {
   bool operator==(const CheckpointInfo&) const = default;
 };
 
+/// Gives the texts of all workers, by worker, to each of them. A call of all. Throws, naming a
+/// worker, when one does not come.
+using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
+
 struct CheckpointOptions {
   /// Whether this process writes. Several workers all call save(), for reading a variable can
   /// be a meeting of all of them, but one alone should write (the chief): the others pass false.
@@ -52,6 +56,13 @@ struct CheckpointOptions {
   /// process alone reads files, and all restore what it has read. Empty: each reads for itself.
   /// checkpoint_options(strategy) fills in both.
   std::function<std::string(const std::string& own)> from_writer = {};
+  /// The number of this worker; 0 writes.
+  int worker = 0;
+  /// Connects all workers for one save, or restore, to which each gives, or of which each takes,
+  /// the parts that it holds (CheckpointManagerOptions::sharded). A call of all, beside which none
+  /// is under way; what it gives is called by another thread, beside other calls of the workers.
+  /// Empty: values are saved whole. checkpoint_options(strategy) fills it in.
+  std::function<ExchangeTexts()> connect = {};
 };
 
 struct RestoreOptions {
@@ -65,7 +76,10 @@ struct RestoreOptions {
 
 namespace internal {
 struct CheckpointFile;
-}
+/// Whether a variable that is cut is put together, is so where other processes have parts of it, or
+/// is saved as what this process has.
+enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
+}  // namespace internal
 
 /// The values of a moment, in memory: shared with the variables until these are written. Copies
 /// share it. Made by Checkpoint::snapshot().
@@ -140,13 +154,23 @@ class Checkpoint {
   /// Restores these, which are to be added, from what waits.
   void take_waiting(const std::vector<Variable>& variables, const States& states = {},
                     const Tensors& tensors = {});
-  internal::CheckpointFile values(std::int64_t step) const;
+  internal::CheckpointFile values(std::int64_t step,
+                                  internal::SavedAs form = internal::SavedAs::kWhole) const;
+  /// What this worker has of variables that are cut over workers.
+  std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// What `read` gives here, or to the process that writes; `read` may find nothing.
-  using Reader = std::function<std::optional<internal::CheckpointFile>()>;
-  std::optional<internal::CheckpointFile> file_of(const Reader& read) const;
-  std::optional<CheckpointInfo> take_what_is_read(const Reader& read, RestoreOptions options) const;
+  /// Finds what to restore, or nothing, by means of a function that reads a path.
+  using ReadPath = std::function<internal::CheckpointFile(const std::string& path)>;
+  using Reader = std::function<std::optional<internal::CheckpointFile>(const ReadPath& read)>;
+  /// What `find` gives here, or to the process that writes.
+  std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
+  /// The same, of versions on a disk that all workers share what each wants. `own_path`: this
+  /// worker's of a name in the folder. `sharded` as in CheckpointManagerOptions.
+  using OwnPath = std::function<std::string(const std::string& name)>;
+  std::optional<CheckpointInfo> take_what_is_read(const Reader& find, const OwnPath& own_path,
+                                                  std::optional<bool> sharded,
+                                                  RestoreOptions options) const;
 
   std::vector<Variable> variables_;
   CheckpointOptions options_;

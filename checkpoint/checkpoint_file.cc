@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <optional>
 
 #include "tutti/checkpoint/version.h"
@@ -165,6 +167,19 @@ CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& 
   return from_safetensors(parse_safetensors(bytes, source), source);
 }
 
+std::optional<Error> error_of(const std::function<void()>& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kResourceExhausted, "Checkpoint: not enough memory");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::kInternal, concat("Checkpoint: ", error.what()));
+  }
+}
+
 CheckpointFile read_checkpoint(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return read_version(Folder::open(path));
@@ -185,13 +200,9 @@ struct Found {
 };
 
 Found find_here(const std::function<std::optional<CheckpointFile>()>& read) {
-  try {
-    return {read(), std::nullopt};
-  } catch (const Error& error) {
-    return {std::nullopt, error};
-  } catch (const std::exception& error) {
-    return {std::nullopt, Error(ErrorCode::kInternal, error.what())};
-  }
+  Found found;
+  found.error = error_of([&] { found.file = read(); });
+  return found;
 }
 
 Json describe(const Found& found) {

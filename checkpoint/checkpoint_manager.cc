@@ -3,36 +3,17 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <functional>
-#include <new>
 #include <utility>
 
+#include "tutti/checkpoint/in_parts.h"
 #include "tutti/checkpoint/run_folder.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
 namespace internal {
-namespace {
-
-/// The error that left `body`; nothing when none did. Exceptions of other types become kInternal,
-/// std::bad_alloc kResourceExhausted.
-std::optional<Error> error_of(const std::function<void()>& body) {
-  try {
-    body();
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::kResourceExhausted, "Checkpoint: not enough memory to save");
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::kInternal, concat("Checkpoint: cannot save: ", error.what()));
-  }
-}
-
-}  // namespace
 
 /// A save on a thread of its own, and how it ended. Starts with its construction. The destructor
 /// waits.
@@ -95,7 +76,7 @@ struct Found {
 };
 
 /// Errors that are no damage (of rights, of a later format, of memory) are thrown.
-Found read_newest(const std::vector<FoundVersion>& versions) {
+Found read_newest(const std::vector<FoundVersion>& versions, const internal::ReadPath& read) {
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {
     if (version->shown.state == VersionState::kUnfinished) {
@@ -104,7 +85,7 @@ Found read_newest(const std::vector<FoundVersion>& versions) {
       continue;
     }
     try {
-      found.file = internal::read_checkpoint(version->shown.path);
+      found.file = read(version->shown.path);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kNotFound) throw;
       found.disturbed = found.disturbed || !is_as_found(*version);
@@ -164,12 +145,20 @@ std::string CheckpointManager::save(std::int64_t step) {
 }
 
 void CheckpointManager::start(std::int64_t step) {
-  auto values = std::make_shared<internal::CheckpointFile>(checkpoint_.values(step));
-  if (!checkpoint_.options().writes) return;
+  internal::WorkerOfMany self = connect();
+  const bool in_parts = self.exchange != nullptr;
+  const auto form = in_parts ? internal::SavedAs::kParts : internal::SavedAs::kWholeOfWorkers;
+  auto values = std::make_shared<internal::CheckpointFile>(checkpoint_.values(step, form));
+  if (!in_parts && !checkpoint_.options().writes) return;
   const internal::SaveSettings settings{options_.max_to_keep, damaged_};
-  auto save = [values = std::move(values), directory = directory_, settings]() mutable {
+  auto save = [values = std::move(values), directory = directory_, settings,
+               self = std::move(self)]() mutable {
     const auto last_reference = std::move(values);
-    internal::save_version(directory, *last_reference, settings);
+    const internal::WorkerOfMany last_of_group = std::move(self);
+    if (!last_of_group.exchange) {
+      return internal::save_version(directory, *last_reference, settings);
+    }
+    internal::save_version_in_parts(directory, *last_reference, settings, last_of_group);
   };
   if (options_.asynchronous) {
     under_way_ = std::make_unique<internal::BackgroundSave>(std::move(save));
@@ -177,6 +166,16 @@ void CheckpointManager::start(std::int64_t step) {
   }
   last_error_ = internal::error_of(save);
   if (last_error_) note(*last_error_);
+}
+
+internal::WorkerOfMany CheckpointManager::connect() const {
+  const CheckpointOptions& saving = checkpoint_.options();
+  if (!saving.connect || !options_.sharded.value_or(true) || checkpoint_.own_parts().empty()) {
+    return {};
+  }
+  internal::WorkerOfMany self{saving.worker, saving.connect()};
+  if (!options_.sharded && !internal::is_shared(directory_, self)) self.exchange = nullptr;
+  return self;
 }
 
 void CheckpointManager::wait() {
@@ -197,13 +196,20 @@ std::optional<std::string> CheckpointManager::latest() const {
 
 std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions options) {
   wait();
-  return checkpoint_.take_what_is_read([&] { return read_newest_whole(options.strict); }, options);
+  const auto find = [&](const internal::ReadPath& read) {
+    return read_newest_whole(options.strict, read);
+  };
+  const auto own_path = [&](const std::string& name) {
+    return (std::filesystem::path(directory_) / name).string();
+  };
+  return checkpoint_.take_what_is_read(find, own_path, options_.sharded, options);
 }
 
-std::optional<internal::CheckpointFile> CheckpointManager::read_newest_whole(bool strict) {
+std::optional<internal::CheckpointFile> CheckpointManager::read_newest_whole(
+    bool strict, const internal::ReadPath& read) {
   Found found;
   for (int i = 0; i < kMaxScans; ++i) {
-    found = read_newest(versions_in(directory_));
+    found = read_newest(versions_in(directory_), read);
     if (!found.disturbed) break;
   }
   report(found, directory_, strict);

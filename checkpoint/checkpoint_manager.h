@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,7 +17,8 @@ namespace tutti {
 
 namespace internal {
 class BackgroundSave;
-}
+struct WorkerOfMany;
+}  // namespace internal
 
 /// What CheckpointManager::save() does when a disk is full, read-only or broken.
 enum class OnSaveError {
@@ -31,13 +33,19 @@ struct CheckpointManagerOptions {
   /// it and copied by the next step that changes them.
   bool asynchronous = false;
   OnSaveError on_error = OnSaveError::kThrow;
+  /// Of variables that are cut over workers (FullyShardedStrategy). true: each worker writes, and
+  /// restores, the parts that it holds, all at the same time, in a folder that all workers share;
+  /// kFailedPrecondition naming a worker that sees another one. false: worker 0 gathers all, writes
+  /// and reads it alone. Empty: true where all workers see the folder (each save looks), else false
+  /// with a warning. The same on all workers.
+  std::optional<bool> sharded = std::nullopt;
 };
 
-/// Keeps versions <directory>/step_<step>, each a folder with a safetensors file and manifest.json:
-/// the manifest has a checksum of every byte, is written last and makes the version. A crash, a
-/// power cut or a full disk at any moment leaves the versions that were there, or one more
-/// (docs/checkpoints.md). Single files of earlier versions of tutti are read, too. One writing
-/// process, one thread. tf.train.CheckpointManager.
+/// Keeps versions <directory>/step_<step>, each a folder with a safetensors file, or one of each
+/// worker, and manifest.json: the manifest has a checksum of every byte, is written last and makes
+/// the version. A crash, a power cut or a full disk at any moment leaves the versions that were
+/// there, or one more (docs/checkpoints.md). Single files of earlier versions of tutti are read,
+/// too. One writing process, one thread. tf.train.CheckpointManager.
 class CheckpointManager {
  public:
   /// Throws kInvalidArgument for a negative max_to_keep. The folder is made by the first save().
@@ -80,7 +88,10 @@ class CheckpointManager {
 
  private:
   void start(std::int64_t step);
-  std::optional<internal::CheckpointFile> read_newest_whole(bool strict);
+  /// To save parts; without a way to exchange texts: one process saves all.
+  internal::WorkerOfMany connect() const;
+  std::optional<internal::CheckpointFile> read_newest_whole(
+      bool strict, const std::function<internal::CheckpointFile(const std::string& path)>& read);
   void note(const Error& error);
 
   Checkpoint checkpoint_;

@@ -11,13 +11,15 @@
 
 #include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/random.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
-constexpr const char* kLatest = "latest";  // names the newest among single files of old
+constexpr const char* kLatest = "latest";         // names the newest among single files of old
+constexpr std::string_view kMark = "is_shared_";  // and a unique name: a FolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
 
@@ -123,8 +125,18 @@ void remove_unlisted(const Folder& folder, const std::optional<Manifest>& manife
   }
 }
 
+/// Whether it is a FolderMark's file, and no other.
+bool is_mark(const Folder& run, const std::string& name) {
+  return name.starts_with(kMark) && name.size() == kMark.size() + new_unique_name().size() &&
+         name.find_first_not_of("0123456789abcdef", kMark.size()) == std::string::npos &&
+         run.size_of(name) == 0u;
+}
+
 /// What interrupted saves left behind. The folder of a damaged manifest is left to people.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
+  for (const std::string& name : run.names()) {
+    if (is_mark(run, name)) run.remove(name);
+  }
   for (const FoundVersion& version : versions) {
     const bool unfinished = version.shown.state == VersionState::kUnfinished;
     if (!version.manifest && !unfinished) continue;
@@ -178,20 +190,19 @@ void delete_old(const Folder& run, const SaveSettings& settings) {
   remove_latest(run);
 }
 
-/// Frees the space of a save that failed, unless it was committed after all.
-void take_back(const Folder& run, const Folder& folder, const std::string& name,
-               std::int64_t sequence) noexcept {
+}  // namespace
+
+void take_back(const BegunVersion& begun) noexcept {
   try {
-    std::optional<Manifest> manifest = read_manifest(folder);
-    if (manifest && manifest->info.sequence == sequence) return;
-    remove_unlisted(folder, manifest);
-    if (!manifest) run.remove_folder(name);
+    std::optional<Manifest> manifest = read_manifest(begun.folder);
+    if (manifest && manifest->info.sequence == begun.sequence) return;
+    remove_unlisted(begun.folder, manifest);
+    if (!manifest) begun.run.remove_folder(begun.name);
   } catch (const std::exception& error) {
-    log_warning(concat("CheckpointManager: cannot clean up '", folder.path(), "': ", error.what()));
+    log_warning(
+        concat("CheckpointManager: cannot clean up '", begun.folder.path(), "': ", error.what()));
   }
 }
-
-}  // namespace
 
 std::string version_name(std::int64_t step) { return concat(kPrefix, step); }
 
@@ -214,9 +225,8 @@ std::vector<FoundVersion> find_versions(const Folder& run) {
   return versions;
 }
 
-void save_version(const std::string& directory, const CheckpointFile& file,
-                  const SaveSettings& settings) {
-  const Folder run = Folder::make(directory);
+BegunVersion begin_version(const std::string& directory, std::int64_t step) {
+  Folder run = Folder::make(directory);
   run.lock();
   const std::vector<FoundVersion> versions = find_versions(run);
   remove_debris(run, versions);
@@ -224,18 +234,37 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   for (const FoundVersion& version : versions) {
     if (version.age != kUnknownAge) sequence = std::max(sequence, version.age + 1);
   }
-  const std::string name = version_name(file.info.step);
-  const Folder folder = run.make_folder(name);
-  Manifest manifest;
+  const std::string name = version_name(step);
+  Folder folder = run.make_folder(name);
+  return {std::move(run), std::move(folder), name, sequence};
+}
+
+void finish_version(const BegunVersion& begun, const Manifest& manifest,
+                    const SaveSettings& settings) {
+  commit_version(begun.folder, manifest);
+  remove_unlisted(begun.folder, manifest);
+  delete_old(begun.run, settings);
+}
+
+void save_version(const std::string& directory, const CheckpointFile& file,
+                  const SaveSettings& settings) {
+  const BegunVersion begun = begin_version(directory, file.info.step);
   try {
-    manifest = write_tensors(folder, describe(file, sequence), file.tensors);
-    commit_version(folder, manifest);
+    finish_version(begun, write_part(begun.folder, describe(file, begun.sequence), file), settings);
   } catch (...) {
-    take_back(run, folder, name, sequence);
+    take_back(begun);
     throw;
   }
-  remove_unlisted(folder, manifest);
-  delete_old(run, settings);
+}
+
+FolderMark::FolderMark(const std::string& directory)
+    : folder_(Folder::make(directory)),
+      name_(concat(kMark, new_unique_name())),
+      file_(folder_.create_file(name_, 0)) {}
+
+bool FolderMark::is_in(const std::string& directory, const std::string& name) {
+  const std::optional<Folder> folder = Folder::open_if_there(directory);
+  return folder && is_plain_name(name) && folder->size_of(name).has_value();
 }
 
 void delete_versions(const std::string& directory) {

@@ -76,14 +76,8 @@ ManifestTensor describe(const TensorPart& part) {
   return {part.name, part.dtype, part.shape, {std::move(piece)}};
 }
 
-/// What this file holds. What all processes have is in the first; empty parts are in none.
-std::map<std::string, TensorPart> parts_of(const CheckpointFile& file, PartNumber number) {
-  std::map<std::string, TensorPart> parts;
-  for (const auto& [name, part] : file.parts) {
-    const bool is_first_of_empty = part.shape.num_elements() == 0 && number.index == 0;
-    if (part.count() > 0 || is_first_of_empty) parts.emplace(name, part);
-  }
-  if (number.index > 0) return parts;
+std::map<std::string, TensorPart> parts_of(const CheckpointFile& file) {
+  std::map<std::string, TensorPart> parts = file.parts;
   for (const auto& [name, tensor] : file.tensors) parts.emplace(name, whole_of(name, tensor));
   return parts;
 }
@@ -122,7 +116,7 @@ Manifest describe(const CheckpointFile& file, std::int64_t sequence) {
 
 Manifest write_part(const Folder& folder, Manifest about, const CheckpointFile& values,
                     PartNumber part) {
-  const std::map<std::string, TensorPart> parts = parts_of(values, part);
+  const std::map<std::string, TensorPart> parts = parts_of(values);
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, each] : parts) {
     const ManifestTensor tensor = describe(each);

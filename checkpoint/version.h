@@ -28,7 +28,7 @@ std::optional<std::int64_t> sequence_of_part(std::string_view name);
 /// Step, states and so on of `file`, without files and tensors.
 Manifest describe(const CheckpointFile& file, std::int64_t sequence);
 
-/// Writes parts, and into the first file tensors, too, and sees that it is on the disk.
+/// Writes tensors and parts into a file of the version's folder and sees that it is on the disk.
 /// Returns what describe() says with this file and what is in it. Errors of Folder; then the file
 /// is gone again.
 Manifest write_part(const Folder& folder, Manifest about, const CheckpointFile& file,
