@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -163,6 +164,16 @@ CheckpointOptions checkpoint_options(Strategy& strategy) {
   if (internal::WorkerTeam* const team = team_of(strategy)) {
     options.from_writer = [team](const std::string& own) {
       return team->broadcast_text(own, 0, "restore a checkpoint");
+    };
+    options.worker = team->worker();
+    options.connect = [team]() -> ExchangeTexts {
+      // A group of its own: saving in the background goes beside the team's other calls.
+      std::vector<int> all(static_cast<std::size_t>(team->num_workers()));
+      std::iota(all.begin(), all.end(), 0);
+      return [group = std::shared_ptr(team->make_group(all, "a checkpoint in parts"))](
+                 const std::string& own) {
+        return internal::gather_texts(*group, own, "a checkpoint in parts");
+      };
     };
   }
   return options;

@@ -18,8 +18,10 @@
 namespace tutti {
 
 /// With several workers the chief alone writes and reads: it chooses the version, and all restore
-/// what it has read, also those that do not see its disk. All workers call save and restore. The
-/// strategy must outlive the checkpoint.
+/// what it has read, also those that do not see its disk. Variables that are cut over workers each
+/// worker writes and reads in part, where all see one folder
+/// (CheckpointManagerOptions::sharded). All workers call save and restore. The strategy must
+/// outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);
 
 namespace internal {

@@ -150,6 +150,18 @@ void Shards::assign(AssignOp op, const Tensor& value) {
   }
 }
 
+void Shards::assign_own(const Tensor& elements) {
+  note_write();
+  const std::int64_t first = ranges_.front().first;
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    const Shard& range = ranges_[r];
+    const Tensor own = elements.detached_rows(range.first - first, range.count);
+    const bool is_all = range.count == elements.num_elements();
+    shards_[r].assign(AssignOp::kAssign,
+                      is_all ? own.to(shards_[r].device()) : own.to(shards_[r].device()).copy());
+  }
+}
+
 void Shards::scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) {
   VariableComponent whole(gathered(device()), device());
   whole.scatter(op, slices, name);
@@ -265,6 +277,14 @@ std::vector<Tensor> FullyShardedStorage::local_components() const {
     if (shards().range(r).count > 0) values.push_back(shards().shard(r).read());
   }
   return values;
+}
+
+std::optional<TensorPart> FullyShardedStorage::save_part() const {
+  require_outside_replicas("save");
+  TensorPart part{name(), shape(), dtype(), shards().range(0).first};
+  for (int r = 0; r < shards().num_shards(); ++r) part.values.push_back(shards().shard(r).read());
+  part.has_others = use_.team != nullptr;
+  return part;
 }
 
 std::vector<Device> FullyShardedStorage::devices() const {

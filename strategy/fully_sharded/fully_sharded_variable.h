@@ -55,6 +55,8 @@ class Shards final : public Component {
   Tensor kept(Device device) const;
   /// For all devices that keep values.
   void keep(const Tensor& whole) const;
+  /// The elements of this process's shards, one after the other, [count], on the host.
+  void assign_own(const Tensor& elements);
   /// By the rule, with the same shard of each of `slots`. `gradient`: of the whole, or of this
   /// shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
@@ -110,6 +112,9 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   /// In a replica: its shard. Rules with norms are a meeting of all replicas.
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
+
+  std::optional<TensorPart> save_part() const override;
+  void restore_part(const Tensor& elements) override { shards().assign_own(elements); }
 
   Shard shard(int replica) const override { return shards().range(replica); }
   bool sums_shards() const override { return use_.sums_shards; }

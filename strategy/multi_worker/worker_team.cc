@@ -170,14 +170,14 @@ std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
   return nodes;
 }
 
-std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
-  const StragglerWatch::Waiting waiting(stragglers_);
+std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
+                                      std::string_view name) {
   Announcement announcement{own.size()};
   std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
-  std::vector<Announcement> all(to_size(num_workers()));
-  values().all_gather(bytes_of(&announcement, sizeof announcement),
-                      bytes_of(all.data(), all.size() * sizeof announcement), {}, {.name = name},
-                      CallSite::current());
+  std::vector<Announcement> all(to_size(communicator.size()));
+  communicator.all_gather(bytes_of(&announcement, sizeof announcement),
+                          bytes_of(all.data(), all.size() * sizeof announcement), {},
+                          {.name = name}, CallSite::current());
   const bool is_short =
       std::ranges::all_of(all, [](const Announcement& each) { return each.size <= kInlineBytes; });
   std::vector<std::size_t> sizes;
@@ -188,14 +188,19 @@ std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::str
     return texts;
   }
   std::string joined(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), '\0');
-  values().all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
-                      sizes, {.name = name}, CallSite::current());
+  communicator.all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
+                          sizes, {.name = name}, CallSite::current());
   std::size_t first = 0;
   for (const std::size_t size : sizes) {
     texts.push_back(joined.substr(first, size));
     first += size;
   }
   return texts;
+}
+
+std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
+  const StragglerWatch::Waiting waiting(stragglers_);
+  return internal::gather_texts(values(), own, name);
 }
 
 std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::string_view name) {

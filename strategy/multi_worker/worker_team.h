@@ -46,6 +46,11 @@ std::string encode_values(const ReplicaValues& values);
 /// On the host. Throws kDataLoss for bytes that no encode_values() made.
 ReplicaValues decode_values(std::string_view bytes);
 
+/// A text of each rank, by rank. `name` (as in all calls, its first 47 characters) is compared.
+/// Errors of Communicator.
+std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
+                                      std::string_view name);
+
 /// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
 /// numbered over all workers in worker order. All workers make the same calls in the same order;
 /// each names what it is for, and a worker that does something else is an error on all of them. A
@@ -98,8 +103,7 @@ class WorkerTeam {
   /// All state of the training is in the workers: new processes of all of them are a new job.
   void may_begin_anew() { may_begin_anew_ = true; }
 
-  /// A text of each worker, by worker. `name` (as in all calls, its first 47 characters) is
-  /// compared.
+  /// A text of each worker, by worker.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
   /// The text of worker `giver`; `own` of the others does not count.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);

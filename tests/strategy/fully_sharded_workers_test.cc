@@ -2,26 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 
 namespace tutti::strategy_tests {
 namespace fully_sharded_workers_test {
-
-using ShardedBody = std::function<void(FullyShardedStrategy&)>;
-
-/// What each worker threw. `replicas`: of each worker.
-std::vector<std::string> run_sharded(const std::vector<int>& replicas, int stage,
-                                     const ShardedBody& body) {
-  const auto workers = static_cast<int>(replicas.size());
-  auto communicators = communicators_of(workers, Between::kMessages, {});
-  return errors_of_ranks(workers, [&](int worker) {
-    const auto w = static_cast<std::size_t>(worker);
-    FullyShardedStrategy strategy(
-        std::move(communicators[w]),
-        {.local = on_cpus(replicas[w]), .stage = stage, .min_shard_bytes = 0});
-    body(strategy);
-  });
-}
 
 const std::vector<std::vector<int>> kTeams = {{1, 1}, {2, 2}, {1, 2}, {1, 1, 1, 1}};
 

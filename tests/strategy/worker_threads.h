@@ -44,6 +44,21 @@ inline std::vector<std::string> run_workers(const std::vector<LocalStrategyOptio
   });
 }
 
+/// The same with variables cut over the replicas of all workers, of which each has so many.
+inline std::vector<std::string> run_sharded(
+    const std::vector<int>& replicas, int stage,
+    const std::function<void(FullyShardedStrategy&)>& body) {
+  const auto workers = static_cast<int>(replicas.size());
+  auto communicators = communicators_of(workers, Between::kMessages, {});
+  return errors_of_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    FullyShardedStrategy strategy(
+        std::move(communicators[w]),
+        {.local = on_cpus(replicas[w]), .stage = stage, .min_shard_bytes = 0});
+    body(strategy);
+  });
+}
+
 inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
   std::vector<LocalStrategyOptions> options;
   for (const int count : replicas) {

@@ -1,0 +1,303 @@
+// Checkpoints of variables that are cut over workers: each saves its parts, any strategy restores.
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "tests/strategy/worker_threads.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/checkpoint/checkpoint_versions.h"
+#include "tutti/core/file.h"
+#include "tutti/core/logging.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/recovery.h"
+#include "tutti/tensor/device_memory.h"
+
+namespace tutti {
+namespace checkpoint_in_parts_test {
+
+using strategy_tests::all_strategies;
+using strategy_tests::expect_no_error;
+using strategy_tests::fully_sharded;
+using strategy_tests::mirrored;
+using strategy_tests::replica_number;
+using strategy_tests::run_sharded;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+std::string empty_folder() {
+  const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = concat(::testing::TempDir(), "tutti_in_parts_", test->name());
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+/// Weights of sizes that shards do not divide, one of them too small for some replicas to have any,
+/// with Adam's slots, and a moving mean with a value per replica.
+struct Training {
+  explicit Training(Strategy& strategy)
+      : strategy_(strategy),
+        weights({made("w", {9, 33}, 1), made("b", {33}, 2), made("tiny", {3}, 3)}),
+        mean(Tensor::zeros({}), {.name = "mean",
+                                 .synchronization = VariableSynchronization::kOnRead,
+                                 .aggregation = VariableAggregation::kMean}),
+        optimizer(weights, {.learning_rate = 0.05}) {}
+
+  static Variable made(const char* name, const Shape& shape, std::uint64_t number) {
+    return Variable(random_normal(shape, RandomKey{3, kInitializerPurpose, number, 0, 0}),
+                    {.name = name});
+  }
+
+  void train(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      strategy_.run([&] {
+        const Tensor x = Tensor::full({2, 9}, 1.0 + replica_number(), DType::kFloat32,
+                                      ReplicaContext::current().device());
+        GradientTape tape;
+        const Tensor loss = reduce_sum(square(matmul(x, weights[0].value()) + weights[1].value())) +
+                            reduce_sum(square(weights[2].value()));
+        mean.assign(Tensor::scalar(4.0, DType::kFloat32, x.device()));
+        optimizer.minimize(tape, loss);
+      });
+    }
+  }
+
+  std::vector<Variable> all() const {
+    std::vector<Variable> variables = optimizer.state_variables();
+    variables.insert(variables.end(), weights.begin(), weights.end());
+    variables.push_back(mean);
+    return variables;
+  }
+  std::string hash() const { return hash_variables(all()); }
+  Checkpoint checkpoint() const { return Checkpoint(all(), checkpoint_options(strategy_)); }
+
+  Strategy& strategy_;
+  std::vector<Variable> weights;
+  Variable mean;
+  Adam optimizer;
+};
+
+/// A way to run: calls its argument with a new strategy, in each worker where there are several.
+using Way = std::function<std::vector<std::string>(const std::function<void(Strategy&)>&)>;
+
+Way alone(std::function<std::unique_ptr<Strategy>()> make) {
+  return [make](const auto& body) {
+    body(*make());
+    return std::vector<std::string>(1);
+  };
+}
+Way workers(std::vector<int> replicas, int stage = 3) {
+  return [=](const auto& body) { return run_sharded(replicas, stage, body); };
+}
+
+std::map<std::string, Way> ways_to_restore() {
+  std::map<std::string, Way> ways;
+  for (const auto& each : all_strategies()) ways[each.name] = alone(each.make);
+  for (const int n : {1, 2, 3})
+    ways[concat("sharded_", n)] = alone([n] { return fully_sharded(n); });
+  ways["stage_1"] = alone([] { return fully_sharded(2, 0, 1); });
+  ways["workers_1_1"] = workers({1, 1});
+  ways["workers_2_1"] = workers({2, 1}, 2);
+  ways["workers_1_1_1"] = workers({1, 1, 1});
+  return ways;
+}
+
+/// Saves in that way, in the background, and goes on. The hash of what was saved.
+std::string train_and_save(const Way& way, const std::string& folder,
+                           std::optional<bool> sharded = std::nullopt) {
+  Mutex mutex;
+  std::string saved;
+  expect_no_error(way([&](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    Training training(strategy);
+    training.train(2);
+    CheckpointManager manager(training.checkpoint(), folder,
+                              {.asynchronous = true, .sharded = sharded});
+    manager.save(2);
+    training.train(2);  // not part of it
+    manager.wait();
+    manager.restore_latest({.strict = true});
+    const std::string hash = training.hash();
+    MutexLock lock(mutex);
+    if (saved.empty()) saved = hash;
+    EXPECT_EQ(hash, saved);
+  }));
+  return saved;
+}
+
+std::string restored_hash(const Way& way, const std::string& folder) {
+  Mutex mutex;
+  std::string restored;
+  expect_no_error(way([&](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    Training training(strategy);
+    CheckpointManager manager(training.checkpoint(), folder);
+    EXPECT_TRUE(manager.restore_latest({.strict = true}));
+    const std::string hash = training.hash();
+    MutexLock lock(mutex);
+    if (restored.empty()) restored = hash;
+    EXPECT_EQ(hash, restored);
+  }));
+  return restored;
+}
+
+std::vector<std::string> parts_in(const std::string& version) {
+  std::vector<std::string> names;
+  const Json contents = describe_checkpoint(version);
+  for (const Json& file : contents.at("files").as_array()) {
+    names.push_back(file.at("name").as_string());
+  }
+  return names;
+}
+
+TEST(CheckpointInParts, OfAnyNumberOfWorkersIsRestoredUnderAnyStrategy) {
+  for (const int count : {2, 4}) {
+    for (const int stage : {1, 3}) {
+      const testing::HangWatchdog watchdog(concat(count, " workers, stage ", stage));
+      const std::string folder = empty_folder();
+      const std::vector<int> replicas(static_cast<std::size_t>(count), 1);
+      const std::string saved = train_and_save(workers(replicas, stage), folder);
+      EXPECT_EQ(parts_in(folder + "/step_2").size(), replicas.size());
+      EXPECT_THAT(verify_checkpoint(folder + "/step_2"), ::testing::IsEmpty());
+      for (const auto& [name, way] : ways_to_restore()) {
+        SCOPED_TRACE(concat(count, " workers, stage ", stage, " to ", name));
+        EXPECT_EQ(restored_hash(way, folder), saved);
+      }
+    }
+  }
+}
+
+TEST(CheckpointInParts, HasTheValuesOfMirroredAndOneFileInOneProcess) {
+  const std::string folder = empty_folder();
+  const std::string expected = train_and_save(alone([] { return mirrored(3); }), folder + "/a");
+  EXPECT_EQ(train_and_save(workers({1, 2}), folder + "/b"), expected);
+  EXPECT_EQ(train_and_save(workers({1, 2}), folder + "/c", true), expected);
+  EXPECT_EQ(train_and_save(workers({1, 2}), folder + "/d", false), expected);
+  EXPECT_EQ(train_and_save(alone([] { return fully_sharded(3); }), folder + "/e"), expected);
+  for (const auto& [name, files] :
+       std::map<std::string, std::size_t>{{"a", 1}, {"b", 2}, {"c", 2}, {"d", 1}, {"e", 1}}) {
+    EXPECT_EQ(parts_in(concat(folder, "/", name, "/step_2")).size(), files) << name;
+  }
+  // In one process it is the file of mirrored, which every program reads.
+  const auto tensors = [&](const char* name) {
+    return describe_checkpoint(concat(folder, "/", name, "/step_2")).at("files").dump();
+  };
+  EXPECT_EQ(tensors("a"), tensors("e"));
+}
+
+TEST(CheckpointInParts, OneProcessPutsNothingTogetherToSaveIt) {
+  const std::string folder = empty_folder();
+  constexpr std::int64_t kCount = 1 << 20;  // 4 MiB
+  for (const bool asynchronous : {false, true}) {
+    const auto strategy = fully_sharded(4);
+    const auto scope = strategy->scope();
+    const Variable w(Tensor::full({kCount}, 2.0), {.name = "w"});
+    CheckpointManager manager(Checkpoint({w}), folder, {.asynchronous = asynchronous});
+    reset_peak_memory(Device{});
+    const std::size_t before = device_memory(Device{}).in_use;
+    manager.save(1);
+    manager.wait();
+    EXPECT_LT(device_memory(Device{}).peak, before + sizeof(float) * kCount / 8);
+  }
+  const Variable w(Tensor::zeros({kCount}), {.name = "w"});
+  CheckpointManager(Checkpoint({w}), folder).restore_latest();
+  EXPECT_THAT(w.value().to_doubles(), Each(2.0));
+}
+
+TEST(CheckpointInParts, WorkersRestoreWhatOneProcessSaved) {
+  const std::string folder = empty_folder();
+  const std::string saved = train_and_save(alone([] { return mirrored(2); }), folder);
+  EXPECT_EQ(restored_hash(workers({1, 1}), folder), saved);
+  EXPECT_EQ(restored_hash(workers({2, 2}), folder), saved);
+}
+
+TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) {
+  const std::string folder = empty_folder();
+  std::vector<std::string> warnings;
+  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  const auto save = [&](std::optional<bool> sharded) {
+    return run_sharded({1, 1, 1}, 3, [&](FullyShardedStrategy& strategy) {
+      const auto scope = strategy.scope();
+      Training training(strategy);
+      training.train(1);
+      const std::string trained = training.hash();
+      CheckpointManager manager(training.checkpoint(), concat(folder, strategy.worker()),
+                                {.sharded = sharded});
+      manager.save(1);
+      training.train(1);
+      EXPECT_TRUE(manager.restore_latest());
+      EXPECT_EQ(training.hash(), trained);
+    });
+  };
+  EXPECT_THAT(save(true), Each(AllOf(HasSubstr("worker 1"), HasSubstr("worker 2"),
+                                     HasSubstr("another folder"), HasSubstr("sharded = false"))));
+  EXPECT_FALSE(std::filesystem::exists(folder + "0/step_1"));
+  expect_no_error(save(false));
+  EXPECT_TRUE(warnings.empty());
+  std::filesystem::remove_all(folder + "0");
+  expect_no_error(save(std::nullopt));
+  EXPECT_THAT(warnings, ::testing::Contains(AllOf(HasSubstr("workers 1, 2 do not see"),
+                                                  HasSubstr("gathers all variables"))));
+  EXPECT_FALSE(std::filesystem::exists(folder + "1"));
+  set_log_sink(previous);
+}
+
+TEST(CheckpointInParts, ADamagedPartIsNamedAndAllGoBackToTheVersionBefore) {
+  const std::string folder = empty_folder();
+  const auto errors = run_sharded({1, 1}, 3, [&](FullyShardedStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Training training(strategy);
+    CheckpointManager manager(training.checkpoint(), folder);
+    training.train(1);
+    const std::string first = training.hash();
+    manager.save(1);
+    training.train(1);
+    manager.save(2);
+    if (strategy.worker() == 0) {
+      const std::string path = folder + "/step_2/part_1_of_2.save_2.safetensors";
+      std::string bytes = read_file(path);
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      write_file_atomically(path, bytes);
+    }
+    (void)training.hash();  // after the damage: a call of all
+    const auto info = manager.restore_latest();
+    EXPECT_EQ(info->step, 1);
+    EXPECT_EQ(training.hash(), first);
+    manager.restore_latest({.strict = true});
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("part_1_of_2"), HasSubstr("offset"),
+                                 HasSubstr("tensor '"), HasSubstr("step_1' is whole"))));
+}
+
+TEST(CheckpointInParts, ThatDoesNotFitChangesNothing) {
+  const std::string folder = empty_folder();
+  const auto errors = run_sharded({1, 2}, 3, [&](FullyShardedStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Training training(strategy);
+    CheckpointManager(training.checkpoint(), folder).save(1);
+    training.train(1);
+    const std::string before = training.hash();
+    Checkpoint more = training.checkpoint();
+    more.add_state("new", {[] { return Json(1); }, [](const Json&) {}});
+    EXPECT_THROW(CheckpointManager(more, folder).restore_latest(), Error);
+    EXPECT_EQ(training.hash(), before);
+    // Fails half way: what was taken over is set back, without a call of the others.
+    Checkpoint fails = training.checkpoint();
+    bool refuses = true;
+    fails.add_tensors("fails", {[] { return std::vector<NamedTensor>(); },
+                                [&](const TensorLookup&) {
+                                  if (std::exchange(refuses, false))
+                                    fail(ErrorCode::kNotFound, "no");
+                                }});
+    EXPECT_THROW(CheckpointManager(fails, folder).restore_latest(), Error);
+    EXPECT_EQ(training.hash(), before);
+    const Variable other(Tensor::zeros({33, 9}), {.name = "other/w"});
+    CheckpointManager(Checkpoint({other}, checkpoint_options(strategy)), folder).restore_latest();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("'other/w' is missing"), HasSubstr("unknown tensor"))));
+}
+
+}  // namespace checkpoint_in_parts_test
+}  // namespace tutti
