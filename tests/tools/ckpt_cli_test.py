@@ -96,6 +96,35 @@ class Checkpoints(unittest.TestCase):
             code, text, _ = ckpt("verify", folder)
             self.assertEqual((code, "2 whole, 0 damaged" in text), (0, True), text)
 
+    def test_versions_in_parts_of_several_workers(self):
+        with tempfile.TemporaryDirectory() as holder:
+            folder = os.path.join(holder, "run")
+            words = ["--checkpoint-dir", folder, "--batch-size", "32"]
+            sharded = ["--strategy", "fully_sharded", "--min-shard-bytes", "0", "--devices", "cpu:0"]
+            result = subprocess.run([PROGRAM, "run", "-n", "2", "--", EXAMPLE, *words, *sharded,
+                                     "--steps", "2"], text=True, capture_output=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            parts = [f"part_{number}_of_2.save_1.safetensors" for number in (0, 1)]
+            self.assertEqual(sorted(os.listdir(folder + "/step_2")), ["manifest.json", *parts])
+            for command in ("list", "verify"):
+                code, text, errors = ckpt(command, folder)
+                self.assertEqual((code, "1 whole, 0 damaged" in text), (0, True), text + errors)
+            contents = json.loads(ckpt("show", folder, "--json")[1])
+            self.assertEqual([file["name"] for file in contents["files"]], parts)
+            self.assertTrue(any(tensor["files"] == parts for tensor in contents["tensors"]))
+            for part in parts:
+                self.assertIn(f"file      {part}, ", ckpt("show", folder)[1])
+                self.assertEqual(ckpt("verify", f"{folder}/step_2/{part}")[0], 0)
+            resumed = train(folder, 4, "--resume")  # alone, under another strategy
+            self.assertIn("after step 2", resumed.stdout, resumed.stderr)
+            flip_a_bit(f"{folder}/step_2/{parts[1]}", -1)
+            code, text, _ = ckpt("verify", folder + "/step_2")
+            self.assertEqual(code, 1)
+            self.assertRegex(text, parts[1] + ": offset [0-9]+: tensor '")
+            os.remove(f"{folder}/step_2/{parts[1]}")
+            code, text, _ = ckpt("list", folder)
+            self.assertEqual((code, parts[1] in text), (1, True), text)
+
     def test_wrong_usage(self):
         for words, code, expected in (((), 2, "list"), (("list", "/nowhere"), 1, "/nowhere"),
                                       (("show", self.folder, "--step", "3"), 1, "[2, 4]"),

@@ -1,0 +1,187 @@
+// Checkpoints in parts of workers that are processes: one that dies while it saves, folders,
+// memory.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/file_faults.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/checkpoint/checkpoint_versions.h"
+#include "tutti/cluster.h"
+#include "tutti/tensor/device_memory.h"
+#include "tutti/tutti.h"
+
+namespace tutti::worker_tests {
+namespace sharded_checkpoint_test {
+
+using file_faults::Action;
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+std::string folder_of(const std::string& name) {
+  const std::string path = concat(::testing::TempDir(), "tutti_sharded_", name, "_", ::getpid());
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+std::unique_ptr<FullyShardedStrategy> connect() {
+  return std::make_unique<FullyShardedStrategy>(*resolver_from_environment(),
+                                                FullyShardedOptions{.local = {.devices = "cpu:0"}});
+}
+
+Variable weights(std::int64_t count) { return Variable(Tensor::zeros({count}), {.name = "w"}); }
+
+/// Save 1 is of ones, save 2, before a call of which worker 1 ends, of twos.
+TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
+  const std::string folder = arguments.at("folder").as_string();
+  const auto strategy = connect();
+  const auto scope = strategy->scope();
+  Variable w = weights(1 << 20);
+  CheckpointManager manager(Checkpoint({w}, checkpoint_options(*strategy)), folder,
+                            {.asynchronous = arguments.at("asynchronous").as_bool()});
+  w.assign(1.0);
+  if (this_process().index == 1) file_faults::arm(folder, Action::kCount);
+  manager.save(1);
+  manager.wait();
+  const auto num_calls = static_cast<int>(file_faults::calls().size());
+  if (this_process().index == 1) {
+    EXPECT_GT(num_calls, 5);
+    file_faults::arm(folder, Action::kKill, arguments.at("first").as_bool() ? 1 : num_calls);
+  }
+  w.assign(2.0);
+  try {
+    manager.save(2);
+    manager.wait();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(),
+                ::testing::AnyOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("rank 1")));
+    return Json(to_string(error.code()));
+  }
+  return Json("saved");
+}
+
+TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
+  for (const bool first : {true, false}) {
+    const std::string folder = folder_of("dies");
+    MultiProcessRunner runner(
+        "worker_1_ends_while_it_saves", {.num_workers = 2},
+        Json::Object{{"folder", folder}, {"first", first}, {"asynchronous", first}});
+    runner.start();
+    EXPECT_THROW(runner.join(), Error);  // worker 1 was killed
+    ASSERT_EQ(runner.result().return_values.size(), 1u);
+    EXPECT_NE(runner.result().return_values[0].as_string(), "saved");
+    const auto versions = list_checkpoints(folder);
+    ASSERT_EQ(versions.size(), 1u);  // and nothing is left of the other
+    EXPECT_EQ(versions[0].step, 1);
+    EXPECT_THAT(verify_checkpoint(versions[0].path), ::testing::IsEmpty());
+    Variable w = weights(1 << 20);
+    EXPECT_EQ(CheckpointManager(Checkpoint({w}), folder).restore_latest()->step, 1);
+    EXPECT_THAT(w.value().to_doubles(), ::testing::Each(1.0));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+constexpr std::int64_t kElements = 4 << 20;  // 16 MiB
+constexpr double kWholeMiB = 3 * 16;         // with Adam's slots
+
+/// MiB above what was in use while `work` was done.
+double peak_of(const std::function<void()>& work) {
+  const Device device{};
+  reset_peak_memory(device);
+  const std::size_t before = device_memory(device).in_use;
+  work();
+  return static_cast<double>(device_memory(device).peak - before) / (1 << 20);
+}
+
+TUTTI_PROCESS_FUNCTION(memory_of_saving_and_restoring) {
+  const auto strategy = connect();
+  const auto scope = strategy->scope();
+  Variable w = weights(kElements);
+  Adam optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1});
+  Checkpoint all({w}, checkpoint_options(*strategy));
+  all.add(optimizer.state_variables());
+  CheckpointManager manager(all, arguments.at("folder").as_string(),
+                            {.sharded = arguments.at("sharded").as_bool()});
+  Json result = Json::object();
+  result.set("saving", peak_of([&] { manager.save(1); }));
+  result.set("restoring", peak_of([&] { manager.restore_latest(); }));
+  return result;
+}
+
+TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
+  for (const bool sharded : {true, false}) {
+    const std::string folder = folder_of("memory");
+    MultiProcessRunner runner("memory_of_saving_and_restoring", {.num_workers = 4},
+                              Json::Object{{"folder", folder}, {"sharded", sharded}});
+    runner.start();
+    const auto& results = runner.join().return_values;
+    ASSERT_EQ(results.size(), 4u);
+    for (const Json& result : results) {
+      if (sharded) {
+        EXPECT_LT(result.at("saving").as_double(), 1.0);  // parts are shared with the variables
+        EXPECT_LT(result.at("restoring").as_double(), kWholeMiB / 4 + 5);
+      } else {
+        EXPECT_GE(result.at("saving").as_double(), kWholeMiB);
+        EXPECT_GE(result.at("restoring").as_double(), kWholeMiB);
+      }
+    }
+    std::filesystem::remove_all(folder);
+  }
+}
+
+/// Adds 1 in each of eight steps, and saves in the background after each; worker 1 ends in its
+/// first life, while the save before may be under way.
+TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
+  const auto strategy = connect();
+  const auto scope = strategy->scope();
+  Variable w = weights(1 << 18);
+  std::int64_t step = 0;
+  Checkpoint state({w}, checkpoint_options(*strategy));
+  state.add_state("strategy", {[&] { return strategy->save_state(); },
+                               [&](const Json& json) { strategy->restore_state(json); }});
+  state.add_state("step",
+                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  CheckpointManager manager(state, arguments.at("folder").as_string(),
+                            {.max_to_keep = 2,
+                             .asynchronous = true,
+                             .on_error = OnSaveError::kContinue,
+                             .sharded = true});
+  Recovery recovery(*strategy, state);
+  recovery.run([&] {
+    while (step < 8) {
+      strategy->run([&] {
+        if (step == 4 && this_process().index == 1 && testing::num_restarts() == 0) ::_exit(7);
+        w.assign_add(1.0);
+      });
+      recovery.commit(++step);
+      manager.save(step);
+    }
+  });
+  manager.wait();
+  const auto info = manager.restore_latest({.strict = true});
+  Json result = Json::object();
+  result.set("step", info ? info->step : -1);
+  result.set("value", w.value().to_doubles().back());
+  return result;
+}
+
+TEST(ShardedCheckpoint, RecoveryGoesOnBesideSavesInTheBackground) {
+  const std::string folder = folder_of("recovery");
+  MultiProcessRunner runner("recovery_beside_saves_in_parts",
+                            {.num_workers = 3, .auto_restart = true},
+                            Json::Object{{"folder", folder}});
+  runner.start();
+  const auto& results = runner.join().return_values;
+  ASSERT_EQ(results.size(), 3u);
+  for (const Json& result : results) {
+    EXPECT_EQ(result.at("step").as_int(), 8);
+    EXPECT_EQ(result.at("value").as_double(), 8.0);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace sharded_checkpoint_test
+}  // namespace tutti::worker_tests
