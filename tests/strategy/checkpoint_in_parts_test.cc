@@ -223,7 +223,7 @@ TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) 
       Training training(strategy);
       training.train(1);
       const std::string trained = training.hash();
-      CheckpointManager manager(training.checkpoint(), concat(folder, strategy.worker()),
+      CheckpointManager manager(training.checkpoint(), concat(folder, "/", strategy.worker()),
                                 {.sharded = sharded});
       manager.save(1);
       training.train(1);
@@ -233,14 +233,14 @@ TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) 
   };
   EXPECT_THAT(save(true), Each(AllOf(HasSubstr("worker 1"), HasSubstr("worker 2"),
                                      HasSubstr("another folder"), HasSubstr("sharded = false"))));
-  EXPECT_FALSE(std::filesystem::exists(folder + "0/step_1"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/0/step_1"));
   expect_no_error(save(false));
   EXPECT_TRUE(warnings.empty());
-  std::filesystem::remove_all(folder + "0");
+  std::filesystem::remove_all(folder + "/0");
   expect_no_error(save(std::nullopt));
   EXPECT_THAT(warnings, ::testing::Contains(AllOf(HasSubstr("workers 1, 2 do not see"),
                                                   HasSubstr("gathers all variables"))));
-  EXPECT_FALSE(std::filesystem::exists(folder + "1"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/1"));
   set_log_sink(previous);
 }
 

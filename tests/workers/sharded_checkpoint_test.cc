@@ -32,7 +32,9 @@ std::unique_ptr<FullyShardedStrategy> connect() {
                                                 FullyShardedOptions{.local = {.devices = "cpu:0"}});
 }
 
-Variable weights(std::int64_t count) { return Variable(Tensor::zeros({count}), {.name = "w"}); }
+Variable weights(std::int64_t count) {
+  return Variable(Tensor::zeros({count}), {.name = "w", .aggregation = VariableAggregation::kMean});
+}
 
 /// Save 1 is of ones, save 2, before a call of which worker 1 ends, of twos.
 TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
