@@ -26,13 +26,14 @@ std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits
 ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
   const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
   if (!shards || !shards->is_read_again()) return {};
-  return [variable, shards, version = shards->version(), device = value.device()] {
+  return [variable, shards, version = shards->version(), dtype = value.dtype(),
+          device = value.device()] {
     if (shards->version() != version) {
       fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
            "' was written after the step read it, and its value was not kept; expected writes "
            "before the first read or after the gradient; try reshard_after_forward = false");
     }
-    const Tensor again = variable.storage().read().to(device).alias();
+    const Tensor again = variable.storage().read_as(dtype).to(device).alias();
     tapes_see_read(variable, again);
     return again;
   };
@@ -97,10 +98,23 @@ void Recording::on_read(const Variable& variable, const Tensor& value) {
   const int slot = slot_for_read(variable);
   if (slot == kNoSlot) return;
   const int read_slot = new_slot(slot);
-  tensor_slots_.emplace(value.id(), read_slot);
-  if (ReadAgain again = read_again_of(variable, value)) {
-    read_again_.emplace(read_slot, std::move(again));
+  if (value.dtype() == variable.dtype()) {
+    tensor_slots_.emplace(value.id(), read_slot);
+  } else {
+    add_cast(read_slot, variable, value);
   }
+  if (ReadAgain again = read_again_of(variable, value)) {
+    read_again_.emplace(slot_of(value), std::move(again));
+  }
+}
+
+void Recording::add_cast(int read_slot, const Variable& variable, const Tensor& value) {
+  Node node;
+  node.input_slots = {read_slot};
+  node.call.op = OpId::kCast;
+  node.call.attributes = CastAttributes{value.dtype()};
+  add(std::move(node), {}, {&value, 1});
+  nodes_.back().input_specs = {{variable.shape(), variable.dtype()}};
 }
 
 void Recording::release_inputs(Node& node) const {

@@ -92,6 +92,8 @@ class Recording final : public OpObserver {
   int new_slot(int variable_slot = kNoSlot);
   int track(const Variable& variable);
   int slot_for_read(const Variable& variable);
+  /// Of a read that has cast the variable.
+  void add_cast(int read_slot, const Variable& variable, const Tensor& value);
   /// Lets go of inputs that can be read again.
   void release_inputs(Node& node) const;
   /// The output of `node`, of a value that is read again and such a view of it, is made again.

@@ -67,15 +67,14 @@ VariableStorage& Variable::storage() const {
 }
 
 Tensor Variable::value() const {
-  Tensor value = storage().read();
+  const std::optional<DType> scope = AutocastScope::current();
+  const bool is_cast = scope && storage().options().autocast && is_floating(dtype());
+  Tensor value = is_cast ? storage().read_as(*scope) : storage().read();
   if (internal::any_tape_records()) {
     value = value.alias();  // each read is a tensor of its own to the tapes
     internal::tapes_see_read(*this, value);
   }
-  const std::optional<DType> wanted = AutocastScope::current();
-  if (!wanted || *wanted == value.dtype()) [[likely]]
-    return value;
-  return storage().options().autocast && is_floating(value.dtype()) ? cast(value, *wanted) : value;
+  return is_cast && value.dtype() != *scope ? cast(value, *scope) : value;
 }
 
 void Variable::assign(const Tensor& value) {

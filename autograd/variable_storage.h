@@ -99,6 +99,9 @@ class VariableStorage {
   /// In a replica: that replica's component; outside: tf's cross-replica rule (component 0, or the
   /// aggregate of an ON_READ variable). Shares the buffer: a tensor that was read never changes.
   virtual Tensor read() const = 0;
+  /// read(), in `dtype` already where less moves that way: in parts that are elsewhere. Both are
+  /// floating types.
+  virtual Tensor read_as(DType /*dtype*/) const { return read(); }
   /// Whether read_rows() moves less than read(): values are in another process.
   virtual bool reads_rows() const { return false; }
   /// Rows `rows` (int64 [n], ascending, in range) of read(): [n, ...].

@@ -29,10 +29,13 @@ struct Net {
   std::vector<Variable> weights = {
       Variable(normal({7, 37}, 1), {.name = "w1"}), Variable(normal({37}, 2), {.name = "b1"}),
       Variable(normal({37, 29}, 3), {.name = "w2"}), Variable(normal({29, 1}, 4), {.name = "w3"})};
-  Tensor loss(const Tensor& x) const {
-    const Tensor hidden = tanh(matmul(x, weights[0].value()) + weights[1].value());
+  /// `type`: what it computes in.
+  Tensor loss(const Tensor& x, DType type) const {
+    const AutocastScope types(type);
+    const Tensor hidden = tanh(matmul(cast(x, type), weights[0].value()) + weights[1].value());
     const Tensor next = relu(matmul(hidden, weights[2].value()));
-    return reduce_sum(square(matmul(next, weights[3].value()) - 1.0f)) / static_cast<float>(kRows);
+    const Tensor y = cast(matmul(next, weights[3].value()), DType::kFloat32);
+    return reduce_sum(square(y - 1.0f)) / static_cast<float>(kRows);
   }
 };
 
@@ -44,7 +47,7 @@ std::ostream& operator<<(std::ostream& out, const Hashes& hashes) {
   return out << hashes.weights << ' ' << hashes.slots;
 }
 
-Hashes trained(Strategy& strategy, const MakeOptimizer& make) {
+Hashes trained(Strategy& strategy, const MakeOptimizer& make, DType type = DType::kFloat32) {
   const auto scope = strategy.scope();
   const Net net;
   const auto optimizer = make(net.weights);
@@ -55,7 +58,7 @@ Hashes trained(Strategy& strategy, const MakeOptimizer& make) {
       const std::int64_t rows = kRows / context.num_replicas_in_sync();
       GradientTape tape;
       const Tensor own = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
-      optimizer->minimize(tape, net.loss(own));
+      optimizer->minimize(tape, net.loss(own, type));
     });
   }
   return {hash_variables(net.weights), hash_variables(optimizer->state_variables())};
@@ -121,21 +124,56 @@ TEST(FullySharded, EveryOptimizerGivesMirroredsBitsAtEveryStage) {
   }
 }
 
+std::unique_ptr<Optimizer> make_adam(const std::vector<Variable>& variables) {
+  return std::make_unique<Adam>(variables);
+}
+
+TEST(FullySharded, ValuesThatAreGatheredIn16BitsGiveMirroredsBits) {
+  FullyShardedStrategy kept(
+      {.local = on_cpus(4), .reshard_after_forward = false, .min_shard_bytes = 0});
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    const Hashes expected = trained(*mirrored(4), make_adam, type);
+    EXPECT_NE(expected.weights, trained(*mirrored(4), make_adam).weights) << type;
+    for (const int stage : {1, 2, 3}) {
+      EXPECT_EQ(trained(*fully_sharded(4, 0, stage), make_adam, type), expected) << type << stage;
+    }
+    EXPECT_EQ(trained(kept, make_adam, type), expected) << type;
+  }
+}
+
+TEST(FullySharded, AValueIsReadInEveryTypeInAnyOrder) {
+  for (const int stage : {1, 3}) {
+    const auto strategy = fully_sharded(2, 0, stage);
+    const auto scope = strategy->scope();
+    Variable w(Tensor::full({50}, 1.001), {.name = "w"});
+    const std::vector<double> wide = copies_of(static_cast<double>(1.001f), 50);
+    const std::vector<double> narrow = copies_of(1.0, 50);
+    for (const bool wide_first : {true, false}) {
+      w.assign(1.001);  // devices keep nothing
+      strategy->run([&] {
+        for (const bool is_wide : {wide_first, !wide_first, wide_first}) {
+          const AutocastScope types(is_wide ? std::nullopt : std::optional(DType::kBFloat16));
+          const Tensor value = w.value();
+          EXPECT_EQ(value.dtype(), is_wide ? DType::kFloat32 : DType::kBFloat16);
+          EXPECT_EQ(numbers(value), is_wide ? wide : narrow);
+        }
+      });
+    }
+  }
+}
+
 TEST(FullySharded, DevicesOperationsAndKeptValuesDoNotMatter) {
-  const MakeOptimizer adam = [](const std::vector<Variable>& variables) {
-    return std::make_unique<Adam>(variables);
-  };
-  const Hashes expected = trained(*mirrored(4), adam);
-  EXPECT_EQ(trained(*fully_sharded(2, 4), adam), expected);
-  EXPECT_EQ(trained(*fully_sharded(1, 4, 2), adam), expected);
+  const Hashes expected = trained(*mirrored(4), make_adam);
+  EXPECT_EQ(trained(*fully_sharded(2, 4), make_adam), expected);
+  EXPECT_EQ(trained(*fully_sharded(1, 4, 2), make_adam), expected);
   FullyShardedOptions kept{
       .local = on_cpus(4), .reshard_after_forward = false, .min_shard_bytes = 0};
   FullyShardedStrategy with_kept(kept);
-  EXPECT_EQ(trained(with_kept, adam), expected);
+  EXPECT_EQ(trained(with_kept, make_adam), expected);
   for (const char* name : {"hierarchical_copy", "reduction_to_one_device"}) {
     kept.local.cross_device_ops = make_cross_device_ops(name);
     FullyShardedStrategy other(kept);
-    EXPECT_EQ(trained(other, adam), expected) << name;
+    EXPECT_EQ(trained(other, make_adam), expected) << name;
   }
 }
 
@@ -205,8 +243,8 @@ class OwnMemory {
   OwnMemory& operator=(const OwnMemory&) = delete;
 };
 
-/// The second of two steps of Adam, on the last device.
-Held held_by(Strategy& strategy) {
+/// The second of two steps of Adam, on the last device. `type`: what layers compute in.
+Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   const Device device{DeviceType::kCpu, kReplicas - 1};
   Held held;
   const auto scope = strategy.scope();
@@ -220,7 +258,8 @@ Held held_by(Strategy& strategy) {
     strategy.run([&] {
       ReplicaContext& context = ReplicaContext::current();
       GradientTape tape;
-      Tensor x = Tensor::ones({2, kWidth}, DType::kFloat32, context.device());
+      const AutocastScope types(type);
+      Tensor x = Tensor::ones({2, kWidth}, type, context.device());
       for (const Variable& layer : layers) x = tanh(matmul(x, layer.value()));
       const Tensor loss = reduce_sum(square(x));
       if (context.device() == device) held.after_forward = device_memory(device).in_use;
@@ -277,6 +316,21 @@ TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
   }
 }
 
+TEST(FullySharded, WhatIsGatheredIn16BitsTakesHalfOfTheMemory) {
+  const OwnMemory own;
+  constexpr double kAll = kLayers, kPart = kAll / kReplicas;
+  const auto held = [](int stage, bool reshard_after_forward) {
+    FullyShardedStrategy strategy({.local = in_layers(ReplicaExecution::kThreads),
+                                   .stage = stage,
+                                   .reshard_after_forward = reshard_after_forward});
+    return held_by(strategy, DType::kBFloat16).after_forward;
+  };
+  // On each device, or by its tape.
+  EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
+  EXPECT_LAYERS(held(3, false), kAll / 2 + 3 * kPart);
+  EXPECT_LAYERS(held(3, true), 3 * kPart);
+}
+
 TEST(FullySharded, TheMemoryReportCountsShards) {
   const auto strategy = fully_sharded(2);
   const auto scope = strategy->scope();
@@ -309,13 +363,15 @@ TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
   step(kept);
 }
 
-/// d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w.
-std::vector<double> second_derivative(Strategy& strategy) {
+/// d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w, which is read as
+/// `type`.
+std::vector<double> second_derivative(Strategy& strategy, DType type) {
   const auto scope = strategy.scope();
   const Variable w(normal({4, 9}, 1), {.name = "w"});
   const auto results = strategy.run([&] {
     const Tensor x = normal({2, 6}, 2).to(ReplicaContext::current().device());
     GradientTape outer, inner;
+    const AutocastScope types(type);
     const Tensor view = cast(transpose(reshape(w.value(), {6, 6})), DType::kFloat64);
     const Tensor y = matmul(cast(x, DType::kFloat64), view);
     const Tensor cube = reduce_sum(y * square(y));
@@ -326,9 +382,11 @@ std::vector<double> second_derivative(Strategy& strategy) {
 }
 
 TEST(FullySharded, GradientsOfGradientsAreThoseOfMirrored) {
-  const std::vector<double> expected = second_derivative(*mirrored(2));
-  for (const double value : expected) EXPECT_NE(value, 0.0);
-  EXPECT_EQ(second_derivative(*fully_sharded(2)), expected);
+  for (const DType type : {DType::kFloat32, DType::kFloat16}) {
+    const std::vector<double> expected = second_derivative(*mirrored(2), type);
+    for (const double value : expected) EXPECT_NE(value, 0.0);
+    EXPECT_EQ(second_derivative(*fully_sharded(2), type), expected) << type;
+  }
 }
 
 /// A table of which rows get gradients, whose rule leaves other rows.

@@ -63,6 +63,36 @@ TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
   }
 }
 
+/// What worker 0 of two sends while `body` runs in its only replica.
+std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
+  const auto transports = in_process_transports(2);
+  std::uint64_t bytes = 0;
+  expect_no_error(errors_of_ranks(2, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    FullyShardedStrategy strategy(make_communicator(transports[w]),
+                                  {.local = on_cpus(1), .stage = stage, .min_shard_bytes = 0});
+    const auto scope = strategy.scope();
+    const Variable weights(Tensor::ones({256, 256}), {.name = "w"});
+    const std::uint64_t before = transports[w]->stats().bytes_sent;
+    strategy.run([&] { body(weights); });
+    if (worker == 0) bytes = transports[w]->stats().bytes_sent - before;
+  }));
+  return bytes;
+}
+
+constexpr double kWeightBytes = 256 * 256 * 4;
+
+TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
+  const auto read_as = [](std::optional<DType> type) {
+    return static_cast<double>(bytes_sent(3, [type](const Variable& w) {
+      const AutocastScope types(type);
+      EXPECT_EQ(numbers(w.value()), copies_of(1.0, 256 * 256));
+    }));
+  };
+  EXPECT_NEAR(read_as(std::nullopt), kWeightBytes / 2, 1000);
+  EXPECT_NEAR(read_as(DType::kBFloat16), kWeightBytes / 4, 1000);
+}
+
 TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
   for (const int stage : {2, 3}) {
     expect_no_error(run_sharded({1, 2}, stage, [](FullyShardedStrategy& strategy) {
