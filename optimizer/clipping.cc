@@ -8,6 +8,7 @@
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/sum_of_squares.h"
 
@@ -68,7 +69,18 @@ struct OnDevice {
   Tensor squares;                    // [indices] float64
 };
 
-std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients) {
+/// One whole gradient at a time.
+Tensor squares_of_wholes(const OnDevice& on_device, GradientReducer& reducer) {
+  std::vector<Tensor> squares;
+  for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
+    const Gradient whole = reducer.whole(on_device.indices[n], on_device.values[n]);
+    squares.push_back(sums_of_squares({{whole.dense()}}));
+  }
+  return concat(squares, 0);
+}
+
+std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
+                                        GradientReducer* reducer) {
   std::vector<OnDevice> all;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
@@ -78,7 +90,9 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients) {
     found->indices.push_back(i);
     found->values.push_back(values);
   }
-  for (OnDevice& each : all) each.squares = sums_of_squares(each.values);
+  for (OnDevice& each : all) {
+    each.squares = reducer ? squares_of_wholes(each, *reducer) : sums_of_squares(each.values);
+  }
   return all;
 }
 
@@ -111,8 +125,8 @@ void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, cons
 }
 
 std::vector<Gradient> clipped_on_device(std::vector<Gradient> gradients,
-                                        const ClippingOptions& options) {
-  const std::vector<OnDevice> all = squares_by_device(gradients);
+                                        const ClippingOptions& options, GradientReducer* reducer) {
+  const std::vector<OnDevice> all = squares_by_device(gradients, reducer);
   if (options.clipnorm) {
     for (const OnDevice& each : all) {
       scale_all(gradients, each, factors_for(each.squares, *options.clipnorm));
@@ -147,7 +161,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   }
   if (!options.clipnorm && !options.global_clipnorm) return gradients;
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
-    return clipped_on_device(std::move(gradients), options);
+    return clipped_on_device(std::move(gradients), options, reducer);
   }
   std::vector<double> squares;  // one whole gradient at a time
   for (std::size_t i = 0; i < gradients.size(); ++i) {

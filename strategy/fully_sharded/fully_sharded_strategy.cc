@@ -44,11 +44,6 @@ FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
       reshard_after_forward_(options.reshard_after_forward),
       min_shard_bytes_(checked_bytes(options.min_shard_bytes)) {
   const std::vector<Device> devices(replica_devices().begin(), replica_devices().end());
-  for (const Device& device : devices) {
-    if (device.type == DeviceType::kCpu) continue;
-    fail(ErrorCode::kUnimplemented, kStrategy, ": replicas on ", device,
-         "; expected devices of CPUs, such as cpu:0-3; try mirrored or central_storage on GPUs");
-  }
   placement_ = std::make_shared<const Placement>(
       Placement::central(devices, devices.front(), first_replica(), num_replicas_in_sync()));
   if (team_) team_->may_begin_anew();

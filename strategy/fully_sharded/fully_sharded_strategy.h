@@ -44,7 +44,7 @@ struct FullyShardedOptions {
 class FullyShardedStrategy final : public LocalStrategy {
  public:
   /// Throws kInvalidArgument naming the option for a stage that is not 1, 2 or 3 and a negative
-  /// min_shard_bytes, kUnimplemented for GPUs.
+  /// min_shard_bytes.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
   /// Over the cluster's chief and workers; without any, this process alone. Waits for all of them.
   /// Throws as MultiWorkerMirroredStrategy.

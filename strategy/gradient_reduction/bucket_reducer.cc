@@ -18,14 +18,18 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   const WorkerTeam* const team =
       on_gpus && services.num_workers() == 1 ? nullptr : services.team.get();
   if (!team && given.num_replicas == 1) return kept_gradients(given);
-  if (on_gpus && !team) return gpu_sums(given);
+  const bool any_shards = std::ranges::any_of(given.variables, shards_of);
+  if (on_gpus && !team) {
+    // What is not finite is looked for in whole sums, when all are there.
+    return any_shards && !given.checks() ? gpu_shard_sums(given) : gpu_sums(given);
+  }
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
   if (team) return worker_sums(given);
   // What adds in this order, slice by slice, gives these bits, for which no copies are needed.
   const bool in_tree_order =
       services.ops.determinism() == Determinism::kCanonical && services.ops.sliceable();
   if (!in_tree_order) return operation_sums(given);
-  return std::ranges::any_of(given.variables, shards_of) ? shard_sums(given) : tree_sums(given);
+  return any_shards ? shard_sums(given) : tree_sums(given);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 
+#include <deque>
+#include <utility>
+
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/strategy/gradient_reduction/bucket_sums.h"
@@ -22,22 +25,29 @@ std::vector<ReplicaBuffer> buffers_of(std::span<const MutableTensor> tensors, De
 
 }  // namespace
 
-GpuBuckets::GpuBuckets(GivenGradients& given, const std::function<bool(DType)>& is_widened)
-    : given_(given), buckets_(given.plan->buckets.size()) {
+GpuBuckets::GpuBuckets(GivenGradients& given, std::function<bool(DType)> is_widened)
+    : given_(given), is_widened_(std::move(is_widened)), buckets_(given.plan->buckets.size()) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const BucketPlan::Bucket& plan = given.bucket(b);
-    const Shape shape{static_cast<std::int64_t>(plan.count)};
-    const DType wide = WorkerTeam::sum_dtype(plan.dtype);
-    for (const Device& device : given.services.replica_devices) {
-      buckets_[b].flat.emplace_back(shape, plan.dtype, device);
-      if (wide != plan.dtype && is_widened(plan.dtype)) {
-        buckets_[b].wide.emplace_back(shape, wide, device);
-      }
-    }
+    const DType dtype = given.bucket(b).dtype;
+    buckets_[b].flat.resize(given.num_replicas);
+    if (WorkerTeam::sum_dtype(dtype) == dtype || !is_widened_(dtype)) continue;
+    buckets_[b].wide.resize(given.num_replicas);
   }
 }
 
+void GpuBuckets::make_buffers(std::size_t replica, std::size_t bucket) {
+  Bucket& state = buckets_[bucket];
+  if (state.flat[replica].buffer()) return;
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const Shape shape{static_cast<std::int64_t>(plan.count)};
+  const Device device = given_.services.replica_devices[replica];
+  state.flat[replica] = MutableTensor(shape, plan.dtype, device);
+  if (state.wide.empty()) return;
+  state.wide[replica] = MutableTensor(shape, WorkerTeam::sum_dtype(plan.dtype), device);
+}
+
 void GpuBuckets::pack(std::size_t replica, std::size_t bucket) {
+  make_buffers(replica, bucket);
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
   const MutableTensor& flat = buckets_[bucket].flat[replica];
   auto* const begin = static_cast<std::byte*>(flat.address());
@@ -131,6 +141,17 @@ void GpuBuckets::search(const std::function<void(std::size_t bucket)>& sum_again
 
 namespace {
 
+PendingReduction start_sum(const GivenGradients& given, std::size_t bucket,
+                           const std::vector<ReplicaBuffer>& buffers) {
+  const TraceSpan span("reduce", "communication",
+                       {{"bucket", static_cast<std::int64_t>(bucket)},
+                        {"first", std::int64_t{0}},
+                        {"end", static_cast<std::int64_t>(given.bucket(bucket).count)}});
+  MutexLock lock(given.services.ops_mutex);
+  return given.services.ops.start_all_reduce_in_place(ReduceOp::kSum, buffers,
+                                                      given.services.communication);
+}
+
 class GpuSums final : public BucketSums {
  public:
   explicit GpuSums(GivenGradients& given)
@@ -156,26 +177,94 @@ class GpuSums final : public BucketSums {
   }
 
  private:
-  void start(std::size_t bucket);
+  void start(std::size_t bucket) {
+    pending_[bucket] = start_sum(given_, bucket, buckets_.flat_buffers(bucket));
+  }
 
   GpuBuckets buckets_;
   std::vector<PendingReduction> pending_;
 };
 
-void GpuSums::start(std::size_t bucket) {
-  const TraceSpan span("reduce", "communication",
-                       {{"bucket", static_cast<std::int64_t>(bucket)},
-                        {"first", std::int64_t{0}},
-                        {"end", static_cast<std::int64_t>(given_.bucket(bucket).count)}});
-  MutexLock lock(given_.services.ops_mutex);
-  pending_[bucket] = given_.services.ops.start_all_reduce_in_place(
-      ReduceOp::kSum, buckets_.flat_buffers(bucket), given_.services.communication);
+/// Of a bucket whose sum is there each replica keeps its shards, and the rest is let go.
+class GpuShardSums final : public BucketSums {
+ public:
+  explicit GpuShardSums(GivenGradients& given)
+      : BucketSums(given),
+        buckets_(given, [](DType) { return false; }),
+        pending_(given.plan->buckets.size()),
+        sums_(given.variables.size()) {}
+
+  void filled(std::size_t replica, std::size_t bucket) override { buckets_.pack(replica, bucket); }
+  std::vector<SliceRange> begin(std::size_t bucket) override {
+    buckets_.pack_made_dense(bucket);
+    if (given_.has_dense(bucket)) {
+      pending_[bucket] = start_sum(given_, bucket, buckets_.flat_buffers(bucket));
+    }
+    return {};
+  }
+  void end(std::size_t bucket) override;
+  bool lets_go() const override { return true; }
+  void join() override {
+    MutexLock lock(mutex_);
+    for (const std::size_t bucket : under_way_) take(bucket);
+    under_way_.clear();
+  }
+  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
+  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
+    if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
+    return sums_[variable][replica];
+  }
+
+ private:
+  void take(std::size_t bucket) TUTTI_REQUIRES(mutex_);
+
+  GpuBuckets buckets_;
+  std::vector<PendingReduction> pending_;
+  std::vector<std::vector<Tensor>> sums_;  // per variable and replica: its shard, or the whole
+  Mutex mutex_;
+  std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// What compute streams get from now on waits for the sums that are taken, so the last ones are
+/// left to go on beside it.
+void GpuShardSums::end(std::size_t bucket) {
+  constexpr std::size_t kMostUnderWay = 2;
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    for (std::size_t r = 0; r < given_.num_replicas; ++r) {
+      given_.of(r, piece.item.variable) = Gradient();
+    }
+  });
+  MutexLock lock(mutex_);
+  under_way_.push_back(bucket);
+  if (under_way_.size() <= kMostUnderWay) return;
+  take(under_way_.front());
+  under_way_.pop_front();
+}
+
+void GpuShardSums::take(std::size_t bucket) {
+  pending_[bucket].join();
+  std::vector<MutableTensor>& flat = buckets_[bucket].flat;
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    const Variable& variable = given_.variables[piece.item.variable];
+    const ReplicaShards* const shards = shards_of(variable);
+    const Shard all{0, static_cast<std::int64_t>(piece.item.count)};
+    for (std::size_t r = 0; r < given_.num_replicas; ++r) {
+      const Shard own = shards ? shards->shard(static_cast<int>(r)) : all;
+      const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + own.first;
+      const Tensor copy = flat[r].freeze().detached_rows(first, own.count).copy();
+      sums_[piece.item.variable].push_back(shards ? copy : copy.detached_reshape(variable.shape()));
+    }
+  });
+  flat.clear();
 }
 
 }  // namespace
 
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given) {
   return std::make_unique<GpuSums>(given);
+}
+std::unique_ptr<BucketSums> gpu_shard_sums(GivenGradients& given) {
+  return std::make_unique<GpuShardSums>(given);
 }
 
 }  // namespace tutti::internal

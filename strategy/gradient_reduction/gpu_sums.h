@@ -11,8 +11,9 @@
 
 namespace tutti::internal {
 
-/// The flat buffers of one reduction's buckets. Nothing here waits for a GPU but search() and
-/// wait(). Threads: of a bucket, each replica its own buffers until all are packed; then one.
+/// The flat buffers of one reduction's buckets, which pack() makes. Nothing here waits for a GPU
+/// but search() and wait(). Threads: of a bucket, each replica its own buffers until all are
+/// packed; then one.
 class GpuBuckets {
  public:
   using Event = std::shared_ptr<DeviceEvent>;
@@ -23,7 +24,7 @@ class GpuBuckets {
   };
 
   /// `is_widened(dtype)`: of buckets that are to be rounded once only.
-  GpuBuckets(GivenGradients& given, const std::function<bool(DType)>& is_widened);
+  GpuBuckets(GivenGradients& given, std::function<bool(DType)> is_widened);
 
   Bucket& operator[](std::size_t bucket) { return buckets_[bucket]; }
   const Bucket& operator[](std::size_t bucket) const { return buckets_[bucket]; }
@@ -45,7 +46,10 @@ class GpuBuckets {
   void search(const std::function<void(std::size_t bucket)>& sum_again);
 
  private:
+  void make_buffers(std::size_t replica, std::size_t bucket);
+
   GivenGradients& given_;
+  const std::function<bool(DType)> is_widened_;
   std::vector<Bucket> buckets_;
 };
 

@@ -84,8 +84,8 @@ namespace {
 /// What both have in common.
 class GpuWorkerSums : public WorkerSums {
  public:
-  GpuWorkerSums(GivenGradients& given, const std::function<bool(DType)>& is_widened)
-      : WorkerSums(given), gpus_(given, is_widened), events_(buckets_.size()) {}
+  GpuWorkerSums(GivenGradients& given, std::function<bool(DType)> is_widened)
+      : WorkerSums(given), gpus_(given, std::move(is_widened)), events_(buckets_.size()) {}
 
   void filled(std::size_t replica, std::size_t bucket) override { gpus_.pack(replica, bucket); }
   std::vector<SliceRange> begin(std::size_t bucket) override {

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/fake_gpu.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/optimizer/sgd.h"
 
 namespace tutti::strategy_tests {
 namespace gpu_placement_test {
@@ -44,12 +46,30 @@ TEST(GpuPlacement, S2_05_MIR_17_WithoutAListMirroredStrategyTakesEveryGpu) {
   }
 }
 
-TEST(GpuPlacement, ShardsOnGpusAreRefusedByName) {
+// The host cannot touch this memory: an access by it ends the program.
+TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();
   options.devices = "gpu:0-1";
-  EXPECT_TUTTI_ERROR(FullyShardedStrategy{options}, ErrorCode::kUnimplemented,
-                     "fully_sharded: replicas on gpu:0; expected devices of CPUs");
+  for (const int stage : {1, 2, 3}) {
+    FullyShardedStrategy strategy({.local = options, .stage = stage, .min_shard_bytes = 0});
+    const auto scope = strategy.scope();
+    const Variable variable(Tensor::full({40, 2}, 3.0), {.name = "v"});
+    Sgd sgd(std::vector<Variable>{variable}, {.learning_rate = 0.5});
+    EXPECT_EQ(variable.storage().devices(), first_gpus(2));
+    const auto read = strategy.run([&] {
+      const AutocastScope types(DType::kBFloat16);
+      GradientTape tape;
+      const Tensor value = variable.value();
+      sgd.minimize(tape, reduce_sum(cast(value, DType::kFloat32)));
+      return value;
+    });
+    for (std::size_t r = 0; r < read.size(); ++r) {
+      EXPECT_EQ(read[r].device(), first_gpus(2)[r]);
+      EXPECT_EQ(numbers(read[r]), copies_of(3.0, 80));
+    }
+    EXPECT_EQ(numbers(variable.value()), copies_of(2.0, 80));
+  }
 }
 
 TEST(GpuPlacement, S2_16_CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
