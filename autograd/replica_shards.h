@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tutti/tensor/tensor.h"
 
@@ -20,6 +22,9 @@ class ReplicaShards {
   virtual ~ReplicaShards() = default;
   /// Of replica `replica` of this process. Disjoint, together the whole; may be empty.
   virtual Shard shard(int replica) const = 0;
+  /// How many elements the replicas of each worker own together: those of worker 0 come first. Of
+  /// one process: nothing.
+  virtual std::span<const std::size_t> counts_of_workers() const = 0;
   /// Whether a replica wants the sum of gradients of its shard alone.
   virtual bool sums_shards() const = 0;
   /// Whether a tape lets go of what was read, and reads again when it walks back.

@@ -40,6 +40,9 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   void restore_part(const Tensor& elements) override { shards().assign_own(elements); }
 
   Shard shard(int replica) const override { return shards().range(replica); }
+  std::span<const std::size_t> counts_of_workers() const override {
+    return shards().counts_of_workers();
+  }
   bool sums_shards() const override { return use_.sums_shards; }
   bool is_read_again() const override { return use_.reads_again; }
   std::uint64_t version() const override { return shards().version(); }

@@ -53,6 +53,8 @@ class Shards final : public Component {
   const VariableComponent& shard(int index) const {
     return shards_[static_cast<std::size_t>(index)];
   }
+  /// As ReplicaShards.
+  std::span<const std::size_t> counts_of_workers() const { return counts_; }
   /// The whole as `dtype`, to which elements are cast before they move.
   Tensor gather(Device device, DType dtype) const;
   /// What the device keeps; undefined where it keeps nothing of which `dtype` can be made.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "tutti/strategy/gradient_reduction/bucket_sums.h"
 #include "tutti/strategy/gradient_reduction/error_feedback.h"
 
 namespace tutti::internal {
@@ -39,13 +41,15 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
   BucketPlan plan;
   plan.variable_ids = ids_of(variables);
   plan.places.resize(variables.size());
-  std::map<DType, std::size_t> open;   // dtype -> the bucket that takes more
-  std::map<DType, std::size_t> limit;  // bytes at which it is closed
+  using Kind = std::pair<DType, bool>;  // of variables that go together
+  std::map<Kind, std::size_t> open;     // the bucket that takes more
+  std::map<Kind, std::size_t> limit;    // bytes at which it is closed
   for (std::size_t i = variables.size(); i-- > 0;) {
     const DType dtype = variables[i].dtype();
-    auto found = open.find(dtype);
+    const Kind kind{dtype, shards_of(variables[i]) != nullptr};
+    auto found = open.find(kind);
     if (found == open.end()) {
-      found = open.emplace(dtype, plan.buckets.size()).first;
+      found = open.emplace(kind, plan.buckets.size()).first;
       plan.buckets.push_back({dtype, 0, {}});
     }
     Bucket& bucket = plan.buckets[found->second];
@@ -53,10 +57,10 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
     plan.places[i] = {found->second, bucket.items.size()};
     bucket.items.push_back({i, bucket.count, count});
     bucket.count += rounded_up(count, kAlignment / size_of(dtype));
-    const std::size_t bytes = limit.try_emplace(dtype, first).first->second;
+    const std::size_t bytes = limit.try_emplace(kind, first).first->second;
     if (bucket.count * size_of(dtype) < bytes) continue;
     open.erase(found);
-    limit[dtype] = full;
+    limit[kind] = full;
   }
   return plan;
 }

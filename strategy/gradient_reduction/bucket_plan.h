@@ -14,7 +14,8 @@
 namespace tutti::internal {
 
 /// Buckets of variables in reverse order, since gradients of the last used variables come first. A
-/// bucket holds one dtype; the first is small, so that reducing starts early. Depends on the
+/// bucket holds one dtype, and variables of whose sums each replica wants its shard, or others; the
+/// first is small, so that reducing starts early. Depends on the
 /// variables and the pack size alone: the same in all replicas.
 struct BucketPlan {
   struct Item {

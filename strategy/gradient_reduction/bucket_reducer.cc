@@ -24,7 +24,7 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
     return any_shards && !given.checks() ? gpu_shard_sums(given) : gpu_sums(given);
   }
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
-  if (team) return worker_sums(given);
+  if (team) return any_shards ? shard_worker_sums(given) : worker_sums(given);
   // What adds in this order, slice by slice, gives these bits, for which no copies are needed.
   const bool in_tree_order =
       services.ops.determinism() == Determinism::kCanonical && services.ops.sliceable();

@@ -68,6 +68,8 @@ std::unique_ptr<BucketSums> operation_sums(GivenGradients& given);
 
 // worker_sums.cc: on CPUs, of several processes.
 std::unique_ptr<BucketSums> worker_sums(GivenGradients& given);
+// shard_worker_sums.cc: the same, each shard to the replica that owns it.
+std::unique_ptr<BucketSums> shard_worker_sums(GivenGradients& given);
 
 // gpu_sums.cc, worker_gpu_sums.cc: in the memory of GPUs, beside the backward pass.
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given);

@@ -135,6 +135,7 @@ void WorkerSums::give(std::size_t bucket) {
   std::optional<DType> wire;
   if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
   state.sum = team_.start_sum(state.partials, state.name, wire);
+  given_away(bucket, wire);
 }
 
 void WorkerSums::join() {
@@ -272,29 +273,6 @@ void WorkerSums::share_findings() {
   if (findings.lowest()) given_.non_finite.replace(*findings.lowest());
 }
 
-namespace {
-
-/// Partial sums in host memory, added straight from the gradients.
-class CpuWorkerSums : public WorkerSums {
- public:
-  explicit CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {}
-  ~CpuWorkerSums() override { wait_for_sums(); }
-
-  std::vector<SliceRange> begin(std::size_t bucket) override;
-  void reduce(std::size_t bucket, SliceRange slice) override;
-  std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
-    return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
-  }
-
- protected:
-  void take(std::size_t bucket) override;
-
-  std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
-
- private:
-  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
-};
-
 std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
   const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
@@ -339,70 +317,7 @@ void CpuWorkerSums::take(std::size_t bucket) {
   search_sum(bucket);
 }
 
-/// The same, of whose sums each replica keeps its shards.
-class ShardWorkerSums final : public CpuWorkerSums {
- public:
-  explicit ShardWorkerSums(GivenGradients& given)
-      : CpuWorkerSums(given), shards_(given.variables.size()) {}
-
-  void end(std::size_t bucket) override;
-  bool lets_go() const override { return true; }
-  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
-  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override;
-
- private:
-  void take(std::size_t bucket) override;
-
-  std::vector<std::vector<Tensor>> shards_;  // per variable: of each replica here, or the whole
-};
-
-void ShardWorkerSums::end(std::size_t bucket) {
-  if (!given_.checks()) {  // whose fault a value is shows in gradients
-    given_.for_dense_items(bucket, [&](const Piece& piece) {
-      for (std::size_t r = 0; r < given_.num_replicas; ++r) {
-        given_.of(r, piece.item.variable) = Gradient();
-      }
-    });
-  }
-  WorkerSums::end(bucket);
-}
-
-void ShardWorkerSums::take(std::size_t bucket) {
-  CpuWorkerSums::take(bucket);
-  const Tensor whole = flat_[bucket].front().freeze();
-  const std::vector<Device>& devices = given_.services.replica_devices;
-  given_.for_dense_items(bucket, [&](const Piece& piece) {
-    const auto copy = [&](const Shard& shard, Device device) {
-      const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + shard.first;
-      shards_[piece.item.variable].push_back(
-          whole.detached_rows(first, shard.count).copy().to(device));
-    };
-    const ReplicaShards* const cut = shards_of(given_.variables[piece.item.variable]);
-    if (!cut) return copy({0, static_cast<std::int64_t>(piece.item.count)}, devices.front());
-    for (std::size_t r = 0; r < devices.size(); ++r) {
-      copy(cut->shard(static_cast<int>(r)), devices[r]);
-    }
-  });
-  flat_[bucket].clear();
-  buckets_[bucket].partials.clear();
-}
-
-std::optional<Tensor> ShardWorkerSums::sum_of(std::size_t variable, std::size_t replica) const {
-  if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
-  const Variable& of = given_.variables[variable];
-  if (shards_of(of)) return shards_[variable][replica];
-  return shards_[variable]
-      .front()
-      .detached_reshape(of.shape())
-      .to(given_.services.replica_devices[replica]);
-}
-
-}  // namespace
-
 std::unique_ptr<BucketSums> worker_sums(GivenGradients& given) {
-  if (std::ranges::any_of(given.variables, shards_of)) {
-    return std::make_unique<ShardWorkerSums>(given);
-  }
   return std::make_unique<CpuWorkerSums>(given);
 }
 

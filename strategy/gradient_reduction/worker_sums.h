@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ class WorkerSums : public BucketSums {
   virtual bool can_go(std::size_t /*bucket*/) const { return true; }
   /// Makes that so.
   virtual void make_ready(std::size_t /*bucket*/) {}
+  /// The bucket's sum was started: what else travels with it follows. `wire`: as in start_sum().
+  virtual void given_away(std::size_t /*bucket*/, std::optional<DType> /*wire*/) {}
   /// Once more: a variable of the bucket was made dense. All workers do.
   virtual void repeat(const BucketPlan::Item& item, std::size_t bucket) = 0;
   /// The sum over all workers is in partials[0]; kinds are those of all.
@@ -74,6 +77,27 @@ class WorkerSums : public BucketSums {
   std::vector<bool> summed_ TUTTI_GUARDED_BY(mutex_);      // by this worker, per bucket
   std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // bucket
   std::vector<char> taken_;  // per bucket; early while others are given
+};
+
+/// Partial sums in host memory, added straight from the gradients.
+class CpuWorkerSums : public WorkerSums {
+ public:
+  explicit CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {}
+  ~CpuWorkerSums() override { wait_for_sums(); }
+
+  std::vector<SliceRange> begin(std::size_t bucket) override;
+  void reduce(std::size_t bucket, SliceRange slice) override;
+  std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
+    return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
+  }
+
+ protected:
+  void take(std::size_t bucket) override;
+
+  std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
+
+ private:
+  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
 };
 
 }  // namespace tutti::internal

@@ -6,8 +6,9 @@
 // one size, the canonical tree over the workers' sums is the rest of the tree over replicas, and
 // one all_reduce does it. Otherwise each worker gets *slice* w of all nodes' sums (all_to_all),
 // combines them along the tree, and the slices are gathered. So it is, too, where a replica's
-// values travel in 16 bits. Where an algorithm without order was named each worker's sum is one
-// buffer.
+// values travel in 16 bits. Where each worker wants its part alone (reduce_scatter, or the same
+// without the last step) the slices are these parts. Where an algorithm without order was named
+// each worker's sum is one buffer.
 #include "tutti/strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -282,8 +283,7 @@ bool WorkerTeam::any_single_replica() const {
 CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name,
                                        std::optional<DType> wire) {
   require_connection();
-  const bool is_shorter = wire && num_workers() > 1 && any_single_replica();
-  if (!by_parts_ && !is_shorter) {
+  if (!goes_by_parts(wire)) {
     return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name},
                                    CallSite::current());
   }
@@ -292,14 +292,49 @@ CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::
   return {};
 }
 
+CollectiveHandle WorkerTeam::start_sum_of_parts(std::span<const Elements> partials,
+                                                const Elements& own,
+                                                std::span<const std::size_t> counts,
+                                                std::string_view name, std::optional<DType> wire) {
+  require_connection();
+  if (!goes_by_parts(wire)) {
+    return sums_->start_reduce_scatter(ReduceOp::kSum, partials[0], own, counts, {.name = name},
+                                       CallSite::current());
+  }
+  const StragglerWatch::Waiting waiting(stragglers_);
+  exchange_parts(partials, own.data, counts, name, wire);
+  return {};
+}
+
+bool WorkerTeam::goes_by_parts(std::optional<DType> wire) const {
+  return by_parts_ || (wire && num_workers() > 1 && any_single_replica());
+}
+
 void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_view name,
                               std::optional<DType> wire) {
+  const std::size_t workers = to_size(num_workers());
+  const auto [data, count, dtype] = partials[0];
+  const auto begin_of = [&](std::size_t w) { return count * w / workers; };
+  std::vector<std::size_t> slices;
+  for (std::size_t w = 0; w < workers; ++w) slices.push_back(begin_of(w + 1) - begin_of(w));
+  const std::size_t own_count = slices[to_size(worker())];
+  const BufferRef own_slice = allocate(own_count * size_of(dtype));
+  exchange_parts(partials, own_slice->data(), slices, name, wire);
+  sums_->all_gather({own_slice->data(), own_count, dtype}, partials[0], slices, {.name = name},
+                    CallSite::current());
+}
+
+void WorkerTeam::exchange_parts(std::span<const Elements> partials, std::byte* result,
+                                std::span<const std::size_t> counts, std::string_view name,
+                                std::optional<DType> wire) {
   const std::size_t workers = to_size(num_workers());
   const std::size_t count = partials[0].count;
   const DType dtype = partials[0].dtype;
   const std::size_t element = size_of(dtype);
-  const auto begin_of = [&](std::size_t w) { return count * w / workers; };
-  const auto slice_of = [&](std::size_t w) { return begin_of(w + 1) - begin_of(w); };
+  std::vector<std::size_t> begins = {0};
+  for (const std::size_t each : counts) begins.push_back(begins.back() + each);
+  const auto begin_of = [&](std::size_t w) { return begins[w]; };
+  const auto slice_of = [&](std::size_t w) { return counts[w]; };
 
   const auto bytes_of_each = [&](const CanonicalNode& node) {
     return wire && node.count == 1 ? size_of(*wire) : element;
@@ -353,15 +388,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
     }
     from += slice_of(own) * each;
   }
-  std::byte* const result = partials[0].data + begin_of(own) * element;
   combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, slice_of(own));
-
-  std::vector<std::size_t> slices;
-  for (std::size_t w = 0; w < workers; ++w) slices.push_back(slice_of(w));
-  const BufferRef own_slice = allocate(slice_of(own) * element);
-  copy_bytes(result, own_slice->data(), slice_of(own) * element);
-  sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name},
-                    CallSite::current());
 }
 
 void WorkerTeam::note_waits(std::span<const double> waits) {

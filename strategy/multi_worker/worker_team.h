@@ -132,6 +132,12 @@ class WorkerTeam {
   /// is of one replica it travels in this type. The same bits.
   CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name,
                              std::optional<DType> wire = std::nullopt);
+  /// The same, of which worker w gets counts[w] elements alone: its own in `own`, of sum_dtype().
+  /// Each of `partials` has those of worker 0, then those of worker 1, and so on. Half of the bytes
+  /// of a sum that all get.
+  CollectiveHandle start_sum_of_parts(std::span<const Elements> partials, const Elements& own,
+                                      std::span<const std::size_t> counts, std::string_view name,
+                                      std::optional<DType> wire = std::nullopt);
 
   /// Finds slow workers; waits outside this class are reported to it, too.
   StragglerWatch& stragglers() { return stragglers_; }
@@ -148,8 +154,13 @@ class WorkerTeam {
   void begin(std::unique_ptr<Communicator> communicator);
   void set_replicas(const std::vector<std::int32_t>& counts);
   Communicator& values();
+  /// Whether one collective of the workers' sums does not give the sum as it is wanted.
+  bool goes_by_parts(std::optional<DType> wire) const;
   void sum_by_parts(std::span<const Elements> partials, std::string_view name,
                     std::optional<DType> wire);
+  void exchange_parts(std::span<const Elements> partials, std::byte* own,
+                      std::span<const std::size_t> counts, std::string_view name,
+                      std::optional<DType> wire);
   bool any_single_replica() const;
   BufferRef allocate(std::size_t bytes);
   std::vector<CanonicalNode> nodes_of(int worker) const;

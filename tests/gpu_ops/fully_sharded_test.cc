@@ -15,12 +15,10 @@
 namespace tutti {
 namespace fully_sharded_gpus_test {
 
-using gpu_ops_tests::CollectedLog;
 using gpu_ops_tests::gpu;
 using strategy_tests::train;
 using strategy_tests::Trained;
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 /// Small packs: several buckets.
 LocalStrategyOptions on(const std::string& devices, std::size_t bytes_per_pack = 300) {
@@ -56,6 +54,18 @@ TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
     }
     FullyShardedStrategy kept(sharded_on(devices, 3, false));
     expect_same(train(kept), expected, concat(devices, ", values kept"));
+  }
+}
+
+TEST(FullyShardedOnGpus, EveryOperationHasMirroredsBits) {
+  for (const char* ops : {"hierarchical_copy", "reduction_to_one_device", "nccl"}) {
+    const testing::HangWatchdog watchdog(ops, std::chrono::seconds(100));
+    FullyShardedOptions options = sharded_on("gpu:0-2", 3);
+    options.local.cross_device_ops.name = ops;
+    options.local.deterministic = std::nullopt;
+    MirroredStrategy mirrored(options.local);
+    FullyShardedStrategy strategy(options);
+    expect_same(train(strategy), train(mirrored), ops);
   }
 }
 
@@ -281,28 +291,43 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   }
 }
 
+/// What each worker has trained, whose gradients are summed by `reduction`.
+std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
+                                        std::string_view reduction) {
+  const auto workers = static_cast<int>(options.size());
+  auto transports = in_process_transports(workers);
+  std::vector<Trained> trained(options.size());
+  const auto errors = errors_of_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    FullyShardedStrategy strategy(make_communicator(transports[w]), options[w]);
+    EXPECT_EQ(strategy.reduction_name(), reduction);
+    trained[w] = train(strategy);
+  });
+  EXPECT_THAT(errors, Each(""));
+  return trained;
+}
+
+TEST(FullyShardedOnGpus, WorkersWhoseSumsGoByNcclHaveOneState) {
+  std::vector<FullyShardedOptions> options = {sharded_on("gpu:0-1", 3), sharded_on("gpu:2-3", 3)};
+  for (FullyShardedOptions& each : options) each.local.deterministic = std::nullopt;
+  const std::vector<Trained> trained = trained_by_workers(options, "nccl");
+  expect_same(trained[1], trained[0], "the other worker");
+}
+
 TEST(FullyShardedOnGpus, WorkersHaveTheBitsOfOneProcess) {
-  for (const std::vector<std::string>& devices : {std::vector<std::string>{"gpu:0-1", "gpu:2-3"},
-                                                  {"gpu:0", "gpu:1-2"},
-                                                  {"gpu:0-1", "gpu:2", "gpu:3"}}) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> teams = {
+      {"gpu:0-3", {"gpu:0-1", "gpu:2-3"}},
+      {"gpu:0-2", {"gpu:0", "gpu:1-2"}},
+      {"gpu:0-3", {"gpu:0-1", "gpu:2", "gpu:3"}}};
+  for (const auto& [together, apart] : teams) {
+    const testing::HangWatchdog watchdog(join(apart), std::chrono::seconds(100));
+    MirroredStrategy mirrored(on(together));
+    const Trained expected = train(mirrored);
     for (const int stage : {1, 3}) {
-      const testing::HangWatchdog watchdog(join(devices), std::chrono::seconds(100));
-      std::vector<Trained> trained(devices.size());
-      int replicas = 0;
-      const auto workers = static_cast<int>(devices.size());
-      auto transports = in_process_transports(workers);
-      const auto errors = errors_of_ranks(workers, [&](int worker) {
-        const auto w = static_cast<std::size_t>(worker);
-        FullyShardedStrategy strategy(make_communicator(transports[w]),
-                                      sharded_on(devices[w], stage));
-        if (worker == 0) replicas = strategy.num_replicas_in_sync();
-        trained[w] = train(strategy);
-      });
-      EXPECT_THAT(errors, Each(""));
-      MirroredStrategy mirrored(on(concat("gpu:0-", replicas - 1)));
-      const Trained expected = train(mirrored);
-      for (const Trained& each : trained) {
-        expect_same(each, expected, concat(join(devices), ", stage ", stage));
+      std::vector<FullyShardedOptions> options;
+      for (const std::string& devices : apart) options.push_back(sharded_on(devices, stage));
+      for (const Trained& each : trained_by_workers(options, "canonical")) {
+        expect_same(each, expected, concat(join(apart), ", stage ", stage));
       }
     }
   }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
+#include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::strategy_tests {
 namespace fully_sharded_workers_test {
@@ -91,6 +92,81 @@ TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
   };
   EXPECT_NEAR(read_as(std::nullopt), kWeightBytes / 2, 1000);
   EXPECT_NEAR(read_as(DType::kBFloat16), kWeightBytes / 4, 1000);
+}
+
+TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
+  const auto summed = [](int stage) {
+    return static_cast<double>(bytes_sent(stage, [](const Variable& w) {
+      GradientReducer& reducer = *GradientReducer::current();
+      reducer.begin({&w, 1});
+      reducer.ready(0, Tensor::full({256, 256}, 1.0 + replica_number()));
+      const std::vector<Gradient> sums = reducer.finish();
+      reducer.updates_done();
+      for (const double sum : numbers(sums[0].dense())) EXPECT_EQ(sum, 3.0);
+    }));
+  };
+  EXPECT_NEAR(summed(1), kWeightBytes, 2000);
+  EXPECT_NEAR(summed(2), kWeightBytes / 2, 2000);
+  EXPECT_NEAR(summed(3), kWeightBytes / 2, 2000);
+}
+
+/// The whole sums of gradients that differ by replica, of a variable of each type and of one that
+/// is too small to be cut.
+std::vector<double> sums_of_gradients(Strategy& strategy, const std::vector<DType>& types) {
+  const auto scope = strategy.scope();
+  std::vector<Variable> variables;
+  for (const DType type : types) {
+    variables.emplace_back(Tensor::zeros({13, 29}, type), VariableOptions{.name = concat(type)});
+  }
+  variables.emplace_back(Tensor::zeros({3}), VariableOptions{.name = "small"});
+  const auto sums = strategy.run([&] {
+    GradientReducer& reducer = *GradientReducer::current();
+    const auto r = static_cast<std::uint64_t>(ReplicaContext::current().replica_id());
+    reducer.begin(variables);
+    for (std::size_t i = variables.size(); i-- > 0;) {
+      const Tensor random =
+          random_normal(variables[i].shape(), RandomKey{3, kUserPurpose, r, i, 0});
+      reducer.ready(i, cast(random, variables[i].dtype()));
+    }
+    const std::vector<Gradient> reduced = reducer.finish();
+    std::vector<Tensor> wholes;
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      const Tensor whole = reducer.whole(i, reduced[i]).dense();
+      wholes.push_back(cast(reshape(whole, {-1}), DType::kFloat64));
+    }
+    reducer.updates_done();
+    return concat(wholes, 0);
+  });
+  return numbers(sums[0]);
+}
+
+TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
+  const std::vector<DType> all = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                                  DType::kFloat64};
+  for (const WireCompression compression : {WireCompression::kNone, WireCompression::kBFloat16}) {
+    const std::vector<DType> types =
+        compression == WireCompression::kNone ? all : std::vector{DType::kFloat32};
+    for (const std::vector<int>& team : kTeams) {
+      const testing::HangWatchdog watchdog(join(team));
+      std::vector<LocalStrategyOptions> options = workers_with(team);
+      for (LocalStrategyOptions& each : options) {
+        each.cross_device_ops.options.compression = compression;
+        each.cross_device_ops.options.bytes_per_pack = 300;
+      }
+      std::vector<double> expected;
+      expect_no_error(run_workers(options, [&](MultiWorkerMirroredStrategy& strategy) {
+        const std::vector<double> sums = sums_of_gradients(strategy, types);
+        if (strategy.worker() == 0) expected = sums;
+      }));
+      auto communicators = communicators_of(static_cast<int>(team.size()), Between::kMessages, {});
+      expect_no_error(errors_of_ranks(static_cast<int>(team.size()), [&](int worker) {
+        const auto w = static_cast<std::size_t>(worker);
+        FullyShardedStrategy strategy(std::move(communicators[w]),
+                                      {.local = options[w], .stage = 2, .min_shard_bytes = 100});
+        EXPECT_EQ(sums_of_gradients(strategy, types), expected) << join(team);
+      }));
+    }
+  }
 }
 
 TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
