@@ -313,14 +313,18 @@ bool WorkerTeam::goes_by_parts(std::optional<DType> wire) const {
 void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_view name,
                               std::optional<DType> wire) {
   const std::size_t workers = to_size(num_workers());
-  const auto [data, count, dtype] = partials[0];
+  const std::size_t count = partials[0].count;
+  const DType dtype = partials[0].dtype;
   const auto begin_of = [&](std::size_t w) { return count * w / workers; };
   std::vector<std::size_t> slices;
   for (std::size_t w = 0; w < workers; ++w) slices.push_back(begin_of(w + 1) - begin_of(w));
-  const std::size_t own_count = slices[to_size(worker())];
-  const BufferRef own_slice = allocate(own_count * size_of(dtype));
-  exchange_parts(partials, own_slice->data(), slices, name, wire);
-  sums_->all_gather({own_slice->data(), own_count, dtype}, partials[0], slices, {.name = name},
+  const std::size_t own = to_size(worker());
+  std::byte* const result = partials[0].data + begin_of(own) * size_of(dtype);
+  exchange_parts(partials, result, slices, name, wire);
+  const std::size_t own_bytes = slices[own] * size_of(dtype);
+  const BufferRef own_slice = allocate(own_bytes);
+  copy_bytes(result, own_slice->data(), own_bytes);
+  sums_->all_gather({own_slice->data(), slices[own], dtype}, partials[0], slices, {.name = name},
                     CallSite::current());
 }
 
