@@ -290,9 +290,10 @@ bool ControlSession::hosts_the_server() const {
 }
 
 /// Heartbeats are answered at once. Where packets vanish on the way no end of the connection is
-/// ever told: it may be this connection alone, with nothing wrong at its ends.
+/// ever told, and a damaged length makes one wait for what never comes: it may be this connection
+/// alone, with nothing wrong at its ends.
 bool ControlSession::may_be_cut_off(TimePoint time) const {
-  return !hosts_the_server() && time - last_heard_ >= silent_after() / 2;
+  return time - last_heard_ >= silent_after() / 2;
 }
 
 /// Tries another connection beside the silent one, until there is more to judge by.

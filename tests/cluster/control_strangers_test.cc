@@ -142,5 +142,21 @@ TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips(), 3);
 }
 
+// As a damaged length does: one end waits for what never comes, and no end of it is told.
+TEST(ControlConnection, G7_AMemberInTheServersProcessComesBackWhenPacketsVanish) {
+  const testing::HangWatchdog watchdog("vanished", std::chrono::seconds(60));
+  auto options = server_options();
+  options.tls = testing::make_certificate("vanished");
+  const auto server = ControlServer::start(options);
+  testing::ChaosProxy proxy(place_of(*server), {});
+  const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
+                                      {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
+  member->set("k", "before");
+  proxy.swallow();
+  EXPECT_EQ(member->get("k"), "before");
+  EXPECT_TRUE(member->compare_and_set("k", "before", "after"));
+  for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
+}
+
 }  // namespace control_strangers_test
 }  // namespace tutti

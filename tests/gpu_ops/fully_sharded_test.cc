@@ -241,16 +241,18 @@ TEST(FullyShardedOnGpus, AGpuHoldsItsPartOfAll) {
                                    .reshard_after_forward = reshard_after_forward});
     return held_by(strategy, before);
   };
-  MirroredStrategy mirrored(on("gpu:0-3", kGpuLayerBytes));
-  EXPECT_NEAR(held_by(mirrored, before).after_forward, 3 * kAll, 0.5);
+  MirroredStrategy strategy(on("gpu:0-3", kGpuLayerBytes));
+  const HeldOnGpu mirrored = held_by(strategy, before);
+  EXPECT_NEAR(mirrored.after_forward, 3 * kAll, 0.5);
+  // Peaks depend on when streams let go of memory, so on what else the machine does.
   EXPECT_NEAR(held(1).after_forward, kAll + 3 * kPart, 0.5);
   const HeldOnGpu second = held(2);
   EXPECT_NEAR(second.after_forward, kAll + 3 * kPart, 0.5);
-  EXPECT_LE(second.peak, kAll + 4 * kPart + 8);  // gradients and sums of buckets on their way
+  EXPECT_LT(second.peak, mirrored.peak);
   EXPECT_NEAR(held(3, false).after_forward, kAll + 3 * kPart, 0.5);
   const HeldOnGpu third = held(3);
   EXPECT_NEAR(third.after_forward, 3 * kPart, 0.5);
-  EXPECT_LE(third.peak, 4 * kPart + 9);
+  EXPECT_LT(third.peak, mirrored.peak - kAll);
 }
 
 /// Weights after six steps, which are captured where they can be; the value is read from outside
