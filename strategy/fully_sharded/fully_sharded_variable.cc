@@ -87,8 +87,7 @@ std::vector<Tensor> FullyShardedStorage::local_components() const {
 std::optional<TensorPart> FullyShardedStorage::save_part() const {
   require_outside_replicas("save");
   TensorPart part{name(), shape(), dtype(), shards().range(0).first};
-  for (int r = 0; r < shards().num_shards(); ++r)
-    part.values.push_back(shards().shard(r).read().to(Device{}));
+  for (int r = 0; r < shards().num_shards(); ++r) part.values.push_back(shards().shard(r).read());
   part.has_others = use_.team != nullptr;
   return part;
 }

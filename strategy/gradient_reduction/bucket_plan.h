@@ -14,9 +14,9 @@
 namespace tutti::internal {
 
 /// Buckets of variables in reverse order, since gradients of the last used variables come first. A
-/// bucket holds one dtype, and variables of whose sums each replica wants its shard, or others; the
-/// first is small, so that reducing starts early. Depends on the
-/// variables and the pack size alone: the same in all replicas.
+/// bucket holds one dtype, and either variables that are cut over the replicas or others; the first
+/// is small, so that reducing starts early. Depends on the variables and the pack size alone: the
+/// same in all replicas.
 struct BucketPlan {
   struct Item {
     std::size_t variable = 0;  // index in the list

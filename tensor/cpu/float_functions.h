@@ -1,8 +1,8 @@
 // e^x and the hyperbolic tangent of floats, for the vectorizer.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library's are calls per element, ten times as slow, and their bits depend on its version.
-// Other types take the C library's, GPUs their own.
+// The C library's are calls per element, and their bits depend on its version. Other types take
+// these, GPUs their own.
 #pragma once
 
 #include <bit>
@@ -38,7 +38,7 @@ namespace tutti::internal {
   return x != x ? x : power;
 }
 
-/// The same for the hyperbolic tangent: near 0 a polynomial of x^2 (Cephes, tanhf), elsewhere by
+/// The hyperbolic tangent, as accurate: near 0 a polynomial of x^2 (Cephes, tanhf), elsewhere by
 /// e^2x.
 [[gnu::always_inline]] constexpr float vector_tanh(float x) {
   const float magnitude = std::abs(x);
