@@ -6,8 +6,10 @@
 
 namespace tutti {
 
-Sequential::Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers)
-    : LayerOf(std::move(name), input.shape),
+Sequential::Sequential(const SequentialOptions& options, Input input,
+                       std::vector<std::shared_ptr<Layer>> layers)
+    : LayerOf(options.name, input.shape),
+      remat_(options.remat),
       layers_(std::make_shared<std::vector<std::shared_ptr<Layer>>>()) {
   set_built(input.shape, input.shape);
   for (auto& layer : layers) add(std::move(layer));
@@ -16,6 +18,7 @@ Sequential::Sequential(std::string name, Input input, std::vector<std::shared_pt
 void Sequential::add(std::shared_ptr<Layer> layer) {
   set_built(input_shape(), add_layer(*layer, output_shape()));
   set_output_activation(layer->output_activation());
+  if (remat_) layer->set_remat();
   layers_->push_back(std::move(layer));
 }
 

@@ -14,6 +14,12 @@
 
 namespace tutti {
 
+struct SequentialOptions {
+  std::string name = "";
+  /// Each layer is remat(): a tape keeps its input alone, and the backward pass calls it again.
+  bool remat = false;
+};
+
 /// A model whose layers are called one after the other:
 /// `Sequential model(Input{{784}}, Dense(128), Relu(), Dense(10));`. The weights are made at once,
 /// in the current strategy's scope. keras.Sequential.
@@ -26,6 +32,11 @@ class Sequential : public LayerOf<Sequential, Model> {
   Sequential(std::string name, Input input, Layers... layers)
       : Sequential(std::move(name), std::move(input), in_list(std::move(layers)...)) {}
 
+  /// `Sequential model({.remat = true}, Input{{784}}, Dense(128, "relu"), Dense(10));`
+  template <std::derived_from<Layer>... Layers>
+  Sequential(const SequentialOptions& options, Input input, Layers... layers)
+      : Sequential(options, std::move(input), in_list(std::move(layers)...)) {}
+
   /// Without Input the first layer says its input: Dense(10, {.input_shape = Shape{784}}). Throws
   /// kInvalidArgument showing both forms when it does not.
   template <std::derived_from<Layer> First, std::derived_from<Layer>... Rest>
@@ -33,7 +44,11 @@ class Sequential : public LayerOf<Sequential, Model> {
            !std::derived_from<First, Sequential>) explicit Sequential(First first, Rest... rest)
       : Sequential("", input_of(first), in_list(std::move(first), std::move(rest)...)) {}
 
-  Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers);
+  Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers)
+      : Sequential(SequentialOptions{.name = std::move(name)}, std::move(input),
+                   std::move(layers)) {}
+  Sequential(const SequentialOptions& options, Input input,
+             std::vector<std::shared_ptr<Layer>> layers);
 
   /// Appends a layer and makes its weights.
   void add(std::shared_ptr<Layer> layer);
@@ -56,6 +71,7 @@ class Sequential : public LayerOf<Sequential, Model> {
   }
   static Input input_of(const Layer& first);
 
+  bool remat_;
   std::shared_ptr<std::vector<std::shared_ptr<Layer>>> layers_;
 };
 

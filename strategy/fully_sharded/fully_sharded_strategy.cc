@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
+#include "tutti/strategy/fully_sharded/read_ahead.h"
 #include "tutti/strategy/state_digest.h"
 #include "tutti/strategy/team_setup.h"
 
@@ -40,6 +41,7 @@ FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
                                            const FullyShardedOptions& options)
     : LocalStrategy(kStrategy, std::move(setup.options), setup.team),
       team_(std::move(setup.team)),
+      reads_(team_ ? std::make_shared<internal::ReadAhead>(team_) : nullptr),
       stage_(checked_stage(options.stage)),
       reshard_after_forward_(options.reshard_after_forward),
       min_shard_bytes_(checked_bytes(options.min_shard_bytes)) {
@@ -57,7 +59,10 @@ bool FullyShardedStrategy::is_cut(const Tensor& initial_value,
 }
 
 void FullyShardedStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (team_) team_->require_connection();  // before the replicas' threads ask for it
+  if (team_) {
+    team_->require_connection();  // before the replicas' threads ask for it
+    reads_->begin_run();
+  }
   LocalStrategy::run_on_replicas(body);
 }
 
@@ -72,7 +77,8 @@ std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tens
   }
   const internal::ShardUse use{.keeps_whole = stage_<3, .sums_shards = stage_> 1,
                                .reads_again = stage_ == 3 && reshard_after_forward_,
-                               .team = team_};
+                               .team = team_,
+                               .reads = reads_};
   return std::make_shared<internal::FullyShardedStorage>(
       initial_value, options, static_cast<const Strategy*>(this), placement_,
       next_work_number(initial_value.num_bytes()), use);

@@ -16,6 +16,7 @@ namespace tutti {
 
 class ClusterResolver;
 namespace internal {
+class ReadAhead;
 struct TeamSetup;
 }  // namespace internal
 
@@ -72,6 +73,7 @@ class FullyShardedStrategy final : public LocalStrategy {
   bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
 
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process alone
+  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr as team_
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
 
+#include "tutti/strategy/fully_sharded/read_ahead.h"
 #include "tutti/strategy/fully_sharded/shard_update.h"
 
 namespace tutti::internal {
@@ -47,6 +48,10 @@ FullyShardedStorage::FullyShardedStorage(const Shape& shape, DType dtype,
                                                    options.name, make))),
       use_(std::move(use)) {}
 
+FullyShardedStorage::~FullyShardedStorage() {
+  if (use_.reads) use_.reads->forget(shards());
+}
+
 Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) return shards().gather(shards().device(), dtype);
@@ -59,7 +64,7 @@ Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dt
   MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
   header.values.push_back({dtype, shape(), false});
   context.meet<Tensor>(std::move(header), own, [&](const std::vector<Tensor*>& replicas) {
-    const Tensor whole = shards().gather(shards().device(), dtype);
+    const Tensor whole = use_.reads->read(shards(), dtype);
     shards().keep(whole);
     for (std::size_t r = 0; r < replicas.size(); ++r) {
       *replicas[r] = whole.to(context.services().replica_devices[r]);

@@ -21,6 +21,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   FullyShardedStorage(const Shape& shape, DType dtype, const VariableOptions& options,
                       const void* owner, std::shared_ptr<const Placement> placement,
                       int work_number, ShardUse use, const Shards::MakeShard& make);
+  ~FullyShardedStorage() override;
 
   /// The whole, on the replica's device; outside on that of the first replica here. With other
   /// workers a meeting of all replicas, unless the device keeps it, and outside a call of all

@@ -84,28 +84,31 @@ void Shards::gather_here(const MutableTensor& to) const {
   }
 }
 
-/// To the host, where messages are made.
-void Shards::gather_of_workers(const MutableTensor& to) const {
-  const auto own_count =
-      static_cast<std::int64_t>(counts_[static_cast<std::size_t>(team_->worker())]);
-  Tensor own = cast_elements(shards_.front().read(), to.dtype());
+/// On the host, where messages are made.
+StartedGather Shards::start_gather(DType dtype) const {
+  const std::size_t own_count = counts_[static_cast<std::size_t>(team_->worker())];
+  Tensor own = cast_elements(shards_.front().read(), dtype);
   if (shards_.size() > 1 || own.device().type != DeviceType::kCpu) {
-    const MutableTensor together({own_count}, to.dtype(), Device{});
+    const MutableTensor together({static_cast<std::int64_t>(own_count)}, dtype, Device{});
     gather_here(together);
     own = together.freeze();
   }
-  team_->all_gather({own.bytes().data(), static_cast<std::size_t>(own_count), to.dtype()},
-                    {to.data(), static_cast<std::size_t>(shape_.num_elements()), to.dtype()},
-                    counts_, concat("read ", name_));
+  const MutableTensor whole(shape_, dtype, Device{});
+  CollectiveHandle handle = team_->start_all_gather(
+      {own.bytes().data(), own_count, dtype},
+      {whole.data(), static_cast<std::size_t>(shape_.num_elements()), dtype}, counts_,
+      concat("read ", name_));
+  return {*team_, std::move(own), whole, std::move(handle)};
+}
+
+Tensor StartedGather::wait() {
+  const StragglerWatch::Waiting waiting(team.stragglers());
+  handle.wait();
+  return whole.freeze();
 }
 
 Tensor Shards::gathered(Device device, DType dtype) const {
-  if (team_) {
-    const bool on_host = device.type == DeviceType::kCpu;
-    const MutableTensor value(shape_, dtype, on_host ? device : Device{});
-    gather_of_workers(value);
-    return value.freeze().to(device);
-  }
+  if (team_) return start_gather(dtype).wait().to(device);
   const auto whole = std::ranges::find(ranges_, shape_.num_elements(), &Shard::count);
   if (whole != ranges_.end()) {
     const auto owner = static_cast<std::size_t>(whole - ranges_.begin());

@@ -16,6 +16,8 @@
 
 namespace tutti::internal {
 
+class ReadAhead;
+
 /// What replicas do with a variable besides owning a shard of it.
 struct ShardUse {
   bool keeps_whole = false;  // a device keeps what it gathered until the next write
@@ -23,6 +25,18 @@ struct ShardUse {
   bool reads_again = false;
   /// The workers whose replicas own the other shards; nullptr: all are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
+  std::shared_ptr<ReadAhead> reads = nullptr;  // of variables of a team; slots have none
+};
+
+/// The shards of all workers on their way to this one.
+struct StartedGather {
+  /// On the host. Once. Throws errors of Communicator.
+  Tensor wait();
+
+  WorkerTeam& team;
+  Tensor own;  // the elements of this worker's shards
+  MutableTensor whole;
+  CollectiveHandle handle;  // destroyed first: it waits, and memory is used until then
 };
 
 /// [count] of `value`, whatever its shape, whose elements it shares.
@@ -55,6 +69,8 @@ class Shards final : public Component {
   }
   /// As ReplicaShards.
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
+  /// With a team: begins what gather() does. All workers make the same calls.
+  StartedGather start_gather(DType dtype) const;
   /// The whole as `dtype`, to which elements are cast before they move.
   Tensor gather(Device device, DType dtype) const;
   /// What the device keeps; undefined where it keeps nothing of which `dtype` can be made.
@@ -81,7 +97,6 @@ class Shards final : public Component {
 
   Tensor gathered(Device device, DType dtype) const;
   void gather_here(const MutableTensor& to) const;
-  void gather_of_workers(const MutableTensor& to) const;
   Kept* find_kept(Device device) const;
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
   /// Before a write of all shards: no device keeps what was.

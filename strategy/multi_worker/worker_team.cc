@@ -92,6 +92,7 @@ WorkerTeam::~WorkerTeam() {
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   stragglers_.begin_anew();
+  ++connection_;
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
   algorithm_ = sums_->name();
@@ -220,10 +221,10 @@ std::unique_ptr<Communicator> WorkerTeam::make_group(const std::vector<int>& mem
   return values().group(members, {.name = name}, CallSite::current());
 }
 
-void WorkerTeam::all_gather(const ConstElements& own, const Elements& all,
-                            std::span<const std::size_t> counts, std::string_view name) {
-  const StragglerWatch::Waiting waiting(stragglers_);
-  values().all_gather(own, all, counts, {.name = name}, CallSite::current());
+CollectiveHandle WorkerTeam::start_all_gather(const ConstElements& own, const Elements& all,
+                                              std::span<const std::size_t> counts,
+                                              std::string_view name) {
+  return values().start_all_gather(own, all, counts, {.name = name}, CallSite::current());
 }
 
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {

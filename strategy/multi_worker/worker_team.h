@@ -88,6 +88,8 @@ class WorkerTeam {
   /// The job's; nullptr for workers that are connected otherwise, and for one alone.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
+  /// How often the workers were connected.
+  std::uint64_t connection() const { return connection_; }
   /// A call failed with `error`: whether that is because a worker, or a connection between two, was
   /// lost (and not: because a worker failed by itself), so that reconnect() helps. Waits up to
   /// `patience` for the job to find out.
@@ -111,9 +113,10 @@ class WorkerTeam {
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
   /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
-  /// The elements of all workers, one worker's after the other's: counts[w] of worker w.
-  void all_gather(const ConstElements& own, const Elements& all,
-                  std::span<const std::size_t> counts, std::string_view name);
+  /// Begins to gather the elements of all workers, one worker's after the other's: counts[w] of
+  /// worker w. Calls that gather come to an end in the order in which they began.
+  CollectiveHandle start_all_gather(const ConstElements& own, const Elements& all,
+                                    std::span<const std::size_t> counts, std::string_view name);
   /// The same as gather() for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
@@ -181,6 +184,7 @@ class WorkerTeam {
   std::vector<int> first_of_;                   // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;
   StragglerWatch stragglers_;
+  std::uint64_t connection_ = 0;
   bool may_begin_anew_ = false;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
 };

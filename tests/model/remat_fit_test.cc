@@ -9,9 +9,10 @@ namespace remat_fit_test {
 std::string weights_after_fit(Strategy& strategy, bool is_remat) {
   set_random_seed(3);
   const auto scope = strategy.scope();
-  Sequential model(Input{{4}}, Dense(24, "relu"), BatchNormalization({.synchronized = true}),
-                   Dropout(0.3), Dense(24, "tanh"), Dense(3, "softmax"));
-  for (const auto& layer : model.layers()) layer->set_remat(is_remat);
+  Sequential model({.remat = is_remat}, Input{{4}}, Dense(24, "relu"),
+                   BatchNormalization({.synchronized = true}), Dropout(0.3), Dense(24, "tanh"));
+  model.add(Dense(3, "softmax"));
+  for (const auto& layer : model.layers()) EXPECT_EQ(layer->is_remat(), is_remat);
   model.compile(
       {.optimizer = AdamOptions{.learning_rate = 0.01}, .loss = "sparse_categorical_crossentropy"});
   model.fit(three_classes(32).batch(8), {.epochs = 2, .verbose = kSilent});

@@ -1,5 +1,7 @@
 // FullyShardedStrategy over several workers: shards of all replicas, read and updated together.
 // SPDX-License-Identifier: Apache-2.0
+#include <thread>
+
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -167,6 +169,64 @@ TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
       }));
     }
   }
+}
+
+TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
+  auto communicators = communicators_of(2, Between::kMessages, {});
+  expect_no_error(errors_of_ranks(2, [&](int worker) {
+    const testing::HangWatchdog watchdog("reads ahead");
+    auto& communicator = communicators[static_cast<std::size_t>(worker)];
+    const Communicator& calls = *communicator;
+    FullyShardedStrategy strategy(std::move(communicator),
+                                  {.local = on_cpus(2), .min_shard_bytes = 0});
+    const auto scope = strategy.scope();
+    const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
+    const Variable b(Tensor::full({8, 16}, 2.0), {.name = "b"});
+    for (int run = 0; run < 3; ++run) {
+      const std::uint64_t before = calls.progress().finished;
+      strategy.run([&] {
+        EXPECT_EQ(numbers(a.value()), copies_of(1.0, 128));
+        // The run before has shown that b is next; it is asked for when it is there.
+        while (run > 0 && calls.progress().finished < before + 2) std::this_thread::yield();
+        EXPECT_EQ(numbers(b.value()), copies_of(2.0, 128));
+      });
+      EXPECT_EQ(calls.progress().finished, before + 2) << "run " << run;
+    }
+  }));
+}
+
+TEST(FullyShardedWorkers, ReadsInAnotherOrderAndWritesBetweenThemGiveWhatIsThere) {
+  expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
+    Variable b(Tensor::full({8, 16}, 2.0),
+               {.name = "b", .aggregation = VariableAggregation::kMean});
+    auto c = std::make_unique<Variable>(Tensor::full({8, 16}, 3.0), VariableOptions{.name = "c"});
+    const auto expect = [](const Variable& variable, double value) {
+      EXPECT_EQ(numbers(variable.value()), copies_of(value, 128));
+    };
+    const auto read_all = [&] { expect(a, 1.0), expect(b, 2.0), expect(*c, 3.0); };
+    for (int i = 0; i < 2; ++i) strategy.run(read_all);
+    strategy.run([&] { expect(*c, 3.0), expect(b, 2.0), expect(a, 1.0); });
+    strategy.run(read_all);
+    strategy.run([&] {
+      expect(a, 1.0);
+      const AutocastScope in_16_bits(DType::kBFloat16);  // b was begun in 32
+      EXPECT_EQ(b.value().dtype(), DType::kBFloat16);
+      expect(b, 2.0);
+    });
+    for (int i = 0; i < 2; ++i) strategy.run([&] { expect(a, 1.0), expect(b, 2.0); });
+    strategy.run([&] {
+      expect(a, 1.0);
+      b.assign(Tensor::full({8, 16}, 4.0));  // it is on its way
+      expect(b, 4.0);
+    });
+    strategy.run([&] { expect(a, 1.0); });  // of what the run before read, no more
+    strategy.run([&] { expect(*c, 3.0), expect(b, 4.0), expect(a, 1.0); });
+    c.reset();
+    strategy.run([&] { expect(a, 1.0), expect(b, 4.0); });
+    expect(b, 4.0);
+  }));
 }
 
 TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
