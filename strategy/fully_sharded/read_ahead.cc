@@ -24,8 +24,9 @@ Tensor ReadAhead::read(const Shards& shards, DType dtype) {
   if (next > before_.size() || before_[next - 1] != read) before_.clear();
   reads_.push_back(read);
   if (next < before_.size() && before_[next].shards) {
-    const auto& [coming, type] = before_[next];
-    begun_.emplace(before_[next], coming->version(), coming->start_gather(type));
+    const Read& coming = before_[next];
+    begun_.emplace(
+        Begun{coming, coming.shards->version(), coming.shards->start_gather(coming.dtype)});
   }
   return whole;
 }

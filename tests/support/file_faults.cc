@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace tutti::file_faults {
 namespace {
@@ -38,8 +39,9 @@ Action action;
 int first_call, last_call;
 std::atomic<int> num_calls{0};
 char call_lines[kMaxCalls][kMaxPath];
+std::mutex losses_mutex;  // of the next two
 Loss losses[kMaxCalls];
-std::atomic<int> num_losses{0};
+int num_losses = 0;
 
 void copy(char* to, const char* from) { std::snprintf(to, kMaxPath, "%s", from); }
 
@@ -69,7 +71,8 @@ bool is_in(const char* path, const char* parent) {
 }
 
 void lose(Loss::Kind kind, const char* path, const char* before = "", off_t size = 0) {
-  const int index = num_losses.fetch_add(1);
+  const std::lock_guard lock(losses_mutex);
+  const int index = num_losses++;
   if (index >= kMaxCalls) std::abort();
   losses[index].kind = kind;
   copy(losses[index].path, path);
@@ -78,6 +81,7 @@ void lose(Loss::Kind kind, const char* path, const char* before = "", off_t size
 }
 
 void keep(const char* synced) {
+  const std::lock_guard lock(losses_mutex);
   for (int i = 0; i < num_losses; ++i) {
     const bool is_file = losses[i].kind == Loss::kBytes;
     if (is_file ? std::strcmp(losses[i].path, synced) == 0 : is_in(losses[i].path, synced)) {
@@ -87,6 +91,7 @@ void keep(const char* synced) {
 }
 
 void move_losses(const char* from, const char* to) {
+  const std::lock_guard lock(losses_mutex);
   for (int i = 0; i < num_losses; ++i) {
     if (std::strcmp(losses[i].path, from) == 0 && losses[i].kind == Loss::kBytes) {
       copy(losses[i].path, to);
@@ -116,8 +121,9 @@ void take_away(const Loss& loss) {
 }
 
 [[noreturn]] void end_process() {
+  const std::lock_guard lock(losses_mutex);  // until the end: others lose no more
   if (action == Action::kPowerCut) {
-    for (int i = std::min(num_losses.load(), kMaxCalls); i-- > 0;) take_away(losses[i]);
+    for (int i = num_losses; i-- > 0;) take_away(losses[i]);
   }
   ::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
