@@ -16,10 +16,10 @@
 #include "tutti/strategy/replica_reducer.h"
 #include "tutti/strategy/replicas/replica_threads.h"
 #include "tutti/strategy/share_balancer.h"
+#include "tutti/strategy/step_warnings.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/xla/xla_steps.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 
@@ -85,9 +85,6 @@ struct LocalStrategy::Impl {
                    const std::function<void(ReplicaContext&)>& body);
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
-  void warn_of_unequal_rows();
-  void warn_of_results();
-  void warn_of_means();
   void make_balancer();
   void balance();
   void end_team(const internal::RunOutcome& outcome);
@@ -100,24 +97,14 @@ struct LocalStrategy::Impl {
   internal::ReplicaServices services;
   const std::shared_ptr<const Placement> mirrored;  // on all devices
   std::vector<std::size_t> work_bytes;              // per replica: of the variables that it updates
-  struct ReplicaNotes {
-    double communication_seconds = 0.0;
-    std::optional<std::int64_t> assumed_rows;  // in the last run, as the next two
-    std::int64_t batch_rows = 0;
-    double compute_seconds = 0.0;
-    std::optional<double> non_finite_result;
-    std::optional<MeanOfRows> summed_mean;
-  };
-  std::vector<ReplicaNotes> notes;  // per replica, each written by its own thread during a run
+  std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
+  internal::StepWarnings warnings;
   double run_seconds = 0.0;
   std::shared_ptr<internal::ShareBalancer> balancer;  // with auto_balance
   std::vector<double> shares;                         // what it said last
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   Failure failure;
-  bool warned_of_rows = false;
-  bool warned_of_results = false;
-  bool warned_of_means = false;
   bool is_asked_to_stop = false;  // without a job to ask
   bool half_updated = false;      // a run failed while variables were being updated
   internal::BucketPlans plans;
@@ -174,9 +161,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   }
   if (nested) return;  // part of the run around it
   run_seconds += seconds_between(begin, Clock::system().now());
-  warn_of_unequal_rows();
-  warn_of_results();
-  warn_of_means();
+  warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
   if (balancer) balance();
   ++step;
 }
@@ -199,7 +184,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(context.replica_id())});
   const TimePoint begin = context.now();
   body(context);
-  ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
+  internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
   note.communication_seconds += context.communication_seconds();
   note.assumed_rows = context.assumed_rows();
   note.batch_rows = context.batch_rows();
@@ -224,7 +209,7 @@ void LocalStrategy::Impl::make_balancer() {
 void LocalStrategy::Impl::balance() {
   std::vector<std::int64_t> rows;
   std::vector<double> seconds;
-  for (const ReplicaNotes& note : notes) {
+  for (const internal::ReplicaNotes& note : notes) {
     rows.push_back(note.batch_rows);
     seconds.push_back(note.compute_seconds);
   }
@@ -235,54 +220,6 @@ void LocalStrategy::Impl::balance() {
                   join(move->from), "] -> [", join(move->to), "]: a step of ", move->seconds * 1e3,
                   " ms is expected to take ", std::lround(move->expected_part * 100.0),
                   " % of that"));
-}
-
-void LocalStrategy::Impl::warn_of_unequal_rows() {
-  if (warned_of_rows) return;
-  const auto differs = [&](const ReplicaNotes& note) {
-    return note.assumed_rows != notes.front().assumed_rows;
-  };
-  if (std::ranges::none_of(notes, differs)) return;
-  std::vector<std::int64_t> rows;
-  for (const ReplicaNotes& note : notes) rows.push_back(note.assumed_rows.value_or(0));
-  warned_of_rows = true;
-  log_warning(concat("compute_average_loss in step ", step, " of '", name,
-                     "': replicas have different numbers of rows, [", join(rows),
-                     "], so rows times replicas is not the global batch and the sum over "
-                     "replicas is not the mean; try compute_average_loss(losses, "
-                     "batch.global_rows())"));
-}
-
-/// Once: afterwards every step returns such numbers.
-void LocalStrategy::Impl::warn_of_results() {
-  if (warned_of_results) return;
-  std::vector<int> replicas;
-  double result = 0.0;
-  for (std::size_t r = 0; r < notes.size(); ++r) {
-    if (!notes[r].non_finite_result) continue;
-    if (replicas.empty()) result = *notes[r].non_finite_result;
-    replicas.push_back(services.first_number() + static_cast<int>(r));
-  }
-  if (replicas.empty()) return;
-  warned_of_results = true;
-  log_warning(internal::result_warning(join(replicas), step, name, result));
-}
-
-/// Once. Rows that are not those of the batch may be anything.
-void LocalStrategy::Impl::warn_of_means() {
-  const int count = services.num_replicas();  // not those that train apart
-  if (warned_of_means || count == 1) return;
-  const auto is_of_batch = [](const ReplicaNotes& note) {
-    return note.summed_mean && note.batch_rows > 1 && note.summed_mean->rows == note.batch_rows;
-  };
-  const auto found = std::ranges::find_if(notes, is_of_batch);
-  if (found == notes.end()) return;
-  warned_of_means = true;
-  log_warning(concat(internal::who("reduce_mean", found->summed_mean->where), " in step ", step,
-                     " of '", name, "': the loss is a mean over this replica's ", found->batch_rows,
-                     " rows, but gradients are summed over ", count, " replicas: they are ", count,
-                     " times those of the mean over the global batch; try "
-                     "compute_average_loss(per_example, batch.global_rows()); said once"));
 }
 
 /// The other workers must not wait for this one's part of the step.

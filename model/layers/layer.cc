@@ -12,86 +12,11 @@
 #include "tutti/core/random.h"
 #include "tutti/core/type_names.h"
 #include "tutti/model/layers/call_log.h"
-#include "tutti/model/layers/layer_description.h"
+#include "tutti/model/layers/layer_state.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
-
-/// What the copies of a layer share. Changes only while the layer is built (and by freeze()).
-struct Layer::State {
-  /// A weight of the layer itself, or a sub-layer.
-  struct Item {
-    Variable weight;
-    Regularizer regularizer;
-    Constraint constraint;
-    std::shared_ptr<State> child;
-  };
-
-  std::string name;
-  std::string type_name;
-  std::string scope;  // in front of the names of weights: "block/conv2d/"
-  std::optional<Shape> given_input_shape;
-  std::string output_activation;
-  std::uint64_t number = 0;  // the call site of random numbers
-  bool has_given_name = false;
-  bool made_built = false;  // a model: its constructor gives the names of its weights
-  std::function<Json::Array()> arguments;  // of the constructor; null: not said
-  bool built = false;
-  bool frozen = false;
-  bool remat = false;
-  bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
-  std::vector<Shape> input_shapes;
-  std::vector<Shape> output_shapes;
-  DTypePolicy policy = tutti::dtype_policy();
-  std::vector<Item> items;  // in creation order
-  std::vector<Variable> weights;
-  std::vector<std::shared_ptr<Metric>> metrics;
-
-  /// Calls fn(item, frozen) for every weight below, in creation order, shared sub-layers once.
-  template <class Fn>
-  void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
-    if (!seen.insert(this).second) return;
-    for (const Item& item : items) {
-      if (item.child) {
-        item.child->visit_weights(fn, seen, frozen_above || frozen);
-      } else {
-        fn(item, frozen_above || frozen);
-      }
-    }
-  }
-  template <class Fn>
-  void visit_weights(const Fn& fn) const {
-    std::set<const State*> seen;
-    visit_weights(fn, seen, false);
-  }
-
-  /// Calls fn(state) for this layer and all below, in creation order, shared ones once.
-  template <class Fn>
-  static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
-                           std::set<const State*>& seen) {
-    if (!seen.insert(state.get()).second) return;
-    fn(*state);
-    for (const Item& item : state->items)
-      if (item.child) visit_layers(item.child, fn, seen);
-  }
-
-  void collect_metrics(std::vector<std::shared_ptr<Metric>>& found) const {
-    for (const auto& metric : metrics)
-      if (std::ranges::find(found, metric) == found.end()) found.push_back(metric);
-    for (const Item& item : items)
-      if (item.child) item.child->collect_metrics(found);
-  }
-
-  std::int64_t num_elements(bool trainable_only) const {
-    std::int64_t count = 0;
-    visit_weights([&](const Item& item, bool is_frozen) {
-      if (!trainable_only || (item.weight.trainable() && !is_frozen))
-        count += item.weight.shape().num_elements();
-    });
-    return count;
-  }
-};
 
 Layer::Layer(std::string name, std::optional<Shape> input_shape)
     : state_(std::make_shared<State>()) {
@@ -477,74 +402,6 @@ RandomKey Layer::next_random_key() const {
   });
   if (StepRecorder* const recorder = StepRecorder::current()) recorder->follows_step(key);
   return key;
-}
-
-// What is written of a layer, and read.
-
-void Layer::set_arguments(std::function<Json::Array()> arguments) {
-  state_->arguments = std::move(arguments);
-}
-
-Json::Array Layer::call_arguments() const {
-  if (state_->arguments) return state_->arguments();
-  fail(ErrorCode::kUnimplemented,
-       "it does not say how it is made; try made_with(arguments) in the "
-       "constructor of ",
-       type_name(), " and register_layer<", type_name(), ", their types>() before load_model()");
-}
-
-std::string Layer::given_name() const { return state_->has_given_name ? state_->name : ""; }
-
-LayerDescription Layer::describe() const {
-  try {
-    const bool is_named = !state_->made_built && (state_->built || state_->has_given_name);
-    return {internal::call_of_layer(type_name(), call_arguments()), is_named ? name() : "",
-            state_->given_input_shape, state_->policy.name};
-  } catch (const Error& error) {
-    throw named(error);
-  }
-}
-
-std::shared_ptr<Layer> Layer::of_description(const LayerDescription& description) {
-  struct PolicyBefore {
-    ~PolicyBefore() { tutti::set_dtype_policy(policy); }
-    DTypePolicy policy = tutti::dtype_policy();
-  } const before;
-  tutti::set_dtype_policy(DTypePolicy(description.dtype_policy));
-  std::shared_ptr<Layer> layer = internal::made_layer(description.call);
-  State& state = *layer->state_;
-  if (!description.name.empty()) state.name = description.name;
-  state.has_given_name = state.has_given_name || !description.name.empty();
-  state.given_input_shape = description.input_shape;
-  return layer;
-}
-
-std::vector<Layer::Extras> Layer::extras() const {
-  std::vector<Extras> extras;
-  std::set<const State*> seen;
-  State::visit_layers(
-      state_,
-      [&](const State& state) {
-        extras.push_back({static_cast<std::int64_t>(state.number), state.frozen});
-      },
-      seen);
-  return extras;
-}
-
-void Layer::restore_extras(std::span<const Extras> extras) {
-  const std::size_t expected = this->extras().size();
-  if (extras.size() != expected) {
-    fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(), "): expected ",
-         expected, " layers, got ", extras.size());
-  }
-  std::set<const State*> seen;
-  State::visit_layers(
-      state_,
-      [&, next = extras.begin()](State& state) mutable {
-        state.number = static_cast<std::uint64_t>(next->random_number);
-        state.frozen = next++->frozen;
-      },
-      seen);
 }
 
 }  // namespace tutti

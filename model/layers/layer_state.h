@@ -1,0 +1,94 @@
+// What a layer is made of.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/autograd/variable.h"
+#include "tutti/model/layers/layer.h"
+
+namespace tutti {
+
+/// What the copies of a layer share. Changes only while the layer is built (and by freeze()).
+struct Layer::State {
+  /// A weight of the layer itself, or a sub-layer.
+  struct Item {
+    Variable weight;
+    Regularizer regularizer;
+    Constraint constraint;
+    std::shared_ptr<State> child;
+  };
+
+  std::string name;
+  std::string type_name;
+  std::string scope;  // in front of the names of weights: "block/conv2d/"
+  std::optional<Shape> given_input_shape;
+  std::string output_activation;
+  std::uint64_t number = 0;  // the call site of random numbers
+  bool has_given_name = false;
+  bool made_built = false;  // a model: its constructor gives the names of its weights
+  std::function<Json::Array()> arguments;  // of the constructor; null: not said
+  bool built = false;
+  bool frozen = false;
+  bool remat = false;
+  bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
+  std::vector<Shape> input_shapes;
+  std::vector<Shape> output_shapes;
+  DTypePolicy policy = tutti::dtype_policy();
+  std::vector<Item> items;  // in creation order
+  std::vector<Variable> weights;
+  std::vector<std::shared_ptr<Metric>> metrics;
+
+  /// Calls fn(item, frozen) for every weight below, in creation order, shared sub-layers once.
+  template <class Fn>
+  void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
+    if (!seen.insert(this).second) return;
+    for (const Item& item : items) {
+      if (item.child) {
+        item.child->visit_weights(fn, seen, frozen_above || frozen);
+      } else {
+        fn(item, frozen_above || frozen);
+      }
+    }
+  }
+  template <class Fn>
+  void visit_weights(const Fn& fn) const {
+    std::set<const State*> seen;
+    visit_weights(fn, seen, false);
+  }
+
+  /// Calls fn(state) for this layer and all below, in creation order, shared ones once.
+  template <class Fn>
+  static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
+                           std::set<const State*>& seen) {
+    if (!seen.insert(state.get()).second) return;
+    fn(*state);
+    for (const Item& item : state->items)
+      if (item.child) visit_layers(item.child, fn, seen);
+  }
+
+  void collect_metrics(std::vector<std::shared_ptr<Metric>>& found) const {
+    for (const auto& metric : metrics)
+      if (std::ranges::find(found, metric) == found.end()) found.push_back(metric);
+    for (const Item& item : items)
+      if (item.child) item.child->collect_metrics(found);
+  }
+
+  std::int64_t num_elements(bool trainable_only) const {
+    std::int64_t count = 0;
+    visit_weights([&](const Item& item, bool is_frozen) {
+      if (!trainable_only || (item.weight.trainable() && !is_frozen))
+        count += item.weight.shape().num_elements();
+    });
+    return count;
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+// Mistakes of training loops that show in what replicas note of a run.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/step_warnings.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/core/logging.h"
+#include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/op_checks.h"
+
+namespace tutti::internal {
+
+void StepWarnings::look(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+  if (!told_of_rows_) look_at_rows(notes, step);
+  if (!told_of_results_) look_at_results(notes, step);
+  if (!told_of_means_ && step.num_exchanging > 1) look_at_means(notes, step);
+}
+
+void StepWarnings::look_at_rows(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+  const auto differs = [&](const ReplicaNotes& note) {
+    return note.assumed_rows != notes.front().assumed_rows;
+  };
+  if (std::ranges::none_of(notes, differs)) return;
+  std::vector<std::int64_t> rows;
+  for (const ReplicaNotes& note : notes) rows.push_back(note.assumed_rows.value_or(0));
+  told_of_rows_ = true;
+  log_warning(concat("compute_average_loss in step ", step.number, " of '", step.strategy,
+                     "': replicas have different numbers of rows, [", join(rows),
+                     "], so rows times replicas is not the global batch and the sum over "
+                     "replicas is not the mean; try compute_average_loss(losses, "
+                     "batch.global_rows())"));
+}
+
+void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+  std::vector<int> replicas;
+  double result = 0.0;
+  for (std::size_t r = 0; r < notes.size(); ++r) {
+    if (!notes[r].non_finite_result) continue;
+    if (replicas.empty()) result = *notes[r].non_finite_result;
+    replicas.push_back(step.first_replica + static_cast<int>(r));
+  }
+  if (replicas.empty()) return;
+  told_of_results_ = true;
+  log_warning(result_warning(join(replicas), step.number, step.strategy, result));
+}
+
+/// Rows that are not those of the batch may be anything.
+void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+  const auto is_of_batch = [](const ReplicaNotes& note) {
+    return note.summed_mean && note.batch_rows > 1 && note.summed_mean->rows == note.batch_rows;
+  };
+  const auto found = std::ranges::find_if(notes, is_of_batch);
+  if (found == notes.end()) return;
+  told_of_means_ = true;
+  const int count = step.num_exchanging;
+  log_warning(concat(who("reduce_mean", found->summed_mean->where), " in step ", step.number,
+                     " of '", step.strategy, "': the loss is a mean over this replica's ",
+                     found->batch_rows, " rows, but gradients are summed over ", count,
+                     " replicas: they are ", count,
+                     " times those of the mean over the global batch; try "
+                     "compute_average_loss(per_example, batch.global_rows()); said once"));
+}
+
+}  // namespace tutti::internal

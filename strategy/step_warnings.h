@@ -1,0 +1,46 @@
+// Mistakes of training loops that show in what replicas note of a run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tutti/autograd/replica_group.h"
+
+namespace tutti::internal {
+
+/// Of one replica. All but the first are of the last run.
+struct ReplicaNotes {
+  double communication_seconds = 0.0;
+  std::optional<std::int64_t> assumed_rows;
+  std::int64_t batch_rows = 0;
+  double compute_seconds = 0.0;
+  std::optional<double> non_finite_result;
+  std::optional<MeanOfRows> summed_mean;
+};
+
+struct NotedStep {
+  std::string_view strategy;
+  std::uint64_t number = 0;
+  int first_replica = 0;   // of this process, among those of all
+  int num_exchanging = 1;  // replicas that exchange values: not those that train apart
+};
+
+/// Logs each kind of mistake once: afterwards every step makes it. Threads: one at a time.
+class StepWarnings {
+ public:
+  void look(std::span<const ReplicaNotes> notes, const NotedStep& step);
+
+ private:
+  void look_at_rows(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void look_at_results(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step);
+
+  bool told_of_rows_ = false;
+  bool told_of_results_ = false;
+  bool told_of_means_ = false;
+};
+
+}  // namespace tutti::internal
