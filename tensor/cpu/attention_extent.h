@@ -1,4 +1,4 @@
-// The sizes of one call of attention, and where its heads lie.
+// The sizes of one call of attention, where its heads lie, and which keys a query sees.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,28 +8,33 @@
 
 namespace tutti::internal {
 
-/// Heads are numbered over the whole batch; each is a matrix that lies in one piece.
+/// Heads are numbered over the whole batch; each is a matrix that lies in one piece. Kernels of
+/// GPUs read it, too.
 struct AttentionExtent {
+  AttentionExtent(const Shape& query, const Shape& key, const Shape& value,
+                  const AttentionAttributes& attributes_of_call)
+      : heads(query[0] * query[1]),
+        steps(query[2]),
+        features(query[3]),
+        value_steps(key[2]),
+        length(value[3]),
+        heads_per_key(query[1] / key[1]),
+        attributes(attributes_of_call) {}
   explicit AttentionExtent(const KernelArgs& args)
-      : heads(args.inputs[0].shape()[0] * args.inputs[0].shape()[1]),
-        steps(args.inputs[0].shape()[2]),
-        features(args.inputs[0].shape()[3]),
-        value_steps(args.inputs[1].shape()[2]),
-        length(args.inputs[2].shape()[3]),
-        heads_per_key(args.inputs[0].shape()[1] / args.inputs[1].shape()[1]),
-        attributes(args.attributes_as<AttentionAttributes>()) {}
+      : AttentionExtent(args.inputs[0].shape(), args.inputs[1].shape(), args.inputs[2].shape(),
+                        args.attributes_as<AttentionAttributes>()) {}
 
-  std::int64_t queries_at(std::int64_t head) const { return head * steps * features; }
-  std::int64_t keys_at(std::int64_t head) const {
+  constexpr std::int64_t queries_at(std::int64_t head) const { return head * steps * features; }
+  constexpr std::int64_t keys_at(std::int64_t head) const {
     return head / heads_per_key * value_steps * features;
   }
-  std::int64_t values_at(std::int64_t head) const {
+  constexpr std::int64_t values_at(std::int64_t head) const {
     return head / heads_per_key * value_steps * length;
   }
-  std::int64_t results_at(std::int64_t head) const { return head * steps * length; }
+  constexpr std::int64_t results_at(std::int64_t head) const { return head * steps * length; }
 
   /// Query `step` sees so many keys, the first ones.
-  std::int64_t keys_seen(std::int64_t step) const {
+  constexpr std::int64_t keys_seen(std::int64_t step) const {
     if (!attributes.is_causal) return value_steps;
     return std::min(value_steps, attributes.steps_before + step + 1);
   }

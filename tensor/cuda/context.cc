@@ -234,6 +234,7 @@ void register_kernels(KernelTable& table) {
   register_local_response_kernels(table);
   register_resizing_kernels(table);
   register_dropout_kernels(table);
+  register_attention_kernels(table);
   register_matmul_kernels(table);
   register_convolution_kernels(table);
   register_pooling_kernels(table);

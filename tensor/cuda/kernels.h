@@ -59,6 +59,8 @@ void register_group_normalization_kernels(KernelTable& table);
 void register_local_response_kernels(KernelTable& table);
 void register_resizing_kernels(KernelTable& table);
 void register_dropout_kernels(KernelTable& table);
+void register_attention_kernels(KernelTable& table);
+void register_attention_gradient_kernels(KernelTable& table);  // called by the former
 
 // Not operations: what DeviceMath is made of.
 

@@ -71,11 +71,6 @@ namespace {
 
 using namespace internal;
 
-/// The kernel is the CPU's; a traced step is made of what XLA knows.
-bool has_kernel(const Tensor& query) {
-  return device_beside(query).type == DeviceType::kCpu && !StepTracer::current();
-}
-
 void check_attention(OpId op, const Operand& query, const Operand& key, const Operand& value,
                      std::int64_t steps_before) {
   require_floating(op, query);
@@ -109,7 +104,7 @@ Tensor attention(const Operand& query, const Operand& key, const Operand& value,
   check_attention(OpId::kAttention, query, key, value, options.steps_before);
   const Shape& q = query.shape();
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q[3])));
-  if (has_kernel(query.tensor)) {
+  if (!StepTracer::current()) {  // a traced step is made of what XLA knows
     std::vector<Tensor> outputs =
         dispatch({OpId::kAttention,
                   {query.tensor, key.tensor, value.tensor},

@@ -24,11 +24,11 @@ struct AttentionOptions {
 /// steps, length]. `shared` divides `heads`: so many query heads that stand next to each other
 /// share a key and a value. Without values the result is 0.
 ///
-/// On the CPU it is one operation that goes over the keys block by block and keeps nothing but a
-/// number per query besides its result, forward and backward: O(steps) memory. Dao et al.,
+/// On CPUs and GPUs it is one operation that goes over the keys block by block and keeps nothing
+/// but a number per query besides its result, forward and backward: O(steps) memory. Dao et al.,
 /// "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer calculation for
-/// softmax" (arXiv 1805.02867). On GPUs, under XLA, and for gradients of gradients it is made of
-/// matmul() and softmax(), and takes O(steps * value steps).
+/// softmax" (arXiv 1805.02867). Under XLA, and for gradients of gradients, it is made of matmul()
+/// and softmax(), and takes O(steps * value steps).
 /// tf.keras.ops.dot_product_attention, with the axis of heads in front of the steps.
 Tensor attention(const Operand& query, const Operand& key, const Operand& value,
                  AttentionOptions options = {});

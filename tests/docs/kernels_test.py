@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\(")
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^()]+\)\s*)?(\w+)\(")
 LAUNCH = re.compile(r"\blaunch(_cooperative)?\(\s*(\w+)")
 REGISTERS = re.compile(r"^void register_\w+_kernels\(", re.MULTILINE)
 

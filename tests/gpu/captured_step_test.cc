@@ -11,7 +11,7 @@
 namespace tutti {
 namespace captured_step_test {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::int64_t kRows = 8;
 
@@ -146,11 +146,11 @@ TEST(CapturedStep, VariablesOfGraphsCanBeReadAndAssignedBetweenReplays) {
   for (int i = 0; i < 3; ++i) run();
   const Tensor snapshot = x.value();
   const auto result = strategy.run(step, one)[0];
-  EXPECT_THAT(snapshot.to_doubles(), testing::ElementsAre(4, 5));
+  EXPECT_THAT(snapshot.to_doubles(), ::testing::ElementsAre(4, 5));
   x.assign(Tensor::from<float>({2}, {100, 200}));
-  EXPECT_THAT(run(), testing::ElementsAre(1010, 2010));
-  EXPECT_THAT(result.to_doubles(), testing::ElementsAre(50, 60));  // not those of the next replay
-  EXPECT_THAT(x.value().to_doubles(), testing::ElementsAre(101, 201));
+  EXPECT_THAT(run(), ::testing::ElementsAre(1010, 2010));
+  EXPECT_THAT(result.to_doubles(), ::testing::ElementsAre(50, 60));  // not those of the next replay
+  EXPECT_THAT(x.value().to_doubles(), ::testing::ElementsAre(101, 201));
 }
 
 TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
@@ -162,8 +162,8 @@ TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
   for (int i = 0; i < 3; ++i) {
     for (const float factor : {2.0f, 3.0f}) {
       const auto [product, sum] = strategy.run(step, x, factor)[0];
-      EXPECT_THAT(product.to_doubles(), testing::ElementsAre(factor, 2 * factor));
-      EXPECT_THAT(sum.to_doubles(), testing::ElementsAre(1 + factor, 2 + factor));
+      EXPECT_THAT(product.to_doubles(), ::testing::ElementsAre(factor, 2 * factor));
+      EXPECT_THAT(sum.to_doubles(), ::testing::ElementsAre(1 + factor, 2 + factor));
     }
   }
   EXPECT_EQ(step.num_captured(), 2);
@@ -223,7 +223,7 @@ std::string refusal(const char* devices, const Fn& fn) {
   }
   // The streams work on as before.
   const auto sums = strategy.run([](const Tensor& x) { return x + x; }, inputs(3));
-  for (const Tensor& sum : sums) EXPECT_THAT(sum.to_doubles(), testing::ElementsAre(6, 6));
+  for (const Tensor& sum : sums) EXPECT_THAT(sum.to_doubles(), ::testing::ElementsAre(6, 6));
   return message;
 }
 

@@ -76,6 +76,9 @@ TEST(GpuOperations, NormalizationAgreesWithTheCpu) {
 TEST(GpuOperations, SoftmaxAgreesWithTheCpu) {
   compare_all_on_gpu(gradient_check::softmax_cases());
 }
+TEST(GpuOperations, AttentionAgreesWithTheCpu) {
+  compare_all_on_gpu(gradient_check::attention_cases());
+}
 TEST(GpuOperations, ShapeAgreesWithTheCpu) { compare_all_on_gpu(gradient_check::shape_cases()); }
 
 TEST(GpuOperations, SecondOrderGradientsStayOnTheDevice) {

@@ -1,0 +1,148 @@
+// Attention on a GPU: one operation whose memory grows with the steps, and GPTs that train on it.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/gpu/gpu_helpers.h"
+#include "tests/support/seen_ops.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/model/generate.h"
+#include "tutti/model/layers/layers.h"
+#include "tutti/model/sequential.h"
+#include "tutti/strategy/strategies.h"
+#include "tutti/tensor/device_memory.h"
+
+namespace tutti {
+namespace {
+
+using gpu_tests::expect_near;
+using gpu_tests::kGpu;
+using gpu_tests::numbers;
+
+/// Of one call.
+struct AttentionCase {
+  std::int64_t heads, shared, steps, value_steps, features, length;
+  AttentionOptions options;
+};
+
+/// The result and the gradients of query, key and value, in float32 on the host.
+std::vector<Tensor> attention_and_gradients(const AttentionCase& c, DType dtype, Device device) {
+  const auto made = [&](const Shape& shape, std::uint64_t seed) {
+    return cast(numbers(shape, seed, -2.0, 2.0), dtype).to(device);
+  };
+  const Tensor query = made({2, c.heads, c.steps, c.features}, 1);
+  const Tensor key = made({2, c.shared, c.value_steps, c.features}, 2);
+  const Tensor value = made({2, c.shared, c.value_steps, c.length}, 3);
+  GradientTape tape;
+  for (const Tensor& x : {query, key, value}) tape.watch(x);
+  const Tensor y = attention(query, key, value, c.options);
+  EXPECT_EQ(y.device(), device);
+  const Tensor target = reduce_sum(y * made(y.shape(), 4));
+  std::vector<Tensor> results = {y};
+  for (const Gradient& gradient : tape.gradient(target, std::vector<Tensor>{query, key, value}))
+    results.push_back(gradient.to_dense());
+  for (Tensor& result : results) result = cast(result.to(Device{}), DType::kFloat32);
+  return results;
+}
+
+const AttentionCase kAttentionCases[] = {
+    {4, 2, 70, 70, 16, 16, {.is_causal = true}},
+    {2, 2, 65, 130, 17, 9, {}},
+    {3, 1, 1, 150, 8, 8, {.is_causal = true, .steps_before = 149}},
+    {2, 1, 40, 100, 64, 140, {.is_causal = true, .steps_before = 60}},
+};
+
+/// Other types differ in how elements are read and written alone.
+std::span<const AttentionCase> cases_for(DType dtype) {
+  return std::span(kAttentionCases).first(dtype == DType::kFloat32 ? 4 : 2);
+}
+
+TEST(GpuAttention, ResultsAndGradientsAgreeWithTheCpuInEveryType) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    const double tolerance = dtype == DType::kBFloat16 ? 1e-2 : is_half(dtype) ? 2e-3 : 3e-5;
+    for (const AttentionCase& c : cases_for(dtype)) {
+      SCOPED_TRACE(concat(dtype, " ", c.steps, " queries, ", c.value_steps, " keys"));
+      const auto expected = attention_and_gradients(c, dtype, Device{});
+      const auto actual = attention_and_gradients(c, dtype, kGpu);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        SCOPED_TRACE(i);
+        expect_near(actual[i], expected[i], tolerance);
+      }
+    }
+  }
+}
+
+TEST(GpuAttention, GivesTheSameBitsEachTime) {
+  for (const AttentionCase& c : cases_for(DType::kBFloat16)) {
+    const auto first = attention_and_gradients(c, DType::kFloat32, kGpu);
+    const auto second = attention_and_gradients(c, DType::kFloat32, kGpu);
+    for (std::size_t i = 0; i < first.size(); ++i) testing::expect_same_bits(second[i], first[i]);
+  }
+}
+
+/// Bytes of the GPU that attention over so many steps, forward and backward, has in use at once.
+std::size_t peak_of_attention(std::int64_t steps) {
+  const Tensor x = numbers({1, 2, steps, 8}, 1).to(kGpu);
+  reset_peak_memory(kGpu);
+  const std::size_t before = device_memory(kGpu).in_use;
+  const thrown::SeenOps seen;
+  GradientTape tape;
+  tape.watch(x);
+  const Tensor y = attention(x, x, x, {.is_causal = true});
+  EXPECT_FALSE(tape.gradient(y, x).is_none());
+  EXPECT_TRUE(seen.ops.contains(OpId::kAttention) && seen.ops.contains(OpId::kAttentionGrad));
+  EXPECT_FALSE(seen.ops.contains(OpId::kSoftmax));
+  return device_memory(kGpu).peak - before;
+}
+
+TEST(GpuAttention, TakesMemoryOfTheNumberOfStepsNotOfItsSquare) {
+  const std::size_t of_result = 512 * 2 * 8 * sizeof(float);
+  EXPECT_LE(peak_of_attention(512), 12 * of_result);
+  EXPECT_LE(peak_of_attention(2048), 4.1 * static_cast<double>(peak_of_attention(512)));
+}
+
+constexpr std::int64_t kRowsOfGpt = 4;
+
+/// Learns to count by threes modulo 16: its losses, and what it goes on with.
+struct CountingGpt {
+  std::vector<double> losses;
+  std::vector<double> written;
+};
+
+CountingGpt train_counting_gpt(Device device) {
+  set_random_seed(17);
+  OneDeviceStrategy strategy(device);
+  auto scope = strategy.scope();
+  Sequential model(Input{{12}}, Embedding(16, 16),
+                   TransformerBlock(2, 8, 32, TransformerBlockOptions{.num_key_value_heads = 1}),
+                   RMSNormalization(), Dense(16));
+  model.compile({.optimizer = AdamOptions{.learning_rate = 0.03},
+                 .loss = SparseCategoricalCrossentropy({.from_logits = true})});
+  std::vector<std::int64_t> tokens, next;
+  for (std::int64_t row = 0; row < kRowsOfGpt; ++row) {
+    for (std::int64_t step = 0; step < 12; ++step) {
+      tokens.push_back((4 * row + 3 * step) % 16);
+      next.push_back((4 * row + 3 * step + 3) % 16);
+    }
+  }
+  CountingGpt result;
+  result.losses = model.fit(
+      Tensor::from(Shape{kRowsOfGpt, 12}, tokens), Tensor::from(Shape{kRowsOfGpt, 12}, next),
+      {.epochs = 16, .batch_size = kRowsOfGpt, .verbose = Verbosity::kSilent})["loss"];
+  const thrown::SeenOps seen;
+  result.written = generate(model, Tensor::from<std::int64_t>({1, 3}, {1, 4, 7}),
+                            {.max_new_tokens = 5, .sampling = {.temperature = 0.0}})
+                       .to_doubles();
+  EXPECT_TRUE(seen.ops.contains(OpId::kAttention));
+  return result;
+}
+
+TEST(GpuAttention, AGptTrainsAndWritesAsOnTheCpu) {
+  const CountingGpt expected = train_counting_gpt(Device{}), actual = train_counting_gpt(kGpu);
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-3 * expected.losses[i]) << "epoch " << i;
+  EXPECT_LT(actual.losses.back(), 0.5 * actual.losses.front());
+  EXPECT_EQ(actual.written, (std::vector<double>{1, 4, 7, 10, 13, 0, 3, 6}));
+  EXPECT_EQ(actual.written, expected.written);
+}
+
+}  // namespace
+}  // namespace tutti
