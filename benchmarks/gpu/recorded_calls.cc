@@ -62,7 +62,8 @@ std::vector<Program> gradient_programs(DType dtype) {
   for (auto& more : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
                      gradient_check::matmul_cases(), gradient_check::convolution_cases(),
                      gradient_check::pooling_cases(), gradient_check::normalization_cases(),
-                     gradient_check::softmax_cases(), gradient_check::shape_cases()}) {
+                     gradient_check::softmax_cases(), gradient_check::attention_cases(),
+                     gradient_check::shape_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   std::vector<Program> programs;

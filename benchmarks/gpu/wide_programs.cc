@@ -146,6 +146,13 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
+  // Broken tiles, keys that heads share and that come before the first query; then wide heads.
+  programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
+               [](const Tensors& t) {
+                 return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});
+               });
+  programs.add("wide attention of wide heads", {{1, 2, 65, 130}, {1, 2, 63, 130}, {1, 2, 63, 140}},
+               [](const Tensors& t) { return attention(t[0], t[1], t[2]); });
   programs.add("wide pools", {{3, 29, 31, 17}}, [](const Tensors& t) {
     const Pool2dOptions pool{3, 3, 2, 2, Padding::kSame};
     return max_pool2d(t[0], pool) + average_pool2d(t[0], pool);

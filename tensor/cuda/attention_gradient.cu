@@ -93,10 +93,6 @@ __device__ __forceinline__ void add_gradient(const Extent& extent, const Gradien
   }
 }
 
-/// Blocks that a multiprocessor has registers for: while one waits the other calculates.
-template <class T>
-constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
-
 template <GradientOf of, class T>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
     differentiate(Extent extent, std::int64_t blocks, GradientInputs<T> in, T* gradient) {

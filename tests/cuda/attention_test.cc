@@ -23,7 +23,8 @@ struct Sizes {
   std::int64_t steps_before = 0;
 
   AttentionAttributes attributes() const {
-    return {1.0 / std::sqrt(static_cast<double>(features)), is_causal, steps_before};
+    const double count = features == 0 ? 1.0 : static_cast<double>(features);
+    return {1.0 / std::sqrt(count), is_causal, steps_before};
   }
 };
 
@@ -98,6 +99,10 @@ TEST(CudaAttention, OfNothingIsZeroOrEmpty) {
   for (const Sizes& s : {Sizes{2, 2, 2, 3, 0, 4, 4}, Sizes{0, 2, 2, 3, 4, 4, 4},
                          Sizes{1, 2, 2, 0, 4, 4, 4}, Sizes{1, 2, 2, 3, 4, 4, 0}})
     compare(s, DType::kFloat32);
+}
+
+TEST(CudaAttention, WithoutFeaturesIsTheMeanOfWhatIsSeen) {
+  compare({1, 2, 1, 130, 130, 0, 64, true}, DType::kFloat32);
 }
 
 TEST(CudaAttention, OfLargeScoresStaysFinite) {

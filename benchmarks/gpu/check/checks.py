@@ -10,7 +10,7 @@ from rows import CORRECTNESS, Step, failed, passed, skipped
 
 SMALL = ("--size", "small")
 # Kernels of our own that have shared memory or read what other kernels wrote.
-SANITIZED = "reduce_sum,reduce_max,softmax,log_softmax,transpose,gather,scatter_rows,top_k,group_norm,cumulative_sum,dropout"
+SANITIZED = "reduce_sum,reduce_max,softmax,log_softmax,transpose,gather,scatter_rows,top_k,group_norm,attention,attention_grad,cumulative_sum,dropout"
 
 
 def explained(outcome, what=""):
