@@ -16,7 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+
+#include "tutti/core/sync.h"
 
 namespace tutti::file_faults {
 namespace {
@@ -39,9 +40,9 @@ Action action;
 int first_call, last_call;
 std::atomic<int> num_calls{0};
 char call_lines[kMaxCalls][kMaxPath];
-std::mutex losses_mutex;  // of the next two
-Loss losses[kMaxCalls];
-int num_losses = 0;
+Mutex losses_mutex;
+Loss losses[kMaxCalls] TUTTI_GUARDED_BY(losses_mutex);
+int num_losses TUTTI_GUARDED_BY(losses_mutex) = 0;
 
 void copy(char* to, const char* from) { std::snprintf(to, kMaxPath, "%s", from); }
 
@@ -71,7 +72,7 @@ bool is_in(const char* path, const char* parent) {
 }
 
 void lose(Loss::Kind kind, const char* path, const char* before = "", off_t size = 0) {
-  const std::lock_guard lock(losses_mutex);
+  const MutexLock lock(losses_mutex);
   const int index = num_losses++;
   if (index >= kMaxCalls) std::abort();
   losses[index].kind = kind;
@@ -81,7 +82,7 @@ void lose(Loss::Kind kind, const char* path, const char* before = "", off_t size
 }
 
 void keep(const char* synced) {
-  const std::lock_guard lock(losses_mutex);
+  const MutexLock lock(losses_mutex);
   for (int i = 0; i < num_losses; ++i) {
     const bool is_file = losses[i].kind == Loss::kBytes;
     if (is_file ? std::strcmp(losses[i].path, synced) == 0 : is_in(losses[i].path, synced)) {
@@ -91,7 +92,7 @@ void keep(const char* synced) {
 }
 
 void move_losses(const char* from, const char* to) {
-  const std::lock_guard lock(losses_mutex);
+  const MutexLock lock(losses_mutex);
   for (int i = 0; i < num_losses; ++i) {
     if (std::strcmp(losses[i].path, from) == 0 && losses[i].kind == Loss::kBytes) {
       copy(losses[i].path, to);
@@ -121,7 +122,7 @@ void take_away(const Loss& loss) {
 }
 
 [[noreturn]] void end_process() {
-  const std::lock_guard lock(losses_mutex);  // until the end: others lose no more
+  const MutexLock lock(losses_mutex);  // until the end: others lose no more
   if (action == Action::kPowerCut) {
     for (int i = num_losses; i-- > 0;) take_away(losses[i]);
   }
@@ -240,7 +241,10 @@ void arm(const std::string& under, Action what, int first, int last) {
   first_call = first;
   last_call = std::max(first, last);
   num_calls = 0;
-  num_losses = 0;
+  {
+    const MutexLock lock(losses_mutex);
+    num_losses = 0;
+  }
   armed = true;
 }
 
