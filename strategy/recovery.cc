@@ -17,6 +17,7 @@
 #include "tutti/core/call_site.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/gpu_ranks.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker/peer_state.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

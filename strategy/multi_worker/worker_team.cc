@@ -21,22 +21,15 @@
 #include "tutti/core/call_site.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/gpu_ranks.h"
 #include "tutti/tensor/buffer.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {
 
-/// Bytes of a gathered value that travel with its length.
-constexpr std::size_t kInlineBytes = 248;
 /// Under which a job remembers how many replicas each worker has.
 constexpr const char* kReplicasKey = "workers/replicas";
-
-struct Announcement {
-  std::uint64_t size = 0;
-  char first[kInlineBytes] = {};
-};
-static_assert(sizeof(Announcement) == 256);
 
 std::vector<int> all_workers(int count) {
   std::vector<int> workers(static_cast<std::size_t>(count));
@@ -44,9 +37,6 @@ std::vector<int> all_workers(int count) {
   return workers;
 }
 
-ConstElements bytes_of(const void* data, std::size_t size) {
-  return {static_cast<const std::byte*>(data), size, DType::kUInt8};
-}
 Elements bytes_of(void* data, std::size_t size) {
   return {static_cast<std::byte*>(data), size, DType::kUInt8};
 }
@@ -170,34 +160,6 @@ std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
       canonical_nodes(first, first_of_[to_size(worker) + 1] - first, num_replicas());
   for (CanonicalNode& node : nodes) node.first -= first;
   return nodes;
-}
-
-std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
-                                      std::string_view name) {
-  Announcement announcement{own.size()};
-  std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
-  std::vector<Announcement> all(to_size(communicator.size()));
-  communicator.all_gather(bytes_of(&announcement, sizeof announcement),
-                          bytes_of(all.data(), all.size() * sizeof announcement), {},
-                          {.name = name}, CallSite::current());
-  const bool is_short =
-      std::ranges::all_of(all, [](const Announcement& each) { return each.size <= kInlineBytes; });
-  std::vector<std::size_t> sizes;
-  for (const Announcement& each : all) sizes.push_back(each.size);
-  std::vector<std::string> texts;
-  if (is_short) {
-    for (const Announcement& each : all) texts.emplace_back(each.first, each.size);
-    return texts;
-  }
-  std::string joined(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), '\0');
-  communicator.all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
-                          sizes, {.name = name}, CallSite::current());
-  std::size_t first = 0;
-  for (const std::size_t size : sizes) {
-    texts.push_back(joined.substr(first, size));
-    first += size;
-  }
-  return texts;
 }
 
 std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {

@@ -46,11 +46,6 @@ std::string encode_values(const ReplicaValues& values);
 /// On the host. Throws kDataLoss for bytes that no encode_values() made.
 ReplicaValues decode_values(std::string_view bytes);
 
-/// A text of each rank, by rank. `name` (as in all calls, its first 47 characters) is compared.
-/// Errors of Communicator.
-std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
-                                      std::string_view name);
-
 /// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
 /// numbered over all workers in worker order. All workers make the same calls in the same order;
 /// each names what it is for, and a worker that does something else is an error on all of them. A

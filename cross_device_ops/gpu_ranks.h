@@ -1,0 +1,49 @@
+// The GPUs of several ranks as one group of NCCL: whether they can be, and connecting them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cross_device_ops/registry.h"
+
+namespace tutti {
+class Communicator;
+}
+
+namespace tutti::internal {
+
+/// A text of each rank, by rank. `name` (as in all calls, its first 47 characters) is compared.
+/// Errors of Communicator.
+std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
+                                      std::string_view name);
+
+/// The same, however it is done.
+using GatherTexts =
+    std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
+
+/// What a rank tells the others of its GPUs. All decide by what all have told, so they decide
+/// alike.
+struct GpusOfRank {
+  std::string reason;  // "has ...": why they cannot be ranks of NCCL; "" if they can
+  std::string names;   // of machine and GPU, to find those that two ranks use
+
+  /// Two lines.
+  std::string to_text() const { return reason + "\n" + names; }
+  static GpusOfRank from_text(const std::string& text);
+};
+/// Of devices that may be no GPUs.
+GpusOfRank gpus_for_nccl(std::span<const Device> devices);
+/// "rank 1 has ...": the first reason why not all can, with `who` for "rank"; "" if they can.
+std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
+
+/// The operation "nccl" over `group`, which needs neither store nor transport: NCCL's id travels as
+/// a text. Called by all ranks; what one throws, all throw, naming it: "rank 1: nccl: ...".
+std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
+                                                const GatherTexts& gather);
+
+}  // namespace tutti::internal
