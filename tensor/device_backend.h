@@ -182,6 +182,11 @@ class DeviceContext {
   virtual void synchronize(StreamId stream) = 0;
   /// cudaStream_t, for libraries such as NCCL.
   virtual void* native_stream(StreamId stream) = 0;
+  /// The same as record() and wait() for a stream of somebody else: a cudaStream_t of this GPU,
+  /// nullptr for CUDA's default stream. record_foreign() throws kFailedPrecondition while the
+  /// stream is captured.
+  virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
+  virtual void wait_foreign(void* stream, const DeviceEvent& event) = 0;
 
   /// Until end_capture() what is put into the streams is noted instead of run; other streams take
   /// part by waiting for an event of kCompute, and kCompute must wait for them before the end.
@@ -200,6 +205,11 @@ class DeviceBackend {
   virtual int num_devices() const = 0;
   virtual PhysicalDevice inspect(int ordinal) const = 0;
   virtual bool can_access_peer(int from, int to) const = 0;
+  /// The GPU whose memory this address is; -1 for host memory, pinned or not.
+  virtual int gpu_of(const void* data) const = 0;
+  /// When the result goes, the calling thread gets the GPU back that it has selected now
+  /// (cudaSetDevice): contexts select their own. By the same thread.
+  virtual std::shared_ptr<void> keep_selection() const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
   /// Host memory that copies need not stage. Throws kInternal or kResourceExhausted.
   virtual void* allocate_pinned(std::size_t bytes) = 0;

@@ -82,6 +82,16 @@ bool Backend::can_access_peer(int from, int to) const {
   return can != 0;
 }
 
+int Backend::gpu_of(const void* data) const {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+  const bool is_device =
+      attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  return is_device ? attributes.device : -1;
+}
+
+std::shared_ptr<void> Backend::keep_selection() const { return std::make_shared<SelectionScope>(); }
+
 std::unique_ptr<DeviceContext> Backend::open(int ordinal) {
   return std::make_unique<Context>(ordinal);
 }

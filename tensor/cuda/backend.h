@@ -18,6 +18,8 @@ class Backend final : public DeviceBackend {
   int num_devices() const override { return num_devices_; }
   PhysicalDevice inspect(int ordinal) const override;
   bool can_access_peer(int from, int to) const override;
+  int gpu_of(const void* data) const override;
+  std::shared_ptr<void> keep_selection() const override;
   std::unique_ptr<DeviceContext> open(int ordinal) override;
   void* allocate_pinned(std::size_t bytes) override;
   void release_pinned(void* data) noexcept override;

@@ -157,26 +157,48 @@ void Context::clear(void* data, std::size_t bytes, StreamId stream) {
   gpu_.use([&] { check(cudaMemsetAsync(data, 0, bytes, streams_[stream]), "cudaMemsetAsync"); });
 }
 
-std::shared_ptr<DeviceEvent> Context::record(StreamId stream, bool timed) {
+std::shared_ptr<DeviceEvent> Context::record(cudaStream_t stream, bool timed) {
   return gpu_.use([&]() -> std::shared_ptr<DeviceEvent> {
     auto event = std::make_shared<Event>(events_, timed);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (num_captures.load() > 0) {
-      check(cudaStreamIsCapturing(streams_[stream], &status), "cudaStreamIsCapturing");
+      check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
     }
-    event->record(streams_[stream], status != cudaStreamCaptureStatusNone);
+    event->record(stream, status != cudaStreamCaptureStatusNone);
     return event;
   });
 }
 
-std::shared_ptr<DeviceEvent> Context::record(StreamId stream) { return record(stream, false); }
-std::shared_ptr<DeviceEvent> Context::record_timed(StreamId stream) { return record(stream, true); }
+std::shared_ptr<DeviceEvent> Context::record(StreamId stream) {
+  return record(streams_[stream], false);
+}
+std::shared_ptr<DeviceEvent> Context::record_timed(StreamId stream) {
+  return record(streams_[stream], true);
+}
 
-void Context::wait(StreamId stream, const DeviceEvent& event) {
+std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
+  gpu_.use([stream] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+          "cudaStreamIsCapturing");
+    if (status == cudaStreamCaptureStatusNone) return;
+    fail(ErrorCode::kFailedPrecondition,
+         "the stream is captured, and a replay would not meet the others; expected a stream whose "
+         "work runs; try the call outside the capture");
+  });
+  return record(static_cast<cudaStream_t>(stream), false);
+}
+
+void Context::wait(cudaStream_t stream, const DeviceEvent& event) {
   gpu_.use([&] {
-    check(cudaStreamWaitEvent(streams_[stream], static_cast<const Event&>(event).get(), 0),
+    check(cudaStreamWaitEvent(stream, static_cast<const Event&>(event).get(), 0),
           "cudaStreamWaitEvent");
   });
+}
+
+void Context::wait(StreamId stream, const DeviceEvent& event) { wait(streams_[stream], event); }
+void Context::wait_foreign(void* stream, const DeviceEvent& event) {
+  wait(static_cast<cudaStream_t>(stream), event);
 }
 
 void Context::synchronize(StreamId stream) {

@@ -76,12 +76,15 @@ class Context final : public DeviceContext {
   void wait(StreamId stream, const DeviceEvent& event) override;
   void synchronize(StreamId stream) override;
   void* native_stream(StreamId stream) override { return streams_[stream]; }
+  std::shared_ptr<DeviceEvent> record_foreign(void* stream) override;
+  void wait_foreign(void* stream, const DeviceEvent& event) override;
 
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
 
  private:
-  std::shared_ptr<DeviceEvent> record(StreamId stream, bool timed);
+  std::shared_ptr<DeviceEvent> record(cudaStream_t stream, bool timed);
+  void wait(cudaStream_t stream, const DeviceEvent& event);
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, StreamId stream);
   void reach_peers();
 

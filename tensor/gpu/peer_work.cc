@@ -41,13 +41,20 @@ void PeerWatch::wait(const DeviceEvent& event) const {
   if (std::ranges::none_of(works, [](const auto& work) { return work->is_pending(); })) {
     return event.synchronize();
   }
+  wait_until(event, TimePoint::max());
+}
+
+bool PeerWatch::wait_until(const DeviceEvent& event, TimePoint deadline) const {
+  const List works = list();
   for (int polls = 1;; ++polls) {
     if (event.is_done()) break;
     if (polls <= kPollsBeforePause && polls % kPollsOfCheck != 0) continue;
     check_all(works);
+    if (Clock::system().now() >= deadline) return false;
     if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
   }
   check_all(works);  // work that was given up lets events pass, too
+  return true;
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/device_backend.h"
 
@@ -37,6 +38,8 @@ class PeerWatch {
   List list() const;
   /// Returns when `event` is done. While peer work is pending: throws what its check() throws.
   void wait(const DeviceEvent& event) const;
+  /// The same with an end: false if it is not done by then.
+  bool wait_until(const DeviceEvent& event, TimePoint deadline) const;
 
  private:
   mutable Mutex mutex_;

@@ -84,6 +84,47 @@ TEST_F(CudaContext, StreamsRunSideBySideUntilAnEventOrdersThem) {
   context->release(data);
 }
 
+TEST_F(CudaContext, StreamsAndMemoryOfOthersTakePart) {
+  const auto context = backend_.open(1);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  void* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, sizeof(float)), cudaSuccess);
+  const DeviceTensor one{data, {1}, DType::kFloat32};
+  for (void* const foreign : {static_cast<void*>(stream), static_cast<void*>(nullptr)}) {
+    ASSERT_EQ(cudaMemsetAsync(data, 0, sizeof(float), static_cast<cudaStream_t>(foreign)),
+              cudaSuccess);
+    context->wait(StreamId::kCompute, *context->record_foreign(foreign));
+    context->math().fill(one, 2.0);
+    context->wait_foreign(foreign, *context->record(StreamId::kCompute));
+    float value = 0;
+    ASSERT_EQ(cudaMemcpyAsync(&value, data, sizeof(float), cudaMemcpyDeviceToHost,
+                              static_cast<cudaStream_t>(foreign)),
+              cudaSuccess);
+    EXPECT_EQ(value, 2.0F);
+  }
+  const float host = 0;
+  EXPECT_EQ(backend_.gpu_of(data), 1);
+  EXPECT_EQ(backend_.gpu_of(&host), -1);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  {
+    const auto kept = backend_.keep_selection();
+    context->synchronize(StreamId::kCompute);  // selects its own
+  }
+  int selected = -1;
+  ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
+  EXPECT_EQ(selected, 0);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  expect_error(ErrorCode::kFailedPrecondition, {"captured", "outside the capture"},
+               [&] { context->record_foreign(stream); });
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  ASSERT_EQ(cudaFree(data), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST_F(CudaContext, TimedEventsTellMilliseconds) {
   const auto context = backend_.open(0);
   const auto begin = context->record_timed(StreamId::kCompute);

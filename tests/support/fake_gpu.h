@@ -221,6 +221,10 @@ class FakeGpuContext final : public DeviceContext {
   }
   void synchronize(StreamId) override { state_.note(concat(name_, " synchronize")); }
   void* native_stream(StreamId) override { return nullptr; }
+  std::shared_ptr<DeviceEvent> record_foreign(void*) override {
+    return std::make_shared<FakeGpuEvent>();
+  }
+  void wait_foreign(void*, const DeviceEvent&) override {}
   void begin_capture() override { fail(ErrorCode::kUnimplemented, "fake GPU: capture"); }
   std::unique_ptr<DeviceGraph> end_capture() override {
     fail(ErrorCode::kUnimplemented, "fake GPU: capture");
@@ -246,6 +250,8 @@ class FakeGpuBackend final : public DeviceBackend {
   int num_devices() const override { return num_gpus_; }
   PhysicalDevice inspect(int) const override { return {}; }
   bool can_access_peer(int, int) const override { return peers; }
+  int gpu_of(const void*) const override { return -1; }
+  std::shared_ptr<void> keep_selection() const override { return nullptr; }
   std::unique_ptr<DeviceContext> open(int ordinal) override {
     return std::make_unique<FakeGpuContext>(state, ordinal);
   }

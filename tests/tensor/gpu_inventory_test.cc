@@ -54,6 +54,8 @@ class ListedGpus final : public DeviceBackend {
     return devices_[static_cast<std::size_t>(ordinal)];
   }
   bool can_access_peer(int from, int to) const override { return from == to || from == 1; }
+  int gpu_of(const void*) const override { return -1; }
+  std::shared_ptr<void> keep_selection() const override { return nullptr; }
   std::unique_ptr<DeviceContext> open(int) override {
     fail(ErrorCode::kUnimplemented, "ListedGpus: only a list");
   }
