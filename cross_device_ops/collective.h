@@ -97,6 +97,15 @@ enum class Determinism { kNone, kRunToRun, kCanonical };
 /// Its name for logs and reports.
 std::string_view to_string(Determinism determinism);
 
+/// Where a call's buffers are that are memory of a GPU, and its place among the GPU's work.
+struct GpuStream {
+  /// n of gpu:n, which is CUDA's device n as long as GPUs are not split (set_virtual_gpus()).
+  int gpu = 0;
+  /// A cudaStream_t of that GPU; nullptr: CUDA's default stream. The call begins after what the
+  /// stream holds when it is made, and what the stream gets later sees the result.
+  void* stream = nullptr;
+};
+
 /// What a caller may say about a call. Name and shape are compared between the ranks.
 struct CallOptions {
   std::string_view name = {};  // up to 47 characters count; valid until the call has ended
@@ -106,6 +115,9 @@ struct CallOptions {
   /// floats, and the result is rounded to them once. Half the bytes between processes. Algorithms
   /// that combine in several steps refuse (kUnimplemented). Compared between the ranks.
   std::optional<DType> compression = std::nullopt;
+  /// All buffers of the call are memory of this GPU, of any allocator of CUDA. On one rank, on all:
+  /// compared. See Communicator, "On GPUs".
+  std::optional<GpuStream> gpu = std::nullopt;
 };
 
 /// A call as engines get it: checked, MEAN turned into SUM; count may be 0. `outputs` has one

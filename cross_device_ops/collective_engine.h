@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,11 @@ class CollectiveEngine {
                    TimePoint deadline) = 0;
   /// Ends the calls of all ranks of the group, running and later, with kAborted and the reason.
   virtual void abort(const Error& reason) noexcept = 0;
+
+  /// Why a call cannot end that this rank has begun and does not wait for in run(), for a GPU does
+  /// it: kAborted, or kUnavailable naming a rank that is gone, be it because it has finished.
+  /// Beside run(), by the thread that calls tend(), once a call has been run.
+  virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
   /// Some ranks as a group of its own, with its own order of calls. Called by all members of
   /// `ranks` (numbers in this group, increasing, this one among them); `number` counts the groups

@@ -12,7 +12,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x32435454;  // "TTC2": layout 2
+constexpr std::uint32_t kMagic = 0x33435454;  // "TTC3": layout 3
 static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
 static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without gaps");
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
@@ -63,9 +63,9 @@ std::string compression_of(const CollectiveHeader& h) {
 }  // namespace
 
 std::string_view to_string(Mismatch mismatch) {
-  constexpr std::string_view kNames[] = {"group", "order",       "operation", "reduce op",
-                                         "dtype", "count",       "shape",     "root",
-                                         "name",  "compression", "arguments"};
+  constexpr std::string_view kNames[] = {"group", "order",  "operation",   "reduce op",
+                                         "dtype", "device", "count",       "shape",
+                                         "root",  "name",   "compression", "arguments"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Mismatch::kArguments) + 1);
   return kNames[static_cast<std::size_t>(mismatch)];
 }
@@ -73,7 +73,8 @@ std::string_view to_string(Mismatch mismatch) {
 std::uint64_t CollectiveHeader::fingerprint() const {
   const std::uint64_t kinds =
       static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(op) << 8 |
-      static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(compression) << 24 |
+      static_cast<std::uint64_t>(on_gpu) << 15 | static_cast<std::uint64_t>(dtype) << 16 |
+      static_cast<std::uint64_t>(compression) << 24 |
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
   // Two chains, so that the multiplications overlap.
   const std::uint64_t a =
@@ -108,6 +109,7 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
   if (collective != other.collective) return Mismatch::kOperation;
   if (op != other.op && combines(collective)) return Mismatch::kReduceOp;
   if (dtype != other.dtype) return Mismatch::kDType;
+  if (on_gpu != other.on_gpu) return Mismatch::kDevice;
   if (compression != other.compression) return Mismatch::kCompression;
   if (root != other.root && has_root(collective)) return Mismatch::kRoot;
   if (count != other.count || counts_hash != other.counts_hash) return Mismatch::kCount;
@@ -120,6 +122,7 @@ std::string CollectiveHeader::describe() const {
   std::string text = concat(to_string(collective), "(");
   if (combines(collective)) text += concat(op, ", ");
   if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
+  if (on_gpu != 0) text += text.back() == '(' ? "on a GPU" : " on a GPU";
   if (counts_hash != 0) text += " in uneven parts";
   if (shape[0] != '\0' && !is_refused()) text += concat(" ", text_of(shape));
   if (has_root(collective)) text += concat(", root ", root);

@@ -21,6 +21,7 @@ enum class Mismatch {
   kOperation,
   kReduceOp,
   kDType,
+  kDevice,  // memory of GPUs and of hosts
   kCount,
   kShape,
   kRoot,
@@ -44,7 +45,8 @@ struct CollectiveHeader {
   std::uint64_t names_seen = 0;  // of this rank's calls so far, see remember_name()
   std::int32_t root = 0;
   std::int32_t rank = 0;
-  std::uint32_t line = 0;
+  std::uint32_t line : 31 = 0;
+  std::uint32_t on_gpu : 1 = 0;
   Collective collective = Collective::kAllReduce;
   ReduceOp op : 8 = ReduceOp::kSum;
   DType dtype = DType::kFloat32;

@@ -24,6 +24,10 @@ class CommunicatorState;
 struct PendingCall;
 }  // namespace internal
 
+/// Who carries out calls on GPUs. kNccl: NCCL, where it is there and each rank has a GPU of its
+/// own; else the hosts. kHosts: always the hosts, by the communicator's algorithm.
+enum class GpuCallsBy { kNccl, kHosts };
+
 struct CommunicatorOptions {
   /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
   /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
@@ -32,6 +36,8 @@ struct CommunicatorOptions {
   Duration timeout = kDefaultTimeout;
   /// After this time a waiting call says in the log who is missing, where it is and since when.
   Duration stall_after = std::chrono::seconds(10);
+  /// If one rank says kHosts it is the hosts.
+  GpuCallsBy gpu_calls = GpuCallsBy::kNccl;
 };
 
 /// A started call. wait() it, in any order; destroyed before it ended, it waits (without throwing).
@@ -65,13 +71,28 @@ struct CallProgress {
 /// kInvalidArgument on every rank, naming both sides and their lines. So are arguments that are
 /// wrong on one rank alone: that rank throws its own error, the others one that names it and the
 /// reason. What all ranks refuse (their calls are compared, and they come within 2 s) changes
-/// nothing: they may go on. Buffers are CPU memory, of
-/// any alignment. bfloat16 and float16 are combined as float32 and rounded once; MEAN is SUM
+/// nothing: they may go on. Buffers are CPU memory, of any alignment, but for calls with
+/// CallOptions::gpu. bfloat16 and float16 are combined as float32 and rounded once; MEAN is SUM
 /// divided by size() (floating types only, kInvalidArgument for others); bool has MIN and MAX only.
 ///
 /// Errors of every call besides: kDeadlineExceeded naming the ranks that did not come, kAborted,
 /// kUnavailable (a peer is gone). After any other error the communicator cannot be used: later
 /// calls throw the same reason.
+///
+/// On GPUs (CallOptions::gpu): buffers are memory of one GPU, the same in all calls of this
+/// communicator, and the place of a call among the GPU's work is one of a stream of the caller. The
+/// first such call agrees who carries them out. *NCCL*, where all ranks have it and a GPU of their
+/// own: the call returns when the work is in the stream. Sums have NCCL's order, which differs from
+/// machine to machine and is promised to nobody, whatever determinism() says. *The hosts*
+/// otherwise, for MIN and MAX of floating types, for all_to_all and for compression, and always
+/// with GpuCallsBy::kHosts: the call waits for the stream, the communicator's algorithm works in
+/// pinned memory, with its order of sums, and the copy back is in the stream when the call returns.
+/// barrier() waits for the stream and then for all ranks: what came before it has gone well.
+/// Buffers stay as they are until the stream has come past the call. What NCCL has begun ends when
+/// a rank aborts, when one has been gone for 2 s, or after CommunicatorOptions::timeout: results
+/// are lost, the stream goes on, and later calls throw why. Besides: kUnavailable where there is no
+/// such GPU, kFailedPrecondition for a stream that is being captured. As in torch's
+/// ProcessGroupNCCL, the first call connects, which takes NCCL some seconds.
 ///
 /// Threads: one call at a time (start_* included); abort() from any thread.
 class Communicator {
@@ -85,6 +106,7 @@ class Communicator {
   int rank() const;
   int size() const;
   std::string_view name() const;
+  /// Of calls on host memory, and on GPUs by the hosts.
   Determinism determinism() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
   /// Allocates memory that calls reach without a copy, for buffers used again and again: shared by

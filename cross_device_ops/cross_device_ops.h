@@ -82,6 +82,10 @@ class CrossDeviceOps {
   /// Ends a running call and all later ones with kAborted and this reason. Any thread. Default:
   /// does nothing, for an operation that waits for nobody.
   virtual void abort(const Error& reason) noexcept;
+  /// Whether work that it has put into the streams of GPUs may not be done yet. Throws the reason
+  /// if such work was given up; gives it up if it has failed or takes too long. Any thread, also
+  /// beside a call. Default: false.
+  virtual bool check_pending() { return false; }
 
   /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
   /// concatenated in replica order without removing duplicates (tf's rule). kInvalidArgument for an

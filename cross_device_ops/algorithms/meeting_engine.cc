@@ -40,27 +40,15 @@ void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& hea
 
 void MeetingEngine::tend(const std::function<std::string()>& own_state) {
   messages_->tend(own_state);
-  const std::optional<Error> reason = abort_of_peer();
-  if (!reason) return;
+  const std::optional<Error> reason = failure_of_peer();
+  // A peer that is gone may just have finished: that is no abort.
+  if (!reason || reason->code() != ErrorCode::kAborted) return;
   {
     MutexLock lock(mutex_);
     told_ = reason;
     is_closed_ = true;
   }
   stop(*reason);
-}
-
-/// A peer that is gone may just have finished: that is no abort.
-std::optional<Error> MeetingEngine::abort_of_peer() {
-  for (int peer = 0; peer < link_.size(); ++peer) {
-    if (peer == link_.rank) continue;
-    try {
-      link_.recv(peer, Purpose::kNothing, {}, {})->test();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kAborted) return error;
-    }
-  }
-  return std::nullopt;
 }
 
 void MeetingEngine::close(const Error& reason) noexcept {

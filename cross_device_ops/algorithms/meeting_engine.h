@@ -27,6 +27,7 @@ class MeetingEngine : public CollectiveEngine {
   void abort(const Error& reason) noexcept final {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
+  std::optional<Error> failure_of_peer() final { return messages_->failure_of_peer(); }
   void tend(const std::function<std::string()>& own_state) final;
   std::vector<std::string> whereabouts(TimePoint deadline) final {
     return messages_->whereabouts(deadline);
@@ -54,7 +55,6 @@ class MeetingEngine : public CollectiveEngine {
 
  private:
   void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
-  std::optional<Error> abort_of_peer();
 
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;

@@ -36,6 +36,7 @@ class MessageEngine final : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
+  std::optional<Error> failure_of_peer() override;
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
     return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
@@ -154,6 +155,21 @@ std::optional<Error> MessageEngine::told_by_others() const {
     if (error.code() == ErrorCode::kAborted) return error;
   }
   return std::nullopt;
+}
+
+/// An abort, if there is one: a peer that is gone may be a consequence of it.
+std::optional<Error> MessageEngine::failure_of_peer() {
+  std::optional<Error> failure;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    try {
+      link_.recv(peer, Purpose::kNothing, {}, {})->test();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kAborted) return error;
+      if (!failure) failure = error;
+    }
+  }
+  return failure;
 }
 
 void MessageEngine::close(const Error& reason) noexcept {

@@ -36,6 +36,8 @@ struct CallRequest {
     if (!inputs.empty()) return inputs.front().dtype;
     return outputs.empty() ? DType::kFloat32 : outputs.front().dtype;
   }
+  /// Whether outputs count on this rank.
+  bool has_result(int rank) const { return collective != Collective::kReduce || root == rank; }
 };
 
 /// A copy of a request that needs nothing of the caller but the elements.
@@ -104,7 +106,6 @@ class PreparedCall {
 
  private:
   void finish_results();
-  bool has_result() const;
   void replace(DType dtype);
   std::byte* scratch(std::size_t count, DType dtype);
 

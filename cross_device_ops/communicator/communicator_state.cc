@@ -49,14 +49,19 @@ void copy_alone(const ConstElements& from, const Elements& to) {
 
 CommunicatorState::CommunicatorState(std::unique_ptr<CollectiveEngine> engine,
                                      const CommunicatorOptions& options)
-    : options_(options), engine_(std::move(engine)), size_(engine_->size()) {
+    : options_(options),
+      engine_(std::move(engine)),
+      size_(engine_->size()),
+      gpu_(*engine_, options_) {
   header_.rank = engine_->rank();
   if (options.timeout <= Duration::zero() || options.stall_after <= Duration::zero()) {
     fail(ErrorCode::kInvalidArgument,
          "Communicator: expected a timeout and stall_after above 0, got ", options.timeout.count(),
          " and ", options.stall_after.count(), " ns");
   }
-  if (size_ > 1) watch_ = std::make_unique<StallWatch>(*engine_, recorder_, options.stall_after);
+  if (size_ == 1) return;
+  watch_ = std::make_unique<StallWatch>(*engine_, recorder_, options.stall_after,
+                                        [this] { gpu_.tend(); });
 }
 
 CommunicatorState::~CommunicatorState() {
@@ -86,13 +91,14 @@ void CommunicatorState::run(const CallRequest& request) {
   if (last_started_ && !last_started_->ended.is_set()) {
     return start(request).wait();
   }
-  check(request);
-  execute(request);
+  const GpuCalls::Begun begun = check(request);
+  execute(request, begun.event.get());
 }
 
-void CommunicatorState::check(const CallRequest& request) {
+GpuCalls::Begun CommunicatorState::check(const CallRequest& request) {
   try {
     check_request(request, header_.rank, size_);
+    return request.options.gpu ? gpu_.begin(request) : GpuCalls::Begun();
   } catch (const Error& error) {
     refuse(request, error);
   }
@@ -121,8 +127,9 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
 }
 
 CollectiveHandle CommunicatorState::start(const CallRequest& request) {
-  check(request);
+  const GpuCalls::Begun begun = check(request);
   auto call = std::make_shared<PendingCall>(request);
+  call->begin = begun.event;
   MutexLock lock(mutex_);
   if (!thread_) {
     thread_ = Executor::system().start(concat("collectives-", engine_->rank()),
@@ -147,7 +154,7 @@ void CommunicatorState::run_started_calls() {
       started_.pop_front();
     }
     try {
-      execute(call->owned.request);
+      execute(call->owned.request, call->begin.get());
     } catch (...) {
       call->error = std::current_exception();
     }
@@ -169,7 +176,8 @@ void CommunicatorState::fill_text(const CallRequest& request) {
     header_.file.fill('\0');
     std::ranges::copy(short_path(header_file_), header_.file.begin());
   }
-  header_.line = request.where.line();
+  header_.line = request.where.line() & 0x7fffffffu;
+  header_.on_gpu = request.options.gpu ? 1 : 0;
   header_.shape_hash = 0;
   if (header_.shape[0] != '\0') header_.shape.fill('\0');
   if (request.options.shape != nullptr) {
@@ -201,8 +209,40 @@ void CommunicatorState::run_alone(const CallRequest& request) {
   }
 }
 
-void CommunicatorState::execute(const CallRequest& request) {
+void CommunicatorState::execute(const CallRequest& request, const DeviceEvent* begin) {
+  if (begin != nullptr) return execute_on_gpu(request, *begin);
   if (size_ == 1) return run_alone(request);
+  execute_on_host(request);
+}
+
+void CommunicatorState::execute_on_gpu(const CallRequest& request, const DeviceEvent& begin) {
+  const TimePoint deadline =
+      deadline_after(Clock::system().now(), request.options.timeout.value_or(options_.timeout));
+  if (size_ == 1) return gpu_.run_alone(request, begin, deadline);
+  if (!gpu_.is_connected()) connect_gpus(request);
+  if (!gpu_.goes_by_nccl(request)) {
+    return gpu_.run_by_host(request, begin, deadline,
+                            [this](const CallRequest& on_host) { execute_on_host(on_host); });
+  }
+  meet(request);  // NCCL waits for ever for a rank that makes another call
+  gpu_.run_by_nccl(request, begin);
+}
+
+/// All ranks make their first call on GPUs.
+void CommunicatorState::connect_gpus(const CallRequest& request) {
+  meet(request);
+  try {
+    std::vector<int> all(static_cast<std::size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    Communicator aside(engine_->subgroup(all, next_group()), options_);
+    gpu_.connect(request.options.gpu->gpu, aside);
+  } catch (const Error& error) {
+    engine_->abort(error);
+    throw;
+  }
+}
+
+void CommunicatorState::execute_on_host(const CallRequest& request) {
   if (request.options.compression) meet_before_refusing(request);
   PreparedCall prepared(request, *engine_);
   run_recorded(request, prepared.call());
@@ -213,15 +253,26 @@ void CommunicatorState::execute(const CallRequest& request) {
 void CommunicatorState::meet_before_refusing(const CallRequest& request) {
   const auto refusal = refusal_of(request, *engine_);
   if (!refusal) return;
+  meet(request);
+  throw *refusal;
+}
+
+void CommunicatorState::meet(const CallRequest& request) {
+  CollectiveCall call;
+  call.count = request.count();
+  call.counts = request.counts;
+  fill_header(request, call);
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
-  meeting.count = request.count();
-  run_recorded(request, meeting);
-  throw *refusal;
+  run_filled(request, meeting);
 }
 
 void CommunicatorState::run_recorded(const CallRequest& request, const CollectiveCall& call) {
   fill_header(request, call);
+  run_filled(request, call);
+}
+
+void CommunicatorState::run_filled(const CallRequest& request, const CollectiveCall& call) {
   try {
     run_with_header(request, call, request.options.timeout.value_or(options_.timeout));
   } catch (const Error& error) {

@@ -12,6 +12,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/communicator/call_recorder.h"
 #include "tutti/cross_device_ops/communicator/call_request.h"
+#include "tutti/cross_device_ops/communicator/gpu_calls.h"
 #include "tutti/cross_device_ops/communicator/stall_watch.h"
 
 namespace tutti::internal {
@@ -21,7 +22,8 @@ struct PendingCall {
   explicit PendingCall(const CallRequest& other) : owned(other) {}
   OwnedRequest owned;
   Event ended;
-  std::exception_ptr error;  // written before `ended`
+  std::exception_ptr error;            // written before `ended`
+  std::shared_ptr<DeviceEvent> begin;  // on GPUs
 };
 
 class CommunicatorState {
@@ -49,12 +51,19 @@ class CommunicatorState {
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
  private:
-  void check(const CallRequest& request);
-  void execute(const CallRequest& request);
+  GpuCalls::Begun check(const CallRequest& request);
+  /// `begin`: of a call on GPUs.
+  void execute(const CallRequest& request, const DeviceEvent* begin);
+  void execute_on_host(const CallRequest& request);
+  void execute_on_gpu(const CallRequest& request, const DeviceEvent& begin);
+  void connect_gpus(const CallRequest& request);
   void meet_before_refusing(const CallRequest& request);
+  /// The ranks compare `request`, and do nothing else.
+  void meet(const CallRequest& request);
   /// The engine runs `call`; the other ranks compare `request` with theirs.
   void run_recorded(const CallRequest& request, const CollectiveCall& call);
   /// The same with header_ as it is.
+  void run_filled(const CallRequest& request, const CollectiveCall& call);
   void run_with_header(const CallRequest& request, const CollectiveCall& call, Duration timeout);
   void run_alone(const CallRequest& request);
   void fill_header(const CallRequest& request, const CollectiveCall& call);
@@ -65,6 +74,7 @@ class CommunicatorState {
   CallRecorder recorder_;  // other ranks may ask for it as long as the engine lives
   const std::unique_ptr<CollectiveEngine> engine_;
   const int size_;
+  GpuCalls gpu_;
   CollectiveHeader header_;  // of the call that runs; parts that stay are not written anew
   const char* header_file_ = nullptr;  // whose end stands in header_.file
   std::size_t name_size_ = 0;          // of header_.name

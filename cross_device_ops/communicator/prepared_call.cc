@@ -47,13 +47,10 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   const bool widens =
       is_half(call_.dtype) &&
       (request.op == ReduceOp::kMean || !engine.supports(call_.collective, call_.op, call_.dtype));
-  const bool aligned = are_aligned(request.inputs, call_.dtype) &&
-                       (!has_result() || are_aligned(request.outputs, call_.dtype));
+  const bool aligned =
+      are_aligned(request.inputs, call_.dtype) &&
+      (!request_.has_result(engine_.rank()) || are_aligned(request.outputs, call_.dtype));
   if (widens || !aligned) replace(widens ? DType::kFloat32 : call_.dtype);
-}
-
-bool PreparedCall::has_result() const {
-  return request_.collective != Collective::kReduce || engine_.rank() == request_.root;
 }
 
 std::byte* PreparedCall::scratch(std::size_t count, DType dtype) {
@@ -77,7 +74,7 @@ void PreparedCall::replace(DType dtype) {
 }
 
 void PreparedCall::finish_results() {
-  if (!combines(request_.collective) || !has_result()) return;
+  if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
   const auto size = static_cast<std::size_t>(engine_.size());
   // A compressed sum has been rounded by its call; the quotient is not rounded again.
   const bool divides_last = request_.options.compression.has_value();

@@ -10,8 +10,9 @@
 
 namespace tutti::internal {
 
-StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after)
-    : engine_(engine), recorder_(recorder), stall_after_(stall_after) {
+StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
+                       std::function<void()> tend)
+    : engine_(engine), recorder_(recorder), stall_after_(stall_after), tend_(std::move(tend)) {
   thread_ = Executor::system().start(concat("stall-watch-", engine.rank()), [this] { watch(); });
 }
 
@@ -49,6 +50,7 @@ void StallWatch::watch() {
                                              std::chrono::milliseconds(100));
   do {
     engine_.tend([this] { return state_of(recorder_); });
+    tend_();
     look();
   } while (!stop_.wait_until(deadline_after(Clock::system().now(), tick)));
 }

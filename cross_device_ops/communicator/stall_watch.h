@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +19,9 @@ namespace tutti::internal {
 /// that looks at one rank's calls about ten times a second, for as long as it lives.
 class StallWatch {
  public:
-  StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after);
+  /// `tend`: what else is to be looked after as often.
+  StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
+             std::function<void()> tend);
   ~StallWatch();
 
   /// "waits in all_reduce(...) #3 at a.cc:7 since 10.2 s" or "is in no collective; its last one
@@ -34,6 +37,7 @@ class StallWatch {
   CollectiveEngine& engine_;
   const CallRecorder& recorder_;
   const Duration stall_after_;
+  const std::function<void()> tend_;
   std::optional<std::uint64_t> reported_;  // sequence number of a call that stalled
   Event stop_;
   std::unique_ptr<Thread> thread_;

@@ -81,6 +81,10 @@ class NcclOps final : public CrossDeviceOps {
   bool spans_processes() const override { return world_ != devices_.size(); }
   bool provides(Collective collective) const override { return collective != Collective::kBarrier; }
   void abort(const Error& reason) noexcept override { group_->abort(reason); }
+  bool check_pending() override {
+    group_->check();
+    return group_->is_pending();
+  }
 
  protected:
   void require_buffers(std::span<const ReplicaBuffer> inputs,

@@ -38,6 +38,7 @@ class SharedEngine : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     group_.close(Error(ErrorCode::kAborted, reason.message()));
   }
+  std::optional<Error> failure_of_peer() override { return group_.failure(); }
 
  protected:
   /// A call that the ranks cannot do on each other's memory.
@@ -154,6 +155,10 @@ class WindowEngine final : public SharedEngine {
 
   std::string_view name() const override { return name_; }
   std::shared_ptr<BufferAllocator> allocator() override { return allocator_; }
+  std::optional<Error> failure_of_peer() override {
+    if (const auto failure = SharedEngine::failure_of_peer()) return failure;
+    return messages_->failure_of_peer();
+  }
   void abort(const Error& reason) noexcept override {
     SharedEngine::abort(reason);
     messages_->abort(reason);

@@ -184,6 +184,9 @@ class WindowGroup {
 
   /// Ends arrivals, running and later, with this reason. The first one counts.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
+  /// Why the group is closed, if it is: by a member that has left, too. Beside all else, once there
+  /// was a round.
+  std::optional<Error> failure() { return is_closed() ? std::optional(reason()) : std::nullopt; }
 
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);

@@ -49,7 +49,7 @@ TEST(CollectiveHeader, ComesBackFromItsBytes) {
 TEST(CollectiveHeader, BytesAreLittleEndianOnEveryMachine) {
   const auto bytes = internal::encode(sample());
   EXPECT_EQ(static_cast<char>(bytes[0]), 'T');
-  EXPECT_EQ(static_cast<char>(bytes[3]), '2');
+  EXPECT_EQ(static_cast<char>(bytes[3]), '3');
   EXPECT_EQ(static_cast<int>(bytes[4]), 17);  // the sequence number's lowest byte
 }
 
@@ -68,6 +68,7 @@ TEST(CollectiveHeader, EveryFieldThatMustBeEqualChangesTheFingerprint) {
   EXPECT_EQ(changed([](auto& h) { h.collective = Collective::kReduce; }), Mismatch::kOperation);
   EXPECT_EQ(changed([](auto& h) { h.op = ReduceOp::kMin; }), Mismatch::kReduceOp);
   EXPECT_EQ(changed([](auto& h) { h.dtype = DType::kInt32; }), Mismatch::kDType);
+  EXPECT_EQ(changed([](auto& h) { h.on_gpu = 1; }), Mismatch::kDevice);
   EXPECT_EQ(changed([](auto& h) { --h.count; }), Mismatch::kCount);
   EXPECT_EQ(changed([](auto& h) { h.counts_hash = 3; }), Mismatch::kCount);
   EXPECT_EQ(changed([](auto& h) { h.shape_hash = 3; }), Mismatch::kShape);

@@ -39,6 +39,7 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
     call.inputs = {longer.input()};
     call.outputs = {longer.elements()};
   }
+  if (wrong && kind == Mismatch::kDevice) header.on_gpu = 1;
   if (wrong && kind == Mismatch::kRoot) call.root = header.root = 0;
   if (wrong && kind == Mismatch::kGroup) header.group = 5;
   if (wrong && kind == Mismatch::kOrder) header.sequence = 18;
@@ -53,7 +54,7 @@ TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
   const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 4, 7}) {
-      for (int kind = 0; kind < 10; ++kind) {
+      for (int kind = 0; kind <= static_cast<int>(Mismatch::kCompression); ++kind) {
         const auto mismatch = static_cast<Mismatch>(kind);
         Collective collective = Collective::kAllReduce;
         if (mismatch == Mismatch::kRoot) {

@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/multi_process_runner.h"
+#include "tutti/communicator.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
@@ -79,6 +81,69 @@ TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
     // All processes see the same GPUs, as without CUDA_VISIBLE_DEVICES.
     EXPECT_TRUE(testing::has_line(result.output, "workers 0 and 1 both use the GPU"));
   }
+}
+
+// Sums of a communicator on a GPU's memory; what ended them, if anything did.
+TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
+  const auto ranks = communicator_from_environment();
+  const int index = arguments.at("shared").as_bool() ? 0 : ranks->rank();
+  const Device device{DeviceType::kGpu, index};
+  MutableTensor numbers({1000}, DType::kFloat32, device);
+  GpuDevice& gpu = GpuDevice::of(device);
+  gpu.fill(numbers, ranks->rank() + 1.0);
+  const GpuStream stream{index, gpu.with_context([](DeviceContext& context) {
+                           return context.native_stream(StreamId::kCompute);
+                         })};
+  const Elements all(static_cast<std::byte*>(numbers.address()), 1000, DType::kFloat32);
+  Json result = Json::object();
+  try {
+    for (int call = 0; call < 3; ++call) {
+      if (arguments.at("dies").as_bool() && call == 2 && ranks->rank() == 1) ::_exit(7);
+      ranks->all_reduce(ReduceOp::kSum, all, {.name = "numbers", .gpu = stream});
+    }
+  } catch (const Error& error) {
+    result.set("error", error.message());
+  }
+  result.set("last", numbers.freeze().to_doubles().back());
+  return result;
+}
+
+TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
+  for (const bool shared : {true, false}) {
+    Json arguments = Json::object();
+    arguments.set("dies", false).set("shared", shared);
+    MultiProcessOptions options = with_gpus(2);
+    options.auto_restart = false;
+    for (auto& [name, value] : options.environment) {
+      if (!shared && name == "TUTTI_NCCL_LIBRARY") value = "/no/such/nccl.so";
+    }
+    MultiProcessRunner runner("ranks_on_gpus", options, arguments);
+    runner.start();
+    const auto& result = runner.join();
+    ASSERT_EQ(result.return_values.size(), 2u);
+    for (const Json& each : result.return_values) {
+      EXPECT_EQ(each.at("last").as_double(), 12.0);  // 1 + 2, twice, twice
+    }
+    EXPECT_TRUE(
+        testing::has_line(result.output, "calls on GPUs of 2 ranks: by the hosts, because"));
+    EXPECT_TRUE(testing::has_line(
+        result.output, shared ? "ranks 0 and 1 both use the GPU" : "rank 0 has no NCCL"));
+  }
+}
+
+TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
+  Json arguments = Json::object();
+  arguments.set("dies", true).set("shared", true);
+  MultiProcessOptions options = with_gpus(2);
+  options.auto_restart = false;
+  MultiProcessRunner runner("ranks_on_gpus", options, arguments);
+  runner.start();
+  EXPECT_THROW(runner.join(), Error);
+  ASSERT_EQ(runner.result().return_values.size(), 1u);
+  const Json& left = runner.result().return_values[0];
+  EXPECT_THAT(left.at("error").as_string(),
+              ::testing::AllOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("died")));
+  EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call
 }
 
 }  // namespace gpu_worker_tests
