@@ -91,14 +91,23 @@ void CommunicatorState::run(const CallRequest& request) {
   if (last_started_ && !last_started_->ended.is_set()) {
     return start(request).wait();
   }
-  const GpuCalls::Begun begun = check(request);
+  check(request);
+  if (!request.options.gpu) return execute(request, nullptr);
+  const GpuCalls::Begun begun = begin_on_gpu(request);
   execute(request, begun.event.get());
 }
 
-GpuCalls::Begun CommunicatorState::check(const CallRequest& request) {
+void CommunicatorState::check(const CallRequest& request) {
   try {
     check_request(request, header_.rank, size_);
-    return request.options.gpu ? gpu_.begin(request) : GpuCalls::Begun();
+  } catch (const Error& error) {
+    refuse(request, error);
+  }
+}
+
+GpuCalls::Begun CommunicatorState::begin_on_gpu(const CallRequest& request) {
+  try {
+    return gpu_.begin(request);
   } catch (const Error& error) {
     refuse(request, error);
   }
@@ -127,7 +136,8 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
 }
 
 CollectiveHandle CommunicatorState::start(const CallRequest& request) {
-  const GpuCalls::Begun begun = check(request);
+  check(request);
+  const auto begun = request.options.gpu ? begin_on_gpu(request) : GpuCalls::Begun();
   auto call = std::make_shared<PendingCall>(request);
   call->begin = begun.event;
   MutexLock lock(mutex_);

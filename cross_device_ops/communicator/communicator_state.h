@@ -51,7 +51,8 @@ class CommunicatorState {
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
  private:
-  GpuCalls::Begun check(const CallRequest& request);
+  void check(const CallRequest& request);
+  GpuCalls::Begun begin_on_gpu(const CallRequest& request);
   /// `begin`: of a call on GPUs.
   void execute(const CallRequest& request, const DeviceEvent* begin);
   void execute_on_host(const CallRequest& request);

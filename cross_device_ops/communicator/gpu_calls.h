@@ -34,7 +34,7 @@ class GpuCalls {
   GpuCalls(const GpuCalls&) = delete;
   GpuCalls& operator=(const GpuCalls&) = delete;
 
-  /// What is noted where a call is made. On hosts: nothing.
+  /// What is noted where a call is made.
   struct Begun {
     std::shared_ptr<void> selection;     // see DeviceBackend::keep_selection()
     std::shared_ptr<DeviceEvent> event;  // what the stream held

@@ -238,6 +238,22 @@ TEST(CommunicatorOnGpus, ByTheHostsSumsHaveTheCanonicalBits) {
             "");
 }
 
+TEST(CommunicatorOnGpus, ByNcclSumsOf16BitsAreRoundedOnce) {
+  const testing::HangWatchdog watchdog("rounding");
+  const Communicators gpus = in_process_communicators(3);
+  EXPECT_EQ(error_of_ranks(3,
+                           [&](int rank) {
+                             Communicator& own = *gpus[static_cast<std::size_t>(rank)];
+                             const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // 257 is none
+                             const OnGpu<BFloat16> sum(rank, {given}), mean(rank, {given});
+                             own.all_reduce(ReduceOp::kSum, sum.span(), {.gpu = stream_of(rank)});
+                             own.all_reduce(ReduceOp::kMean, mean.span(), {.gpu = stream_of(rank)});
+                             EXPECT_EQ(static_cast<float>(sum.read()[0]), 258.0f);
+                             EXPECT_EQ(static_cast<float>(mean.read()[0]), 86.0f);
+                           }),
+            "");
+}
+
 TEST(CommunicatorOnGpus, CompressionAndGroupsWork) {
   const testing::HangWatchdog watchdog("compression, groups");
   const Communicators gpus = in_process_communicators(3);
