@@ -24,7 +24,7 @@ class CommunicatorState;
 struct PendingCall;
 }  // namespace internal
 
-/// Who carries out calls on GPUs. kNccl: NCCL, where it is there and each rank has a GPU of its
+/// What carries out calls on GPUs. kNccl: NCCL, where it is there and each rank has a GPU of its
 /// own; else the hosts. kHosts: always the hosts, by the communicator's algorithm.
 enum class GpuCallsBy { kNccl, kHosts };
 
@@ -83,7 +83,7 @@ struct CallProgress {
 /// communicator, and the place of a call among the GPU's work is one of a stream of the caller. The
 /// first such call agrees who carries them out. *NCCL*, where all ranks have it and a GPU of their
 /// own: the call returns when the work is in the stream. Sums have NCCL's order, which differs from
-/// machine to machine and is promised to nobody, whatever determinism() says. *The hosts*
+/// machine to machine and is not promised, whatever determinism() says. *The hosts*
 /// otherwise, for MIN and MAX of floating types, for all_to_all and for compression, and always
 /// with GpuCallsBy::kHosts: the call waits for the stream, the communicator's algorithm works in
 /// pinned memory, with its order of sums, and the copy back is in the stream when the call returns.

@@ -182,7 +182,7 @@ class DeviceContext {
   virtual void synchronize(StreamId stream) = 0;
   /// cudaStream_t, for libraries such as NCCL.
   virtual void* native_stream(StreamId stream) = 0;
-  /// The same as record() and wait() for a stream of somebody else: a cudaStream_t of this GPU,
+  /// The same as record() and wait() for a stream of another library: a cudaStream_t of this GPU,
   /// nullptr for CUDA's default stream. record_foreign() throws kFailedPrecondition while the
   /// stream is captured.
   virtual std::shared_ptr<DeviceEvent> record_foreign(void* stream) = 0;
