@@ -1,0 +1,159 @@
+// Names of kinds of files, by the bytes that they begin with.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/file_kind.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "tutti/core/crc32c.h"
+#include "tutti/core/one_line.h"
+#include "tutti/core/text.h"
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::string_view_literals;
+
+struct FileKind {
+  std::string_view magic;
+  std::string_view name;
+  std::size_t offset = 0;  // of the magic bytes in the file
+};
+
+/// The first one that matches counts: longer magic bytes come before their prefixes.
+constexpr std::array kKinds = {
+    FileKind{"version https://git-lfs"sv, "a Git LFS pointer (try 'git lfs pull')"sv},
+    FileKind{"\x93NUMPY"sv, "a .npy file of numpy"sv},
+    FileKind{"PK\x03\x04"sv, "a zip archive (such as .npz files and those of torch.save())"sv},
+    FileKind{"PK\x05\x06"sv, "an empty zip archive"sv},
+    FileKind{"\x1f\x8b"sv, "a gzip file (try gunzip)"sv},
+    FileKind{"BZh"sv, "a bzip2 file (try bunzip2)"sv},
+    FileKind{"\xfd\x37zXZ\0"sv, "an xz file (try unxz)"sv},
+    FileKind{"\x28\xb5\x2f\xfd"sv, "a Zstandard file (try unzstd)"sv},
+    FileKind{"7z\xbc\xaf\x27\x1c"sv, "a 7-Zip archive"sv},
+    FileKind{"Rar!\x1a\x07"sv, "a RAR archive"sv},
+    FileKind{"ustar"sv, "a tar archive"sv, 257},
+    FileKind{"\x89HDF\r\n\x1a\n"sv, "an HDF5 file"sv},
+    FileKind{"CDF\x01"sv, "a NetCDF file"sv},
+    FileKind{"CDF\x02"sv, "a NetCDF file"sv},
+    FileKind{"PAR1"sv, "a Parquet file"sv},
+    FileKind{"ARROW1"sv, "an Arrow file"sv},
+    FileKind{"SQLite format 3\0"sv, "an SQLite database"sv},
+    FileKind{"MATLAB 5.0"sv, "a MATLAB file"sv},
+    FileKind{"\x89PNG\r\n\x1a\n"sv, "a PNG image"sv},
+    FileKind{"\xff\xd8\xff"sv, "a JPEG image"sv},
+    FileKind{"GIF8"sv, "a GIF image"sv},
+    FileKind{"II*\0"sv, "a TIFF image"sv},
+    FileKind{"MM\0*"sv, "a TIFF image"sv},
+    FileKind{"WEBP"sv, "a WebP image"sv, 8},
+    FileKind{"%PDF"sv, "a PDF file"sv},
+    FileKind{"\x7f\x45LF"sv, "a program or library (ELF)"sv},
+    FileKind{"\0\0\x08\x01"sv, "an IDX file (MNIST's format)"sv},
+    FileKind{"\0\0\x08\x03"sv, "an IDX file (MNIST's format)"sv},
+    FileKind{"\x80\x02"sv, "a Python pickle"sv},
+    FileKind{"\x80\x03"sv, "a Python pickle"sv},
+    FileKind{"\x80\x04\x95"sv, "a Python pickle"sv},
+    FileKind{"\x80\x05\x95"sv, "a Python pickle"sv},
+    FileKind{"\xff\xfe\0\0"sv, "a text in UTF-32 (expected UTF-8)"sv},
+    FileKind{"\xff\xfe"sv, "a text in UTF-16 (expected UTF-8)"sv},
+    FileKind{"\xfe\xff"sv, "a text in UTF-16 (expected UTF-8)"sv},
+};
+
+std::uint64_t little_endian(std::string_view bytes) {
+  std::uint64_t number = 0;
+  for (std::size_t i = bytes.size(); i > 0; --i) {
+    number = number << 8 | static_cast<unsigned char>(bytes[i - 1]);
+  }
+  return number;
+}
+
+/// A safetensors file begins with the length of its header, 8 bytes, and '{'.
+bool is_safetensors(std::string_view bytes) {
+  constexpr std::uint64_t kLargestHeader = 100'000'000;
+  return bytes.size() > 8 && bytes[8] == '{' && little_endian(bytes.substr(0, 8)) < kLargestHeader;
+}
+
+/// A record of a TFRecord file begins with its length, 8 bytes, and their masked checksum.
+bool is_tfrecord(std::string_view bytes) {
+  if (bytes.size() < 12) return false;
+  const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes.substr(0, 8))));
+  const std::uint32_t masked = (crc >> 15 | crc << 17) + 0xa282ead8u;
+  return masked == little_endian(bytes.substr(8, 4));
+}
+
+bool begins_with_word(std::string_view text, std::string_view lower_case_word) {
+  return text.size() >= lower_case_word.size() &&
+         std::equal(lower_case_word.begin(), lower_case_word.end(), text.begin(),
+                    [](char wanted, char letter) {
+                      return letter == wanted ||
+                             (letter >= 'A' && letter <= 'Z' && letter - 'A' + 'a' == wanted);
+                    });
+}
+
+/// "" where the text is of no known kind.
+std::string_view kind_of_text(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  if (text.empty()) return "white space alone";
+  for (const std::string_view word : {"<!doctype html"sv, "<html"sv, "<head"sv, "<body"sv}) {
+    if (begins_with_word(text, word)) return "an HTML page (a download that failed?)";
+  }
+  if (text.starts_with("<?xml") || text.starts_with("<Error>")) {
+    return "an XML file (a download that failed?)";
+  }
+  const std::size_t inside = text.find_first_not_of(" \t\r\n", 1);
+  const char second = inside == std::string_view::npos ? '\0' : text[inside];
+  if (text[0] == '{' && (second == '"' || second == '}')) return "a JSON file";
+  if (text[0] == '[' && second != '\0' && "[{\"]-0123456789"sv.find(second) != std::string::npos) {
+    return "a JSON file";
+  }
+  return "";
+}
+
+bool is_text(std::string_view bytes) {
+  return std::none_of(bytes.begin(), bytes.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte == 0x7f || (byte < 0x20 && "\t\r\n\f"sv.find(c) == std::string_view::npos);
+  });
+}
+
+std::string hexadecimal(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (!text.empty()) text += ' ';
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_file(std::string_view first_bytes) {
+  const std::string_view bytes = first_bytes.substr(0, 512);
+  if (bytes.empty()) return "an empty file";
+  for (const FileKind& kind : kKinds) {
+    if (bytes.size() >= kind.offset && bytes.substr(kind.offset).starts_with(kind.magic)) {
+      return std::string(kind.name);
+    }
+  }
+  if (bytes.find_first_not_of('\0') == std::string_view::npos) {
+    return "bytes that are all 0 (a download that was cut short?)";
+  }
+  if (is_safetensors(bytes)) return "a safetensors file";
+  if (is_tfrecord(bytes)) return "a TFRecord file";
+  constexpr std::size_t kShownBytes = 8;
+  if (!is_text(bytes)) {
+    return concat("bytes that begin with ", hexadecimal(bytes.substr(0, kShownBytes)));
+  }
+  const std::string_view kind = kind_of_text(bytes);
+  if (!kind.empty()) return std::string(kind);
+  const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
+  return concat("text that begins with '", one_line(line, 40), "'");
+}
+
+}  // namespace tutti::internal
