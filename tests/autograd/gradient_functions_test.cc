@@ -126,6 +126,24 @@ TEST(GradientFunctions, MissingSecondOrderNamesTheOperation) {
   }
 }
 
+TEST(GradientFunctions, BiasGradientIsTheSumOverAllRows) {
+  constexpr std::int64_t kColumns = 3;
+  for (const std::int64_t rows : {1, 64, 65, 100, 1000}) {
+    const Tensor x = Tensor::ones({rows, 2}, DType::kFloat64);
+    const Tensor kernel = Tensor::ones({2, kColumns}, DType::kFloat64);
+    const Tensor bias = Tensor::zeros({kColumns}, DType::kFloat64);
+    std::vector<double> factors, expected(kColumns, 0.0);
+    for (std::int64_t i = 0; i < rows * kColumns; ++i) {
+      factors.push_back(static_cast<double>(i % 7 - 2));
+      expected[static_cast<std::size_t>(i % kColumns)] += factors.back();
+    }
+    GradientTape tape;
+    tape.watch(bias);
+    const Tensor y = dense(x, kernel, bias) * Tensor::from<double>({rows, kColumns}, factors);
+    EXPECT_EQ(tape.gradient(y, bias).dense().to_doubles(), expected) << rows << " rows";
+  }
+}
+
 TEST(GradientFunctions, ExtremesShareTheGradientAmongTies) {
   const Tensor x = Tensor::from<double>({4}, {1.0, 3.0, 3.0, 2.0});
   GradientTape tape;

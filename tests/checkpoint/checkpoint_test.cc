@@ -97,6 +97,35 @@ TEST(Checkpoint, RestoresIntoOtherVariablesOfTheSameNames) {
   EXPECT_THAT(values_of(b), ElementsAre(3));
 }
 
+TEST(Checkpoint, EachOfSeveralLikeVariablesGetsItsOwnValue) {
+  // Slots of optimizers: of one shape and type, and each other's beginnings and ends.
+  const std::vector<std::string> names = {"kernel",
+                                          "kernel_1",
+                                          "a/kernel",
+                                          "adam/kernel",
+                                          "momentum",
+                                          "velocity",
+                                          "kernel/momentum",
+                                          "kernel/velocity",
+                                          "kernel/momentum_1",
+                                          "adam/kernel/m",
+                                          "adam/kernel/momentum",
+                                          "adam/kernel/velocity",
+                                          "adam/kernel/momentum/velocity"};
+  std::vector<Variable> variables;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    variables.push_back(variable(names[i], {static_cast<float>(i), -static_cast<float>(i) - 1}));
+  }
+  const std::string path = empty_folder() + "/c.safetensors";
+  Checkpoint(variables).save(path);
+  for (Variable& each : variables) each.assign(Tensor::from<float>({2}, {100, 100}));
+  Checkpoint(variables).restore(path);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto value = static_cast<double>(i);
+    EXPECT_THAT(values_of(variables[i]), ElementsAre(value, -value - 1)) << names[i];
+  }
+}
+
 TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
   const std::string path = empty_folder() + "/c.safetensors";
   std::int64_t number = 5;

@@ -327,7 +327,33 @@ TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     files.push_back(entry.path().filename());
   EXPECT_THAT(files, ::testing::UnorderedElementsAre("new-5", "new-6", "best-4", "best-5"));
-  EXPECT_EQ(best.paths().size(), 2u);
+  EXPECT_THAT(best.paths(), ::testing::ElementsAre(folder + "/best-4", folder + "/best-5"));
+}
+
+TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
+  using ::testing::ElementsAre;
+  // {values of the epochs, epochs that are saved}, for a threshold of 5.
+  const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
+    const std::string folder = fresh_folder();
+    Sequential model = small_model();
+    options.save_best_only = true;
+    options.initial_value_threshold = 5.0;
+    ModelCheckpoint callback(folder + "/{epoch}", options);
+    callback.set_model(model);
+    callback.on_train_begin();
+    std::vector<int> epochs;
+    for (std::size_t epoch = 0; epoch < values.size(); ++epoch) {
+      callback.on_epoch_end(static_cast<std::int64_t>(epoch),
+                            one_value(options.monitor, values[epoch]));
+      if (std::filesystem::exists(concat(folder, "/", epoch + 1)))
+        epochs.push_back(static_cast<int>(epoch + 1));
+    }
+    return epochs;
+  };
+  EXPECT_THAT(saved({.monitor = "loss"}, {6.0, 5.0, 4.0, 4.5, 3.0}), ElementsAre(3, 5));
+  EXPECT_THAT(saved({.monitor = "loss"}, {7.0, 6.0}), ElementsAre());
+  EXPECT_THAT(saved({.monitor = "score", .mode = MonitorMode::kMax}, {4.0, 5.0, 6.0, 5.5, 7.0}),
+              ElementsAre(3, 5));
 }
 
 TEST(ModelCheckpointTest, SavesEverySoManyBatches) {

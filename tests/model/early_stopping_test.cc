@@ -47,6 +47,10 @@ TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
   EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {nan, 2, 3, 1, 2, 3}), 5)
       << "a number is better than none";
   EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 2, 3}), 4);
+  EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 4, 2}), 3)
+      << "epoch 2 is the first that counts, epoch 3 is worse";
+  EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {3, 1, 2, 1.5, 1.6}), 4)
+      << "epoch 1 is not compared with";
   EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.25, .patience = 3, .baseline = 1.0}),
                        "val_loss", {2, 1.5, 0.875, 0.5}),
             2)

@@ -80,6 +80,28 @@ TEST(AdaptiveRules, RmspropInItsFourForms) {
   }
 }
 
+// As in Keras the step that enters the momentum has the rate of its own time.
+TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
+  const Steps steps = gradients_of_steps(20, kRuleStart.size());
+  const std::vector<double> rates = changing_rates(steps.size());
+  for (const bool centered : {false, true}) {
+    std::vector<double> expected = kRuleStart;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      double v = 0, a = 0, m = 0;
+      for (std::size_t s = 0; s < steps.size(); ++s) {
+        const double g = steps[s][i];
+        v = 0.9 * v + 0.1 * g * g;
+        a = 0.9 * a + 0.1 * g;
+        m = 0.8 * m + rates[s] * g / std::sqrt((centered ? v - a * a : v) + 1e-3);
+        expected[i] -= m;
+      }
+    }
+    Rmsprop optimizer(std::vector{variable(doubles(kRuleStart), "w")},
+                      {.momentum = 0.8, .epsilon = 1e-3, .centered = centered});
+    expect_near_all(weights_after(optimizer, steps, rates), expected, 1e-12);
+  }
+}
+
 TEST(AdaptiveRules, RmspropOfKerassDocumentation) {
   // d(w^2 / 2) / dw = w = 10 and a rate of 0.1: 9.683772.
   Rmsprop optimizer(std::vector{variable(doubles({10.0}), "w")}, {.learning_rate = 0.1});

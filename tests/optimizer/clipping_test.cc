@@ -41,6 +41,31 @@ TEST(ClippingTest, ByTheGlobalNorm) {
   expect_same_bits(within[2].dense(), gradients[2].dense());
 }
 
+/// Gives this replica [3], its shard of the sum [3, 4].
+class ShardingReducer final : public GradientReducer {
+ public:
+  void begin(std::span<const Variable> variables) override { sums_.resize(variables.size()); }
+  void ready(std::size_t index, const Gradient& gradient) override { sums_[index] = gradient; }
+  std::vector<Gradient> finish() override { return sums_; }
+  bool gives_shards() const override { return true; }
+  Gradient whole(std::size_t, const Gradient&) override { return doubles({3, 4}); }
+  void updates_done() override {}
+
+ private:
+  std::vector<Gradient> sums_;
+};
+
+TEST(ClippingTest, NormsOfShardsAreThoseOfTheWhole) {
+  ShardingReducer reducer;
+  const GradientReducerScope scope(&reducer);
+  for (const ClippingOptions& clipping :
+       {ClippingOptions{.clipnorm = 1.0}, ClippingOptions{.global_clipnorm = 1.0}}) {
+    Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
+            {.learning_rate = 1.0, .clipping = clipping});
+    EXPECT_DOUBLE_EQ(weights_after(sgd, {{3.0}})[0], -3.0 / 5.0);
+  }
+}
+
 TEST(ClippingTest, RowsCountWithTheirDuplicatesAdded) {
   EXPECT_DOUBLE_EQ(sum_of_squares(rows_with_a_duplicate()), 50.0);
   const auto by_norm = clip_gradients({rows_with_a_duplicate()}, {.clipnorm = std::sqrt(12.5)});

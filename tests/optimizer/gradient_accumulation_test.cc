@@ -90,6 +90,29 @@ TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {
   EXPECT_EQ(never.value().item_double(), 1.0);  // no gradient: no decay either
 }
 
+// Which calls of 3 rounds of 3 give a variable a gradient: each of the 2^9 patterns, so that each
+// call of a round, its first in particular, is without one after rounds that had one.
+TEST(GradientAccumulation, GradientsOfEarlierRoundsAreNotAppliedAgain) {
+  constexpr int kRounds = 3, kCalls = 3;
+  for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
+    const Variable always = variable(doubles({0.0}), "always");
+    const Variable sometimes = variable(doubles({0.0}), "sometimes");
+    Sgd sgd(std::vector{always, sometimes},
+            {.learning_rate = 1.0, .gradient_accumulation_steps = kCalls});
+    double expected = 0.0;
+    for (int call = 0; call < kRounds * kCalls; ++call) {
+      const double g = 3.0 * (1 << call);  // no two sums are equal, and thirds are exact
+      const bool has_gradient = (pattern >> call & 1) != 0;
+      const std::vector<Gradient> gradients = {doubles({3.0}),
+                                               has_gradient ? Gradient(doubles({g})) : Gradient()};
+      sgd.apply_gradients(gradients);
+      if (has_gradient) expected -= g / kCalls;
+    }
+    ASSERT_EQ(sometimes.value().item_double(), expected) << "pattern " << pattern;
+    ASSERT_EQ(always.value().item_double(), -1.0 * kRounds * kCalls);
+  }
+}
+
 TEST(GradientAccumulation, ASkippedUpdateDropsWhatWasHeld) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = 1.0,

@@ -60,6 +60,25 @@ inline void expect_near_all(const std::vector<double>& actual, const std::vector
   }
 }
 
+/// A rate that changes with each step: 0.3, 0.06, 0.3, 0.012 and again.
+inline std::vector<double> changing_rates(std::size_t num_steps) {
+  const double cycle[] = {0.3, 0.06, 0.3, 0.012};
+  std::vector<double> rates;
+  for (std::size_t s = 0; s < num_steps; ++s) rates.push_back(cycle[s % 4]);
+  return rates;
+}
+
+/// Same as weights_after(), but step s has the learning rate rates[s].
+inline std::vector<double> weights_after(Optimizer& optimizer,
+                                         const std::vector<std::vector<double>>& steps,
+                                         const std::vector<double>& rates) {
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    optimizer.set_learning_rate(rates.at(s));
+    weights_after(optimizer, {steps[s]});
+  }
+  return optimizer.variables()[0].value().to_doubles();
+}
+
 /// Multiplies gradients by a number of replicas that all have the same ones, and writes down the
 /// calls.
 class RecordingReducer final : public GradientReducer {

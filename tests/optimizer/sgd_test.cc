@@ -1,7 +1,11 @@
 // SGD against plain loops in double, and with known numbers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/sgd.h"
+
+#include <cmath>
+
 #include "tests/optimizer/optimizer_helpers.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
 namespace {
@@ -9,10 +13,12 @@ namespace {
 using namespace optimizer_tests;
 
 std::vector<double> sgd_by_hand(std::vector<double> w,
-                                const std::vector<std::vector<double>>& steps, double rate,
-                                double momentum, bool nesterov) {
+                                const std::vector<std::vector<double>>& steps,
+                                const std::vector<double>& rates, double momentum, bool nesterov) {
   std::vector<double> velocity(w.size(), 0.0);
-  for (const auto& g : steps) {
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    const auto& g = steps[s];
+    const double rate = rates[s];
     for (std::size_t i = 0; i < w.size(); ++i) {
       if (momentum == 0.0) {
         w[i] = w[i] - rate * g[i];
@@ -33,10 +39,41 @@ TEST(SgdTest, FollowsKerassRuleOver20Steps) {
       Sgd optimizer(std::vector{variable(doubles(start), "w")},
                     {.learning_rate = 0.1, .momentum = momentum, .nesterov = nesterov});
       expect_near_all(weights_after(optimizer, steps),
-                      sgd_by_hand(start, steps, 0.1, momentum, nesterov), 1e-14);
+                      sgd_by_hand(start, steps, std::vector<double>(20, 0.1), momentum, nesterov),
+                      1e-14);
       EXPECT_EQ(optimizer.iterations().value().item_int(), 20);
     }
   }
+}
+
+// Keras multiplies the gradient by the rate before it enters the velocity, PyTorch when the
+// velocity leaves it: the two differ as soon as the rate changes.
+TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
+  const std::vector<double> start = {0.5, -1.0, 2.0, 0.0, 1e-3};
+  const auto steps = gradients_of_steps(20, start.size());
+  const std::vector<double> rates = changing_rates(steps.size());
+  for (const bool nesterov : {false, true}) {
+    Sgd optimizer(std::vector{variable(doubles(start), "w")},
+                  {.momentum = 0.9, .nesterov = nesterov});
+    expect_near_all(weights_after(optimizer, steps, rates),
+                    sgd_by_hand(start, steps, rates, 0.9, nesterov), 1e-13);
+  }
+  // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
+  Sgd optimizer(std::vector{variable(doubles({0.0}), "w")}, {.momentum = 0.9});
+  EXPECT_NEAR(weights_after(optimizer, {{1.0}, {1.0}}, {0.1, 0.01})[0], -0.2, 1e-15);
+}
+
+TEST(SgdTest, MomentumUnderAScheduleFollowsKerassRule) {
+  const std::vector<double> start = {0.5, -1.0, 2.0};
+  const auto steps = gradients_of_steps(12, start.size());
+  std::vector<double> rates;
+  for (int s = 0; s < 12; ++s) rates.push_back(0.2 * std::pow(0.5, s / 4.0));
+  Sgd optimizer(std::vector{variable(doubles(start), "w")},
+                {.learning_rate = ExponentialDecay(
+                     {.initial_learning_rate = 0.2, .decay_steps = 4, .decay_rate = 0.5}),
+                 .momentum = 0.9});
+  expect_near_all(weights_after(optimizer, steps), sgd_by_hand(start, steps, rates, 0.9, false),
+                  1e-13);
 }
 
 TEST(SgdTest, MomentumByHandForTwoSteps) {

@@ -218,6 +218,35 @@ TEST(DynamicLossScaleTest, StateContinuesWhereItStopped) {
   EXPECT_EQ(after->loss_scale(), 8.0);
 }
 
+/// Two replicas, of which the other one has `num_bad` bad gradients.
+class GroupWithAnotherReplica final : public ReplicaGroup {
+ public:
+  explicit GroupWithAnotherReplica(std::int64_t num_bad) : num_bad_(num_bad) {}
+  int replica_id() const override { return 0; }
+  int num_replicas() const override { return 2; }
+  int num_local_replicas() const override { return 1; }
+  Tensor all_reduce(ReduceOp, const Tensor& own) override {
+    return Tensor::scalar(static_cast<double>(own.item_int() + num_bad_), own.dtype());
+  }
+  Tensor all_gather(const Tensor& value, int) override { return value; }
+
+ private:
+  std::int64_t num_bad_;
+};
+
+TEST(DynamicLossScaleTest, ABadGradientOfAnotherReplicaSkipsTheUpdate) {
+  for (const std::int64_t num_bad : {0, 1}) {
+    GroupWithAnotherReplica group(num_bad);
+    const ReplicaGroupScope scope(&group);
+    Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
+            {.learning_rate = 1.0,
+             .dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0}});
+    EXPECT_EQ(weights_after(sgd, {{8.0}})[0], num_bad == 0 ? -1.0 : 0.0);
+    EXPECT_EQ(sgd.loss_scale(), num_bad == 0 ? 8.0 : 4.0);
+    EXPECT_EQ(sgd.iterations().value().item_int(), num_bad == 0 ? 1 : 0);
+  }
+}
+
 TEST(DynamicLossScaleTest, BySpecForAnyOptimizer) {
   const OptimizerSpec spec = with_dynamic_loss_scale("lion", {.initial_scale = 64.0});
   const auto lion = make_optimizer(spec, std::vector{variable(doubles({0.0}), "w")});
