@@ -197,8 +197,18 @@ TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
     RunTokenHolder inner(&token);
     ran = true;
   });
-  while (!ran) Clock::system().sleep_for(milliseconds(1));
-  Executor::system().start("needs-token", [&] { RunTokenHolder inner(&token); })->join();
+  while (!ran) Clock::system().sleep_for(milliseconds(1));  // else the thread would never run
+  EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after a sleep";
+  ran = false;
+  Executor::system()
+      .start("needs-token",
+             [&] {
+               RunTokenHolder inner(&token);
+               ran = true;
+             })
+      ->join();
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after joining";
 }
 
 // Threads with two tokens, one mutex and a bounded queue: producers and consumers, all of which
