@@ -5,10 +5,12 @@
 
 Warns about headers over 250 and sources over 500 lines; fails beyond 700, on lines over 100 columns in C++, on a
 missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md, and
-on a tracked file that lies in the root or at the top of a folder without being on the lists below. Prose of README.md (120
+on a tracked file that lies in the root or at the top of a folder without being on the lists below, and on tests that name a
+folder in /tmp, which two runs at once would share. Prose of README.md (120
 lines at most), docs/ and benchmarks/README.md has 100 columns at most; tables and code may be wider.
 """
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -36,6 +38,8 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
 README_LINES = 120
+# What tests may say of /tmp: where the library's sockets are, and the default of a program.
+SHARED_FOLDER = re.compile(r"/tmp(?!\w|/tutti-|/cifar10_data\b)")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
 
@@ -57,6 +61,16 @@ def check_file(name, text):
         if line != line.rstrip():
             errors.append(f"{name}:{number}: space at the end of the line")
     return errors, warnings
+
+
+def check_folders(name, text):
+    """Of a test: comments may name any folder."""
+    errors = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if SHARED_FOLDER.search(line) and not line.lstrip().startswith(("//", "#")):
+            errors.append(f"{name}:{number}: names a folder in /tmp, which all runs on a machine share; try testing::TempDir(), "
+                          "std::filesystem::temp_directory_path() or tempfile.TemporaryDirectory(), which are of the process alone")
+    return errors
 
 
 def check_prose(name, text):
@@ -115,6 +129,10 @@ def self_test():
     wide = "x" * 101 + "\n"
     assert len(check_prose("docs/a.md", wide + "| " + wide + "```\n" + wide + "```\n    " + wide)) == 1
     assert check_prose("README.md", "a\n" * 120) == [] and len(check_prose("README.md", "a\n" * 121)) == 1
+    for line in ('write_file("/tmp/a", x);', 'folder = f"/tmp/{name}"', "cp a /tmp"):
+        assert len(check_folders("tests/a.cc", line)) == 1, line
+    for line in ("/// Such as /tmp/x.", 'f"unix:/tmp/tutti-{os.geteuid()}/x"', "TempDir() + name", "/tmpfs"):
+        assert not check_folders("tests/a.cc", line), line
     for name in ("LICENSE", "tutti.h", "core/error.h", "core/README.md", "core/CMakeLists.txt", "docs/gpu.md", "benchmarks/gpu/gpu_check",
                  "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run"):
         assert not check_place(name), name
@@ -135,6 +153,9 @@ def main():
                                                         path.read_text(encoding="utf-8"))
                 errors += more_errors
                 warnings += more_warnings
+    for path in sorted((root / "tests").rglob("*")):
+        if path.suffix in (".cc", ".h", ".py", ".sh") and path.name != pathlib.Path(__file__).name:
+            errors += check_folders(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
     for folder in LIBRARIES:
         if not (root / folder / "README.md").exists():
             errors.append(f"{folder}/README.md is missing")

@@ -78,16 +78,16 @@ TEST(TrainFlags, S0_02_HaveTheTutorialsNamesAndDefaults) {
   EXPECT_EQ(flags.data_dir, "/tmp/cifar10_data");
   EXPECT_FALSE(flags.use_fp16);
   EXPECT_FALSE(flags.log_device_placement);
-  ASSERT_EQ(parse({"--num_gpus=2", "--batch_size", "64", "--max_steps=50", "--train_dir=/tmp/t",
-                   "--data_dir=/tmp/d", "--log_device_placement=True", "--use_fp16=true",
+  ASSERT_EQ(parse({"--num_gpus=2", "--batch_size", "64", "--max_steps=50", "--train_dir=runs/t",
+                   "--data_dir=data/d", "--log_device_placement=True", "--use_fp16=true",
                    "--log_frequency=5", "--devices=cpu:0-1"},
                   true, flags),
             -1);
   EXPECT_EQ(flags.num_gpus, 2);
   EXPECT_EQ(flags.batch_size, 64);
   EXPECT_EQ(flags.max_steps, 50);
-  EXPECT_EQ(flags.train_dir, "/tmp/t");
-  EXPECT_EQ(flags.data_dir, "/tmp/d");
+  EXPECT_EQ(flags.train_dir, "runs/t");
+  EXPECT_EQ(flags.data_dir, "data/d");
   EXPECT_EQ(flags.log_frequency, 5);
   EXPECT_TRUE(flags.log_device_placement);
   EXPECT_TRUE(flags.use_fp16);

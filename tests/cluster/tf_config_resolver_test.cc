@@ -80,7 +80,7 @@ TEST(TfConfigResolver, RES_03_HasNoMasterWithoutPeers) {
 TEST(TfConfigResolver, AcceptsWhatIsUnusualButClear) {
   for (const char* text : {"", "  \n", "{}", R"({"cluster": {}})", R"({"cluster": {"ps": []}})",
                            R"({"task": {"type": "worker", "index": 0}})",
-                           R"({"model_dir": "/tmp", "job": {"args": []}})"}) {
+                           R"({"model_dir": "/models", "job": {"args": []}})"}) {
     const TfConfigResolver resolver({}, Environment({{"TF_CONFIG", text}}));
     EXPECT_EQ(resolver.cluster_spec().total_tasks(), 0) << text;
     EXPECT_NO_THROW(validate_cluster(resolver)) << text;

@@ -1,12 +1,54 @@
 // The main function of every test program.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
 
 #include "tests/support/process_function.h"
+
+namespace {
+
+/// Folder of this process and of those that it starts: what testing::TempDir() and
+/// std::filesystem::temp_directory_path() return, so that two runs on one machine never share a
+/// file. The destructor removes it, in the process that made it.
+class TestFolder {
+ public:
+  TestFolder() {
+    if (std::getenv(kOwner)) return;  // a test started this program
+    const char* const parent = std::getenv("TEST_TMPDIR");
+    path_ = parent ? std::string(parent) : std::filesystem::temp_directory_path().string();
+    path_ += "/tutti_test_XXXXXX";
+    if (!::mkdtemp(path_.data())) {
+      std::perror(path_.c_str());
+      std::exit(1);
+    }
+    for (const char* const name : {"TEST_TMPDIR", "TMPDIR", kOwner}) {
+      ::setenv(name, path_.c_str(), /*overwrite=*/1);
+    }
+  }
+  ~TestFolder() {
+    std::error_code ignored;
+    if (!path_.empty() && ::getpid() == owner_) std::filesystem::remove_all(path_, ignored);
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+ private:
+  static constexpr const char* kOwner = "TUTTI_TEST_FOLDER";
+  std::string path_;
+  const pid_t owner_ = ::getpid();  // not of children that it forks
+};
+
+}  // namespace
 
 int main(int argc, char** argv) {
   // This program may have been started by one of its own tests.
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;
+  const TestFolder folder;
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
