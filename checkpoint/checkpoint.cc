@@ -23,11 +23,14 @@ using TensorProviders = std::map<std::string, TensorProvider>;
 // Taking variables over: all of them or none.
 
 constexpr std::string_view kComponent = "/replica_";
+/// Behind a variable's name: how often each replica has updated its component.
+constexpr std::string_view kUpdates = "/replica_updates";
 
-/// "x" for "x/replica_12", nothing for other names.
+/// "x" for "x/replica_12" and "x/replica_updates", nothing for other names.
 std::optional<std::string> variable_of_component(const std::string& name) {
   const std::size_t at = name.rfind(kComponent);
   if (at == std::string::npos) return std::nullopt;
+  if (name.ends_with(kUpdates)) return name.substr(0, at);
   const std::string digits = name.substr(at + kComponent.size());
   if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;
@@ -110,6 +113,7 @@ std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
     if (names.empty()) misfits.push_back(concat("variable '", variable.name(), "' is missing"));
     for (const std::string& name : names) {
       const TensorKind& tensor = tensors.at(name);
+      if (name == concat(variable.name(), kUpdates)) continue;
       if (tensor.shape == variable.shape() && tensor.dtype == variable.dtype()) continue;
       misfits.push_back(concat("'", name, "': expected ", variable.dtype(), " ", variable.shape(),
                                ", got ", tensor.dtype, " ", tensor.shape));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/core/logging.h"
+#include "tutti/strategy/distributed_variable.h"
 
 namespace tutti::internal {
 
@@ -376,6 +377,7 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
   std::optional<Progress> progress;
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
     progress.emplace(stdout, Clock::system(), options.verbose);
+  const AggregatedComponents averages(model.variables());
   compiled.reset_metrics();
   for (const AnyCallback& callback : options.callbacks) callback->set_model(model);
   for (const AnyCallback& callback : options.callbacks) callback->on_test_begin();

@@ -8,6 +8,7 @@
 #include "tutti/core/call_site.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -319,6 +320,7 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
   require_own_strategy("Model::predict");
   const std::size_t num_inputs = input_shapes().size(), num_outputs = output_shapes().size();
   internal::BatchFeed feed(std::move(data), std::nullopt);
+  const internal::AggregatedComponents averages(variables());
   std::vector<std::vector<Tensor>> outputs(num_outputs);
   while (const PerReplica<Batch>* batch = feed.next()) {
     const PerReplica<std::vector<Tensor>> parts = strategy().run(

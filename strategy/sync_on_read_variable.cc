@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/distributed_variable.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/step_recorder.h"
 #include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
@@ -14,7 +19,8 @@ SyncOnReadStorage::SyncOnReadStorage(const Tensor& initial_value, VariableOption
                                      std::shared_ptr<WorkerTeam> team)
     : DistributedStorage(initial_value, std::move(options), owner, replica_devices),
       replica_devices_(replica_devices),
-      team_(std::move(team)) {}
+      team_(std::move(team)),
+      updates_(replica_devices.size(), 0) {}
 
 Tensor SyncOnReadStorage::read() const {
   if (!replica_of(owner())) return aggregated();
@@ -23,14 +29,63 @@ Tensor SyncOnReadStorage::read() const {
   return component(context->local_replica()).read();
 }
 
-Tensor SyncOnReadStorage::aggregated() const {
-  if (num_replicas() == 1) return component(0).read();
-  return aggregate(*this, all_components(), component(0).device());
+SyncOnReadStorage::AllComponents SyncOnReadStorage::all_components() const {
+  if (!team_) return {local_components(), updates_};
+  ReplicaValues own;
+  for (int c = 0; c < num_components(); ++c) {
+    own.push_back({component(c).read()});
+    if (!counts_updates()) continue;
+    own.back().push_back(Tensor::scalar(updates_[static_cast<std::size_t>(c)], DType::kInt64));
+  }
+  AllComponents all;
+  for (const std::vector<Gradient>& of_replica : team_->gather(own, concat("read ", name()))) {
+    all.values.push_back(of_replica.at(0).dense());
+    all.updates.push_back(counts_updates() ? of_replica.at(1).dense().item_int() : 0);
+  }
+  return all;
 }
 
-std::vector<Tensor> SyncOnReadStorage::all_components() const {
-  if (!team_) return local_components();
-  return team_->gather_tensors(local_components(), concat("read ", name()));
+Tensor SyncOnReadStorage::aggregated() const {
+  return num_replicas() == 1 ? component(0).read() : aggregated(all_components());
+}
+
+Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
+  if (all.values.size() == 1) return all.values.front();
+  const Device destination = component(0).device();
+  AllComponents updated;
+  for (std::size_t r = 0; r < all.values.size(); ++r) {
+    if (all.updates[r] == 0) continue;
+    updated.values.push_back(all.values[r]);
+    updated.updates.push_back(all.updates[r]);
+  }
+  if (updated.values.empty()) return aggregate(*this, all.values, destination);
+  const auto differs = [&](std::int64_t count) { return count != updated.updates.front(); };
+  if (!is_floating(dtype()) || std::ranges::none_of(updated.updates, differs))
+    return aggregate(*this, updated.values, destination);
+  const GradientTape::StopRecording stop;
+  const NoDeviceScope on_host;
+  std::int64_t total = 0;
+  for (const std::int64_t count : updated.updates) total += count;
+  for (std::size_t i = 0; i < updated.values.size(); ++i) {
+    const double weight = static_cast<double>(updated.updates[i]) / static_cast<double>(total);
+    updated.values[i] = cast(updated.values[i].to(Device{}), DType::kFloat64) * weight;
+  }
+  const Tensor mean = reduce_tensors_along_tree(ReduceOp::kSum, updated.values, Device{});
+  return cast(mean, dtype()).to(destination);
+}
+
+void SyncOnReadStorage::note_update(int index) {
+  if (!counts_updates()) return;
+  ++updates_[static_cast<std::size_t>(index)];
+  // Replays of a captured step write, too, and run no code of ours.
+  if (StepRecorder* const recorder = StepRecorder::current())
+    recorder->on_replay([] {}, [this, index] { ++updates_[static_cast<std::size_t>(index)]; });
+}
+
+void SyncOnReadStorage::set_components(std::span<const Tensor> values) {
+  require_outside_replicas("set_components");
+  for (int c = 0; c < num_components(); ++c)
+    component(c).assign(AssignOp::kAssign, values[static_cast<std::size_t>(c)]);
 }
 
 Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const {
@@ -78,6 +133,7 @@ void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   const Tensor operand = checked_operand(op, value);
   if (LocalReplicaContext* context = replica(concat(op))) {
     component(context->local_replica()).assign(op, operand);
+    note_update(context->local_replica());
     return;
   }
   const bool is_sum = options().aggregation == VariableAggregation::kSum;
@@ -88,12 +144,14 @@ void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   }
   for (int c = 0; c < num_components(); ++c)
     component(c).assign(op, share_of_component(operand, c));
+  if (op == AssignOp::kAssign) std::ranges::fill(updates_, 0);
 }
 
 void SyncOnReadStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (LocalReplicaContext* context = replica("assign_replicated")) {
     component(context->local_replica()).assign(op, operand);
+    note_update(context->local_replica());
     return;
   }
   for (int c = 0; c < num_components(); ++c) component(c).assign(op, operand);
@@ -123,6 +181,7 @@ void SyncOnReadStorage::update(const UpdateRule& rule, std::span<const Variable>
                                const Gradient& gradient, const UpdateScalars& scalars) {
   if (LocalReplicaContext* context = replica("update")) {
     update_component(context->local_replica(), rule, slots, gradient, scalars);
+    note_update(context->local_replica());
     return;
   }
   for (int c = 0; c < num_components(); ++c) {
@@ -133,14 +192,14 @@ void SyncOnReadStorage::update(const UpdateRule& rule, std::span<const Variable>
 std::vector<NamedTensor> SyncOnReadStorage::save() const {
   require_outside_replicas("save");
   std::vector<NamedTensor> tensors;
-  const std::vector<Tensor> components = all_components();
-  if (components.size() == 1) {
-    tensors.push_back({name(), components.front()});
-  } else if (options().aggregation != VariableAggregation::kNone) {
-    tensors.push_back({name(), aggregate(*this, components, component(0).device())});
-  }
-  for (std::size_t r = 0; r < components.size(); ++r) {
-    tensors.push_back({key_of_replica(static_cast<int>(r)), components[r]});
+  const AllComponents all = all_components();
+  if (all.values.size() == 1 || options().aggregation != VariableAggregation::kNone)
+    tensors.push_back({name(), aggregated(all)});
+  for (std::size_t r = 0; r < all.values.size(); ++r)
+    tensors.push_back({key_of_replica(static_cast<int>(r)), all.values[r]});
+  if (counts_updates() && std::ranges::any_of(all.updates, std::identity{})) {
+    const Shape shape{static_cast<std::int64_t>(all.updates.size())};
+    tensors.push_back({key_of_updates(), Tensor::from<std::int64_t>(shape, all.updates)});
   }
   return tensors;
 }
@@ -157,9 +216,34 @@ void SyncOnReadStorage::restore(const TensorLookup& lookup) {
     values.push_back(same_replicas ? checked_restore(lookup, key_of_replica(first_replica() + c))
                                    : share_of_component(checked_restore(lookup, name()), c));
   }
-  for (int c = 0; c < num_components(); ++c) {
-    component(c).assign(AssignOp::kAssign, values[static_cast<std::size_t>(c)]);
+  set_components(values);
+  std::ranges::fill(updates_, 0);
+  const Tensor updates = same_replicas && counts_updates() ? lookup(key_of_updates()) : Tensor();
+  if (!updates.defined()) return;  // files of earlier versions have none
+  if (updates.dtype() != DType::kInt64 || updates.shape() != Shape{count}) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "': expected '", key_of_updates(),
+         "' of int64 [", count, "], got ", updates.dtype(), " ", updates.shape());
   }
+  const Tensor on_host = updates.to(Device{});
+  const auto own = on_host.host_span<std::int64_t>().subspan(
+      static_cast<std::size_t>(first_replica()), updates_.size());
+  std::ranges::copy(own, updates_.begin());
+}
+
+AggregatedComponents::AggregatedComponents(std::span<const Variable> variables) {
+  for (const Variable& variable : variables) {
+    auto* const storage = dynamic_cast<SyncOnReadStorage*>(&variable.storage());
+    if (!storage || !storage->counts_updates()) continue;
+    const Tensor aggregate = storage->read();
+    std::vector<Tensor> components = storage->local_components();
+    storage->set_components(std::vector<Tensor>(components.size(), aggregate));
+    kept_.push_back({variable, std::move(components)});
+  }
+}
+
+AggregatedComponents::~AggregatedComponents() {
+  for (const Kept& kept : kept_)
+    dynamic_cast<SyncOnReadStorage&>(kept.variable.storage()).set_components(kept.components);
 }
 
 }  // namespace tutti::internal

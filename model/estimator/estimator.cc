@@ -13,6 +13,7 @@
 #include "tutti/core/numbers_from_zero.h"
 #include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
+#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"
@@ -301,6 +302,7 @@ void Estimator::run_eval(const InputFn& input_fn, const EstimatorEvalOptions& op
   restore_weights(graph,
                   options.checkpoint_path.empty() ? config_.model_dir : options.checkpoint_path,
                   mode == EstimatorMode::kEval ? "evaluate" : "predict");
+  const internal::AggregatedComponents averages(graph.variables);
   for (std::int64_t n = 0; batch != data.end() && n < options.steps.value_or(n + 1); ++n, ++batch) {
     step(graph, *batch);
   }

@@ -28,9 +28,11 @@ struct BatchNormalizationOptions {
 /// gamma * (x - mean) / sqrt(variance + epsilon) + beta over all axes but the last. In training
 /// with the statistics of the batch, which the call itself puts into the moving averages (moving =
 /// moving * momentum + batch * (1 - momentum), biased variance); otherwise with the moving
-/// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN: each replica its
-/// own, averaged when read outside, so that no replica's update wins; each counts alike, whatever
-/// its rows). A batch without rows gives an empty result and changes nothing.
+/// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN: each replica has
+/// its own; reading them outside gives their mean, in which each replica weighs as much as it made
+/// updates, so one that never had rows does not count). Model::evaluate() and predict() compute
+/// with that mean on every replica; in a loop of your own, AggregateOnReadScope around the call
+/// does. A batch without rows gives an empty result and changes nothing.
 ///
 /// There is no update to forget (tf's UPDATE_OPS): the training call makes it. What can be
 /// forgotten is `{.training = true}`: a call without it while a tape records, of a layer that is

@@ -177,5 +177,128 @@ TEST(NormalizationUpdates, S1_11_ForgettingTheTrainingFlagIsWarnedOfOnce) {
   EXPECT_THAT(warnings[0], ::testing::HasSubstr("{.training = true}"));
 }
 
+namespace small_batches_test {
+
+constexpr double kMomentum = 0.9;
+constexpr std::int64_t kRows = 16, kBatch = 2;
+constexpr int kEpochs = 3;
+
+Tensor rows() { return random_normal({kRows, 1}, {.seed = 2}, 100.0, 10.0); }
+
+Dataset data() { return Dataset::from_tensor_slices({rows(), rows() * 0.01f}).batch(kBatch); }
+
+Sequential model() {
+  set_random_seed(1);
+  Sequential model(Input{{1}},
+                   BatchNormalization({.momentum = kMomentum, .center = false, .scale = false}),
+                   Dense(1));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.01}, .loss = "mse"});
+  return model;
+}
+
+void train(Sequential& model, int epochs = kEpochs) {
+  model.fit(data(), {.epochs = epochs, .verbose = model_tests::kSilent});
+}
+
+/// A slow loop over the steps of one device.
+double moving_mean_of_one_device() {
+  const std::vector<double> x = rows().to_doubles();
+  double mean = 0.0;
+  for (int epoch = 0; epoch < kEpochs; ++epoch)
+    for (std::size_t i = 0; i < x.size(); i += 2)
+      mean = kMomentum * mean + (1.0 - kMomentum) * (x[i] + x[i + 1]) / 2.0;
+  return mean;
+}
+
+/// Replicas with one row each (variance 0), or one with both rows.
+double moving_variance(bool one_device) {
+  const std::vector<double> x = rows().to_doubles();
+  double variance = 1.0;
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    for (std::size_t i = 0; i < x.size(); i += 2) {
+      const double of_step = one_device ? std::pow((x[i] - x[i + 1]) / 2.0, 2) : 0.0;
+      variance = kMomentum * variance + (1.0 - kMomentum) * of_step;
+    }
+  }
+  return variance;
+}
+
+/// Every strategy of this process, with more replicas than a batch has rows.
+std::vector<std::unique_ptr<Strategy>> strategies() {
+  auto all = model_tests::several_strategies();
+  all.push_back(model_tests::mirrored("cpu:0", 8));
+  all.push_back(model_tests::fully_sharded("cpu:0-3"));
+  all.push_back(model_tests::central("cpu:0-3"));
+  return all;
+}
+
+}  // namespace small_batches_test
+
+TEST(BatchNormalizationUpdates, ReplicasThatNeverHadRowsDoNotCount) {
+  using namespace small_batches_test;
+  for (const auto& strategy : strategies()) {
+    const auto scope = strategy->scope();
+    Sequential trained = model();
+    train(trained);
+    const double mean = moving_mean_of_one_device();
+    const bool one_device = strategy->num_replicas_in_sync() == 1;
+    const auto averages = normalization_updates_test::moving_averages_of(trained);
+    EXPECT_NEAR(averages[0], mean, 1e-4 * mean) << model_tests::label_of(*strategy);
+    EXPECT_NEAR(averages[1], moving_variance(one_device), 1e-3) << model_tests::label_of(*strategy);
+  }
+}
+
+// More rows than in training: also replicas that never had any compute with the averages.
+TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfAllReplicas) {
+  using namespace small_batches_test;
+  for (const auto& strategy : strategies()) {
+    const auto scope = strategy->scope();
+    Sequential trained = model();
+    train(trained);
+    std::vector<std::vector<double>> before;
+    for (const Variable& variable : trained.variables())
+      for (const Tensor& each : variable.storage().local_components())
+        before.push_back(each.to_doubles());
+    const std::vector<double> weights = model_tests::weights_of(trained);
+    const std::vector<double> x = rows().to_doubles();
+    std::vector<double> expected;
+    double loss = 0.0;
+    for (const double value : x) {
+      const double z = (value - weights[0]) / std::sqrt(weights[1] + 1e-3);
+      expected.push_back(z * weights[2] + weights[3]);
+      loss += std::pow(expected.back() - 0.01 * value, 2) / static_cast<double>(x.size());
+    }
+    const double tolerance = 1e-3;
+    model_tests::expect_near(trained.predict(rows(), {.batch_size = kRows}).to_doubles(), expected,
+                             tolerance);
+    EXPECT_NEAR(trained.evaluate(rows(), rows() * 0.01f, {.batch_size = kRows}).at("loss"), loss,
+                tolerance * std::max(1.0, loss))
+        << model_tests::label_of(*strategy);
+    std::vector<std::vector<double>> after;
+    for (const Variable& variable : trained.variables())
+      for (const Tensor& each : variable.storage().local_components())
+        after.push_back(each.to_doubles());
+    EXPECT_EQ(after, before) << "training continues with each replica's own";
+  }
+}
+
+TEST(BatchNormalizationUpdates, ResumedTrainingHasTheAveragesOfTheUndisturbedOne) {
+  using namespace small_batches_test;
+  const auto strategy = model_tests::mirrored("cpu:0", 4);
+  const auto scope = strategy->scope();
+  Sequential undisturbed = model(), saved = model(), resumed = model();
+  const Dataset ragged = Dataset::from_tensor_slices({rows(), rows()}).batch(6);  // 6, 6, 4
+  const auto fit = [&](Sequential& each, const Dataset& batches, int first, int last) {
+    each.fit(batches, {.epochs = last, .initial_epoch = first, .verbose = model_tests::kSilent});
+  };
+  for (Sequential* each : {&undisturbed, &saved}) {
+    fit(*each, ragged, 0, 1);
+    fit(*each, data(), 1, 2);
+  }
+  (void)resumed.checkpoint().restore(saved.checkpoint().snapshot());
+  for (Sequential* each : {&undisturbed, &resumed}) fit(*each, data(), 2, 3);
+  EXPECT_EQ(model_tests::weights_of(resumed), model_tests::weights_of(undisturbed));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -206,6 +206,36 @@ TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
   }
 }
 
+TEST(MultiWorker, MeanOfOnReadVariableLeavesOutReplicasWithoutUpdatesOnEveryWorker) {
+  expect_no_error(run_workers(workers_with({2, 1, 1}), [](MultiWorkerMirroredStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable v(Tensor::zeros({}), {.name = "v",
+                                   .synchronization = VariableSynchronization::kOnRead,
+                                   .aggregation = VariableAggregation::kMean});
+    const auto update_in = [&](int replica, double value) {
+      strategy.run([&] {
+        if (replica_number() == replica) v.assign(value);
+      });
+    };
+    update_in(0, 2.0);
+    update_in(2, 8.0);
+    EXPECT_EQ(v.value().item(), 5.0f);
+    update_in(2, 8.0);
+    EXPECT_EQ(v.value().item(), 6.0f);  // (2 + 2 * 8) / 3
+    strategy.run([&] {
+      const AggregateOnReadScope over_replicas;
+      EXPECT_EQ(v.value().item(), 6.0f);
+    });
+    const std::vector<NamedTensor> saved = v.storage().save();
+    v.assign(0.0);
+    v.storage().restore([&](const std::string& name) {
+      const auto found = std::ranges::find(saved, name, &NamedTensor::name);
+      return found == saved.end() ? Tensor() : found->value;
+    });
+    EXPECT_EQ(v.value().item(), 6.0f);
+  }));
+}
+
 /// One step with the gradients that `give` makes for replica r; the weights of each worker after
 /// it.
 template <class Give>

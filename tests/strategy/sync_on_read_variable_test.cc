@@ -186,6 +186,42 @@ TEST_F(SyncOnRead, VAR_30_AnotherNumberOfReplicasRestoresFromTheAggregate) {
   EXPECT_TUTTI_ERROR(v.storage().restore(lookup_in({})), ErrorCode::kNotFound, "'v'");
 }
 
+TEST_F(SyncOnRead, MeanWeighsReplicasByTheirUpdates) {
+  Variable v = make(0.0, VariableAggregation::kMean);
+  EXPECT_EQ(v.value().item(), 0.0f) << "without updates all count alike";
+  const auto update_in = [&](int replica, double value) {
+    strategy_->run([&] {
+      if (replica_number() == replica) v.assign(value);
+    });
+  };
+  update_in(1, 8.0);
+  EXPECT_EQ(v.value().item(), 8.0f) << "replica 0 made none";
+  update_in(0, 4.0);
+  EXPECT_EQ(v.value().item(), 6.0f);
+  update_in(1, 8.0);
+  EXPECT_FLOAT_EQ(v.value().item(), (4.0f + 2.0f * 8.0f) / 3.0f);
+  v.assign(1.0);  // a new beginning
+  update_in(0, 5.0);
+  EXPECT_EQ(v.value().item(), 5.0f);
+}
+
+TEST_F(SyncOnRead, NumbersOfUpdatesAreSavedAndFilesWithoutThemAreRead) {
+  Variable v = make(0.0, VariableAggregation::kMean);
+  strategy_->run([&] {
+    for (int i = 0; i < 1 + 2 * replica_number(); ++i) v.assign(num(4.0 + 4.0 * replica_number()));
+  });
+  ASSERT_EQ(v.value().item(), 7.0f);  // (4 + 3 * 8) / 4
+  std::vector<NamedTensor> saved = v.storage().save();
+  v.assign(0.0);
+  v.storage().restore(lookup_in(saved));
+  EXPECT_EQ(v.value().item(), 7.0f);
+  ASSERT_EQ(saved.back().name, "v/replica_updates");
+  saved.pop_back();  // as earlier versions wrote it
+  v.storage().restore(lookup_in(saved));
+  EXPECT_EQ(components(v), (std::vector<double>{4, 8}));
+  EXPECT_EQ(v.value().item(), 6.0f);
+}
+
 TEST_F(SyncOnRead, VAR_31_ScatterInReplicasIsUnimplemented) {
   using Scatter = void (Variable::*)(const IndexedSlices&);
   const std::vector<Scatter> scatters = {&Variable::scatter_sub,   &Variable::scatter_add,
