@@ -6,7 +6,9 @@
 
 #include "tutti/core/call_table.h"
 #include "tutti/core/names.h"
+#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metrics.h"
+#include "tutti/tensor/ops/activations.h"
 
 namespace tutti {
 namespace {
@@ -28,14 +30,45 @@ Made top_k(const std::string& name, const Loss&) {
   return std::make_shared<M>(5, name);
 }
 
+bool is_categorical(const Loss& loss) {
+  return loss.name() == "categorical_crossentropy" ||
+         loss.name() == "categorical_focal_crossentropy";
+}
+
+/// The metric M of the probabilities that logits of classes stand for.
+template <class M>
+class OfSoftmax final : public M {
+ public:
+  using M::M;
+
+ protected:
+  void update(const Tensor& labels, const Tensor& predictions,
+              const Tensor& sample_weight) override {
+    const Tensor probabilities = softmax(predictions);
+    MaskScope::set_mask(probabilities, MaskScope::mask_of(predictions));
+    M::update(labels, probabilities, sample_weight);
+  }
+};
+
+/// The logit of a binary decision is above 0 where its probability is above 0.5.
 double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5; }
 
 template <class M>
 Made counted(const std::string& name, const Loss& loss) {
+  if (is_categorical(loss) && loss.takes_logits())
+    return std::make_shared<OfSoftmax<M>>(ConfusionOptions{.name = name});
   return std::make_shared<M>(ConfusionOptions{.threshold = threshold_for(loss), .name = name});
 }
 
+Made binary_accuracy(const std::string& name, const Loss& loss) {
+  if (is_categorical(loss) && loss.takes_logits())
+    return std::make_shared<OfSoftmax<BinaryAccuracy>>(name);
+  return std::make_shared<BinaryAccuracy>(name, threshold_for(loss));
+}
+
 Made auc(const std::string& name, const Loss& loss) {
+  if (is_categorical(loss) && loss.takes_logits())
+    return std::make_shared<OfSoftmax<Auc>>(AucOptions{.name = name});
   return std::make_shared<Auc>(AucOptions{.from_logits = loss.takes_logits(), .name = name});
 }
 
@@ -43,10 +76,9 @@ Made accuracy(const std::string& name, const Loss& loss) {
   const std::string& kind = loss.name();
   if (kind == "sparse_categorical_crossentropy")
     return std::make_shared<SparseCategoricalAccuracy>(name);
-  if (kind == "categorical_crossentropy" || kind == "categorical_focal_crossentropy")
-    return std::make_shared<CategoricalAccuracy>(name);
+  if (is_categorical(loss)) return std::make_shared<CategoricalAccuracy>(name);
   if (kind == "binary_crossentropy" || kind == "bce" || kind == "binary_focal_crossentropy")
-    return std::make_shared<BinaryAccuracy>(name, threshold_for(loss));
+    return binary_accuracy(name, loss);
   return std::make_shared<MeanPredictionMetric>(name, internal::hits_by_shape(),
                                                 MetricDirection::kUp);
 }
@@ -56,7 +88,7 @@ const std::vector<NamedMetric>& named_metrics() {
       {"accuracy", &accuracy},
       {"sparse_categorical_accuracy", &plain<SparseCategoricalAccuracy>},
       {"categorical_accuracy", &plain<CategoricalAccuracy>},
-      {"binary_accuracy", &plain<BinaryAccuracy>},
+      {"binary_accuracy", &binary_accuracy},
       {"top_k_categorical_accuracy", &top_k<TopKCategoricalAccuracy>},
       {"sparse_top_k_categorical_accuracy", &top_k<SparseTopKCategoricalAccuracy>},
       {"root_mean_squared_error", &plain<RootMeanSquaredError>},

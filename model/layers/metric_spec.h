@@ -44,8 +44,9 @@ class MetricSpec {
   /// for a function that makes it.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
-  /// "accuracy" becomes the accuracy that fits `loss` and, for others, the shapes. Metrics with a
-  /// threshold of 0.5 get 0 for a loss that takes logits.
+  /// "accuracy" becomes the accuracy that fits `loss` and, for others, the shapes. By name, metrics
+  /// with a threshold of 0.5 and AUC follow a loss that takes logits: the threshold is 0 for a
+  /// binary loss, and probabilities are compared (after a softmax) for a categorical one.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:

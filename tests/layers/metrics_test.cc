@@ -300,6 +300,38 @@ TEST(MetricTest, NamesAndLogitsReachTheClasses) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
+/// The metric by name of logits is that of the probabilities, whose loss takes probabilities.
+TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
+  const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
+                                                -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});
+  const Tensor labels = Tensor::from<float>({6, 2}, {1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0});
+  const std::vector<const char*> names = {
+      "accuracy",       "binary_accuracy", "precision",       "recall",         "auc",
+      "true_positives", "true_negatives",  "false_positives", "false_negatives"};
+  for (const char* loss : {"binary_crossentropy", "bce", "binary_focal_crossentropy",
+                           "categorical_crossentropy", "categorical_focal_crossentropy"}) {
+    const Loss logits(loss);
+    const Loss probabilities = logits.for_predictions(PredictionKind::kProbabilities);
+    const bool categorical = std::string_view(loss).starts_with("categorical");
+    for (const char* name : names) {
+      auto of_logits = MetricSpec(name).make(logits);
+      auto of_probabilities = MetricSpec(name).make(probabilities);
+      of_logits->update_state(labels, z);
+      of_probabilities->update_state(labels, categorical ? softmax(z) : sigmoid(z));
+      EXPECT_DOUBLE_EQ(of_logits->result().item_double(), of_probabilities->result().item_double())
+          << name << " of " << loss;
+    }
+  }
+}
+
+// By hand: sigmoid(0.2) > 0.5 says 1, sigmoid(-0.2) says 0.
+TEST(MetricNames, BinaryAccuracyOfLogitsDecidesAtZero) {
+  auto metric = MetricSpec("binary_accuracy").make(Loss("binary_crossentropy"));
+  metric->update_state(Tensor::from<float>({4, 1}, {1, 1, 0, 1}),
+                       Tensor::from<float>({4, 1}, {0.2f, 3.0f, -0.2f, -0.1f}));
+  EXPECT_DOUBLE_EQ(metric->result().item_double(), 0.75);
+}
+
 TEST(MetricTest, UpdatesAreNotRecorded) {
   const Variable w(Tensor::from<float>({1}, {2}));
   Mean mean;
