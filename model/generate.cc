@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/model/layers/key_value_cache.h"
+#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -89,7 +90,9 @@ namespace {
 class Generation {
  public:
   Generation(const Layer& model, const Tensor& prompt, const GenerateOptions& options)
-      : model_(model), options_(options), tokens_(cast(prompt.to(Device{}), DType::kInt64)) {
+      : model_(model),
+        options_(options),
+        tokens_(internal::whole_numbers(prompt.to(Device{}), "generate")) {
     const std::vector<Variable> variables = model.variables();
     if (!variables.empty()) device_ = variables.front().value().device();
   }

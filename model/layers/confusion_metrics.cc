@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 
@@ -200,8 +201,10 @@ MeanIoU::MeanIoU(std::int64_t num_classes, MeanIoUOptions options)
 
 void MeanIoU::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {
   const bool scores = predictions.rank() == labels.rank() + 1;
-  const internal::PlainPairs pairs = internal::plain_pairs(
-      labels, scores ? argmax(predictions, -1) : predictions, sample_weight, name());
+  const Tensor classes =
+      scores ? argmax(predictions, -1) : internal::whole_numbers(predictions, name());
+  const internal::PlainPairs pairs = internal::plain_pairs(internal::whole_numbers(labels, name()),
+                                                           classes, sample_weight, name());
   std::vector<double> counts(static_cast<std::size_t>(num_classes_ * num_classes_), 0.0);
   for (std::size_t i = 0; i < pairs.labels.size(); ++i) {
     const auto label = static_cast<std::int64_t>(pairs.labels[i]);

@@ -3,15 +3,18 @@
 #include "tutti/model/layers/labels_and_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 
@@ -53,7 +56,7 @@ Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std:
 }
 
 Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who) {
-  Tensor numbers = labels.dtype() == DType::kInt64 ? labels.tensor : cast(labels, DType::kInt64);
+  Tensor numbers = whole_numbers(labels, who);
   if (numbers.rank() == predictions.shape().rank() && numbers.rank() > 1 &&
       numbers.shape()[-1] == 1)
     numbers = squeeze(numbers, -1);
@@ -62,6 +65,40 @@ Tensor class_numbers(const Operand& labels, const Operand& predictions, std::str
     fail_shapes(labels, predictions, who, "class numbers [batch] and predictions [batch, classes]");
   }
   return numbers;
+}
+
+Tensor whole_numbers(const Operand& x, std::string_view who) {
+  if (x.dtype() == DType::kInt64) return x.tensor;
+  if (!is_floating(x.dtype())) return cast(x, DType::kInt64);
+  if (!host_reads_at_once(x.tensor)) {
+    const Tensor is_whole = equal(floor(x), x);  // false for NaN
+    return cast(where(is_whole, x, -1.0), DType::kInt64);
+  }
+  const std::vector<double> values = x.tensor.to_doubles();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::floor(values[i]) == values[i]) continue;
+    const std::size_t per_row =
+        x.shape().rank() == 0 ? 1 : values.size() / static_cast<std::size_t>(x.shape()[0]);
+    fail(ErrorCode::kInvalidArgument, internal::who(who, x.where),
+         ": expected class numbers (whole numbers), got ", values[i], " in row ", i / per_row,
+         "; try leaving out rows without a label");
+  }
+  return cast(x, DType::kInt64);
+}
+
+void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
+  if (!host_reads_at_once(labels)) return;
+  const bool fit = visit_floating(labels.dtype(), who, [&]<class T>() {
+    return std::ranges::all_of(labels.host_span<T>(), [](T label) {
+      const auto value = static_cast<float>(label);
+      return value >= 0.0f && value <= 1.0f;
+    });
+  });
+  if (fit) return;
+  log_warning_once(concat(who,
+                          ": expected labels of 0 or 1 (or between), got others, for which the "
+                          "loss has no minimum; try sparse_categorical_crossentropy for class "
+                          "numbers; logged once"));
 }
 
 Tensor mean_per_example(const Tensor& values) {

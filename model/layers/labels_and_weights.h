@@ -16,8 +16,16 @@ namespace tutti::internal {
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);
 
 /// Labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ..., classes].
-/// Throws likewise.
+/// Throws likewise, and as whole_numbers() does.
 Tensor class_numbers(const Operand& labels, const Operand& predictions, std::string_view who);
+
+/// x [batch, ...] as int64. Throws kInvalidArgument for a fraction or NaN, naming row and value;
+/// where the host does not read it at once (a GPU, a traced step) such an element becomes -1, which
+/// is no class.
+Tensor whole_numbers(const Operand& x, std::string_view who);
+
+/// Warns once, in the name of `who`, of binary labels outside [0, 1] that the host has.
+void warn_of_binary_labels(const Tensor& labels, std::string_view who);
 
 /// values [batch, ...] -> [batch]: the mean over all axes but the first. Throws kInvalidArgument
 /// for a scalar.

@@ -19,6 +19,13 @@ using internal::class_numbers;
 using internal::mean_per_example;
 using internal::same_shape_labels;
 
+/// Labels 0 or 1, of the shape of predictions.
+Tensor binary_labels(const Operand& labels, const Operand& predictions, const char* who) {
+  const Tensor fitted = same_shape_labels(labels, predictions, who);
+  internal::warn_of_binary_labels(fitted, who);
+  return fitted;
+}
+
 Tensor clipped(const Operand& probabilities) {
   return clip(probabilities, kEpsilon, 1.0 - kEpsilon);
 }
@@ -93,7 +100,7 @@ Tensor categorical_crossentropy(const Operand& labels, const Operand& prediction
 
 Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
                            CrossentropyOptions options) {
-  const Tensor target = smoothed(same_shape_labels(labels, predictions, "binary_crossentropy"),
+  const Tensor target = smoothed(binary_labels(labels, predictions, "binary_crossentropy"),
                                  options.label_smoothing, 2.0);
   if (options.from_logits) return mean_per_example(sigmoid_cross_entropy(target, predictions));
   const Tensor p = clipped(predictions);
@@ -102,9 +109,8 @@ Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,
 
 Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictions,
                                  FocalOptions options) {
-  const Tensor target =
-      smoothed(same_shape_labels(labels, predictions, "binary_focal_crossentropy"),
-               options.label_smoothing, 2.0);
+  const Tensor target = smoothed(binary_labels(labels, predictions, "binary_focal_crossentropy"),
+                                 options.label_smoothing, 2.0);
   const Tensor unclipped = options.from_logits ? sigmoid(predictions) : predictions.tensor;
   const Tensor p = clipped(unclipped);
   const Tensor p_of_label = target * unclipped + (1.0 - target) * (1.0 - unclipped);

@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
+#include "tests/support/warnings.h"
 #include "tutti/model/layers/losses.h"
+#include "tutti/model/layers/metric_spec.h"
 
 namespace tutti {
 namespace {
@@ -285,6 +287,63 @@ TEST(LossObjects, ClassesHaveTheNamesOfTheirFunctions) {
   }
   EXPECT_EQ(SparseCategoricalCrossentropy().name(), "sparse_categorical_crossentropy");
   EXPECT_EQ(Loss("kld")(labels, predictions).item(), KLDivergence()(labels, predictions).item());
+}
+
+TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
+  const float nan = std::nanf("");
+  const struct {
+    Tensor labels;
+    std::vector<std::string> parts;
+  } cases[] = {
+      {Tensor::from<float>({2}, {nan, 1}), {"expected class numbers", "got nan in row 0"}},
+      {Tensor::from<float>({2}, {1, 1.9f}), {"got 1.9", "in row 1"}},
+      {Tensor::from<float>({2, 1}, {2, -0.5f}), {"got -0.5 in row 1"}},
+      {Tensor::from<double>({2}, {0.9, 1}), {"got 0.9 in row 0"}},
+      {cast(Tensor::from<float>({2}, {0, nan}), DType::kFloat16), {"got nan in row 1"}},
+  };
+  for (const auto& [labels, parts] : cases) {
+    const auto refuses = [&, &labels = labels, &parts = parts](const char* who, const auto& body) {
+      std::vector<std::string> all = parts;
+      all.push_back(who);
+      thrown::expect_error(ErrorCode::kInvalidArgument, all, body);
+    };
+    refuses("sparse_categorical_crossentropy",
+            [&] { (void)losses::sparse_categorical_crossentropy(labels, logits()); });
+    for (const char* name : {"sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy"}) {
+      refuses("sparse", [&] {
+        MetricSpec(name)
+            .make(Loss("sparse_categorical_crossentropy"))
+            ->update_state(labels, logits());
+      });
+    }
+    MeanIoU iou(3);
+    thrown::expect_error(ErrorCode::kInvalidArgument, {"mean_io_u", "whole numbers"}, [&] {
+      iou.update_state(reshape(labels, {2}), Tensor::from<std::int64_t>({2}, {0, 1}));
+    });
+  }
+  // Of steps: the row is that of the batch.
+  thrown::expect_error(ErrorCode::kInvalidArgument, {"got 0.5 in row 1"}, [&] {
+    (void)losses::sparse_categorical_crossentropy(
+        Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4}));
+  });
+  const Tensor whole = Tensor::from<float>({2}, {2, 0});
+  expect_values(losses::sparse_categorical_crossentropy(whole, logits()),
+                {minus_log_softmax({1, 2, 3}, 2), minus_log_softmax({0, -1, 4}, 0)});
+}
+
+TEST(BinaryLabels, OutsideZeroToOneAreWarnedOfOnce) {
+  const Tensor z = Tensor::from<float>({2, 1}, {0.5f, -1});
+  const auto warnings = thrown::warnings_of([&] {
+    for (int call = 0; call < 2; ++call) {
+      (void)losses::binary_crossentropy(Tensor::from<std::int64_t>({2}, {0, 9}), z);
+      (void)losses::binary_crossentropy(Tensor::from<float>({2}, {0, 1}), z);
+      (void)losses::binary_crossentropy(Tensor::from<float>({2}, {0.25f, 0.5f}), z);
+      (void)losses::binary_focal_crossentropy(Tensor::from<float>({2}, {-1, 1}), z);
+    }
+  });
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_THAT(warnings[0], HasSubstr("binary_crossentropy: expected labels of 0 or 1"));
+  EXPECT_THAT(warnings[1], HasSubstr("binary_focal_crossentropy: expected labels of 0 or 1"));
 }
 
 }  // namespace
