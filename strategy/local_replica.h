@@ -70,8 +70,8 @@ class LocalReplicaContext final : public ReplicaContext {
   TimePoint now() const { return services_.clock->now(); }
   /// The rows that this replica took all replicas to have, if it did.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
-  /// The rows of the batch that the step was called with; 0 without one.
-  std::int64_t batch_rows() const { return batch_rows_; }
+  /// The rows of the batch that the step was called with, if it was.
+  std::optional<std::int64_t> batch_rows() const { return batch_rows_; }
   /// What the step returned, if that is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
   /// Gradients are summed over replicas: of a mean over this replica's rows, if note_target() said
@@ -140,7 +140,7 @@ class LocalReplicaContext final : public ReplicaContext {
   bool timing_ = false;
   double communication_seconds_ = 0.0;
   std::optional<std::int64_t> assumed_rows_;
-  std::int64_t batch_rows_ = 0;
+  std::optional<std::int64_t> batch_rows_;
   std::optional<double> non_finite_result_;
   std::optional<MeanOfRows> target_;
   std::optional<MeanOfRows> summed_mean_;

@@ -210,7 +210,7 @@ void LocalStrategy::Impl::balance() {
   std::vector<std::int64_t> rows;
   std::vector<double> seconds;
   for (const internal::ReplicaNotes& note : notes) {
-    rows.push_back(note.batch_rows);
+    rows.push_back(note.batch_rows.value_or(0));
     seconds.push_back(note.compute_seconds);
   }
   const auto move = balancer->note(rows, seconds);

@@ -3,6 +3,7 @@
 #include "tutti/strategy/step_warnings.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/logging.h"
@@ -33,12 +34,25 @@ void StepWarnings::look_at_rows(std::span<const ReplicaNotes> notes, const Noted
 }
 
 void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const NotedStep& step) {
-  std::vector<int> replicas;
+  std::vector<int> replicas, without_rows;
   double result = 0.0;
   for (std::size_t r = 0; r < notes.size(); ++r) {
     if (!notes[r].non_finite_result) continue;
+    const int replica = step.first_replica + static_cast<int>(r);
+    if (notes[r].batch_rows == 0) {
+      without_rows.push_back(replica);
+      continue;
+    }
     if (replicas.empty()) result = *notes[r].non_finite_result;
-    replicas.push_back(step.first_replica + static_cast<int>(r));
+    replicas.push_back(replica);
+  }
+  if (!without_rows.empty() && !std::exchange(told_of_empty_batches_, true)) {
+    log_warning(concat("replica ", join(without_rows), ", step ", step.number, ": the step of '",
+                       step.strategy,
+                       "' returned a number that is not finite, because its batch "
+                       "has no rows, and a mean over no rows is not a number; expected a finite "
+                       "loss; try compute_average_loss(per_example, batch.global_rows()), which is "
+                       "0 there; logged once"));
   }
   if (replicas.empty()) return;
   told_of_results_ = true;
@@ -48,7 +62,8 @@ void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const No
 /// Rows that are not those of the batch may be anything.
 void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   const auto is_of_batch = [](const ReplicaNotes& note) {
-    return note.summed_mean && note.batch_rows > 1 && note.summed_mean->rows == note.batch_rows;
+    return note.summed_mean && note.batch_rows.value_or(0) > 1 &&
+           note.summed_mean->rows == note.batch_rows;
   };
   const auto found = std::ranges::find_if(notes, is_of_batch);
   if (found == notes.end()) return;
@@ -56,7 +71,7 @@ void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const Note
   const int count = step.num_exchanging;
   log_warning(concat(who("reduce_mean", found->summed_mean->where), " in step ", step.number,
                      " of '", step.strategy, "': the loss is a mean over this replica's ",
-                     found->batch_rows, " rows, but gradients are summed over ", count,
+                     *found->batch_rows, " rows, but gradients are summed over ", count,
                      " replicas: they are ", count,
                      " times those of the mean over the global batch; try "
                      "compute_average_loss(per_example, batch.global_rows()); said once"));

@@ -15,7 +15,7 @@ namespace tutti::internal {
 struct ReplicaNotes {
   double communication_seconds = 0.0;
   std::optional<std::int64_t> assumed_rows;
-  std::int64_t batch_rows = 0;
+  std::optional<std::int64_t> batch_rows;  // of the batch that the step was called with
   double compute_seconds = 0.0;
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
@@ -40,6 +40,7 @@ class StepWarnings {
 
   bool told_of_rows_ = false;
   bool told_of_results_ = false;
+  bool told_of_empty_batches_ = false;
   bool told_of_means_ = false;
 };
 

@@ -62,6 +62,27 @@ TEST(RunResults, OneThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
   }
 }
 
+TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
+  const auto strategy = mirrored(1, 3);
+  // 3 + 3 + 2 rows: in the last step replica 2 has none.
+  const Dataset data = Dataset::from_tensor_slices({Tensor::ones({8})}).batch(3);
+  DistributedDataset batches = strategy->distribute_dataset(data);
+  const auto warnings = warnings_of([&] {
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (const PerReplica<Batch>& batch : batches)
+        (void)strategy->run([](const Batch& rows) { return reduce_mean(rows.features()); }, batch);
+    }
+    // A true one is still warned of.
+    (void)strategy->run([&] { return num(replica_number() == 1 ? kNan : 1.0); });
+  });
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_THAT(warnings[0], ::testing::StartsWith("replica 2, step 2: the step of 'mirrored' "));
+  EXPECT_THAT(warnings[0], ::testing::HasSubstr("because its batch has no rows"));
+  EXPECT_THAT(warnings[0], ::testing::Not(::testing::HasSubstr("learning rate")));
+  EXPECT_THAT(warnings[1], ::testing::StartsWith("replica 1, step 6: "));
+  EXPECT_THAT(warnings[1], ::testing::HasSubstr("try a smaller learning rate"));
+}
+
 TEST(RunResults, OfTheDefaultStrategyAreLookedAtToo) {
   // In a process of its own: the default strategy is that of all tests, and warns once.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
