@@ -73,7 +73,8 @@ struct Pipeline::Impl {
   std::shared_ptr<Batch> batch TUTTI_GUARDED_BY(mutex);
   std::uint64_t batch_number TUTTI_GUARDED_BY(mutex) = 0;
   bool stopping TUTTI_GUARDED_BY(mutex) = false;
-  std::vector<std::unique_ptr<Thread>> threads;  // last: joined first
+  bool is_in_use TUTTI_GUARDED_BY(mutex) = false;  // gradients() runs
+  std::vector<std::unique_ptr<Thread>> threads;    // last: joined first
 };
 
 namespace {
@@ -177,6 +178,19 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
   internal::MicroBatches parts =
       internal::cut_into_micro_batches(features, labels, impl_->options.micro_batches);
   std::shared_ptr<Impl::Batch> batch;
+  {
+    MutexLock lock(impl_->mutex);
+    if (std::exchange(impl_->is_in_use, true)) {
+      fail(ErrorCode::kFailedPrecondition,
+           "Pipeline::gradients: expected calls of one thread, got one while another thread's call "
+           "runs; a Pipeline trains on all its devices by itself: try calling it outside of "
+           "Strategy::run(), or a Pipeline for each replica");
+    }
+  }
+  const std::shared_ptr<void> using_it(nullptr, [this](void*) {
+    MutexLock lock(impl_->mutex);
+    impl_->is_in_use = false;
+  });
   {
     MutexLock lock(impl_->mutex);
     if (impl_->batch && !impl_->batch->mail.has_ended()) {

@@ -339,6 +339,29 @@ TEST(Pipeline, AStageThatStaysAwayIsNamed) {
   }
 }
 
+TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
+  const testing::HangWatchdog watchdog("two replicas with one pipeline");
+  const auto is_running = std::make_shared<Event>(), may_end = std::make_shared<Event>();
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, is_running, may_end),
+                         Dense(3));
+  Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
+  MirroredStrategy strategy({.devices = "cpu:2-3"});
+  strategy.run([&] {
+    if (ReplicaContext::current().replica_id() == 0) {
+      pipeline.gradients(sample_rows(), sample_classes());
+      return;
+    }
+    EXPECT_TRUE(
+        is_running->wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60))));
+    expect_error(ErrorCode::kFailedPrecondition,
+                 {"expected calls of one thread", "outside of Strategy::run()"},
+                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+    may_end->set();
+  });
+  pipeline.gradients(sample_rows(), sample_classes());  // one after the other works
+  EXPECT_EQ(pipeline.num_steps(), 2u);
+}
+
 TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   const testing::HangWatchdog watchdog("wrong batches");
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
