@@ -94,6 +94,8 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
+/// Results of layers are left out: what a step keeps of them depends on the layers, and is orders
+/// of magnitude more than the outputs for recurrent and composed ones.
 std::string Model::memory_text() const {
   const std::vector<Variable> weights = variables(), trainable = trainable_variables();
   std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),
@@ -102,11 +104,7 @@ std::string Model::memory_text() const {
     const std::vector<Variable> slots = model_state_->compiled->optimizer->state_variables();
     text += concat(", optimizer ", bytes_text(bytes_of(slots)));
   }
-  std::int64_t elements = 0;
-  for (const Summary& row : sublayers()) elements += row.output_shape.num_elements();
-  return text + concat(", results of layers ",
-                       bytes_text(elements * static_cast<std::int64_t>(size_of(dtype()))),
-                       " per example\n");
+  return text + '\n';
 }
 
 // Model::to_dot: the layers as a graph for people.

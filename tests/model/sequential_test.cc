@@ -51,7 +51,7 @@ ____________________________________________________________________
 Total params: 121,930
 Trainable params: 121,930
 Non-trainable params: 0
-Memory per replica: weights 476.29 KB, gradients 476.29 KB, results of layers 148.66 KB per example
+Memory per replica: weights 476.29 KB, gradients 476.29 KB
 ____________________________________________________________________
 )";
   EXPECT_EQ(tutorial_network().summary(), expected);
@@ -61,8 +61,7 @@ ____________________________________________________________________
   normalized.compile({.optimizer = "adam", .loss = "mse"});
   // Two slots of 10 weights; the step and the learning rate take 8 bytes each.
   EXPECT_THAT(normalized.summary(),
-              HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B, results "
-                        "of layers 16 B per example\n"));
+              HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B\n"));
 }
 
 TEST(SequentialTest, DotIsAChainOfLayers) {
