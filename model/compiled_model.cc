@@ -7,10 +7,15 @@
 #include "tutti/model/compiled_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/logging.h"
+#include "tutti/model/functional.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/model/layers/labels_and_weights.h"
+#include "tutti/model/sequential.h"
+#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
@@ -27,7 +32,9 @@ Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
          "classes], got ",
          labels.shape());
   }
-  const std::vector<double> classes = (one_hot ? argmax(labels, 1) : labels).to_doubles();
+  const std::vector<double> classes =
+      (one_hot ? argmax(labels, 1) : whole_numbers(labels, "Model::fit: class_weight"))
+          .to_doubles();
   std::vector<float> values;
   for (const double number : classes) {
     const auto found = class_weights.find(static_cast<std::int64_t>(number));
@@ -81,14 +88,74 @@ ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled,
                          const ClassWeights* class_weights)
     : model_(model), compiled_(compiled), class_weights_(class_weights) {}
 
-ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch) const {
-  const std::size_t inputs = model_.input_shapes().size(), outputs = model_.output_shapes().size();
-  if (inputs == 1 && outputs == 1) {
-    return {{batch.features()},
-            {batch.has_labels() ? batch.labels() : Tensor()},
-            {batch.sample_weight()}};
-  }
+namespace {
+
+/// Keras's sentence, and what to do.
+[[noreturn]] void fail_inputs(const Model& model, std::string_view who, std::size_t received,
+                              std::string_view what) {
+  const bool is_drawn = dynamic_cast<const Sequential*>(&model) != nullptr ||
+                        dynamic_cast<const Functional*>(&model) != nullptr;
+  fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ",
+       model.input_shapes().size(), " input(s), but it received ", received, what,
+       is_drawn ? "; try a Functional for a model of several inputs"
+                : "; a class of your own says in its constructor what it takes: "
+                  "set_built({shapes of inputs}, {shapes of outputs})");
+}
+
+}  // namespace
+
+void require_counts(const Model& model, std::string_view who, std::size_t inputs,
+                    std::size_t labels) {
+  if (inputs != model.input_shapes().size()) fail_inputs(model, who, inputs, "");
+  const std::size_t outputs = model.output_shapes().size();
+  if (labels == 0 || labels == outputs) return;
+  fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' has ", outputs,
+       " output(s), so it expects as many labels, but it received ", labels,
+       "; weights of examples are given as .sample_weight");
+}
+
+void require_components(const Model& model, std::string_view who, std::size_t components,
+                        bool needs_labels) {
+  const std::size_t inputs = model.input_shapes().size(), outputs = model.output_shapes().size();
+  if (components < inputs) fail_inputs(model, who, components, concat(" component(s) of a batch"));
+  const std::size_t rest = components - inputs;
+  if (rest == outputs || rest == outputs + 1 || rest == 2 * outputs) return;
+  if (rest == 0 && !needs_labels) return;
+  fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ", inputs,
+       " input(s), then ", outputs, " label(s) (and 1", outputs > 1 ? concat(" or ", outputs) : "",
+       " weight(s)), but it received batches of ", components,
+       rest == 0 ? " component(s); where are the labels?" : " component(s)");
+}
+
+void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled) {
+  const std::span<const Variable> trained = compiled.optimizer->variables();
+  const std::vector<Variable> trainable = model.trainable_variables();
+  const auto first_missing = [](std::span<const Variable> some, std::span<const Variable> others) {
+    const auto missing = [&](const Variable& variable) {
+      return std::ranges::none_of(others, [&](const Variable& other) {
+        return other.storage().id() == variable.storage().id();
+      });
+    };
+    const auto found = std::ranges::find_if(some, missing);
+    return found == some.end() ? std::string() : found->name();
+  };
+  const std::string left_out = first_missing(trainable, trained);
+  const std::string frozen = first_missing(trained, trainable);
+  const auto warn = [](const std::string& name, std::string_view what) {
+    if (name.empty()) return;
+    log_warning_once(concat("Model::fit: '", name, "' ", what,
+                            ", because layers were frozen, unfrozen or added after compile(); try "
+                            "compile() after it, from which on it counts"));
+  };
+  warn(left_out, "is trainable but is not trained");
+  warn(frozen, "is frozen but is trained");
+}
+
+ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch, std::string_view who) const {
   const std::vector<Tensor>& all = batch.element().tensors();
+  require_components(model_, who, all.size(),
+                     !compiled_.losses.empty() || !compiled_.metrics.empty());
+  const std::size_t inputs = model_.input_shapes().size(), outputs = model_.output_shapes().size();
   Parts parts;
   for (std::size_t i = 0; i < inputs + 2 * outputs; ++i) {
     auto& group = i < inputs ? parts.inputs : i < inputs + outputs ? parts.labels : parts.weights;
@@ -96,15 +163,50 @@ ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch) const {
   }
   // One column of weights serves all outputs.
   if (all.size() == inputs + outputs + 1) parts.weights.assign(outputs, all.back());
-  if (all.size() >= inputs) return parts;
-  fail(ErrorCode::kInvalidArgument, "Model: expected batches of ", inputs, " inputs, then ",
-       outputs, " labels (and weights), got ", all.size(), " components");
+  return parts;
 }
 
 std::vector<Tensor> ReplicaStep::call_model(const Parts& parts, CallContext context) const {
   return parts.inputs.size() == 1 && model_.output_shapes().size() == 1
              ? std::vector<Tensor>{model_(parts.inputs[0], context)}
              : model_.apply(parts.inputs, context);
+}
+
+namespace {
+
+/// Returns true if every row is at least 0 and adds up to 1, as no logits do.
+bool are_distributions(const Tensor& rows) {
+  if (rows.rank() < 2 || rows.shape()[-1] < 2 || !is_floating(rows.dtype())) return false;
+  const auto classes = static_cast<std::size_t>(rows.shape()[-1]);
+  const std::vector<double> values = rows.to_doubles();
+  for (std::size_t first = 0; first < values.size(); first += classes) {
+    double sum = 0.0;
+    for (std::size_t i = first; i < first + classes; ++i) {
+      if (!(values[i] >= 0.0)) return false;
+      sum += values[i];
+    }
+    if (std::abs(sum - 1.0) > 1e-3) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ReplicaStep::look_for_probabilities(std::span<const Tensor> predictions) const {
+  if (has_looked_at_predictions_.load(std::memory_order_relaxed)) return;
+  for (std::size_t i = 0; i < compiled_.losses.size(); ++i) {
+    const Loss& loss = compiled_.losses[i].loss;
+    if (!loss.takes_logits() || loss.name().find("categorical") == std::string::npos) continue;
+    const Tensor& rows = predictions[i];
+    if (!host_reads_at_once(rows) || rows.num_elements() < 4 * rows.shape()[-1]) return;
+    if (!are_distributions(rows) || model_.outputs()[i].activation == "softmax") continue;
+    log_warning_once(concat(
+        "Model::fit: the predictions of '", model_.outputs()[i].name,
+        "' are probabilities (every row adds up to 1), but its loss ", loss.name(),
+        " takes logits, so that training is bad; try .from_logits = false in the options of the "
+        "loss, or the model without its last softmax"));
+  }
+  has_looked_at_predictions_.store(true, std::memory_order_relaxed);
 }
 
 Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
@@ -117,7 +219,6 @@ Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
   if (!others.empty()) loss = scale_regularization_loss(others);
   for (std::size_t i = 0; i < compiled_.losses.size(); ++i) {
     const OutputLoss& entry = compiled_.losses[i];
-    if (!parts.labels[i].defined()) (void)batch.labels();  // says what the dataset holds
     const Tensor examples =
         entry.loss.per_example(parts.labels[i], predictions[i], parts.weights[i]);
     const bool is_sum = entry.loss.reduction() == LossReduction::kSum;
@@ -140,14 +241,13 @@ void ReplicaStep::update_metrics(const Batch& batch, const Parts& parts,
       compiled_.losses[i].tracker->update_state(shares[i], rows, global_rows);
   }
   for (const OutputMetric& entry : compiled_.metrics) {
-    if (!parts.labels[entry.output].defined()) (void)batch.labels();
     entry.metric->update_state(parts.labels[entry.output], predictions[entry.output],
                                entry.weighted ? parts.weights[entry.output] : Tensor());
   }
 }
 
 Tensor ReplicaStep::train(const Batch& batch) {
-  Parts parts = parts_of(batch);
+  Parts parts = parts_of(batch, "Model::fit");
   if (class_weights_)
     parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
   const MaskScope masks;  // the loss reads those of the predictions
@@ -155,6 +255,7 @@ Tensor ReplicaStep::train(const Batch& batch) {
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions =
       call_model(parts, {.training = true, .added_losses = &added});
+  look_for_probabilities(predictions);
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
   compiled_.optimizer->minimize(tape, loss, SourceLocation());  // fit() has said for whom
   update_metrics(batch, parts, predictions, loss, shares);
@@ -162,7 +263,7 @@ Tensor ReplicaStep::train(const Batch& batch) {
 }
 
 void ReplicaStep::test(const Batch& batch) {
-  const Parts parts = parts_of(batch);
+  const Parts parts = parts_of(batch, "Model::evaluate");
   const MaskScope masks;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions = call_model(parts, {.added_losses = &added});

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +62,19 @@ struct CompiledModel {
   void reset_metrics();
 };
 
+/// Throws kInvalidArgument in the name of `who` unless a call of tensors gives as many inputs as
+/// the model has, and as many labels as it has outputs. No labels: the loss may be of layers alone.
+void require_counts(const Model& model, std::string_view who, std::size_t inputs,
+                    std::size_t labels);
+/// The same for a batch of `components`: inputs, then labels, then weights (one, or one per
+/// output). `needs_labels`: the model has a loss or metrics that compare.
+void require_components(const Model& model, std::string_view who, std::size_t components,
+                        bool needs_labels);
+
+/// Warns once where layers were frozen, unfrozen or added since compile(): as in Keras that takes
+/// effect with the next compile().
+void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled);
+
 /// Weights of examples by their class.
 using ClassWeights = std::map<std::int64_t, double>;
 
@@ -82,8 +97,10 @@ class ReplicaStep {
     std::vector<Tensor> labels;   // one per output
     std::vector<Tensor> weights;  // one per output; may be undefined
   };
-  Parts parts_of(const Batch& batch) const;
+  Parts parts_of(const Batch& batch, std::string_view who) const;
   std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
+  /// Once: compile() does not know what a call() of one's own ends with.
+  void look_for_probabilities(std::span<const Tensor> predictions) const;
   /// This replica's share of the loss; fills in those of the outputs.
   Tensor total_loss(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
                     std::span<const Tensor> added_losses, std::vector<Tensor>& shares) const;
@@ -93,6 +110,7 @@ class ReplicaStep {
   const Model& model_;
   CompiledModel& compiled_;
   const ClassWeights* class_weights_;
+  mutable std::atomic<bool> has_looked_at_predictions_ = false;
 };
 
 }  // namespace tutti::internal

@@ -295,6 +295,7 @@ void FitLoop::run_epoch() {
   if (at_.point.batches == 0) {  // otherwise it goes on in the middle of it
     compiled_.reset_metrics();
     for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
+    warn_of_changes_since_compile(model_, compiled_);
     feed_.begin_epoch();
   }
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());

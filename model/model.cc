@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/core/call_site.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
 #include "tutti/strategy/distributed_variable.h"
@@ -44,6 +45,26 @@ Loss fitted_loss(const Loss& loss, const std::string& activation) {
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
   return loss.for_predictions(probabilities ? PredictionKind::kProbabilities
                                             : PredictionKind::kLogits);
+}
+
+/// Warns of a cross-entropy whose options contradict the activation of its output. Only where both
+/// are known: results of layers of one's own may be anything.
+void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
+  const std::string& activation = output.activation;
+  const bool probabilities = activation == "softmax" || activation == "sigmoid";
+  const char* problem = nullptr;
+  if (probabilities && loss.takes_logits()) {
+    problem =
+        " takes logits and applies an activation of its own, so that training is bad; try the "
+        "layer without activation, or .from_logits = false in the options of the loss";
+  } else if (activation == "linear" && loss.takes_probabilities()) {
+    problem =
+        " takes probabilities, so that training is bad; try .from_logits = true in the options of "
+        "the loss, or an activation softmax or sigmoid";
+  }
+  if (!problem) return;
+  log_warning_once(concat("Model::compile: the output '", output.name, "' has the activation ",
+                          activation, ", but its loss ", loss.name(), problem));
 }
 
 /// The name of a metric in logs, Keras's where it would be there twice.
@@ -142,9 +163,10 @@ void Model::compile_losses(const CompileOptions& options, internal::CompiledMode
       fail(ErrorCode::kInvalidArgument, "Model::compile: loss '", losses[i].name(),
            "' has reduction NONE, which gives no single value to minimise; try AUTO");
     }
+    const Loss loss = fitted_loss(losses[i], results[i].activation);
+    warn_of_contradiction(loss, results[i]);
     compiled.losses.push_back(
-        {fitted_loss(losses[i], results[i].activation),
-         options.loss_weights.empty() ? 1.0 : options.loss_weights[i],
+        {loss, options.loss_weights.empty() ? 1.0 : options.loss_weights[i],
          results.size() == 1 ? nullptr
                              : std::make_unique<internal::LossTracker>(results[i].name + "_loss")});
   }
@@ -155,12 +177,15 @@ void Model::compile_metrics(const CompileOptions& options,
   const std::vector<Output> results = outputs();
   const bool several = results.size() > 1;
   if (several && !(options.metrics.empty() && options.weighted_metrics.empty())) {
-    fail(ErrorCode::kInvalidArgument, "Model::compile: the model has ", results.size(),
-         " outputs; expected .output_metrics = {{...}, {...}} instead of metrics");
+    fail(
+        ErrorCode::kInvalidArgument, "Model::compile: the model has ", results.size(),
+        " outputs; expected .output_metrics (or .output_weighted_metrics) = {{...}, {...}} instead "
+        "of metrics");
   }
-  if (!options.output_metrics.empty() && options.output_metrics.size() != results.size()) {
+  for (const auto* lists : {&options.output_metrics, &options.output_weighted_metrics}) {
+    if (lists->empty() || lists->size() == results.size()) continue;
     fail(ErrorCode::kInvalidArgument, "Model::compile: expected a list of metrics for each of the ",
-         results.size(), " outputs, got ", options.output_metrics.size());
+         results.size(), " outputs, got ", lists->size());
   }
   auto add = [&](const MetricSpec& spec, std::size_t output, bool weighted) {
     const Loss loss = compiled.losses.empty() ? Loss("mse") : compiled.losses[output].loss;
@@ -173,6 +198,8 @@ void Model::compile_metrics(const CompileOptions& options,
   for (std::size_t i = 0; i < options.output_metrics.size(); ++i)
     for (const MetricSpec& spec : options.output_metrics[i]) add(spec, i, false);
   for (const MetricSpec& spec : options.weighted_metrics) add(spec, 0, true);
+  for (std::size_t i = 0; i < options.output_weighted_metrics.size(); ++i)
+    for (const MetricSpec& spec : options.output_weighted_metrics[i]) add(spec, i, true);
 }
 
 bool Model::compiled() const { return model_state_->compiled != nullptr; }
@@ -236,6 +263,7 @@ History Model::fit(const Tensor& x, const Tensor& y, FitOptions options,
 
 History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options,
                    const SourceLocation& where) {
+  internal::require_counts(*this, "Model::fit", x.size(), y.size());
   Dataset data = dataset_of(x, y, options.sample_weight);
   if (options.shuffle)
     data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
@@ -264,6 +292,7 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
     validation = strategy().distribute_dataset(*options.validation_data.dataset);
   } else if (options.validation_data.features.defined()) {
     const ValidationData& tensors = options.validation_data;
+    internal::require_counts(*this, "Model::fit: validation_data", 1, 1);
     validation =
         strategy().distribute_dataset(dataset_of({tensors.features}, {tensors.labels}, {})
                                           .batch(options.batch_size.value_or(kDefaultBatchSize)));
@@ -278,6 +307,7 @@ Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options,
 
 Logs Model::evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
                      EvaluateOptions options, const SourceLocation& where) {
+  internal::require_counts(*this, "Model::evaluate", x.size(), y.size());
   return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options,
                   where);
 }
@@ -296,6 +326,7 @@ Logs Model::evaluate(DistributedDataset data, EvaluateOptions options,
 }
 
 Tensor Model::predict(const Tensor& x, PredictOptions options) {
+  internal::require_counts(*this, "Model::predict", 1, 0);
   return predict(Dataset::from_tensor_slices({x}).batch(options.batch_size));
 }
 
@@ -312,6 +343,7 @@ Tensor Model::predict(DistributedDataset data) {
 }
 
 std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options) {
+  internal::require_counts(*this, "Model::predict", x.size(), 0);
   return predict_all(
       strategy().distribute_dataset(Dataset::from_tensor_slices(x).batch(options.batch_size)));
 }
@@ -323,6 +355,7 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
   const internal::AggregatedComponents averages(variables());
   std::vector<std::vector<Tensor>> outputs(num_outputs);
   while (const PerReplica<Batch>* batch = feed.next()) {
+    internal::require_components(*this, "Model::predict", (*batch)[0].element().size(), false);
     const PerReplica<std::vector<Tensor>> parts = strategy().run(
         [&](const Batch& part) {
           const std::vector<Tensor>& all = part.element().tensors();

@@ -38,10 +38,11 @@ struct CompileOptions {
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
   /// For models with several outputs, in their order: their losses, the factors with which they add
-  /// up (default 1), and their metrics.
+  /// up (default 1), their metrics, and their weighted metrics.
   std::vector<Loss> losses = {};
   std::vector<double> loss_weights = {};
   std::vector<std::vector<MetricSpec>> output_metrics = {};
+  std::vector<std::vector<MetricSpec>> output_weighted_metrics = {};
   /// Steps between two looks at logs: callbacks and progress see every so many batches at once.
   std::int64_t steps_per_execution = 1;
   /// Under the policy mixed_float16 an optimizer without a loss scale gets a dynamic one.

@@ -105,6 +105,8 @@ class Layer {
   std::int64_t num_trainable_parameters() const;
 
   /// A frozen layer keeps its weights in training; batch normalisation then runs as in inference.
+  /// Model::fit goes by what was frozen when compile() was called, and warns where that has
+  /// changed.
   void freeze();
   void unfreeze();
   bool frozen() const;

@@ -111,32 +111,33 @@ std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
 
 Loss::Loss(const std::string& name) : name_(name), call_(name) {
   const NamedLoss& entry = find_loss(name);
-  open_kind_ = takes_logits_ = entry.crossentropy != nullptr;
+  open_kind_ = entry.crossentropy != nullptr;
+  if (open_kind_) kind_ = PredictionKind::kLogits;
   per_example_ =
       open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
 }
 
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
-    : Loss(std::move(name), std::move(per_example), reduction, false, {}) {}
+    : Loss(std::move(name), std::move(per_example), reduction, std::nullopt, {}) {}
 
-Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits,
-           Json call)
+Loss::Loss(std::string name, Function per_example, LossReduction reduction,
+           std::optional<PredictionKind> kind, Json call)
     : name_(std::move(name)),
       per_example_(std::move(per_example)),
       call_(std::move(call)),
       reduction_(reduction),
-      takes_logits_(takes_logits) {}
+      kind_(kind) {}
 
 Loss::Loss(PlainFunction per_example, LossReduction reduction)
-    : Loss(name_of(per_example), per_example, reduction, false,
+    : Loss(name_of(per_example), per_example, reduction, std::nullopt,
            internal::call_of(name_of(per_example), LossOptions{reduction})) {}
 
 Loss Loss::for_predictions(PredictionKind kind) const {
   TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
   Loss loss = *this;
-  loss.takes_logits_ = kind == PredictionKind::kLogits;
+  loss.kind_ = kind;
   loss.per_example_ =
-      bound(find_loss(name_).crossentropy, CrossentropyOptions{.from_logits = loss.takes_logits_});
+      bound(find_loss(name_).crossentropy, CrossentropyOptions{.from_logits = loss.takes_logits()});
   return loss;
 }
 
@@ -167,6 +168,10 @@ Tensor Loss::operator()(const Operand& labels, const Operand& predictions,
 
 namespace {
 
+PredictionKind kind_of(bool from_logits) {
+  return from_logits ? PredictionKind::kLogits : PredictionKind::kProbabilities;
+}
+
 template <class Options>
 Loss::Function bound(Tensor (*function)(const Operand&, const Operand&, Options), Options options) {
   return [=](const Tensor& labels, const Tensor& predictions) {
@@ -185,25 +190,27 @@ Loss::Function bound(Tensor (*function)(const Operand&, const Operand&, Crossent
 SparseCategoricalCrossentropy::SparseCategoricalCrossentropy(CrossentropyLossOptions options)
     : Loss("sparse_categorical_crossentropy",
            bound(&losses::sparse_categorical_crossentropy, options), options.reduction,
-           options.from_logits, internal::call_of("SparseCategoricalCrossentropy", options)) {}
+           kind_of(options.from_logits),
+           internal::call_of("SparseCategoricalCrossentropy", options)) {}
 CategoricalCrossentropy::CategoricalCrossentropy(CrossentropyLossOptions options)
     : Loss("categorical_crossentropy", bound(&losses::categorical_crossentropy, options),
-           options.reduction, options.from_logits,
+           options.reduction, kind_of(options.from_logits),
            internal::call_of("CategoricalCrossentropy", options)) {}
 BinaryCrossentropy::BinaryCrossentropy(CrossentropyLossOptions options)
     : Loss("binary_crossentropy", bound(&losses::binary_crossentropy, options), options.reduction,
-           options.from_logits, internal::call_of("BinaryCrossentropy", options)) {}
+           kind_of(options.from_logits), internal::call_of("BinaryCrossentropy", options)) {}
 BinaryFocalCrossentropy::BinaryFocalCrossentropy(FocalLossOptions options)
     : Loss("binary_focal_crossentropy", bound(&losses::binary_focal_crossentropy, options.focal),
-           options.reduction, options.focal.from_logits,
+           options.reduction, kind_of(options.focal.from_logits),
            internal::call_of("BinaryFocalCrossentropy", options)) {}
 CategoricalFocalCrossentropy::CategoricalFocalCrossentropy(FocalLossOptions options)
     : Loss("categorical_focal_crossentropy",
            bound(&losses::categorical_focal_crossentropy, options.focal), options.reduction,
-           options.focal.from_logits, internal::call_of("CategoricalFocalCrossentropy", options)) {}
+           kind_of(options.focal.from_logits),
+           internal::call_of("CategoricalFocalCrossentropy", options)) {}
 Huber::Huber(HuberLossOptions options)
     : Loss("huber", bound(&losses::huber, HuberOptions{.delta = options.delta}), options.reduction,
-           false, internal::call_of("Huber", options)) {}
+           std::nullopt, internal::call_of("Huber", options)) {}
 
 // Losses as the calls that make them.
 

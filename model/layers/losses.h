@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "tutti/core/json.h"
@@ -135,13 +136,15 @@ class Loss {
   bool prediction_kind_is_open() const { return open_kind_; }
   /// The same loss for predictions of this kind. Only when prediction_kind_is_open().
   Loss for_predictions(PredictionKind kind) const;
-  /// Whether a cross-entropy that takes logits.
-  bool takes_logits() const { return takes_logits_; }
+  /// Return true for a cross-entropy that takes logits, or probabilities. Neither: another loss, or
+  /// a function of one's own.
+  bool takes_logits() const { return kind_ == PredictionKind::kLogits; }
+  bool takes_probabilities() const { return kind_ == PredictionKind::kProbabilities; }
 
  protected:
   using PlainFunction = Tensor (*)(const Operand& labels, const Operand& predictions);
-  Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits,
-       Json call);
+  Loss(std::string name, Function per_example, LossReduction reduction,
+       std::optional<PredictionKind> kind, Json call);
   /// Under the first of the function's names.
   Loss(PlainFunction per_example, LossReduction reduction);
 
@@ -150,7 +153,7 @@ class Loss {
   Function per_example_;
   Json call_;  // null: a function of one's own
   LossReduction reduction_ = LossReduction::kAuto;
-  bool takes_logits_ = false;
+  std::optional<PredictionKind> kind_;  // of a cross-entropy
   bool open_kind_ = false;
 };
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/functional.h"
 
+#include <cmath>
+
 #include "tests/model/model_helpers.h"
 
 namespace tutti {
@@ -161,7 +163,38 @@ TEST(FunctionalTest, WeightsOfExamplesServeAllOutputsOrEach) {
   EXPECT_EQ(losses({a, b, kinds, sizes, none}), (std::pair(0.0, 0.0)));
   EXPECT_EQ(losses({a, b, kinds, sizes, all, none}), (std::pair(plain.first, 0.0)));
   EXPECT_EQ(losses({a, b, kinds, sizes, none, all}), (std::pair(0.0, plain.second)));
-  EXPECT_THAT(error_of([&] { losses({a}); }), HasSubstr("expected batches of 2 inputs"));
+  EXPECT_THAT(error_of([&] { losses({a}); }), HasSubstr("expects 2 input(s), but it received 1"));
+}
+
+TEST(FunctionalTest, WeightedMetricsOfEachOutputUseItsWeights) {
+  const Tensor x = random_uniform({8, 2}, {.seed = 3}, -1.0, 1.0);
+  const Tensor y = random_uniform({8, 1}, {.seed = 4}), z = random_uniform({8, 1}, {.seed = 5});
+  const Tensor first = random_uniform({8}, {.seed = 6}), second = random_uniform({8}, {.seed = 7});
+  const SymbolicTensor input = Input{{2}};
+  Functional model({input}, {Dense(1, {.name = "a"})(input), Dense(1, {.name = "b"})(input)});
+  model.compile({.losses = {"mse", "mse"},
+                 .output_metrics = {{"mae"}, {}},
+                 .output_weighted_metrics = {{"mae"}, {"mae", "mse"}}});
+  EXPECT_THAT(model.metrics_names(),
+              ElementsAre("loss", "a_loss", "b_loss", "a_mae", "a_weighted_mae", "b_mae", "b_mse"));
+  const Logs logs = model.evaluate(Dataset::from_tensor_slices({x, y, z, first, second}).batch(3));
+  const std::vector<Tensor> predictions = model.predict_all({x});
+  const auto mean = [](const Tensor& prediction, const Tensor& label, const Tensor* weight,
+                       double power) {
+    double sum = 0.0, total = 0.0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const double w = weight ? weight->to_doubles()[i] : 1.0;
+      sum += w * std::pow(std::abs(prediction.to_doubles()[i] - label.to_doubles()[i]), power);
+      total += w;
+    }
+    return sum / total;
+  };
+  EXPECT_NEAR(logs["a_mae"], mean(predictions[0], y, nullptr, 1), 1e-6);
+  EXPECT_NEAR(logs["a_weighted_mae"], mean(predictions[0], y, &first, 1), 1e-6);
+  EXPECT_NEAR(logs["b_mae"], mean(predictions[1], z, &second, 1), 1e-6);
+  EXPECT_NEAR(logs["b_mse"], mean(predictions[1], z, &second, 2), 1e-6);
+  EXPECT_THAT(error_of([&] { model.compile({.output_weighted_metrics = {{"mae"}}}); }),
+              HasSubstr("a list of metrics for each of the 2 outputs, got 1"));
 }
 
 TEST(FunctionalTest, ErrorsComeWhereTheGraphIsDrawn) {

@@ -1,0 +1,278 @@
+// What compile, fit, evaluate and predict refuse or warn of before anything is computed.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/model/model_helpers.h"
+#include "tests/support/warnings.h"
+#include "tutti/model/functional.h"
+
+namespace tutti {
+namespace {
+
+namespace model_arguments_test {
+
+using model_tests::kSilent;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using thrown::error_of;
+using thrown::warnings_of;
+
+Tensor column(std::int64_t rows = 4) { return Tensor::ones({rows, 1}); }
+
+Sequential one_input() {
+  Sequential model(Input{{1}}, Dense(1));
+  model.compile({.loss = "mse"});
+  return model;
+}
+
+Functional two_inputs(int outputs = 1) {
+  SymbolicTensor a = Input{{1}}, b = Input{{1}};
+  const SymbolicTensor sum = Add()({a, b});
+  std::vector<SymbolicTensor> results = {Dense(1)(sum)};
+  CompileOptions options{.losses = {"mse"}};
+  if (outputs == 2) {
+    results.push_back(Dense(1)(sum));
+    options.losses.push_back("mse");
+  }
+  Functional model({a, b}, results);
+  model.compile(options);
+  return model;
+}
+
+/// Takes two inputs; `declared`: says so.
+class Siamese : public Model {
+ public:
+  explicit Siamese(bool declared) {
+    if (declared) set_built({Shape{1}, Shape{1}}, {Shape{1}});
+    add_layer(dense_, {1});
+  }
+
+ protected:
+  Tensor call(const Tensor& x, CallContext context) const override { return dense_(x, context); }
+  std::vector<Tensor> call_all(std::span<const Tensor> x, CallContext context) const override {
+    return {dense_(x[0], context) - dense_(x[1], context)};
+  }
+
+ private:
+  Dense dense_{1};
+};
+
+using Tensors = std::vector<Tensor>;
+
+/// The errors of fit and evaluate for tensors, and for a dataset of the same.
+std::vector<std::string> errors_of(Model& model, const Tensors& x, const Tensors& y) {
+  Tensors all = x;
+  all.insert(all.end(), y.begin(), y.end());
+  const Dataset data = Dataset::from_tensor_slices(all).batch(2);
+  return {error_of([&] { model.fit(x, y, {.verbose = kSilent}); }),
+          error_of([&] { model.evaluate(x, y); }),
+          error_of([&] { model.fit(data, {.verbose = kSilent}); }),
+          error_of([&] { model.evaluate(data); })};
+}
+
+/// Compiles Dense(3, activation) with each loss and returns the warnings.
+std::vector<std::string> compile_warnings(const std::string& activation,
+                                          const std::vector<Loss>& losses) {
+  return warnings_of([&] {
+    for (const Loss& loss : losses) {
+      for (int call = 0; call < 2; ++call) {
+        Sequential model(Input{{4}}, Dense(3, {.activation = activation}));
+        model.compile({.loss = loss});
+      }
+    }
+  });
+}
+
+}  // namespace model_arguments_test
+
+TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
+  using namespace model_arguments_test;
+  Sequential one = one_input();
+  // Of a dataset of three components the second could be the labels, the third weights.
+  for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
+    EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
+  EXPECT_THAT(
+      error_of([&] {
+        one.fit(Tensors{column(), column()}, {column()}, {});
+      }),
+      HasSubstr("Model::fit: the model 'sequential' expects 1 input(s), but it received 2"));
+  EXPECT_THAT(error_of([&] {
+                one.evaluate(Tensors{column(), column()}, {column()});
+              }),
+              HasSubstr("Model::evaluate: the model 'sequential' expects 1 input(s), but it "
+                        "received 2"));
+  Functional two = two_inputs();
+  for (const std::string& error : errors_of(two, {column()}, {column()}))
+    EXPECT_THAT(error, AllOf(HasSubstr("'functional' expects 2 input(s)"), HasSubstr("received")));
+  EXPECT_THAT(error_of([&] {
+                two.fit(Tensors{column(), column(), column()}, {column()}, {});
+              }),
+              HasSubstr("expects 2 input(s), but it received 3"));
+  EXPECT_THAT(error_of([&] { two.fit(column(), column(), {}); }),
+              HasSubstr("expects 2 input(s), but it received 1"));
+  EXPECT_THAT(error_of([&] {
+                two.fit(Tensors{column(), column()}, {column()},
+                        {.validation_data = {column(), column()}, .verbose = kSilent});
+              }),
+              HasSubstr("validation_data: the model 'functional' expects 2 input(s), but it "
+                        "received 1"));
+}
+
+TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
+  using namespace model_arguments_test;
+  Sequential one = one_input();
+  EXPECT_THAT(error_of([&] {
+                one.fit(Tensors{column()}, Tensors{column(), column()}, {});
+              }),
+              AllOf(HasSubstr("has 1 output(s), so it expects as many labels, but it received 2"),
+                    HasSubstr(".sample_weight")));
+  EXPECT_THAT(error_of([&] {
+                one.evaluate(Tensors{column()}, Tensors{column(), column()});
+              }),
+              HasSubstr("has 1 output(s)"));
+  Functional four = two_inputs(2);
+  const auto with_components = [&](std::size_t count) {
+    return Dataset::from_tensor_slices(Tensors(count, column())).batch(2);
+  };
+  for (const std::size_t count : {4u, 5u, 6u})
+    four.fit(with_components(count), {.verbose = kSilent});
+  for (const std::size_t count : {2u, 3u, 7u}) {
+    EXPECT_THAT(error_of([&] { four.fit(with_components(count), {.verbose = kSilent}); }),
+                AllOf(HasSubstr("expects 2 input(s), then 2 label(s) (and 1 or 2 weight(s))"),
+                      HasSubstr(concat("batches of ", count, " component(s)"))));
+  }
+  EXPECT_THAT(error_of([&] { one.evaluate(with_components(1)); }),
+              HasSubstr("where are the labels?"));
+}
+
+TEST(ModelArguments, NumberOfInputsIsCheckedInPredict) {
+  using namespace model_arguments_test;
+  Sequential one = one_input();
+  Functional two = two_inputs();
+  EXPECT_THAT(
+      error_of([&] {
+        one.predict_all(Tensors{column(), column()});
+      }),
+      HasSubstr("Model::predict: the model 'sequential' expects 1 input(s), but it received "
+                "2"));
+  EXPECT_THAT(
+      error_of([&] { two.predict(column()); }),
+      HasSubstr("Model::predict: the model 'functional' expects 2 input(s), but it received "
+                "1"));
+  EXPECT_THAT(error_of([&] { two.predict(Dataset::from_tensor_slices({column()}).batch(2)); }),
+              HasSubstr("expects 2 input(s), but it received 1 component(s)"));
+  const Dataset with_labels = Dataset::from_tensor_slices(Tensors(3, column())).batch(2);
+  EXPECT_EQ(two.predict(with_labels).shape(), (Shape{4, 1})) << "labels are left out, as in Keras";
+}
+
+TEST(ModelArguments, SubclassWithSeveralInputsMustDeclareThem) {
+  using namespace model_arguments_test;
+  Siamese open(false), declared(true);
+  for (Siamese* model : {&open, &declared}) model->compile({.loss = "mse"});
+  EXPECT_THAT(error_of([&] {
+                open.fit(Tensors{column(), column()}, {column()}, {});
+              }),
+              AllOf(HasSubstr("'siamese' expects 1 input(s), but it received 2"),
+                    HasSubstr("set_built({shapes of inputs}, {shapes of outputs})")));
+  declared.fit(Tensors{column(), column()}, {column()}, {.verbose = kSilent});
+  EXPECT_EQ(declared.predict_all({column(), column()})[0].to_doubles(),
+            std::vector<double>(4, 0.0));
+}
+
+TEST(CompileWarnings, ProbabilitiesUnderALossOnLogitsAreNamedOnce) {
+  using namespace model_arguments_test;
+  EXPECT_THAT(compile_warnings("softmax", {SparseCategoricalCrossentropy()}),
+              ElementsAre(AllOf(HasSubstr("the output 'sequential' has the activation softmax, but "
+                                          "its loss sparse_categorical_crossentropy takes logits"),
+                                HasSubstr(".from_logits = false"))));
+  EXPECT_THAT(compile_warnings("sigmoid", {BinaryCrossentropy(), BinaryFocalCrossentropy()}),
+              ElementsAre(HasSubstr("binary_crossentropy takes logits"),
+                          HasSubstr("binary_focal_crossentropy takes logits")));
+}
+
+TEST(CompileWarnings, LogitsUnderALossOnProbabilitiesAreNamedOnce) {
+  using namespace model_arguments_test;
+  EXPECT_THAT(compile_warnings("", {CategoricalCrossentropy({.from_logits = false})}),
+              ElementsAre(AllOf(HasSubstr("has the activation linear, but its loss "
+                                          "categorical_crossentropy takes probabilities"),
+                                HasSubstr(".from_logits = true"))));
+}
+
+TEST(CompileWarnings, WhatFitsOrIsNotKnownIsNotWarnedOf) {
+  using namespace model_arguments_test;
+  const Loss own("binary_crossentropy", [](const Tensor& labels, const Tensor& predictions) {
+    return losses::mean_squared_error(labels, predictions);
+  });
+  EXPECT_THAT(compile_warnings("softmax", {"sparse_categorical_crossentropy", "mse", own,
+                                           CategoricalCrossentropy({.from_logits = false})}),
+              IsEmpty());
+  EXPECT_THAT(compile_warnings("", {"binary_crossentropy", CategoricalCrossentropy(), "mse", own}),
+              IsEmpty());
+  EXPECT_THAT(compile_warnings("relu", {BinaryCrossentropy({.from_logits = false})}), IsEmpty());
+  EXPECT_THAT(warnings_of([] {
+                Siamese model(true);  // its result is not known
+                model.compile({.loss = BinaryCrossentropy({.from_logits = false})});
+              }),
+              IsEmpty());
+}
+
+/// Ends with `top` in a call() of its own.
+class OwnCall : public Model {
+ public:
+  explicit OwnCall(const char* top) : dense_(3, {.activation = top}) {
+    set_built(Shape{2}, add_layer(dense_, {2}));
+  }
+
+ protected:
+  Tensor call(const Tensor& x, CallContext context) const override { return dense_(x, context); }
+
+ private:
+  Dense dense_;
+};
+
+TEST(FitWarnings, ProbabilitiesOfAnOwnCallUnderALossOnLogitsAreNamedOnce) {
+  using namespace model_arguments_test;
+  const Tensor x = random_uniform({16, 2}, {.seed = 4}, -1.0, 1.0);
+  const Tensor y = Tensor::zeros({16}, DType::kInt64);
+  const auto warnings_with = [&](const char* top, const Loss& loss) {
+    return warnings_of([&] {
+      OwnCall model(top);
+      model.compile({.loss = loss});
+      model.fit(x, y, {.epochs = 2, .batch_size = 8, .verbose = kSilent});
+    });
+  };
+  EXPECT_THAT(warnings_with("softmax", "sparse_categorical_crossentropy"),
+              ElementsAre(AllOf(HasSubstr("'own_call' are probabilities (every row adds up to 1)"),
+                                HasSubstr(".from_logits = false"))));
+  for (const char* logits : {"", "relu", "sigmoid", "log_softmax"})
+    EXPECT_THAT(warnings_with(logits, "sparse_categorical_crossentropy"), IsEmpty());
+  EXPECT_THAT(warnings_with("softmax", SparseCategoricalCrossentropy({.from_logits = false})),
+              IsEmpty());
+}
+
+TEST(FitWarnings, FreezingAndUnfreezingWithoutCompileAreNamed) {
+  using namespace model_arguments_test;
+  Dense first(1, {.name = "first"}), second(1, {.name = "second"});
+  Sequential model(Input{{1}}, first, second);
+  const auto warnings_of_fit = [&] {
+    return warnings_of([&] {
+      for (int call = 0; call < 2; ++call)
+        model.fit(column(), column(), {.epochs = 2, .verbose = kSilent});
+    });
+  };
+  first.freeze();
+  model.compile({.loss = "mse"});
+  EXPECT_THAT(warnings_of_fit(), IsEmpty());
+  first.unfreeze();
+  EXPECT_THAT(warnings_of_fit(),
+              ElementsAre(AllOf(HasSubstr("'first/kernel' is trainable but is not trained"),
+                                HasSubstr("compile()"))));
+  model.compile({.loss = "mse"});
+  EXPECT_THAT(warnings_of_fit(), IsEmpty());
+  second.freeze();
+  EXPECT_THAT(warnings_of_fit(),
+              ElementsAre(HasSubstr("'second/kernel' is frozen but is trained")));
+}
+
+}  // namespace
+}  // namespace tutti
