@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# Runs the shell commands of a page of the documentation.
+# Runs the shell commands of pages of the documentation.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: commands_test.py FOLDER_OF_PROGRAMS FILE.md...
+"""Usage: commands_test.py FOLDER_OF_PROGRAMS[:FOLDER...] FILE.md...
 
-Each line of a ```sh block is run in an empty folder and must succeed, or end with N where it ends with "# exit code N".
-Lines of a ```sh elsewhere block need other machines: only their syntax is checked.
+The commands of a ```sh block are run one after the other by one shell, in an empty folder for each page. Each must
+succeed, or end with N where it ends with "# exit code N". Commands of a ```sh elsewhere block need other machines or
+files: only their syntax is checked.
 """
 import os
 import pathlib
@@ -17,33 +18,49 @@ BLOCK = re.compile(r"^```sh([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LIMIT = 600
 
 
-def check(line, marks, folder, environment):
-    """What is wrong with the command, or None."""
-    expected = int((re.search(r"# exit code (\d+)$", line) or [0, 0])[1])
-    words = ["bash", "-n", "-c", line] if marks == "elsewhere" else ["bash", "-c", line]
+def commands_of(block):
+    """Returns the commands of a block, some of which have several lines."""
+    commands, lines = [], []
+    for line in block.splitlines():
+        lines.append(line)
+        if subprocess.run(["bash", "-n", "-c", "\n".join(lines)], capture_output=True).returncode == 0:
+            commands.append("\n".join(lines))
+            lines = []
+    return commands + (["\n".join(lines)] if lines else [])
+
+
+def check(commands, marks, folder, environment):
+    """Returns what is wrong with the commands, or None."""
+    script = ""
+    for number, command in enumerate(commands):
+        expected = int((re.search(r"# exit code (\d+)$", command) or [0, 0])[1])
+        script += f"{command}\nstatus=$?\n"
+        script += f'[ $status = {expected} ] || {{ echo "command {number + 1} ended with $status" >&2; exit 1; }}\n'
+    words = ["bash", "-n", "-c", script] if marks == "elsewhere" else ["bash", "-c", script]
     result = subprocess.run(words, text=True, capture_output=True, timeout=LIMIT, cwd=folder, env=environment)
-    if result.returncode == (0 if marks == "elsewhere" else expected):
+    if result.returncode == 0:
         return None
-    return f"{line}\n    ended with {result.returncode}: {result.stdout[-2000:]}{result.stderr[-2000:]}"
+    listed = "\n".join(commands)
+    return f"{listed}\n    {result.stdout[-2000:]}{result.stderr[-2000:]}"
 
 
 def main():
-    programs, pages = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    environment = {**os.environ, "PATH": programs + ":" + os.environ["PATH"]}
-    errors, num_lines = [], 0
+    programs, pages = map(os.path.abspath, sys.argv[1].split(":")), sys.argv[2:]
+    environment = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]])}
+    errors, num_commands = [], 0
     for page in pages:
         with tempfile.TemporaryDirectory() as folder:
             for match in BLOCK.finditer(pathlib.Path(page).read_text(encoding="utf-8")):
                 marks = match.group(1).strip()
                 if marks not in ("", "elsewhere"):
                     errors.append(f"{page}: unknown mark '{marks}'; expected none or 'elsewhere'")
-                for line in match.group(2).splitlines():
-                    num_lines += 1
-                    error = check(line, marks, folder, environment)
-                    if error:
-                        errors.append(f"{page}: {error}")
-    print("\n".join(errors + [f"docs: {num_lines} commands, {len(errors)} errors"]))
-    return 1 if errors or num_lines == 0 else 0
+                commands = commands_of(match.group(2))
+                num_commands += len(commands)
+                error = check(commands, marks, folder, environment)
+                if error:
+                    errors.append(f"{page}: {error}")
+    print("\n".join(errors + [f"docs: {num_commands} commands, {len(errors)} errors"]))
+    return 1 if errors or num_commands == 0 else 0
 
 
 if __name__ == "__main__":
