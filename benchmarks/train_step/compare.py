@@ -66,8 +66,10 @@ class Contenders:
         self.flags = flags
         self.bin = pathlib.Path(flags.build) / "bin"
         self.missing = []
-        if not (self.bin / "train_step").exists():
-            sys.exit(f"compare.py: no {self.bin}/train_step; expected a build with -DTUTTI_BUILD_BENCHMARKS=ON")
+        for program in ("train_step", "floor_speeds"):
+            if not (self.bin / program).exists():
+                sys.exit(f"compare.py: no {self.bin}/{program}; expected a build with oneDNN and "
+                         "-DTUTTI_BUILD_BENCHMARKS=ON")
         self.torch = []
         for python in flags.torch_python or ["/usr/bin/python3"]:
             version = module_version(python, "torch")
@@ -170,11 +172,22 @@ def ping_pong(flags):
     return float(done.stdout) if done.returncode == 0 else None
 
 
+def speeds_of(flags, threads):
+    """Returns speeds of the floor by the number of threads of a row: 1, and all."""
+    program = str(pathlib.Path(flags.build) / "bin" / "floor_speeds")
+    return {number: floor.measure_speeds(program, number) for number in {1, threads}}
+
+
+def fastest_speeds(rounds, threads):
+    """Returns the best of all rounds: a floor is not raised by a round that was disturbed."""
+    return {key: max(r["speeds"][threads][key] for r in rounds) for key in ("flops", "bytes")}
+
+
 def measure(flags, contenders, model, threads):
     commands = contenders.commands(model, threads)
     rounds = []
     for number in range(flags.pairs):
-        entry = {"pingpong_ns": ping_pong(flags), "runs": {}}
+        entry = {"pingpong_ns": ping_pong(flags), "speeds": speeds_of(flags, threads), "runs": {}}
         for name, command in commands.items():
             entry["runs"][name] = run_once(command, model, threads, flags.seconds)
         rounds.append(entry)
@@ -202,7 +215,8 @@ def summarise(model, threads, rounds):
         row_threads = 1 if name == "tutti, 1 replica" else threads
         rows.append({"name": name, "step_seconds": step, "steps_per_second": 1 / step,
                      "examples_per_second": median("examples_per_second"),
-                     "share_of_floor": floor.floor_seconds(model, runs[0]["batch_size"], row_threads) / step,
+                     "share_of_floor": floor.floor_seconds(model, runs[0]["batch_size"],
+                                                           fastest_speeds(rounds, row_threads)) / step,
                      "peak_rss_bytes": median("peak_rss_bytes"), "first_step_seconds": median("first_step_seconds"),
                      "cpus_used": median("cpus_used"), "foreign_cpus": median("foreign_cpus"),
                      "fast_ratio": statistics.median(fast),
@@ -220,7 +234,9 @@ def table(results):
     lines = []
     for result in results:
         places = [place(r["pingpong_ns"]) for r in result["rounds"]]
-        lines += ["", f"{result['model']}, {result['threads']} threads; CPUs: {' '.join(places)}",
+        speeds = fastest_speeds(result["rounds"], result["threads"])
+        lines += ["", f"{result['model']}, {result['threads']} threads; CPUs: {' '.join(places)}; floor: "
+                  f"{speeds['flops'] / 1e9:.0f} GFLOP/s, {speeds['bytes'] / 1e9:.0f} GB/s",
                   f"{'program':34} {'ms/step':>9} {'examples/s':>11} {'of floor':>8} {'MiB':>6} {'first s':>8} "
                   f"{'CPUs':>5} {'others':>6}  tutti/this: median (min .. max), fastest tenth of steps"]
         for row in result["rows"]:

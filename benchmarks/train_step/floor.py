@@ -1,14 +1,29 @@
-# The least time that a step can take: its arithmetic at the speed of good matrix products, its other passes at
-# the speed of memory.
+# The least time that a step can take: its arithmetic at the speed of oneDNN's best products, its other passes at the
+# speed of copies, both measured in the same run.
 # SPDX-License-Identifier: Apache-2.0
 """Counted per example, float32. Products: forward, gradient of the weights, and of the input (not in the first
-layer). Passes: what a pool, LRN, normalisation or addition must read and write, forward and backward; activations
-(ReLU, bias) are free, being part of the pass before. Plus three streams over the weights for SGD."""
+layer); multiplications with the zeros of padding are not counted. Passes: what a pool, LRN, normalisation or addition
+must read and write, forward and backward; activations (ReLU, bias) are free, being part of the pass before. Plus three
+streams over the weights for SGD."""
+import json
+import os
+import subprocess
 
-# Operations per second of one thread in well-shaped products, and bytes per second of 1 and 2 threads from DRAM, as
-# measured on the machine of the first results (AMD EPYC, Zen 3, 2 virtual CPUs).
-FLOPS_PER_THREAD = 90e9
-BYTES = {1: 22e9, 2: 37e9}
+
+def measure_speeds(program, threads):
+    """Returns the speeds of all threads together by floor_speeds, one process for each: {"flops": ..., "bytes": ...}."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    running = [subprocess.Popen([program], stdout=subprocess.PIPE, text=True, env=environment) for _ in range(threads)]
+    speeds = [json.loads(process.communicate()[0]) for process in running]
+    return {key: sum(each[key] for each in speeds) for key in ("flops", "bytes")}
+
+
+def taps(side, kernel, stride=1):
+    """Returns the share of a kernel's multiplications that are not with the zeros of "same" padding."""
+    places = -(-side // stride)
+    before = max((places - 1) * stride + kernel - side, 0) // 2
+    inside = sum(0 <= place * stride + tap - before < side for place in range(places) for tap in range(kernel))
+    return (inside / (places * kernel)) ** 2
 
 
 class Count:
@@ -18,9 +33,9 @@ class Count:
         self.weights = 0
         self.first = True
 
-    def product(self, places, inner, outer, bias=True):
-        """A convolution with `places` outputs, or a dense layer with one."""
-        self.flops += 2 * places * inner * outer * (2 if self.first else 3)
+    def product(self, places, inner, outer, bias=True, share=1.0):
+        """A convolution with `places` outputs, of whose multiplications a share counts, or a dense layer with one."""
+        self.flops += 2 * places * inner * outer * share * (2 if self.first else 3)
         self.weights += inner * outer + (outer if bias else 0)
         self.first = False
 
@@ -29,10 +44,10 @@ class Count:
 
 
 def _cifar10_cnn(c):
-    c.product(24 * 24, 75, 64)
+    c.product(24 * 24, 75, 64, share=taps(24, 5))
     c.passes(45 * 1024, 45 * 1024)  # pool: 36864 -> 9216 values
     c.passes(2 * 9216, 3 * 9216)    # LRN
-    c.product(12 * 12, 1600, 64)
+    c.product(12 * 12, 1600, 64, share=taps(12, 5))
     c.passes(2 * 9216, 3 * 9216)
     c.passes(11520, 11520)
     for inner, outer in ((2304, 384), (384, 192), (192, 10)):
@@ -54,8 +69,8 @@ def _mlp(c):
 
 
 def _resnet20(c):
-    def conv_norm(side, kernel, inputs, filters):
-        c.product(side * side, kernel * kernel * inputs, filters, bias=False)
+    def conv_norm(side, kernel, inputs, filters, stride=1):
+        c.product(side * side, kernel * kernel * inputs, filters, bias=False, share=taps(side * stride, kernel, stride))
         values = side * side * filters
         c.passes(3 * values, 5 * values)  # statistics, then values; two sums, then the gradient
         c.weights += 2 * filters
@@ -64,10 +79,11 @@ def _resnet20(c):
     inputs = 16
     for side, filters in ((32, 16), (16, 32), (8, 64)):
         for _ in range(3):
-            conv_norm(side, 3, inputs, filters)
+            stride = 1 if inputs == filters else 2
+            conv_norm(side, 3, inputs, filters, stride)
             conv_norm(side, 3, filters, filters)
-            if inputs != filters:
-                conv_norm(side, 1, inputs, filters)
+            if stride == 2:
+                conv_norm(side, 1, inputs, filters, stride)
             c.passes(side * side * filters, 0)  # the addition reads one tensor more
             inputs = filters
     c.product(1, 64, 10)
@@ -96,8 +112,8 @@ MODELS = {"cifar10_cnn": _cifar10_cnn, "small_cnn": _small_cnn, "mlp": _mlp, "re
           "tiny": _tiny}
 
 
-def floor_seconds(model, batch_size, threads):
+def floor_seconds(model, batch_size, speeds):
     count = Count()
     MODELS[model](count)
     traffic = 4 * (count.elements * batch_size + 3 * count.weights)
-    return count.flops * batch_size / (FLOPS_PER_THREAD * threads) + traffic / BYTES[min(threads, 2)]
+    return count.flops * batch_size / speeds["flops"] + traffic / speeds["bytes"]
