@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
+all_parts=(release run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -57,6 +57,11 @@ part_no_grpc() {  # nor XLA
     "$loop" "$tree/refused.txt"
   step "TPUs are refused, with the remedy" sh -c '! "$0" --strategy tpu --steps 1 > "$1" 2>&1 && grep "DTUTTI_XLA=ON" "$1"' \
     "$loop" "$tree/refused.txt"
+}
+
+part_mutants() {
+  step "planted bugs, each found by a test of its folder" \
+    python3 tests/mutants/run.py --source "$PWD/$build-mutants/source" --build "$PWD/$build-mutants/build"
 }
 
 part_fuzzers() {  # built in asan's tree

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# Plants each mutant of tests/mutants/*.txt in a copy of the tree and requires that its test fails.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: run.py --check | [--source FOLDER] [--build FOLDER] [--jobs N] [NAME...]
+
+--check   only checks that every mutant can be planted and that its test exists
+--source  where the copy of the tree is made; default: build-mutants/source
+--build   its build folder; default: build-mutants/build
+NAME      runs only mutants whose name contains one of these"""
+import argparse
+import concurrent.futures
+import fnmatch
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SECONDS_PER_RUN = 600  # a mutant may hang
+# Put in front of each changed file; one build serves all mutants.
+SWITCH = """#ifndef TUTTI_MUTANT_SWITCH
+#define TUTTI_MUTANT_SWITCH
+#include <cstdlib>
+inline const int tutti_chosen_mutant = [] {
+  const char* const number = std::getenv("TUTTI_MUTANT");
+  return number ? std::atoi(number) : 0;
+}();
+#endif
+"""
+
+
+class Mutant:
+    """One entry: the file, the test that must fail, and the lines before and after the change."""
+
+    def __init__(self, name, place):
+        self.name, self.place, self.number = name, place, 0
+        self.file = self.test = None
+        self.before, self.after = [], []
+
+    @property
+    def program(self):
+        """The test program of the file's own folder."""
+        parts = pathlib.PurePosixPath(self.file).parts
+        return "test_layers" if parts[:2] == ("model", "layers") else f"test_{parts[0]}"
+
+    def fail(self, text):
+        sys.exit(f"{self.place}: mutant '{self.name}': {text}")
+
+    def check(self):
+        if not self.file or not self.test or not self.before or self.before == self.after:
+            self.fail("expected lines 'file:' and 'test:' and a change of '-' and '+' lines")
+        if not any("MUTANT" in line for line in self.after):
+            self.fail("expected the switch MUTANT in a '+' line")
+
+    def plant(self, text):
+        """The text with the change. Lines are compared without their indentation."""
+        lines = text.splitlines()
+        bare = [line.strip() for line in lines]
+        count = len(self.before)
+        found = [i for i in range(len(bare) - count + 1) if bare[i:i + count] == self.before]
+        if len(found) != 1:
+            self.fail(f"expected its '-' lines once in {self.file}, got them {len(found)} times; "
+                      "write them anew as the file has them, or add lines of context")
+        switched = [line.replace("MUTANT", f"(tutti_chosen_mutant == {self.number})") for line in self.after]
+        lines[found[0]:found[0] + count] = switched
+        return "\n".join(lines) + "\n"
+
+
+def read_mutants():
+    mutants = []
+    for path in sorted((ROOT / "tests/mutants").glob("*.txt")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            place = f"{path.relative_to(ROOT)}:{number}"
+            if line.startswith("== "):
+                mutants.append(Mutant(line[3:], place))
+            elif not line.strip() or line.startswith("#"):
+                continue
+            elif not mutants:
+                sys.exit(f"{place}: expected '== name of the mutant', got '{line}'")
+            elif line.startswith(("file: ", "test: ")):
+                setattr(mutants[-1], line[:4], line[6:].strip())
+            elif line[0] in " -+":
+                if line[0] != "+":
+                    mutants[-1].before.append(line[1:].strip())
+                if line[0] != "-":
+                    mutants[-1].after.append(line[1:].strip())
+            else:
+                sys.exit(f"{place}: expected a line that begins with 'file: ', 'test: ', '-', '+' or ' ', got '{line}'")
+    for number, mutant in enumerate(mutants, 1):
+        mutant.number = number
+        mutant.check()
+    return mutants
+
+
+def planted(mutants):
+    """{file: text} with all changes."""
+    texts = {}
+    for mutant in mutants:
+        path = ROOT / mutant.file
+        if not path.exists():
+            mutant.fail(f"there is no file {mutant.file}; where did it go?")
+        text = texts.get(mutant.file) or path.read_text(encoding="utf-8")
+        texts[mutant.file] = mutant.plant(text)
+    return texts
+
+
+def check_tests(mutants):
+    """Ends the program where a mutant's own folder lacks its test."""
+    pattern = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
+    names = {}
+    for mutant in mutants:
+        folder = mutant.program.removeprefix("test_")
+        if folder not in names:
+            names[folder] = [f"{suite}.{test}" for path in (ROOT / "tests" / folder).rglob("*.cc")
+                             for suite, test in pattern.findall(path.read_text(encoding="utf-8"))]
+        for wanted in mutant.test.split(":"):
+            if not fnmatch.filter(names[folder], wanted):
+                mutant.fail(f"tests/{folder} has no test {wanted}; expected one of its own folder")
+
+
+def copy_tree(to, planted_files):
+    """Files that are equal stay as they are, so that a second build is short."""
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout.splitlines()
+    for name in listed:
+        source, target = ROOT / name, to / name
+        if name in planted_files:
+            write(target, (SWITCH + planted_files[name]).encode())
+        elif source.is_file():
+            write(target, source.read_bytes())
+            shutil.copymode(source, target)
+
+
+def write(path, data):
+    if path.exists() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def build(source, folder, programs):
+    if not (folder / "CMakeCache.txt").exists():
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_EXAMPLES=OFF",
+                   "-DTUTTI_CUDA=OFF", "-DTUTTI_MPI=OFF"]
+        if shutil.which("ld.gold"):
+            options.append("-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=gold")
+        subprocess.run(["cmake", "-S", source, "-B", folder, "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder, "--target", *programs], check=True)
+
+
+def run_test(folder, mutant, number):
+    """'green', or how it failed."""
+    command = [folder / "bin" / mutant.program, f"--gtest_filter={mutant.test}", "--gtest_fail_fast", "--gtest_brief=1"]
+    environment = {**os.environ, "TUTTI_MUTANT": str(number), "TUTTI_LOG_LEVEL": "error"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", start_new_session=True) as process:
+        try:
+            output, _ = process.communicate(timeout=SECONDS_PER_RUN)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return f"timed out after {SECONDS_PER_RUN} s"
+    if "0 tests from 0 test suites ran" in output:
+        return "found no test"
+    if process.returncode == 0:
+        return "green"
+    return "failed" if "[  FAILED  ]" in output else f"crashed ({process.returncode})"
+
+
+def run_all(folder, mutants, jobs, planted_ones):
+    """How each mutant's test ends, in their order."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as threads:
+        return list(threads.map(lambda m: run_test(folder, m, m.number if planted_ones else 0), mutants))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--source", type=pathlib.Path, default=ROOT / "build-mutants/source")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build-mutants/build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+
+    mutants = read_mutants()
+    texts = planted(mutants)
+    check_tests(mutants)
+    if arguments.check:
+        print(f"{len(mutants)} mutants in {len(texts)} files can be planted")
+        return
+    begin = time.monotonic()
+    folder = arguments.build
+    copy_tree(arguments.source, texts)
+    chosen = [m for m in mutants if not arguments.names or any(name in m.name for name in arguments.names)]
+    build(arguments.source, folder, sorted({m.program for m in chosen}))
+    print(f"built after {time.monotonic() - begin:.0f} s", flush=True)
+
+    unplanted = run_all(folder, chosen, arguments.jobs, planted_ones=False)
+    problems = [f"{m.place}: {m.program} {m.test}: expected green without a mutant, got: {how}"
+                for m, how in zip(chosen, unplanted) if how != "green"]
+    for mutant, how in zip(chosen, run_all(folder, chosen, arguments.jobs, planted_ones=True)):
+        print(f"{'ESCAPED' if how == 'green' else how:12} {mutant.file}: {mutant.name}")
+        if how in ("green", "found no test"):
+            problems.append(f"{mutant.place}: mutant '{mutant.name}' escaped: {mutant.program} {mutant.test}: {how}")
+    print(f"{len(chosen)} mutants, {len(problems)} problems, {time.monotonic() - begin:.0f} s")
+    if problems:
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
