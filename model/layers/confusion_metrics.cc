@@ -66,6 +66,7 @@ ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_n
 
 void ConfusionMetric::update(const Tensor& labels, const Tensor& predictions,
                              const Tensor& sample_weight) {
+  internal::warn_of_binary_labels(labels, name());
   const internal::PlainPairs pairs =
       internal::plain_pairs(labels, predictions, sample_weight, name());
   const std::size_t width = row_width(predictions);
@@ -138,6 +139,7 @@ void F1Score::update(const Tensor& labels, const Tensor& predictions, const Tens
     fail(ErrorCode::kInvalidArgument, name(), ": expected predictions [batch, ", classes, "], got ",
          predictions.shape(), "; try .num_classes = ", width);
   }
+  internal::warn_of_binary_labels(labels, name());
   const internal::PlainPairs pairs =
       internal::plain_pairs(labels, predictions, sample_weight, name());
   std::vector<double> counts(3 * classes, 0.0);

@@ -88,7 +88,7 @@ Tensor whole_numbers(const Operand& x, std::string_view who) {
 
 void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
   if (!host_reads_at_once(labels)) return;
-  const bool fit = visit_floating(labels.dtype(), who, [&]<class T>() {
+  const bool fit = visit_dtype(labels.dtype(), [&]<class T>() {
     return std::ranges::all_of(labels.host_span<T>(), [](T label) {
       const auto value = static_cast<float>(label);
       return value >= 0.0f && value <= 1.0f;
@@ -96,9 +96,9 @@ void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
   });
   if (fit) return;
   log_warning_once(concat(who,
-                          ": expected labels of 0 or 1 (or between), got others, for which the "
-                          "loss has no minimum; try sparse_categorical_crossentropy for class "
-                          "numbers; logged once"));
+                          ": expected labels of 0 or 1 (or between), got others; try "
+                          "sparse_categorical_crossentropy and sparse_categorical_accuracy "
+                          "for class numbers; logged once"));
 }
 
 Tensor mean_per_example(const Tensor& values) {

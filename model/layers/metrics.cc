@@ -33,6 +33,7 @@ Tensor one_hot_hits_of(const Tensor& labels, const Tensor& predictions) {
 MeanPredictionMetric::Function binary_hits(double threshold) {
   return [threshold](const Tensor& labels, const Tensor& predictions) {
     const Tensor fitted = internal::same_shape_labels(labels, predictions, "binary_accuracy");
+    internal::warn_of_binary_labels(labels, "binary_accuracy");
     const Tensor decided = cast(greater(predictions, threshold), predictions.dtype());
     return internal::mean_per_example(cast(equal(decided, fitted), DType::kFloat32));
   };
@@ -196,6 +197,7 @@ Auc::Auc(AucOptions options)
 }
 
 void Auc::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {
+  internal::warn_of_binary_labels(labels, name());
   const Tensor scores = options_.from_logits ? sigmoid(predictions) : predictions;
   const internal::PlainPairs pairs = internal::plain_pairs(labels, scores, sample_weight, name());
   const std::size_t n = thresholds_.size();

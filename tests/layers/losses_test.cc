@@ -343,6 +343,16 @@ TEST(BinaryLabels, OutsideZeroToOneAreWarnedOfOnce) {
   });
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_THAT(warnings[0], HasSubstr("binary_crossentropy: expected labels of 0 or 1"));
+  for (const char* name : {"binary_accuracy", "precision", "auc"}) {
+    const auto of_metric = thrown::warnings_of([&] {
+      auto metric = MetricSpec(name).make(Loss("binary_crossentropy"));
+      metric->update_state(Tensor::from<std::int64_t>({2}, {1, 0}), z);
+      for (int call = 0; call < 2; ++call)
+        metric->update_state(Tensor::from<std::int64_t>({2}, {9, 0}), z);
+    });
+    ASSERT_EQ(of_metric.size(), 1u) << name;
+    EXPECT_THAT(of_metric[0], HasSubstr(concat(name, ": expected labels of 0 or 1")));
+  }
   EXPECT_THAT(warnings[1], HasSubstr("binary_focal_crossentropy: expected labels of 0 or 1"));
 }
 
