@@ -7,6 +7,7 @@
 
 #include "tutti/core/random.h"
 #include "tutti/model/layers/layer.h"
+#include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti {
 
@@ -26,6 +27,10 @@ struct SamplingOptions {
 /// logits the lower class counts as the likelier. Throws kInvalidArgument for options out of range,
 /// naming a row whose logits are NaN.
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
+/// Same as sample(logits, next_random_key(), options).
+inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {
+  return sample(logits, next_random_key(), options);
+}
 
 struct GenerateOptions {
   /// New tokens behind the prompt.

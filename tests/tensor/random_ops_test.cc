@@ -106,6 +106,36 @@ TEST(RandomTensors, ElementsDependOnKeyAndIndexAlone) {
   }
 }
 
+// `{}` is how C++ leaves out an argument in the middle: it must not be one key for ever.
+TEST(RandomTensors, BracesInThePlaceOfTheKeyDrawFreshNumbers) {
+  using Make = std::function<Tensor()>;
+  const Tensor ones = Tensor::ones({64});
+  const Tensor logits = Tensor::zeros({1, 1000});
+  const std::vector<std::pair<Make, Make>> braces_and_without = {
+      {[] { return random_uniform({8}, {}, 0.0, 10.0); },
+       [] { return random_uniform({8}, next_random_key(), 0.0, 10.0); }},
+      {[] { return random_normal({8}, {}, 1.0, 2.0); },
+       [] { return random_normal({8}, next_random_key(), 1.0, 2.0); }},
+      {[] { return truncated_normal({8}, {}, 1.0, 2.0); },
+       [] { return truncated_normal({8}, next_random_key(), 1.0, 2.0); }},
+      {[&] { return dropout(ones, 0.5, {}); },
+       [&] { return dropout(ones, 0.5, next_random_key()); }},
+      {[&] { return random_categorical(logits, 8, {}); },
+       [&] { return random_categorical(logits, 8); }},
+  };
+  for (const auto& [braces, without] : braces_and_without) {
+    set_random_seed(1);
+    const auto first = braces().to_doubles(), second = braces().to_doubles();
+    EXPECT_NE(first, second);
+    set_random_seed(1);
+    EXPECT_EQ(without().to_doubles(), first);
+    EXPECT_EQ(without().to_doubles(), second);
+  }
+  // A key with the value of its defaults is a key all the same.
+  EXPECT_EQ(random_uniform({8}, RandomKey{}).to_doubles(),
+            random_uniform({8}, {.seed = 0}).to_doubles());
+}
+
 TEST(RandomTensors, WrongArgumentsAreRefused) {
   expect_error(ErrorCode::kInvalidArgument, {"random_uniform", "2", "1"},
                [] { random_uniform({3}, kKey, 2, 1); });
