@@ -16,7 +16,8 @@ namespace tutti {
 // Augmentation: a random function of every element, keyed by the element's number in the pass.
 
 /// The random numbers of one element of one pass: a function of (seed, epoch, number of the element
-/// in the pass) alone. A value.
+/// in the pass) alone. Where workers share a pass by files or by shard(), no two of their elements
+/// have one number. A value.
 class SampleRandom {
  public:
   /// Key of the element; c is the number of the stream.
@@ -45,9 +46,9 @@ struct AugmentOptions {
 using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
 
 /// Dataset::map() with random numbers. Every epoch (fit, repeat()) has others; the number of
-/// replicas, parallel calls, prefetching, a stop and a resume change no bit. Put it behind cache()
-/// (which would keep one epoch's) and in front of shard() (whose parts would number their own
-/// elements). Throws as map() does.
+/// replicas, parallel calls, prefetching, a stop and a resume change no bit, nor does shard(), in
+/// front of it or behind. Put it behind cache() (which would keep one epoch's). Throws as map()
+/// does.
 Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});
 
 struct AugmentImagesOptions {

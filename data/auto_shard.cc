@@ -20,29 +20,31 @@ namespace tutti {
 
 namespace {
 
-/// Elements index, index + count, ...
-struct Part {
-  std::int64_t count = 1;
-  std::int64_t index = 0;
-};
+/// The shard `part` of what is the shard `whole` itself.
+PassShard shard_of(const PassShard& whole, const PassShard& part) {
+  return {whole.count * part.count, whole.index + part.index * whole.count};
+}
 
-/// Iterator(below, part) hands them out.
+/// Elements that Iterator(below, shard) hands out.
 template <class Iterator>
-class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, Part> {
+class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
-  using internal::Decorator<ShardSource<Iterator>, Iterator, Part>::Decorator;
+  using internal::Decorator<ShardSource<Iterator>, Iterator, PassShard>::Decorator;
 
   std::optional<std::int64_t> cardinality() const override {
-    const Part& part = this->argument();
+    const PassShard& part = this->argument();
     const std::optional<std::int64_t> length = this->below().cardinality();
     if (!length || *length == kInfinite) return length;
     return *length > part.index ? (*length - part.index - 1) / part.count + 1 : 0;
+  }
+  PassShard pass_shard() const override {
+    return shard_of(this->below().pass_shard(), this->argument());
   }
 };
 
 class ShardIterator : public internal::ForwardingIterator {
  public:
-  ShardIterator(std::unique_ptr<ElementIterator> below, const Part& part)
+  ShardIterator(std::unique_ptr<ElementIterator> below, const PassShard& part)
       : ForwardingIterator(std::move(below)), count_(part.count), foreign_(part.index) {}
 
   std::optional<Element> next() override {
@@ -70,7 +72,7 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
     fail(ErrorCode::kInvalidArgument, "Dataset::shard: expected 0 <= index < count, got index ",
          index, ", count ", count);
   }
-  return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, Part{count, index}));
+  return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, PassShard{count, index}));
 }
 
 // Sharding over workers.
@@ -92,17 +94,39 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
   });
 }
 
-SourcePtr with_files_of(const SourcePtr& source, int num_workers, int index) {
-  if (const auto files = source->files()) return files->shard(num_workers, index);
+/// A source over the files of one worker. Elements of different workers have different numbers,
+/// though no worker knows how many elements the files of the others hold.
+class WorkerFilesSource : public internal::ForwardingSource {
+ public:
+  WorkerFilesSource(SourcePtr files, PassShard shard)
+      : ForwardingSource(std::move(files)), shard_(shard) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return below().iterate(epoch);
+  }
+  SourcePtr over(SourcePtr files) const override {
+    return std::make_shared<WorkerFilesSource>(std::move(files), shard_);
+  }
+  PassShard pass_shard() const override { return shard_; }
+
+ private:
+  PassShard shard_;
+};
+
+SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {
+  if (const auto files = source->files()) {
+    return std::make_shared<WorkerFilesSource>(files->shard(worker.count, worker.index),
+                                               shard_of(source->pass_shard(), worker));
+  }
   std::vector<SourcePtr> inputs = source->inputs();
-  for (SourcePtr& input : inputs) input = with_files_of(input, num_workers, index);
+  for (SourcePtr& input : inputs) input = with_files_of(input, worker);
   return source->with_inputs(std::move(inputs));
 }
 
 // Elements index, index + count, ... of a pass that has at least `count` elements, or none.
 class DataShardIterator : public ShardIterator {
  public:
-  DataShardIterator(std::unique_ptr<ElementIterator> below, const Part& part)
+  DataShardIterator(std::unique_ptr<ElementIterator> below, const PassShard& part)
       : ShardIterator(std::move(below), part), index_(part.index) {}
 
   std::optional<Element> next() override {
@@ -147,7 +171,7 @@ class DataShardIterator : public ShardIterator {
 };
 
 // What reads ahead at the end stays there, as in tf: it then holds this worker's elements alone.
-SourcePtr with_data_shard(const SourcePtr& source, const Part& part) {
+SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
   if (!internal::only_reads_ahead(*source)) {
     return std::make_shared<ShardSource<DataShardIterator>>(source, part);
   }
@@ -161,7 +185,7 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
          " elements, one for each worker, got ", *length,
          "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
   }
-  return Dataset(with_data_shard(dataset.shared_source(), Part{num_workers, index}));
+  return Dataset(with_data_shard(dataset.shared_source(), PassShard{num_workers, index}));
 }
 
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
@@ -213,7 +237,7 @@ Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShard
   if (num_workers == 1) return dataset;
   switch (choose_auto_shard(dataset, num_workers, policy).policy) {
     case AutoShardPolicy::kFile:
-      return Dataset(with_files_of(dataset.shared_source(), num_workers, index));
+      return Dataset(with_files_of(dataset.shared_source(), {num_workers, index}));
     case AutoShardPolicy::kData:
       return data_shard(dataset, num_workers, index);
     default:

@@ -14,6 +14,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/core/trace.h"
 #include "tutti/data/forwarding_source.h"
+#include "tutti/data/function_random.h"
 
 namespace tutti::internal {
 
@@ -216,10 +217,18 @@ struct Reading {
   bool is_end() const { return !element && !error; }
 };
 
+struct Prefetching {
+  std::size_t depth = 1;
+  internal::FunctionRandom random = {};  // of sources that draw numbers in next()
+};
+
 class PrefetchIterator : public ElementIterator {
  public:
-  PrefetchIterator(std::unique_ptr<ElementIterator> below, std::size_t depth)
-      : below_(std::move(below)), depth_(depth) {}
+  PrefetchIterator(std::unique_ptr<ElementIterator> below, const Prefetching& prefetching,
+                   std::uint64_t epoch)
+      : below_(std::move(below)),
+        depth_(prefetching.depth),
+        random_(prefetching.random.of_pass(epoch)) {}
 
   ~PrefetchIterator() override {
     {
@@ -240,8 +249,9 @@ class PrefetchIterator : public ElementIterator {
   }
 
   void skip(std::int64_t count) override {
-    if (!thread_ && !ended_) return below_->skip(count);  // nothing read yet
-    ElementIterator::skip(count);
+    if (thread_ || ended_) return ElementIterator::skip(count);
+    below_->skip(count);  // nothing read yet
+    next_number_ += static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0));
   }
 
  private:
@@ -277,6 +287,7 @@ class PrefetchIterator : public ElementIterator {
 
   Reading read_below() {
     const TraceSpan span("read", "input");
+    const RandomContextScope scope(random_.at(next_number_++));
     Reading reading;
     try {
       reading.element = below_->next();
@@ -288,6 +299,8 @@ class PrefetchIterator : public ElementIterator {
 
   std::unique_ptr<ElementIterator> below_;  // the thread's alone once there is one
   const std::size_t depth_;
+  const internal::PassRandom random_;
+  std::uint64_t next_number_ = 0;  // the thread's alone once there is one
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;
@@ -296,7 +309,7 @@ class PrefetchIterator : public ElementIterator {
   std::unique_ptr<Thread> thread_;
 };
 
-class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterator, std::size_t> {
+class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterator, Prefetching> {
  public:
   using Decorator::Decorator;
 };
@@ -309,7 +322,8 @@ Dataset Dataset::prefetch(int depth) const {
          depth);
   }
   if (depth == 0) return *this;
-  return Dataset(std::make_shared<PrefetchSource>(source_, static_cast<std::size_t>(depth)));
+  return Dataset(
+      std::make_shared<PrefetchSource>(source_, Prefetching{static_cast<std::size_t>(depth)}));
 }
 
 bool internal::only_reads_ahead(const DatasetSource& source) {

@@ -10,8 +10,8 @@
 
 namespace tutti::internal {
 
-/// A function of an element and of its number: how many elements of the pass came before it,
-/// handed out or left out by skip().
+/// A function of an element and of its number: how many elements of the whole pass, over all shards
+/// of it, came before it, handed out or left out by skip().
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/data/forwarding_source.h"
+#include "tutti/data/function_random.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {
@@ -90,10 +91,12 @@ namespace {
 
 class GeneratorIterator : public ElementIterator {
  public:
-  explicit GeneratorIterator(Dataset::Generator generate) : generate_(std::move(generate)) {}
+  GeneratorIterator(Dataset::Generator generate, internal::PassRandom random)
+      : generate_(std::move(generate)), random_(random) {}
 
   std::optional<Element> next() override {
     if (!generate_) return std::nullopt;
+    const RandomContextScope scope(random_.at(next_number_++));
     std::optional<Element> element = generate_();
     if (!element) generate_ = nullptr;  // the function must not be asked again
     return element;
@@ -101,6 +104,8 @@ class GeneratorIterator : public ElementIterator {
 
  private:
   Dataset::Generator generate_;
+  internal::PassRandom random_;
+  std::uint64_t next_number_ = 0;
 };
 
 class GeneratorSource : public DatasetSource {
@@ -109,17 +114,20 @@ class GeneratorSource : public DatasetSource {
   explicit GeneratorSource(Make make) : make_(std::move(make)) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    const internal::PassRandom random = random_.of_pass(epoch);
+    const RandomContextScope before_the_first(random.at(~std::uint64_t{0}));
     Dataset::Generator generate = make_(epoch);
     if (!generate) {
       fail(ErrorCode::kInvalidArgument,
            "Dataset::from_generator: expected a function that yields elements, got an empty one");
     }
-    return std::make_unique<GeneratorIterator>(std::move(generate));
+    return std::make_unique<GeneratorIterator>(std::move(generate), random);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
 
  private:
   Make make_;
+  internal::FunctionRandom random_;
 };
 
 }  // namespace

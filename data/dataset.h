@@ -25,6 +25,12 @@ class ElementIterator {
   virtual void skip(std::int64_t count);
 };
 
+/// The elements of a whole pass that a source yields: numbers index, index + count, ...
+struct PassShard {
+  std::int64_t count = 1;
+  std::int64_t index = 0;
+};
+
 class DatasetSource;
 /// A source that datasets share.
 using SourcePtr = std::shared_ptr<const DatasetSource>;
@@ -54,6 +60,10 @@ class DatasetSource {
   virtual std::optional<int> batch_depth() const { return std::nullopt; }
   /// Whether the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
+  /// The shard of the whole pass that this source yields, where workers share its files or
+  /// elements. Keys of random numbers (augment(), map()) hold the number of the element in the
+  /// whole pass, so that no two workers draw the same numbers.
+  virtual PassShard pass_shard() const { return {}; }
 
   /// How pipelines are rewritten (auto_shard.h). The sources that this one reads from, in order;
   /// none for those that stand at the beginning and for those that do not tell.
@@ -168,7 +178,10 @@ class Dataset {
   Dataset shard(std::int64_t count, std::int64_t index) const;
   /// fn must be a function of the element alone (skip() leaves it out) and, with several calls at
   /// once, safe on several threads. What it throws comes out of next() in the element's place; the
-  /// pass can go on after that.
+  /// pass can go on after that. Random numbers that fn draws without a key (random_uniform(shape),
+  /// layers in training mode) are keyed by the global seed, this call of map(), the epoch and the
+  /// element, whatever thread draws them; so are those of every other function below, and of
+  /// generators. augment() has a seed of its own.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
   /// The elements for which `predicate` is true.
   Dataset filter(std::function<bool(const Element&)> predicate) const;

@@ -13,8 +13,8 @@
 
 namespace tutti::internal {
 
-/// A source over another one. Cardinality and what is said of batches are those of the source
-/// below.
+/// A source over another one. Cardinality, shard and what is said of batches are those of the
+/// source below.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}
@@ -31,6 +31,7 @@ class ForwardingSource : public DatasetSource {
   std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
   std::optional<int> batch_depth() const override { return below_->batch_depth(); }
   bool may_end_in_partial_batch() const override { return below_->may_end_in_partial_batch(); }
+  PassShard pass_shard() const override { return below_->pass_shard(); }
 
  protected:
   const DatasetSource& below() const { return *below_; }

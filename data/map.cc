@@ -4,6 +4,7 @@
 
 #include "tutti/data/data_threads.h"
 #include "tutti/data/forwarding_source.h"
+#include "tutti/data/function_random.h"
 
 namespace tutti {
 
@@ -11,8 +12,10 @@ namespace tutti {
 
 namespace {
 
+using internal::FunctionRandom;
 using internal::MakeFunction;
 using internal::NumberedFunction;
+using internal::PassRandom;
 using internal::Rows;
 
 class MapIterator : public internal::ForwardingIterator {
@@ -41,20 +44,24 @@ class MapIterator : public internal::ForwardingIterator {
 
 class MapSource : public internal::ForwardingSource {
  public:
-  MapSource(SourcePtr below, MakeFunction make, int num_parallel_calls, Rows rows)
+  MapSource(SourcePtr below, MakeFunction make, int num_parallel_calls, Rows rows,
+            FunctionRandom random = {})
       : ForwardingSource(std::move(below)),
         make_(std::move(make)),
         num_parallel_calls_(num_parallel_calls),
-        rows_(rows) {}
+        rows_(rows),
+        random_(random) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     if (num_parallel_calls_ == 1) {
-      return std::make_unique<MapIterator>(below().iterate(epoch), make_(epoch));
+      return std::make_unique<MapIterator>(below().iterate(epoch), function_of(epoch));
     }
-    return internal::make_parallel_map(below().iterate(epoch), make_(epoch), num_parallel_calls_);
+    return internal::make_parallel_map(below().iterate(epoch), function_of(epoch),
+                                       num_parallel_calls_);
   }
   SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<MapSource>(std::move(below), make_, num_parallel_calls_, rows_);
+    return std::make_shared<MapSource>(std::move(below), make_, num_parallel_calls_, rows_,
+                                       random_);
   }
   std::optional<std::int64_t> batch_size() const override {
     return rows_ == Rows::kKept ? below().batch_size() : std::nullopt;
@@ -64,9 +71,20 @@ class MapSource : public internal::ForwardingSource {
   }
 
  private:
+  /// Of an element and of its number in this iterator.
+  NumberedFunction function_of(std::uint64_t epoch) const {
+    return [fn = make_(epoch), random = random_.of_pass(epoch, below().pass_shard())](
+               const Element& element, std::uint64_t n) {
+      const RandomContext context = random.at(n);
+      const RandomContextScope scope(context);
+      return fn(element, context.step);
+    };
+  }
+
   MakeFunction make_;
   int num_parallel_calls_;
   Rows rows_;
+  FunctionRandom random_;
 };
 
 }  // namespace
@@ -97,48 +115,77 @@ namespace {
 
 using Predicate = std::function<bool(const Element&)>;
 
+/// The predicate of one pass, asked for one element after the other.
+class Chooser {
+ public:
+  Chooser(Predicate accepts, PassRandom random) : accepts_(std::move(accepts)), random_(random) {}
+
+  bool accepts(const Element& element) {
+    const RandomContextScope scope(random_.at(next_number_++));
+    return accepts_(element);
+  }
+
+ private:
+  Predicate accepts_;
+  PassRandom random_;
+  std::uint64_t next_number_ = 0;
+};
+
 class FilterIterator : public ElementIterator {
  public:
-  FilterIterator(std::unique_ptr<ElementIterator> below, Predicate accepts)
-      : below_(std::move(below)), accepts_(std::move(accepts)) {}
+  FilterIterator(std::unique_ptr<ElementIterator> below, Chooser chooser)
+      : below_(std::move(below)), chooser_(std::move(chooser)) {}
 
   std::optional<Element> next() override {
     for (;;) {
       std::optional<Element> element = below_->next();
-      if (!element || accepts_(*element)) return element;
+      if (!element || chooser_.accepts(*element)) return element;
     }
   }
 
  private:
   std::unique_ptr<ElementIterator> below_;
-  Predicate accepts_;
+  Chooser chooser_;
 };
 
 class TakeWhileIterator : public ElementIterator {
  public:
-  TakeWhileIterator(std::unique_ptr<ElementIterator> below, Predicate accepts)
-      : below_(std::move(below)), accepts_(std::move(accepts)) {}
+  TakeWhileIterator(std::unique_ptr<ElementIterator> below, Chooser chooser)
+      : below_(std::move(below)), chooser_(std::move(chooser)) {}
 
   std::optional<Element> next() override {
     if (!below_) return std::nullopt;
     std::optional<Element> element = below_->next();
-    if (element && accepts_(*element)) return element;
+    if (element && chooser_.accepts(*element)) return element;
     below_.reset();
     return std::nullopt;
   }
 
  private:
   std::unique_ptr<ElementIterator> below_;  // null once it has ended
-  Predicate accepts_;
+  Chooser chooser_;
 };
 
-/// Elements that Iterator(below, predicate) chooses; how many is not known before.
+/// Elements that Iterator(below, chooser) chooses; how many is not known before.
 template <class Iterator>
-class ChosenSource : public internal::Decorator<ChosenSource<Iterator>, Iterator, Predicate> {
+class ChosenSource : public internal::ForwardingSource {
  public:
-  using internal::Decorator<ChosenSource<Iterator>, Iterator, Predicate>::Decorator;
+  ChosenSource(SourcePtr below, Predicate accepts, FunctionRandom random = {})
+      : ForwardingSource(std::move(below)), accepts_(std::move(accepts)), random_(random) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<Iterator>(
+        below().iterate(epoch), Chooser(accepts_, random_.of_pass(epoch, below().pass_shard())));
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<ChosenSource>(std::move(below), accepts_, random_);
+  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+
+ private:
+  Predicate accepts_;
+  FunctionRandom random_;
 };
 
 }  // namespace

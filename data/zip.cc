@@ -6,6 +6,7 @@
 
 #include "tutti/data/auto_shard.h"
 #include "tutti/data/forwarding_source.h"
+#include "tutti/data/function_random.h"
 
 namespace tutti {
 
@@ -78,6 +79,14 @@ class SourceOfParts : public DatasetSource {
     return std::any_of(parts_.begin(), parts_.end(), [](const Dataset& part) {
       return part.source().may_end_in_partial_batch();
     });
+  }
+
+  /// Of the first part that is one of several.
+  PassShard pass_shard() const override {
+    for (const Dataset& part : parts_) {
+      if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;
+    }
+    return {};
   }
 
   std::vector<SourcePtr> inputs() const override {
@@ -219,14 +228,16 @@ using MakeDataset = std::function<Dataset(const Element&)>;
 struct Interleaving {
   MakeDataset make;
   InterleaveOptions options;
+  internal::FunctionRandom random = {};
 };
 
 class InterleaveIterator : public ElementIterator {
  public:
   InterleaveIterator(std::unique_ptr<ElementIterator> below, const Interleaving& interleaving,
-                     std::uint64_t epoch)
+                     const PassShard& shard, std::uint64_t epoch)
       : below_(std::move(below)),
         make_(interleaving.make),
+        random_(interleaving.random.of_pass(epoch, shard)),
         block_length_(interleaving.options.block_length),
         epoch_(epoch),
         slots_(static_cast<std::size_t>(interleaving.options.cycle_length)) {}
@@ -263,6 +274,7 @@ class InterleaveIterator : public ElementIterator {
       below_.reset();
       return;
     }
+    const RandomContextScope scope(random_.at(next_number_++));
     Dataset dataset = make_(*element);
     auto elements = dataset.iterate(epoch_);
     slot.emplace(Slot{std::move(dataset), std::move(elements)});
@@ -276,6 +288,8 @@ class InterleaveIterator : public ElementIterator {
 
   std::unique_ptr<ElementIterator> below_;  // null once it has ended
   MakeDataset make_;
+  internal::PassRandom random_;
+  std::uint64_t next_number_ = 0;  // of the next element from below
   std::int64_t block_length_;
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;
@@ -284,11 +298,18 @@ class InterleaveIterator : public ElementIterator {
   std::size_t num_open_ = 0;
 };
 
-class InterleaveSource
-    : public internal::Decorator<InterleaveSource, InterleaveIterator, Interleaving> {
+class InterleaveSource : public internal::ForwardingSource {
  public:
-  using Decorator::Decorator;
+  InterleaveSource(SourcePtr below, Interleaving interleaving)
+      : ForwardingSource(std::move(below)), interleaving_(std::move(interleaving)) {}
 
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<InterleaveIterator>(below().iterate(epoch), interleaving_,
+                                                below().pass_shard(), epoch);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<InterleaveSource>(std::move(below), interleaving_);
+  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
@@ -296,12 +317,17 @@ class InterleaveSource
   /// Where the datasets read files, each element below stands for its files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
-    if (!first || !internal::begins_at_files(argument().make(*first).source())) return std::nullopt;
+    if (!first) return std::nullopt;
+    const RandomContextScope scope(interleaving_.random.of_pass(0, below().pass_shard()).at(0));
+    if (!internal::begins_at_files(interleaving_.make(*first).source())) return std::nullopt;
     return SourceFiles{below().cardinality(), [self = *this](auto count, auto index) {
                          const Dataset names(self.inputs().at(0));
                          return self.over(names.shard(count, index).shared_source());
                        }};
   }
+
+ private:
+  Interleaving interleaving_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
 #include "tutti/data/auto_shard.h"
+#include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti {
 namespace resumable_iterator_test {
@@ -45,6 +46,21 @@ std::vector<Pipeline> pipelines() {
       {"Mapped", [=] { return base.map(twice).take(6); }},
       {"MappedInParallel",
        [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
+      {"MappedAtRandom",
+       [=] {
+         set_random_seed(3);  // as at the begin of another process
+         const auto draw = [](std::int64_t below) {
+           return static_cast<std::int64_t>(random_uniform({}).item() * static_cast<float>(below));
+         };
+         return base.shuffle(4, 2)
+             .filter([=](const Element&) { return draw(4) > 0; })
+             .map(
+                 [=](const Element& e) {
+                   return Element({number(1000 * number_in(e) + draw(1000))});
+                 },
+                 {.num_parallel_calls = 2})
+             .prefetch(1);
+       }},
       {"Augmented", [=] { return augment(base.shuffle(4, 2), plus_random, {.seed = 3}).batch(2); }},
       {"AugmentedInParallel",
        [=] {
