@@ -217,7 +217,14 @@ std::string_view to_string(AutoShardPolicy policy) {
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy) {
   if (policy == AutoShardPolicy::kAuto) {
     AutoShardChoice choice = choose_automatically(dataset, num_workers);
-    log_info(concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason));
+    const std::string line =
+        concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason);
+    if (choice.policy == AutoShardPolicy::kData && num_workers > 1) {
+      log_warning(concat(line, "; every worker reads everything and keeps one of ", num_workers,
+                         " elements; where that is meant, name AutoShardPolicy::kData"));
+    } else {
+      log_info(line);
+    }
     return choice;
   }
   if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {

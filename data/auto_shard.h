@@ -32,7 +32,8 @@ struct AutoShardChoice {
 
 /// Looks for the beginning of `dataset`: through every decorator, all parts of zip() and
 /// concatenate(), and the first dataset of interleave(), down to the sources that read files. One
-/// line of the log has the choice of kAuto and the reason. Throws kNotFound for kFile when a part
+/// line of the log has the choice of kAuto and the reason, a warning where several workers read
+/// everything (kData). Throws kNotFound for kFile when a part
 /// begins elsewhere, or at a source that does not tell.
 AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy);
 

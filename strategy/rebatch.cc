@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tutti/data/forwarding_source.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -130,12 +131,16 @@ void require_rows(const Element& element) {
   }
 }
 
+struct Rebatching {
+  std::vector<std::int64_t> sizes;
+  BatchOptions options;
+};
+
 // Yields pieces of the given sizes from the stream of rows.
 class RebatchIterator final : public ElementIterator {
  public:
-  RebatchIterator(std::unique_ptr<ElementIterator> input, std::vector<std::int64_t> sizes,
-                  BatchOptions options)
-      : input_(std::move(input)), sizes_(std::move(sizes)), options_(options) {}
+  RebatchIterator(std::unique_ptr<ElementIterator> input, const Rebatching& rebatching)
+      : input_(std::move(input)), sizes_(rebatching.sizes), options_(rebatching.options) {}
 
   std::optional<Element> next() override {
     const std::int64_t size = sizes_[turn_ % sizes_.size()];
@@ -191,6 +196,15 @@ class RebatchIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
+class RebatchSource : public internal::Decorator<RebatchSource, RebatchIterator, Rebatching> {
+ public:
+  using Decorator::Decorator;
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return std::nullopt; }
+  bool may_end_in_partial_batch() const override { return !argument().options.drop_remainder; }
+};
+
 }  // namespace
 
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options) {
@@ -200,10 +214,8 @@ Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOp
          "rebatch: expected sizes of 0 or more rows, at least one of them positive, got [",
          join(sizes), "]");
   }
-  return Dataset::from_generator([dataset, sizes, options](std::uint64_t epoch) {
-    auto pieces = std::make_shared<RebatchIterator>(dataset.iterate(epoch), sizes, options);
-    return Dataset::Generator([pieces] { return pieces->next(); });
-  });
+  return Dataset(std::make_shared<RebatchSource>(dataset.shared_source(),
+                                                 Rebatching{std::move(sizes), options}));
 }
 
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {

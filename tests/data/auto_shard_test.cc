@@ -3,11 +3,14 @@
 #include "tutti/data/auto_shard.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
+#include "tutti/data/augment.h"
 #include "tutti/data/csv.h"
 #include "tutti/data/data_threads.h"
 #include "tutti/data/records.h"
@@ -20,6 +23,7 @@ using data_test::expect_error;
 using data_test::first_numbers;
 using data_test::number;
 using data_test::number_in;
+using data_test::numbers_of;
 using data_test::Rows;
 using data_test::rows_of;
 using data_test::scalars_of;
@@ -85,17 +89,24 @@ TEST(AutoShard, ASH_01_AutoTakesFilesAndKeepsBatches) {
 TEST(AutoShard, ASH_01_AutoSaysItsChoiceAndWhyInOneLine) {
   std::vector<std::string> lines;
   const std::string pattern = record_files();
-  LogSink before = set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    lines.push_back(concat(level == LogLevel::kWarning ? "warning: " : "", line));
+  });
   (void)auto_shard(records_of(pattern), 5, 3, AutoShardPolicy::kAuto);
   (void)auto_shard(records_of(pattern), 11, 3, AutoShardPolicy::kAuto);
   (void)auto_shard(Dataset::range(8), 2, 0, AutoShardPolicy::kAuto);
   (void)auto_shard(records_of(pattern), 5, 3, AutoShardPolicy::kFile);
   (void)auto_shard(records_of(pattern), 1, 0, AutoShardPolicy::kAuto);
   set_log_sink(std::move(before));
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "auto_shard: AUTO is FILE: 10 files for 5 workers",
-                       "auto_shard: AUTO is DATA: 10 files are fewer than 11 workers",
-                       "auto_shard: AUTO is DATA: the dataset does not begin at files"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{
+                "auto_shard: AUTO is FILE: 10 files for 5 workers",
+                "warning: auto_shard: AUTO is DATA: 10 files are fewer than 11 workers; every "
+                "worker reads everything and keeps one of 11 elements; where that is meant, "
+                "name AutoShardPolicy::kData",
+                "warning: auto_shard: AUTO is DATA: the dataset does not begin at files; "
+                "every worker reads everything and keeps one of 2 elements; where that is "
+                "meant, name AutoShardPolicy::kData"}));
 }
 
 TEST(AutoShard, ASH_02_EveryBranchIsShardedAtItsFiles) {
@@ -168,6 +179,72 @@ TEST(AutoShard, ASH_02_ThroughEveryDecorator) {
   // The cache of the whole dataset is not that of a part.
   EXPECT_EQ(scalars_of(all).size(), 200u);
   EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
+}
+
+// Every decorator of dataset.h and augment.h, each on its own (rebatch(): tests/strategy).
+TEST(AutoShard, EveryDecoratorKeepsFiles) {
+  const auto same = [](const Element& e) { return e; };
+  const auto yes = [](const Element&) { return true; };
+  const auto alone = [](const Element& e) {
+    return Dataset::range(number_in(e), number_in(e) + 1);
+  };
+  const auto random = [](const Element& e, const SampleRandom&) { return e; };
+  const auto picture = [](const Element& e) {
+    return Element({Tensor::full({2, 2, 3}, static_cast<double>(number_in(e)))});
+  };
+  const auto corner = [](const Element& e) {
+    return Element({number(static_cast<std::int64_t>(std::round(e[0].to_doubles()[0])))});
+  };
+  const auto steps = std::vector<image::ImageStep>{image::random_flip_left_right()};
+  const std::map<std::string, std::function<Dataset(const Dataset&)>> decorators = {
+      {"shuffle", [=](const Dataset& d) { return d.shuffle(7, 1); }},
+      {"batch", [=](const Dataset& d) { return d.batch(4).unbatch(); }},
+      {"padded_batch", [=](const Dataset& d) { return d.padded_batch(4).unbatch(); }},
+      {"pack",
+       [=](const Dataset& d) {
+         return d.batch(1).pack(1).map(
+             [](const Element& e) { return Element({number(numbers_of(e[0])[0])}); });
+       }},
+      {"repeat", [=](const Dataset& d) { return d.repeat(1); }},
+      {"shard", [=](const Dataset& d) { return d.shard(1, 0); }},
+      {"map", [=](const Dataset& d) { return d.map(same, {.num_parallel_calls = 2}); }},
+      {"filter", [=](const Dataset& d) { return d.filter(yes); }},
+      {"take_while", [=](const Dataset& d) { return d.take_while(yes); }},
+      {"enumerate",
+       [=](const Dataset& d) {
+         return d.enumerate().map([](const Element& e) { return Element({e[1]}); });
+       }},
+      {"interleave", [=](const Dataset& d) { return d.interleave(alone, {.cycle_length = 3}); }},
+      {"flat_map", [=](const Dataset& d) { return d.flat_map(alone); }},
+      {"take", [=](const Dataset& d) { return d.take(1000); }},
+      {"skip", [=](const Dataset& d) { return d.skip(0); }},
+      {"concatenate", [=](const Dataset& d) { return d.concatenate(d.take(0)); }},
+      {"zip",
+       [=](const Dataset& d) {
+         return Dataset::zip({d, d}).map([](const Element& e) { return Element({e[0]}); });
+       }},
+      {"cache", [=](const Dataset& d) { return d.cache(); }},
+      {"prefetch", [=](const Dataset& d) { return d.prefetch(2); }},
+      {"augment", [=](const Dataset& d) { return augment(d, random); }},
+      {"augment_images",
+       [=](const Dataset& d) { return augment_images(d.map(picture), steps).map(corner); }},
+      // Batches of one row are mixed with themselves.
+      {"mixup",
+       [=](const Dataset& d) {
+         return mixup(d.map(picture).batch(1), {.alpha = 0.2}).unbatch().map(corner);
+       }},
+      {"cutmix",
+       [=](const Dataset& d) { return cutmix(d.map(picture).batch(1)).unbatch().map(corner); }},
+  };
+  const Dataset records = records_of(record_files());
+  for (const auto& [name, decorate] : decorators) {
+    const Dataset dataset = decorate(records);
+    EXPECT_EQ(choose_auto_shard(dataset, 5, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile)
+        << name;
+    EXPECT_EQ(sorted(scalars_of(auto_shard(dataset, 5, 3, AutoShardPolicy::kFile))),
+              records_of_files({3, 8}))
+        << name;
+  }
 }
 
 TEST(AutoShard, ASH_03_WithoutFilesAutoTakesEveryNthElement) {
@@ -335,7 +412,7 @@ TEST(AutoShard, ResumesAtEveryPosition) {
       Rows rows;
       while (iterator.position().epoch < 2) {
         auto element = iterator.next();
-        rows.push_back(element ? data_test::numbers_of((*element)[0]) : Numbers{});
+        rows.push_back(element ? numbers_of((*element)[0]) : Numbers{});
       }
       return rows;
     };

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
+#include <string>
 
+#include "tutti/data/auto_shard.h"
+#include "tutti/data/records.h"
 #include "tutti/strategy/input_plan.h"
 
 namespace tutti {
@@ -131,6 +135,33 @@ TEST(Rebatch, RBT_15_OnlyTheOutermostDimensionIsCut) {
     for (std::int64_t value : piece[0].host_span<std::int64_t>()) EXPECT_EQ(value, next++);
   }
   EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
+}
+
+// ASH-12: what rebatch() cuts is still sharded by its files.
+TEST(Rebatch, KeepsFilesForSharding) {
+  const std::string folder = testing::TempDir() + "/tutti_rebatch_keeps_files";
+  std::filesystem::create_directories(folder);
+  std::vector<std::string> paths;
+  for (int f = 0; f < 3; ++f) {
+    paths.push_back(concat(folder, "/", f));
+    TFRecordWriter writer(paths.back());
+    for (int r = 0; r < 5; ++r) writer.write(concat(10 * f + r));
+    writer.close();
+  }
+  const Dataset batches = tfrecord_dataset(paths)
+                              .map([](const Element& record) {
+                                const std::int64_t number =
+                                    std::stoll(std::string(bytes_of(record[0])));
+                                return Element({Tensor::from<std::int64_t>({}, {number})});
+                              })
+                              .batch(5);
+  const Dataset even = rebatch_evenly(batches, 3);
+  for (const AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kAuto}) {
+    EXPECT_EQ(pieces_of(auto_shard(rebatch(batches, {2, 1, 2}), 3, 1, policy)),
+              (std::vector<Rows>{{10, 11}, {12}, {13, 14}}));
+    EXPECT_EQ(pieces_of(auto_shard(even, 3, 1, policy)),
+              (std::vector<Rows>{{10, 11}, {12, 13}, {14}}));
+  }
 }
 
 TEST(Rebatch, RefusesSizesThatNeverAdvance) {
