@@ -26,10 +26,10 @@ namespace {
 
 using internal::Descriptor;
 
-[[noreturn]] void fail_with_errno(const char* who, const std::string& path) {
+[[noreturn]] void fail_with_errno(const char* action, const std::string& path) {
   const int reason = errno;
   const ErrorCode code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable;
-  fail(code, who, ": cannot use '", path, "': ", std::generic_category().message(reason));
+  fail(code, "cannot ", action, " '", path, "': ", std::generic_category().message(reason));
 }
 
 std::string temporary_name(const std::string& path) {
@@ -54,7 +54,7 @@ void sync_folder(const std::filesystem::path& folder) {
 
 std::string read_file(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) fail_with_errno("read_file", path);
+  if (file.get() < 0) fail_with_errno("read", path);
   std::string bytes;
   struct stat information;
   if (::fstat(file.get(), &information) == 0 && information.st_size > 0) {
@@ -69,7 +69,7 @@ std::string read_file(const std::string& path) {
     const ssize_t count = ::read(file.get(), bytes.data() + size, chunk);
     bytes.resize(size + (count > 0 ? static_cast<std::size_t>(count) : 0));
     if (count == 0) return bytes;
-    if (count < 0 && errno != EINTR) fail_with_errno("read_file", path);
+    if (count < 0 && errno != EINTR) fail_with_errno("read", path);
   }
 }
 

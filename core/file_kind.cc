@@ -106,9 +106,7 @@ std::string_view kind_of_text(std::string_view text) {
   const std::size_t inside = text.find_first_not_of(" \t\r\n", 1);
   const char second = inside == std::string_view::npos ? '\0' : text[inside];
   if (text[0] == '{' && (second == '"' || second == '}')) return "a JSON file";
-  if (text[0] == '[' && second != '\0' && "[{\"]-0123456789"sv.find(second) != std::string::npos) {
-    return "a JSON file";
-  }
+  if (text[0] == '[' && (second == '[' || second == '{' || second == '"')) return "a JSON file";
   return "";
 }
 
@@ -117,6 +115,20 @@ bool is_text(std::string_view bytes) {
     const auto byte = static_cast<unsigned char>(c);
     return byte == 0x7f || (byte < 0x20 && "\t\r\n\f"sv.find(c) == std::string_view::npos);
   });
+}
+
+/// Without a byte order mark: letters and 0 in turn.
+bool is_utf16(std::string_view bytes) {
+  constexpr std::size_t kLooked = 8;
+  if (bytes.size() < kLooked) return false;
+  for (const std::size_t zero : {0, 1}) {
+    bool fits = true;
+    for (std::size_t i = 0; i < kLooked; ++i) {
+      fits = fits && (i % 2 == zero ? bytes[i] == 0 : is_text(bytes.substr(i, 1)));
+    }
+    if (fits) return true;
+  }
+  return false;
 }
 
 std::string hexadecimal(std::string_view bytes) {
@@ -133,7 +145,7 @@ std::string hexadecimal(std::string_view bytes) {
 
 }  // namespace
 
-std::string describe_file(std::string_view first_bytes) {
+std::string kind_of_file(std::string_view first_bytes) {
   const std::string_view bytes = first_bytes.substr(0, 512);
   if (bytes.empty()) return "an empty file";
   for (const FileKind& kind : kKinds) {
@@ -146,14 +158,25 @@ std::string describe_file(std::string_view first_bytes) {
   }
   if (is_safetensors(bytes)) return "a safetensors file";
   if (is_tfrecord(bytes)) return "a TFRecord file";
+  if (is_utf16(bytes)) return "a text in UTF-16 (expected UTF-8)";
+  return is_text(bytes) ? std::string(kind_of_text(bytes)) : "";
+}
+
+std::string describe_file(std::string_view first_bytes) {
   constexpr std::size_t kShownBytes = 8;
+  const std::string kind = kind_of_file(first_bytes);
+  if (!kind.empty()) return kind;
+  const std::string_view bytes = first_bytes.substr(0, 512);
   if (!is_text(bytes)) {
     return concat("bytes that begin with ", hexadecimal(bytes.substr(0, kShownBytes)));
   }
-  const std::string_view kind = kind_of_text(bytes);
-  if (!kind.empty()) return std::string(kind);
   const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
   return concat("text that begins with '", one_line(line, 40), "'");
+}
+
+std::string kind_note(std::string_view first_bytes) {
+  const std::string kind = kind_of_file(first_bytes);
+  return kind.empty() ? "" : concat("; the file is ", kind);
 }
 
 }  // namespace tutti::internal

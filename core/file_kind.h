@@ -8,9 +8,16 @@
 namespace tutti::internal {
 
 /// Returns what a file is by its first bytes, to be written behind "got ": "an empty file", "a zip
-/// archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ... Bytes of no known kind are
-/// shown: "text that begins with 'abc'", "bytes that begin with 00 1f". 512 bytes are enough; the
-/// whole file may be passed. Thread-safe.
+/// archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ...; "" for bytes of no known
+/// kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
+std::string kind_of_file(std::string_view first_bytes);
+
+/// Same as kind_of_file(), but bytes of no known kind are shown: "text that begins with 'abc'",
+/// "bytes that begin with 00 1f".
 std::string describe_file(std::string_view first_bytes);
+
+/// Returns "; the file is <kind>", to be written behind another error, or "" for bytes of no known
+/// kind.
+std::string kind_note(std::string_view first_bytes);
 
 }  // namespace tutti::internal

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "tutti/core/file_kind.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/tar_reader.h"
 #include "tutti/tensor/device_scope.h"
@@ -110,7 +111,8 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
   if (rows == 0 || bytes.size() % kRecordBytes != 0) {
     fail(ErrorCode::kDataLoss, source, ": offset ", rows * kRecordBytes,
          ": the file ends within a record; expected records of ", kRecordBytes, " bytes, got ",
-         bytes.size() - rows * kRecordBytes, " bytes after ", rows, " records");
+         bytes.size() - rows * kRecordBytes, " bytes after ", rows, " records",
+         internal::kind_note(bytes));
   }
   constexpr auto kLength = static_cast<std::int64_t>(kSide);
   const auto count = static_cast<std::int64_t>(rows);
@@ -121,7 +123,7 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
     if (record[0] >= kNumClasses) {
       fail(ErrorCode::kDataLoss, source, ": offset ", row * kRecordBytes,
            ": no CIFAR-10 record; expected a label below ", int{kNumClasses}, ", got ",
-           int{record[0]});
+           int{record[0]}, internal::kind_note(bytes));
     }
     labels.span<std::uint8_t>()[row] = record[0];
     interleave_planes(record + 1, images.span<std::uint8_t>().data() + row * kImageBytes);
@@ -130,8 +132,9 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
 }
 
 ImageData read_cifar10_file(const std::string& path) {
-  return internal::name_when_out_of_memory(
-      path, [&] { return parse_cifar10(internal::read_plain_or_gzip(path), path); });
+  return internal::name_when_out_of_memory(path, [&] {
+    return parse_cifar10(internal::read_plain_or_gzip("read_cifar10_file", path), path);
+  });
 }
 
 ImageData read_cifar10(const std::string& directory, Split split) {

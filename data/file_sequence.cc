@@ -11,6 +11,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/input_limits.h"
 #include "tutti/data/records.h"
 
@@ -20,6 +21,7 @@ namespace {
 struct Files {
   std::vector<std::string> paths;
   OpenFile open;
+  const char* who;  // the function that the user called
 };
 
 class FilesIterator : public ElementIterator {
@@ -46,7 +48,9 @@ class FilesIterator : public ElementIterator {
   bool open_next() {
     if (file_ == files_->paths.size()) return false;
     const std::string& path = files_->paths[file_];
-    open_ = name_when_out_of_memory(path, [&] { return files_->open(path); });
+    open_ = naming(files_->who, [&] {
+      return name_when_out_of_memory(path, [&] { return files_->open(path); });
+    });
     ++file_;
     return true;
   }
@@ -81,7 +85,7 @@ class FilesSource : public DatasetSource {
   std::optional<SourceFiles> files() const override {
     return SourceFiles{std::ssize(files_->paths), [files = files_](auto count, auto index) {
                          return std::make_shared<FilesSource>(
-                             Files{every_nth(files->paths, count, index), files->open});
+                             Files{every_nth(files->paths, count, index), files->open, files->who});
                        }};
   }
 
@@ -95,7 +99,7 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
   if (paths.empty()) {
     fail(ErrorCode::kInvalidArgument, who, ": expected at least one path, got none");
   }
-  return Dataset(std::make_shared<FilesSource>(Files{std::move(paths), std::move(open)}));
+  return Dataset(std::make_shared<FilesSource>(Files{std::move(paths), std::move(open), who}));
 }
 
 }  // namespace tutti::internal

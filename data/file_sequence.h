@@ -28,7 +28,8 @@ Tensor tensor_of_bytes(std::string_view bytes);
 using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& path)>;
 
 /// The elements of the files, one file after the other; `open` is called when a file is reached,
-/// once per pass. Throws kInvalidArgument naming `who` for no path.
+/// once per pass. Throws kInvalidArgument naming `who` for no path, and from next() for a file that
+/// cannot be opened.
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who);
 
 }  // namespace tutti::internal

@@ -7,8 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
 #include "tutti/data/image_pixels.h"
+#include "tutti/data/input_file.h"
 
 namespace tutti {
 
@@ -101,11 +102,11 @@ Tensor decode_image(std::string_view bytes, const std::string& source, DecodeIma
          name, "; try to convert the file");
   }
   fail(ErrorCode::kDataLoss, source, ": offset 0: expected a PNG or JPEG picture, got ",
-       bytes.empty() ? "no bytes" : "other bytes");
+       internal::describe_file(bytes));
 }
 
 Tensor read_image(const std::string& path, DecodeImageOptions options) {
-  return decode_image(read_file(path), path, options);
+  return decode_image(internal::read_file_for("read_image", path), path, options);
 }
 
 // Pictures of another size.

@@ -12,6 +12,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
 #include "tutti/data/input_limits.h"
 
 namespace tutti::internal {
@@ -132,7 +133,11 @@ class Inflater {
  public:
   Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
            const InputLimits& limits, std::size_t stated_bytes)
-      : bytes_(bytes), source_(source), limits_(limits), stated_bytes_(stated_bytes) {
+      : bytes_(bytes),
+        source_(source),
+        limits_(limits),
+        stated_bytes_(stated_bytes),
+        begins_wrong_(format != DeflateFormat::kRaw && !is_gzip(bytes)) {
     const int status = inflateInit2(&stream_, window_bits(format));
     if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
   }
@@ -175,7 +180,7 @@ class Inflater {
   [[noreturn]] void fail_damaged() const {
     fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
          ": expected gzip data, got bytes that zlib refuses: ",
-         stream_.msg ? stream_.msg : "no reason given");
+         stream_.msg ? stream_.msg : "no reason given", begins_wrong_ ? kind_note(bytes_) : "");
   }
 
   [[noreturn]] void fail_too_large() const {
@@ -188,6 +193,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
+  const bool begins_wrong_;  // a file of another kind, perhaps
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -229,8 +235,14 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
   return packed;
 }
 
-std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits) {
-  std::string bytes = read_file(path);
+std::string read_file_for(const char* who, const std::string& path) {
+  return naming(who,
+                [&] { return name_when_out_of_memory(path, [&] { return read_file(path); }); });
+}
+
+std::string read_plain_or_gzip(const char* who, const std::string& path,
+                               const InputLimits& limits) {
+  std::string bytes = read_file_for(who, path);
   return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 

@@ -39,8 +39,24 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format);
 /// CRC-32 (ISO 3309), as zip files have it.
 std::uint32_t crc32(std::string_view bytes);
 
-/// read_file(), unpacked when it is a .gz file.
-std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits = {});
+/// Calls `action`. What it throws of a file that does not exist or cannot be read gets the name of
+/// the function that the user called in front.
+template <class Action>
+auto naming(const char* who, const Action& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kUnavailable) throw;
+    if (error.message().starts_with(who)) throw;
+    throw error.with_context(who);
+  }
+}
+
+/// read_file(), whose errors name `who`.
+std::string read_file_for(const char* who, const std::string& path);
+/// The same, unpacked when it is a .gz file.
+std::string read_plain_or_gzip(const char* who, const std::string& path,
+                               const InputLimits& limits = {});
 
 /// A file that is read from its begin to its end. A .gz file is unpacked when it is opened, whole:
 /// offsets are those of its content. Used by one thread.
@@ -54,6 +70,8 @@ class InputFile {
 
   const std::string& source() const { return source_; }
   std::uint64_t offset() const { return offset_; }
+  /// The bytes that were read ahead; at the begin the first ones of the file, "" for an empty one.
+  std::string_view bytes_ahead() const { return std::string_view(buffer_).substr(place_); }
   /// Bytes of the whole file; nothing for pipes and devices.
   std::optional<std::uint64_t> size() const { return size_; }
 

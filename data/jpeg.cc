@@ -1,5 +1,6 @@
 // JPEG pictures, on libjpeg.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/file_kind.h"
 #include "tutti/data/image.h"
 #include "tutti/data/image_pixels.h"
 
@@ -81,7 +82,7 @@ class Reader {
 
   Tensor run() {
     if (bytes_.empty()) {
-      fail(ErrorCode::kDataLoss, source_, ": offset 0: expected a JPEG picture, got no bytes");
+      fail(ErrorCode::kDataLoss, source_, ": offset 0: expected a JPEG picture, got an empty file");
     }
     if (!read_header()) fail_damaged();
     choose_colors();
@@ -143,7 +144,8 @@ class Reader {
     const std::size_t left = info_.src ? info_.src->bytes_in_buffer : bytes_.size();
     fail(ErrorCode::kDataLoss, source_, ": offset ",
          bytes_.size() - std::min<std::size_t>(left, bytes_.size()),
-         ": expected a JPEG picture, got bytes that libjpeg refuses: ", errors_.message);
+         ": expected a JPEG picture, got bytes that libjpeg refuses: ", errors_.message,
+         bytes_.starts_with("\xff\xd8") ? "" : internal::kind_note(bytes_));
   }
 
   std::string_view bytes_;

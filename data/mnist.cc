@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "tutti/core/file_kind.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/readers.h"
@@ -92,11 +93,11 @@ std::size_t checked_data_bytes(const Shape& shape, DType dtype, const std::strin
 Tensor parse_idx(std::string_view bytes, const std::string& source) {
   if (bytes.size() < kMagicBytes) {
     fail_at(source, bytes.size(), "the file ends within its header; expected at least ",
-            kMagicBytes, " bytes, got ", bytes.size());
+            kMagicBytes, " bytes, got ", bytes.size(), internal::kind_note(bytes));
   }
   if (byte_at(bytes, 0) != 0 || byte_at(bytes, 1) != 0) {
     fail_at(source, 0, "wrong IDX magic number; expected two zero bytes, got ", byte_at(bytes, 0),
-            " and ", byte_at(bytes, 1));
+            " and ", byte_at(bytes, 1), internal::kind_note(bytes));
   }
   const DType dtype = element_type(bytes, source);
   const Shape shape = read_shape(bytes, source);
@@ -118,8 +119,9 @@ Tensor parse_idx(std::string_view bytes, const std::string& source) {
 }
 
 Tensor read_idx(const std::string& path, const InputLimits& limits) {
-  return internal::name_when_out_of_memory(
-      path, [&] { return parse_idx(internal::read_plain_or_gzip(path, limits), path); });
+  return internal::name_when_out_of_memory(path, [&] {
+    return parse_idx(internal::read_plain_or_gzip("read_idx", path, limits), path);
+  });
 }
 
 // MNIST and its likes: four IDX files in a folder.

@@ -1,5 +1,6 @@
 // PNG pictures, on libpng.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/file_kind.h"
 #include "tutti/data/image.h"
 #include "tutti/data/image_pixels.h"
 
@@ -94,7 +95,8 @@ class PngReader {
 
   [[noreturn]] void fail_damaged() const {
     fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": expected a PNG picture, got bytes that libpng refuses: ", message_);
+         ": expected a PNG picture, got bytes that libpng refuses: ", message_,
+         bytes_.starts_with("\x89PNG") ? "" : internal::kind_note(bytes_));
   }
 
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {

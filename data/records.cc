@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
 #include "tutti/data/file_sequence.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
@@ -22,7 +23,7 @@ constexpr std::size_t kSumBytes = 4;
 constexpr std::size_t kHeaderBytes = kLengthBytes + kSumBytes;
 
 std::string read_unpacked(const std::string& path, const TFRecordOptions& options) {
-  std::string bytes = read_file(path);
+  std::string bytes = internal::read_file_for("tfrecord_dataset", path);
   // An empty file has no records, however it is packed.
   if (options.compression == Compression::kNone || bytes.empty()) return bytes;
   const bool is_gzip = options.compression == Compression::kGzip;
@@ -54,7 +55,9 @@ template <class... Parts>
 void TFRecordParser::fail_at(std::size_t offset, const Parts&... parts) const {
   const bool packed = record_ == 0 && internal::is_gzip(bytes_);
   fail(ErrorCode::kDataLoss, source_, ": record ", record_, ": offset ", offset, ": ", parts...,
-       packed ? "; the file is compressed: try Compression::kGzip" : "");
+       packed         ? "; the file is compressed: try Compression::kGzip"
+       : record_ == 0 ? internal::kind_note(bytes_)
+                      : "");
 }
 
 std::size_t TFRecordParser::read_length() {
@@ -196,7 +199,8 @@ class FixedLengthRecords : public internal::FileElements {
     fail(ErrorCode::kDataLoss, file_.source(), ": offset ", offset,
          ": the file does not hold whole records of ", layout_.record, " bytes behind ",
          layout_.header, " bytes of header and before ", layout_.footer,
-         " bytes of footer; expected ", expected, " bytes, got ", got);
+         " bytes of footer; expected ", expected, " bytes, got ", got,
+         file_.offset() == 0 ? internal::kind_note(file_.bytes_ahead()) : "");
   }
 
   internal::InputFile file_;

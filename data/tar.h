@@ -36,8 +36,9 @@ struct TarOptions {
 /// is unpacked in memory when it is reached): uint8 components [bytes] "__key__" and the extensions
 /// in ascending order. Files without a dot, or with one in front, folders, links and "__...__" are
 /// left out, as in WebDataset. Throws kInvalidArgument for no path; while reading, naming path and
-/// offset: kDataLoss for damaged or truncated files and where a sample has two files of one
-/// extension, kResourceExhausted beyond `limits`, kUnimplemented for sparse files and volumes.
+/// offset: kDataLoss for damaged, truncated and empty files and other archives, and where a sample
+/// has two files of one extension, kResourceExhausted beyond `limits`, kUnimplemented for sparse
+/// files and volumes.
 Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
 /// What `decode` makes of each sample. It must be a function of the sample alone and, with several
 /// calls at once, safe on several threads. What it throws comes out of next(), with the sample's

@@ -6,10 +6,12 @@
 #include <charconv>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_kind.h"
 
 // A tar file: per file a header of one block and its content, filled up to whole blocks; at the end
 // a block of zeros (two, but one is enough to tell the end from a cut). A header is preceded by
-// records, which look like files, where it has no place for a long name or a large size.
+// records, which look like files, where it has no place for a long name or a large size. Archives
+// that were concatenated continue behind the zeros.
 
 namespace tutti::internal {
 namespace {
@@ -68,7 +70,8 @@ std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
   return number;
 }
 
-void TarReader::require_checksum(std::string_view block) const {
+// "" where the header has the checksum of its bytes, else both.
+std::string TarReader::wrong_checksum(std::string_view block) const {
   constexpr std::size_t kPlace = 148, kLength = 8;
   const std::uint64_t expected = octal_at(block, kPlace, kLength);
   std::int64_t sum = 0, signed_sum = 0;  // some old programs added signed bytes
@@ -78,9 +81,26 @@ void TarReader::require_checksum(std::string_view block) const {
     signed_sum += blank ? ' ' : static_cast<signed char>(block[i]);
   }
   const auto wanted = static_cast<std::int64_t>(expected);
-  if (wanted == sum || wanted == signed_sum) return;
-  fail_at(header_ + kPlace, "the checksum of a tar header is wrong; expected ", sum, ", got ",
-          expected, header_ == 0 ? "; is this a tar file?" : "");
+  if (wanted == sum || wanted == signed_sum) return "";
+  return concat("expected ", sum, ", got ", expected);
+}
+
+// Whether another archive begins behind the zeros that end one: then `block` is its first header.
+bool TarReader::find_next_archive(std::string& block) {
+  do {
+    header_ = file_.offset();
+    block.clear();
+    if (file_.read(block, kTarBlock) < kTarBlock) return false;
+  } while (is_zero(block));
+  return block.substr(257, 5) == "ustar" && wrong_checksum(block).empty();
+}
+
+// A file of another kind is named instead of its first bytes.
+void TarReader::require_tar(std::string_view block) const {
+  if (header_ != 0) return;
+  const std::string kind = kind_of_file(block);
+  if (kind.empty() || block.substr(std::min<std::size_t>(block.size(), 257), 5) == "ustar") return;
+  fail_at(0, "expected a tar file, got ", kind);
 }
 
 // False at the end of the tar file.
@@ -90,13 +110,20 @@ bool TarReader::read_header(std::string& block) {
   header_ = file_.offset();
   block.clear();
   if (const std::uint64_t got = file_.read(block, kTarBlock); got < kTarBlock) {
-    if (header_ == 0 && got == 0) return false;  // an empty file holds no files
+    require_tar(block);
     fail_at(header_, "the tar file ends early; expected a header or a block of zeros of ",
             kTarBlock, " bytes, got ", got);
   }
-  ended_ = is_zero(block);
-  if (!ended_) require_checksum(block);
-  return !ended_;
+  if (is_zero(block)) {
+    ended_ = !find_next_archive(block);
+    return !ended_;
+  }
+  require_tar(block);
+  if (const std::string wrong = wrong_checksum(block); !wrong.empty()) {
+    fail_at(header_ + 148, "the checksum of a tar header is wrong; ", wrong,
+            header_ == 0 ? "; is this a tar file?" : "");
+  }
+  return true;
 }
 
 std::string TarReader::read_content(std::uint64_t size, const char* what) {

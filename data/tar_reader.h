@@ -22,7 +22,8 @@ struct TarEntry {
   std::uint64_t size = 0;
 };
 
-/// Walks over the regular files: of tars by POSIX (ustar, pax), by GNU (long names) and older ones.
+/// Walks over the regular files: of tars by POSIX (ustar, pax), by GNU (long names) and older ones,
+/// also of several that were concatenated.
 /// Used by one thread. Errors as tar_dataset(); after one, nothing more can be read.
 class TarReader {
  public:
@@ -48,7 +49,9 @@ class TarReader {
   bool read_extra(char type, std::uint64_t size, Extra& extra);
   std::uint64_t number_at(std::string_view block, std::size_t offset, std::size_t length) const;
   std::uint64_t octal_at(std::string_view block, std::size_t offset, std::size_t length) const;
-  void require_checksum(std::string_view block) const;
+  std::string wrong_checksum(std::string_view block) const;
+  void require_tar(std::string_view block) const;
+  bool find_next_archive(std::string& block);
   template <class... Parts>
   [[noreturn]] void fail_at(std::uint64_t offset, const Parts&... parts) const;
 

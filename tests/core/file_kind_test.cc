@@ -39,6 +39,7 @@ TEST(FileKind, NamesKindsByTheirFirstBytes) {
       {"\xff\xfe"
        "a\0,\0"s,
        "UTF-16"},
+      {"a\0,\0b\0\n\0"s, "UTF-16"},
       {"\x10\0\0\0\0\0\0\0{\"w\":{}}        "s, "safetensors"},
       {"<!DOCTYPE html>\n<html lang=\"en\">", "HTML page"},
       {"\n  <HTML><head><title>404", "HTML page"},
@@ -61,6 +62,12 @@ TEST(FileKind, KnowsTFRecordFilesByTheChecksumOfTheirFirstLength) {
   std::string other = record;
   other[8] ^= 1;
   EXPECT_NE(describe_file(record), describe_file(other));
+}
+
+TEST(FileKind, NotesKnownKindsAlone) {
+  EXPECT_EQ(kind_note("<html>"), "; the file is an HTML page (a download that failed?)");
+  EXPECT_EQ(kind_note("a,b\n1,2\n"), "");
+  EXPECT_EQ(kind_note("[1, 2]"), "");
 }
 
 TEST(FileKind, ShowsTextOfNoKindInOneLine) {

@@ -163,7 +163,36 @@ TEST(Tar, RefusesFilesThatAreCut) {
                {"offset 512", "within a file", "expected 1024 bytes, got 788"},
                [&] { samples_of_bytes(good.substr(0, 1300)).skip(9); });
   EXPECT_EQ(samples_in(good.substr(0, 5 * 512 + 512)).size(), 2u);
-  EXPECT_EQ(samples_in("").size(), 0u);
+}
+
+// What Python's tarfile says of a file of 0 bytes is "empty file".
+TEST(Tar, NamesFilesOfOtherKinds) {
+  const std::vector<std::pair<std::string, const char*>> others = {
+      {"", "an empty file"},
+      {std::string("PK\x03\x04\x14\0\0\0", 8) + std::string(600, 'x'), "a zip archive"},
+      {"BZh91AY&SY" + std::string(600, 'x'), "a bzip2 file"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "a Git LFS pointer"},
+      {"<!DOCTYPE html><html><body>404</body></html>" + std::string(600, ' '), "an HTML page"},
+  };
+  for (const auto& [bytes, kind] : others) {
+    expect_error(ErrorCode::kDataLoss, {"here", "expected a tar file", kind},
+                 [&] { samples_in(bytes); });
+  }
+  // An archive without files is one all the same: blocks of zeros.
+  EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);
+}
+
+// cat a.tar b.tar; tar --concatenate; GNU tar reads them with --ignore-zeros.
+TEST(Tar, ReadsConcatenatedArchives) {
+  const std::string first = written({{"a.x", "1"}, {"b.x", "2"}}), second = written({{"c.x", "3"}});
+  std::string keys;
+  for (const TarSample& sample : samples_in(first + second + first)) {
+    keys += sample.key + sample.at("x");
+  }
+  EXPECT_EQ(keys, "a1b2c3a1b2");
+  EXPECT_EQ(samples_of_bytes(first + second).skip(9), 3);
+  // What is not a header behind the end is not of the archive.
+  EXPECT_EQ(samples_in(first + std::string(2000, 'z')).size(), 2u);
 }
 
 /// `tar` with other bytes in its first header, and the right checksum for them.
