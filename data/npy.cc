@@ -9,7 +9,9 @@
 #include <cstring>
 
 #include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
 #include "tutti/data/format_bytes.h"
+#include "tutti/data/input_file.h"
 
 // "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the header: a Python
 // dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } and spaces up to a
@@ -20,17 +22,24 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
+/// A type of numpy and that of its tensor. Integers that no tensor has become the next wider type.
 struct TypeName {
   DType dtype;
   std::string_view name;  // without byte order
+  std::size_t bytes;      // of an element of the file
+
+  bool is_exact() const { return bytes == size_of(dtype); }
 };
-constexpr std::array kTypeNames = {TypeName{DType::kFloat32, "f4"}, TypeName{DType::kFloat64, "f8"},
-                                   TypeName{DType::kInt32, "i4"},   TypeName{DType::kInt64, "i8"},
-                                   TypeName{DType::kUInt8, "u1"},   TypeName{DType::kBool, "b1"},
-                                   TypeName{DType::kFloat16, "f2"}};
+constexpr std::array kTypeNames = {
+    TypeName{DType::kFloat32, "f4", 4}, TypeName{DType::kFloat64, "f8", 8},
+    TypeName{DType::kInt32, "i4", 4},   TypeName{DType::kInt64, "i8", 8},
+    TypeName{DType::kUInt8, "u1", 1},   TypeName{DType::kBool, "b1", 1},
+    TypeName{DType::kFloat16, "f2", 2}, TypeName{DType::kInt32, "i1", 1},
+    TypeName{DType::kInt32, "i2", 2},   TypeName{DType::kInt32, "u2", 2},
+    TypeName{DType::kInt64, "u4", 4}};
 
 struct Header {
-  DType dtype = DType::kFloat32;
+  TypeName type = kTypeNames[0];
   bool big_endian = false;
   bool fortran_order = false;
   Shape shape;
@@ -132,13 +141,13 @@ class HeaderParser {
       if (name != known.name || std::string_view("<>|=").find(type[0]) == std::string_view::npos) {
         continue;
       }
-      header.dtype = known.dtype;
+      header.type = known;
       header.big_endian = type[0] == '>';
       return;
     }
-    fail(
-        ErrorCode::kUnimplemented, source_, ": offset ", start, ": elements of type '", type,
-        "' have no tensor type; expected f2, f4, f8, i4, i8, u1 or b1; try astype() before saving");
+    fail(ErrorCode::kUnimplemented, source_, ": offset ", start, ": elements of type '", type,
+         "' have no tensor type; expected f2, f4, f8, i1, i2, i4, i8, u1, u2, u4 or b1; try "
+         "astype() before saving");
   }
 
   Shape shape() {
@@ -152,6 +161,7 @@ class HeaderParser {
       const auto [end, error] = std::from_chars(first, bytes_.data() + bytes_.size(), dim);
       if (error != std::errc() || dim < 0) fail_at(place_, "expected a dimension of 0 or more");
       place_ += static_cast<std::size_t>(end - first);
+      accept('L');  // a long of Python 2
       dims.push_back(dim);
       if (!accept(',')) {
         expect(')');
@@ -178,10 +188,11 @@ Header read_header(std::string_view bytes, const std::string& source) {
     fail(ErrorCode::kDataLoss, source, ": offset ", bytes.size(),
          ": the file ends within its header; expected ", size, " bytes, got ", bytes.size());
   };
-  require(kMagic.size() + 2);
-  if (bytes.substr(0, kMagic.size()) != kMagic) {
-    fail(ErrorCode::kDataLoss, source, ": offset 0: expected the bytes \\x93NUMPY of a .npy file");
+  if (!kMagic.starts_with(bytes.substr(0, kMagic.size())) || bytes.empty()) {
+    fail(ErrorCode::kDataLoss, source, ": offset 0: expected a .npy file, got ",
+         internal::describe_file(bytes));
   }
+  require(kMagic.size() + 2);
   const int version = static_cast<unsigned char>(bytes[kMagic.size()]);
   if (version < 1 || version > 3) {
     fail(ErrorCode::kDataLoss, source, ": offset ", kMagic.size(),
@@ -200,30 +211,56 @@ Header read_header(std::string_view bytes, const std::string& source) {
 std::size_t data_bytes(const Header& header, const std::string& source) {
   std::size_t size = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(header.shape.num_elements()),
-                             size_of(header.dtype), &size)) {
+                             header.type.bytes, &size)) {
     fail(ErrorCode::kDataLoss, source, ": expected dimensions of a file that exists, got ",
          header.shape);
   }
   return size;
 }
 
-// Element number i in C order stands at the sum of its indices times Fortran's strides.
-void copy_from_fortran_order(const char* from, MutableTensor& tensor) {
-  const std::size_t size = size_of(tensor.dtype());
-  const Shape& shape = tensor.shape();
+// Element number i in C order is stored at the sum of its indices times Fortran's strides.
+void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t size,
+                             std::byte* to) {
   std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()), 0);
-  for (std::int64_t i = 0; i < tensor.num_elements(); ++i) {
+  for (std::int64_t i = 0; i < shape.num_elements(); ++i) {
     std::int64_t place = 0;
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
       place = place * shape[axis] + index[static_cast<std::size_t>(axis)];
     }
-    std::memcpy(tensor.data() + static_cast<std::size_t>(i) * size,
+    std::memcpy(to + static_cast<std::size_t>(i) * size,
                 from + static_cast<std::size_t>(place) * size, size);
     for (int axis = shape.rank() - 1; axis >= 0; --axis) {
       if (++index[static_cast<std::size_t>(axis)] < shape[axis]) break;
       index[static_cast<std::size_t>(axis)] = 0;
     }
   }
+}
+
+// The elements of the file, in C order and this machine's bytes.
+void copy_elements(const char* from, const Header& header, std::size_t bytes, std::byte* to) {
+  if (header.fortran_order && header.shape.rank() > 1) {
+    copy_from_fortran_order(from, header.shape, header.type.bytes, to);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+  if (header.big_endian) internal::reverse_each(to, bytes, header.type.bytes);
+}
+
+template <class From, class To>
+void widen_as(const std::vector<std::byte>& from, MutableTensor& tensor) {
+  const auto to = tensor.span<To>();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    From value;
+    std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
+    to[i] = value;
+  }
+}
+
+void widen(const std::vector<std::byte>& from, std::string_view name, MutableTensor& tensor) {
+  if (name == "i1") return widen_as<std::int8_t, std::int32_t>(from, tensor);
+  if (name == "i2") return widen_as<std::int16_t, std::int32_t>(from, tensor);
+  if (name == "u2") return widen_as<std::uint16_t, std::int32_t>(from, tensor);
+  widen_as<std::uint32_t, std::int64_t>(from, tensor);
 }
 
 }  // namespace
@@ -235,18 +272,19 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
   if (found != expected) {
     fail(ErrorCode::kDataLoss, source, ": offset ", header.end + std::min(found, expected), ": ",
          found < expected ? "the file ends early" : "the file goes on after its last element",
-         "; expected ", expected, " bytes of elements for shape ", header.shape, " of ",
-         header.dtype, ", got ", found);
+         "; expected ", expected, " bytes of elements for shape ", header.shape, " of ", "type ",
+         header.type.name, ", got ", found);
   }
-  MutableTensor tensor(header.shape, header.dtype, Device{});
+  MutableTensor tensor(header.shape, header.type.dtype, Device{});
   const char* data = bytes.data() + header.end;
-  if (header.fortran_order && header.shape.rank() > 1) {
-    copy_from_fortran_order(data, tensor);
-  } else if (expected > 0) {
-    std::memcpy(tensor.data(), data, expected);
+  if (header.type.is_exact()) {
+    copy_elements(data, header, expected, tensor.data());
+  } else {
+    std::vector<std::byte> narrow(expected);
+    copy_elements(data, header, expected, narrow.data());
+    widen(narrow, header.type.name, tensor);
   }
-  if (header.big_endian) internal::reverse_each(tensor.data(), expected, size_of(header.dtype));
-  if (header.dtype == DType::kBool) {  // any other byte is no bool
+  if (header.type.dtype == DType::kBool) {  // any other byte is no bool
     for (std::size_t i = 0; i < expected; ++i) {
       tensor.data()[i] = std::byte{tensor.data()[i] != std::byte{0}};
     }
@@ -257,7 +295,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
 std::string format_npy(const Tensor& tensor) {
   std::string_view name;
   for (const TypeName& known : kTypeNames) {
-    if (known.dtype == tensor.dtype()) name = known.name;
+    if (known.dtype == tensor.dtype() && known.is_exact()) name = known.name;
   }
   if (name.empty()) {
     fail(ErrorCode::kUnimplemented, "format_npy: numpy's files have no type for ", tensor.dtype(),
@@ -282,7 +320,8 @@ std::string format_npy(const Tensor& tensor) {
 }
 
 Tensor read_npy(const std::string& path) {
-  return internal::name_when_out_of_memory(path, [&] { return parse_npy(read_file(path), path); });
+  const std::string bytes = internal::read_file_for("read_npy", path);
+  return internal::name_when_out_of_memory(path, [&] { return parse_npy(bytes, path); });
 }
 
 void write_npy(const std::string& path, const Tensor& tensor) {

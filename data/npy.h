@@ -12,30 +12,47 @@
 
 namespace tutti {
 
-/// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: <f4, <f8, <i4, <i8, |u1, |b1 and
-/// the big-endian ones, which are converted, as is Fortran order. `source` names the bytes in
-/// errors: kDataLoss with offset, expected and got; kUnimplemented for types that no tensor holds.
+/// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
+/// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
+/// names the bytes in errors: kDataLoss with offset, expected and got; kUnimplemented for types
+/// that no tensor holds.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
 /// The bytes of a .npy file, version 1.0, as numpy.save writes them: little endian, C order.
 std::string format_npy(const Tensor& tensor);
 
-/// Arrays in the order of their file.
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+/// Arrays in the order of their file, with access by name.
+class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
+ public:
+  using vector::at;
+  using vector::vector;
+  /// Throws kNotFound listing the names.
+  const Tensor& at(std::string_view name) const;
+  bool has(std::string_view name) const;
+};
+
+/// What is read of a .npz file.
+struct NpzOptions {
+  /// The arrays to read, in this order. Default: all; members that are not arrays, and arrays of
+  /// types that no tensor holds (texts, objects), are then left out with a warning.
+  std::vector<std::string> names = {};
+  InputLimits limits = {};
+};
 
 /// Parses the bytes of a .npz file: a zip file of .npy files, stored (numpy.savez) or deflated
-/// (numpy.savez_compressed). Names are without ".npy". Errors as parse_npy(), naming the member;
-/// kDataLoss where a checksum is wrong or members overlap; kResourceExhausted beyond `limits`, the
-/// expansion being that of all members; kUnimplemented for zip64, encryption and other methods.
+/// (numpy.savez_compressed). Names are without ".npy". Errors of the arrays that are read as
+/// parse_npy(), naming the member; kNotFound for a name that no member has, listing the names;
+/// kDataLoss where a checksum is wrong or members overlap; kResourceExhausted beyond the limits,
+/// the expansion being that of all members; kUnimplemented for zip64, encryption and other methods.
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
-                       const InputLimits& limits = {});
+                       const NpzOptions& options = {});
 /// The bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name that is
 /// empty or occurs twice, or 4 GiB or more.
 std::string format_npz(const NamedTensors& tensors);
 
-/// The same for files. Throw kNotFound or kUnavailable naming the path.
+/// The same for files. Throw kNotFound or kUnavailable naming the function and the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
-NamedTensors read_npz(const std::string& path, const InputLimits& limits = {});
+NamedTensors read_npz(const std::string& path, const NpzOptions& options = {});
 void write_npz(const std::string& path, const NamedTensors& tensors);
 
 }  // namespace tutti

@@ -1,10 +1,14 @@
 // Several arrays of numpy in a zip file.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/names.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"
@@ -56,9 +60,11 @@ void require_record(std::string_view bytes, std::size_t offset, std::string_view
 std::size_t find_end_record(std::string_view bytes, const std::string& source) {
   const std::size_t found = bytes.rfind(kEndMagic);
   if (found == std::string_view::npos || bytes.size() - found < kEndBytes) {
+    if (bytes.substr(0, 2) != "PK") {
+      fail_in_archive(source, 0, "expected a .npz file, got ", internal::describe_file(bytes));
+    }
     fail_in_archive(source, bytes.size(),
-                    "expected the end record of a zip file, got none; the file is ",
-                    bytes.substr(0, 2) == "PK" ? "cut short" : "no .npz file");
+                    "expected the end record of a zip file, got none; the file is cut short");
   }
   return found;
 }
@@ -119,23 +125,58 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
   }
 }
 
-// What the directory lists, all of it looked at before the first member is unpacked.
+/// Without ".npy"; nothing for a member that is not an array.
+std::optional<std::string> array_name(const Entry& entry) {
+  if (!entry.name.ends_with(kSuffix)) return std::nullopt;
+  return entry.name.substr(0, entry.name.size() - kSuffix.size());
+}
+
+/// The entries that `names` asks for, in that order; all arrays where it is empty.
+std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
+                                  const std::vector<std::string>& names, const std::string& source,
+                                  std::vector<std::string>& left_out) {
+  std::vector<Entry> wanted;
+  for (const Entry& entry : entries) {
+    if (!names.empty()) break;
+    if (array_name(entry)) {
+      wanted.push_back(entry);
+    } else {
+      left_out.push_back(concat("member '", entry.name, "': not a .npy file"));
+    }
+  }
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find_if(entries, [&](const Entry& entry) {
+      return array_name(entry).value_or(entry.name) == name;
+    });
+    if (found == entries.end()) {
+      const auto known = internal::names_of(
+          entries, [](const Entry& entry) { return array_name(entry).value_or(entry.name); });
+      fail(ErrorCode::kNotFound, source, ": no array is called '", name, "'; expected one of [",
+           join(known), "]");
+    }
+    wanted.push_back(*found);
+  }
+  return wanted;
+}
+
+// The members to read, all of them looked at before the first one is unpacked.
 std::vector<Entry> read_entries(std::string_view bytes, const std::string& source,
-                                const InputLimits& limits) {
+                                const NpzOptions& options, std::vector<std::string>& left_out) {
   const std::size_t end = find_end_record(bytes, source);
   const std::size_t count = get_little_endian<std::uint16_t>(bytes, end + 10);
   std::size_t offset = get_little_endian<std::uint32_t>(bytes, end + 16);
   std::vector<Entry> entries;
+  for (std::size_t i = 0; i < count; ++i) entries.push_back(read_entry(bytes, offset, source));
+  entries = wanted_entries(entries, options.names, source, left_out);
   std::uint64_t unpacked = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    Entry entry = read_entry(bytes, offset, source);
+  for (Entry& entry : entries) {
     find_data(bytes, entry, member_name(entry, source));
-    internal::require_within(limits, entry.bytes, 0, member_name(entry, source));
+    internal::require_within(options.limits, entry.bytes, 0, member_name(entry, source));
     unpacked += entry.bytes;
-    entries.push_back(std::move(entry));
   }
   require_no_overlap(entries, source);
-  internal::require_within({limits.max_expansion, INT64_MAX}, unpacked, bytes.size(), source);
+  internal::require_within({options.limits.max_expansion, INT64_MAX}, unpacked, bytes.size(),
+                           source);
   return entries;
 }
 
@@ -193,15 +234,37 @@ void require_name(const std::string& name, std::set<std::string>& seen) {
 
 }  // namespace
 
+const Tensor& NamedTensors::at(std::string_view name) const {
+  for (const auto& [own, tensor] : *this) {
+    if (own == name) return tensor;
+  }
+  const auto known = internal::names_of(*this, [](const auto& named) { return named.first; });
+  fail(ErrorCode::kNotFound, "NamedTensors: no array is called '", name, "'; expected one of [",
+       join(known), "]");
+}
+
+bool NamedTensors::has(std::string_view name) const {
+  return std::ranges::any_of(*this, [&](const auto& named) { return named.first == name; });
+}
+
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
-                       const InputLimits& limits) {
+                       const NpzOptions& options) {
   NamedTensors tensors;
-  for (const Entry& entry : read_entries(bytes, source, limits)) {
+  std::vector<std::string> left_out;
+  const bool reads_all = options.names.empty();
+  for (const Entry& entry : read_entries(bytes, source, options, left_out)) {
     const std::string member = member_name(entry, source);
-    std::string name = entry.name;
-    if (name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
-    tensors.emplace_back(std::move(name),
-                         parse_npy(member_bytes(bytes, entry, member, limits), member));
+    const std::string content = member_bytes(bytes, entry, member, options.limits);
+    try {
+      tensors.emplace_back(array_name(entry).value_or(entry.name), parse_npy(content, member));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnimplemented || !reads_all) throw;
+      left_out.push_back(error.message().substr(source.size() + 2));
+    }
+  }
+  if (!left_out.empty()) {
+    log_warning(concat(source, ": left out ", join(left_out),
+                       "; NpzOptions::names says which arrays are read"));
   }
   return tensors;
 }
@@ -241,9 +304,9 @@ std::string format_npz(const NamedTensors& tensors) {
   return bytes;
 }
 
-NamedTensors read_npz(const std::string& path, const InputLimits& limits) {
-  return internal::name_when_out_of_memory(
-      path, [&] { return parse_npz(read_file(path), path, limits); });
+NamedTensors read_npz(const std::string& path, const NpzOptions& options) {
+  const std::string bytes = internal::read_file_for("read_npz", path);
+  return internal::name_when_out_of_memory(path, [&] { return parse_npz(bytes, path, options); });
 }
 
 void write_npz(const std::string& path, const NamedTensors& tensors) {

@@ -91,7 +91,7 @@ TEST(InputLimits, MembersOfNpzFilesDoNotOverlap) {
 TEST(InputLimits, NpzFilesSayHowLargeTheyBecome) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   expect_error(ErrorCode::kResourceExhausted, {"f: member 'x.npy'", "max_bytes"},
-               [&] { parse_npz(bytes, "f", {.max_bytes = 100}); });
+               [&] { parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}); });
   // Each of them may become 200 MiB, both may not.
   const std::string large("\0\0\x80\x0c", 4);
   constexpr std::size_t kSize = 24;

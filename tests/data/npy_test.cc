@@ -4,6 +4,8 @@
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"
+#include "tutti/core/logging.h"
+#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace npy_test {
@@ -77,6 +79,64 @@ TEST(Npy, RefusesDamagedFiles) {
   expect_error(ErrorCode::kDataLoss, {"lacks a key"}, [] { parse_npy(file("{}", ""), "f"); });
 }
 
+// numpy.array([...], '<i2').tobytes() and so on; numpy's own values are [-1, 258].
+TEST(Npy, WidensIntegersThatNoTensorHas) {
+  const auto parsed = [](const std::string& type, const std::string& bytes) {
+    return parse_npy(file(header_of(type, "False", "(2,)"), bytes), "f");
+  };
+  using namespace std::string_literals;
+  const Tensor i1 = parsed("|i1", "\xff\x7f"s), i2 = parsed("<i2", "\xff\xff\x02\x01"s),
+               big = parsed(">i2", "\xff\xff\x01\x02"s), u2 = parsed("<u2", "\xff\xff\x02\x01"s),
+               u4 = parsed("<u4", "\xff\xff\xff\xff\x02\x01\0\0"s);
+  EXPECT_THAT(i1.to_doubles(), ElementsAre(-1, 127));
+  EXPECT_THAT(i2.to_doubles(), ElementsAre(-1, 258));
+  EXPECT_THAT(big.to_doubles(), ElementsAre(-1, 258));
+  EXPECT_THAT(u2.to_doubles(), ElementsAre(65535, 258));
+  EXPECT_THAT(u4.to_doubles(), ElementsAre(4294967295.0, 258));
+  for (const Tensor& narrow : {i1, i2, big, u2}) EXPECT_EQ(narrow.dtype(), DType::kInt32);
+  EXPECT_EQ(u4.dtype(), DType::kInt64);
+  const Tensor fortran =
+      parse_npy(file(header_of("<i2", "True", "(2, 2)"), "\x01\0\x02\0\x03\0\x04\0"s), "f");
+  EXPECT_THAT(fortran.to_doubles(), ElementsAre(1, 3, 2, 4));
+  expect_error(ErrorCode::kUnimplemented, {"'<u8'", "u4"},
+               [&] { parsed("<u8", std::string(16, '\0')); });
+}
+
+TEST(Npy, ReadsHeadersOfPython2) {
+  const Tensor read = parse_npy(
+      file("{'descr': '|u1', 'fortran_order': False, 'shape': (2L, 3L), }\n", "abcdef"), "f");
+  EXPECT_EQ(read.shape(), (Shape{2, 3}));
+  EXPECT_EQ(read.to_doubles()[5], 'f');
+}
+
+TEST(Npy, NamesFilesOfOtherKindsAndTheCalledFunction) {
+  const std::string folder = empty_folder("");
+  const std::vector<std::pair<std::string, const char*>> others = {
+      {"", "an empty file"},
+      {"{\"a\": [1, 2]}", "a JSON file"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "a Git LFS pointer"},
+      {"<html><body>404</body></html>", "an HTML page"},
+      {std::string("\x1f\x8b\x08\0\0\0\0\0", 8), "a gzip file"},
+      {"1 2 3\n", "text that begins with '1 2 3'"},
+  };
+  const std::string path = folder + "/a";
+  for (const auto& [bytes, kind] : others) {
+    data_test::write_bytes(path, bytes);
+    expect_error(ErrorCode::kDataLoss, {path, "expected a .npy file, got", kind},
+                 [&] { read_npy(path); });
+    expect_error(ErrorCode::kDataLoss, {path, "expected a .npz file, got", kind},
+                 [&] { read_npz(path); });
+  }
+  write_npz(path, {{"x", Tensor(1.0f)}});
+  expect_error(ErrorCode::kDataLoss, {path, "a zip archive"}, [&] { read_npy(path); });
+  write_npy(path, Tensor(1.0f));
+  expect_error(ErrorCode::kDataLoss, {path, "a .npy file"}, [&] { read_npz(path); });
+  expect_error(ErrorCode::kNotFound, {"read_npy: cannot read '/nothing'"},
+               [] { read_npy("/nothing"); });
+  expect_error(ErrorCode::kNotFound, {"read_npz: cannot read '/nothing'"},
+               [] { read_npz("/nothing"); });
+}
+
 TEST(Npz, ReadsWhatItWrote) {
   const std::string path = empty_folder("") + "/a.npz";
   write_npz(path,
@@ -90,6 +150,69 @@ TEST(Npz, ReadsWhatItWrote) {
   expect_error(ErrorCode::kInvalidArgument, {"format_npz", "'x'"}, [] {
     format_npz({{"x", Tensor(1.0f)}, {"x", Tensor(1.0f)}});
   });
+}
+
+/// format_npz() with what numpy.savez writes for np.array(['cat', 'dog'], object) as member "o",
+/// and a member that is not an array.
+std::string mixed_npz() {
+  std::string bytes = format_npz({{"x_train", Tensor::from<float>({2}, {1, 2})},
+                                  {"o", Tensor::from<std::uint8_t>({1}, {7})},
+                                  {"README", Tensor(1.0f)},
+                                  {"y_train", Tensor::from<std::int64_t>({2}, {3, 4})}});
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    for (std::size_t at = bytes.find(from); at != std::string::npos;
+         at = bytes.find(from, at + 1)) {
+      bytes.replace(at, from.size(), to);
+    }
+  };
+  replace("README.npy", "README.txt");
+  // The type, then the checksum of the member in both of its headers.
+  const std::string local("PK\x03\x04", 4);
+  const std::size_t type = bytes.find("|u1"), begin = bytes.rfind(local, type);
+  bytes.replace(type, 3, "|O ");
+  bytes.replace(type + 2, 2, "',");  // "|O'" is one letter shorter
+  bytes[type + 4] = ' ';
+  const std::size_t content = begin + 30 + std::string("o.npy").size();
+  const std::string member = bytes.substr(content, bytes.find(local, content) - content);
+  const std::uint32_t crc = internal::crc32(member);
+  std::string sum;
+  for (int i = 0; i < 4; ++i) sum.push_back(static_cast<char>(crc >> (8 * i) & 0xff));
+  replace(bytes.substr(begin + 14, 4), sum);
+  return bytes;
+}
+
+TEST(Npz, ReadsArraysByNameWhateverElseIsInTheFile) {
+  const std::string bytes = mixed_npz();
+  const NamedTensors chosen = parse_npz(bytes, "f", {.names = {"y_train", "x_train"}});
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0].first, "y_train");
+  EXPECT_THAT(chosen.at("x_train").to_doubles(), ElementsAre(1, 2));
+  EXPECT_THAT(chosen.at("y_train").to_doubles(), ElementsAre(3, 4));
+  EXPECT_EQ(chosen.at(1).first, "x_train");  // as of a vector
+  EXPECT_TRUE(chosen.has("x_train"));
+  EXPECT_FALSE(chosen.has("o"));
+  expect_error(ErrorCode::kNotFound, {"'x_test'", "[y_train, x_train]"},
+               [&] { chosen.at("x_test"); });
+  expect_error(ErrorCode::kNotFound, {"f: ", "'x_test'", "[x_train, o, README.txt, y_train]"}, [&] {
+    parse_npz(bytes, "f", {.names = {"x_train", "x_test"}});
+  });
+  expect_error(ErrorCode::kUnimplemented, {"f: member 'o.npy'", "'|O'"},
+               [&] { parse_npz(bytes, "f", {.names = {"o"}}); });
+}
+
+TEST(Npz, LeavesOutWhatNoTensorHoldsWithAWarning) {
+  std::string line;
+  LogSink before = set_log_sink([&](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) line = text;
+  });
+  const NamedTensors all = parse_npz(mixed_npz(), "f");
+  set_log_sink(std::move(before));
+  EXPECT_EQ(all.size(), 2u);
+  EXPECT_THAT(all.at("x_train").to_doubles(), ElementsAre(1, 2));
+  EXPECT_THAT(all.at("y_train").to_doubles(), ElementsAre(3, 4));
+  for (const char* part : {"f: left out", "'o.npy'", "'|O'", "'README.txt'", "NpzOptions::names"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+  }
 }
 
 TEST(Npz, ReadsStoredFilesOfPython) { npy_seeds::expect_arrays_of_python("stored.npz"); }
