@@ -113,28 +113,13 @@ class CsvElements : public internal::FileElements {
 
 }  // namespace
 
-namespace {
-
-/// What `action` throws of a file that is not there, or cannot be read, names the caller.
-template <class Action>
-auto naming(const char* who, const Action& action) {
-  try {
-    return action();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kUnavailable) throw;
-    throw error.with_context(who);
-  }
-}
-
-}  // namespace
-
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options) {
   if (options.num_rows_for_inference < 1) {
     fail(ErrorCode::kInvalidArgument,
          "csv_dataset: expected num_rows_for_inference of at least 1, got ",
          options.num_rows_for_inference);
   }
-  auto schema = naming("csv_dataset", [&] {
+  auto schema = internal::naming("csv_dataset", [&] {
     auto found =
         std::make_shared<CsvSchema>(internal::select_columns(std::move(paths), std::move(options)));
     infer_types(*found, 1, found->options.num_rows_for_inference);
@@ -148,9 +133,10 @@ Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options) {
 }
 
 CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options) {
-  CsvSchema schema = naming("read_csv", [&] {
+  CsvSchema schema = internal::naming("read_csv", [&] {
     CsvSchema found = internal::select_columns(paths, std::move(options));
     infer_types(found, paths.size(), kAllRows);
+    require_asked_categories(found);
     find_vocabularies(found);
     return found;
   });

@@ -16,7 +16,7 @@ namespace tutti {
 struct CsvColumn {
   std::string name;
   /// Nothing: int64 where all fields are whole numbers, float32 where all are numbers, else a
-  /// category. kBool takes true, false, 1 and 0.
+  /// category, with a warning where most fields are numbers. kBool takes true, false, 1 and 0.
   std::optional<DType> dtype = {};
   /// For missing fields (CsvOptions::na_values); nothing: a missing field is refused.
   std::optional<double> default_value = {};
@@ -43,7 +43,8 @@ struct CsvOptions {
   /// Comes last, behind the features; read even where it is not selected.
   std::string label_column = {};
   /// Elements {features float32 [columns but the label], labels []} instead of one component per
-  /// column, which has the column's name.
+  /// column, which has the column's name. Categories among the features are packed where they are
+  /// asked for (CsvColumn::categorical or vocabulary), else refused.
   bool pack_features = false;
   char delimiter = ',';
   /// RFC 4180: "a field", with any character in it and "" for a quote. Else quotes are characters.
@@ -69,9 +70,9 @@ struct CsvOptions {
 ///
 /// Throws here kNotFound and kInvalidArgument for files, columns and types that do not fit, such as
 /// a column of texts without vocabulary; while reading, naming path, line and column: kDataLoss for
-/// records that are no CSV or have another number of fields, kInvalidArgument for a field that is
-/// not what its column should be. The pass can go on behind such a record. kResourceExhausted for
-/// files beyond max_line_bytes and limits.
+/// files of another kind, records that are no CSV or have another number of fields,
+/// kInvalidArgument for a field that is not what its column should be. The pass can go on behind
+/// such a record. kResourceExhausted for files beyond max_line_bytes and limits.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
 /// Whole CSV files in memory.

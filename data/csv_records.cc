@@ -222,6 +222,98 @@ bool is_number(std::string_view text, DType dtype) {
   });
 }
 
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Takes the first of `signs` that `text` begins with, or ends with, away.
+bool remove_sign(std::string_view& text) {
+  for (const std::string_view sign : {"$", "%", "\xe2\x82\xac", "\xc2\xa3", "\xc2\xa5"}) {
+    if (text.starts_with(sign))
+      text.remove_prefix(sign.size());
+    else if (text.ends_with(sign))
+      text.remove_suffix(sign.size());
+    else
+      continue;
+    text = trimmed(text);
+    return true;
+  }
+  return false;
+}
+
+/// 1,234,567.5 and the like: groups of three digits behind one and the same separator.
+bool has_thousands(std::string_view text) {
+  constexpr std::string_view kNoBreakSpace = "\xc2\xa0";
+  for (const std::string_view separator :
+       {std::string_view(","), std::string_view("."), std::string_view("'"), std::string_view(" "),
+        std::string_view("_"), kNoBreakSpace}) {
+    std::string_view rest = text;
+    std::size_t digits = 0, groups = 0;
+    while (!rest.empty() && is_digit(rest[0]) && digits < 3) {
+      rest.remove_prefix(1);
+      ++digits;
+    }
+    const auto group_follows = [&] {
+      const std::string_view group = rest.substr(std::min(separator.size(), rest.size()));
+      return rest.starts_with(separator) && group.size() >= 3 &&
+             std::all_of(group.begin(), group.begin() + 3, is_digit) &&
+             (group.size() == 3 || !is_digit(group[3]));
+    };
+    for (; digits > 0 && group_follows(); ++groups) rest.remove_prefix(separator.size() + 3);
+    if (groups == 0) continue;
+    const bool has_fraction =
+        !rest.empty() && (rest[0] == '.' || rest[0] == ',') && rest.substr(0, 1) != separator;
+    if (has_fraction) rest.remove_prefix(1);
+    if (std::all_of(rest.begin(), rest.end(), is_digit) && (rest.empty() || has_fraction)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool has_decimal_comma(std::string_view text) {
+  const std::size_t comma = text.find(',');
+  if (comma == std::string_view::npos || comma + 1 == text.size()) return false;
+  std::string with_point(text);
+  with_point[comma] = '.';
+  double value = 0;
+  return parse(with_point, value);
+}
+
+}  // namespace
+
+std::string_view foreign_number_form(std::string_view text) {
+  text = trimmed(text);
+  const bool has_sign = remove_sign(text);
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  const bool has_inner_sign = remove_sign(text);
+  if (text.empty() || std::none_of(text.begin(), text.end(), is_digit)) return "";
+  const bool groups = has_thousands(text), comma = has_decimal_comma(text);
+  if (groups && comma) return "thousands separators or a decimal comma";
+  if (groups) return "thousands separators";
+  if (comma) return "a decimal comma";
+  double value = 0;
+  return (has_sign || has_inner_sign) && parse(text, value) ? "a currency or percent sign" : "";
+}
+
+std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text) {
+  for (const char candidate : {';', '\t', '|', ','}) {
+    if (candidate != options.delimiter && text.find(candidate) != std::string_view::npos) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::string form_note(std::string_view text) {
+  const std::string_view form = foreign_number_form(text);
+  return form.empty() ? "" : concat(", a number with ", form);
+}
+
+}  // namespace
+
 void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecord& record,
                   const std::string& source, std::string& bytes) {
   const std::string_view text = record[field.index];
@@ -237,7 +329,7 @@ void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecor
     T value{};
     if (!parse(text, value)) {
       fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
-           "': expected ", *field.column.dtype, ", got ", shown(text),
+           "': expected ", *field.column.dtype, ", got ", shown(text), form_note(text),
            field.inferred ? "; the type was found in the first records: try CsvColumn::dtype" : "");
     }
     append_as(value, field.stored, bytes);

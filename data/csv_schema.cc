@@ -6,6 +6,10 @@
 #include <limits>
 #include <set>
 
+#include "tutti/core/file_kind.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/one_line.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -17,9 +21,14 @@ template <class... Parts>
 }
 
 CsvReader open_reader(const CsvOptions& options, const std::string& path) {
-  return CsvReader(InputFile(path, options.limits),
-                   {options.delimiter, options.quotes, options.skip_initial_space,
-                    static_cast<std::uint64_t>(options.max_line_bytes)});
+  InputFile file(path, options.limits);
+  const std::string kind = kind_of_file(file.bytes_ahead());
+  // An empty file and white space alone have no records, which is for the caller to judge.
+  if (!file.bytes_ahead().empty() && !kind.empty() && !kind.starts_with("white space")) {
+    fail(ErrorCode::kDataLoss, path, ":1: expected a CSV file, got ", kind);
+  }
+  return CsvReader(std::move(file), {options.delimiter, options.quotes, options.skip_initial_space,
+                                     static_cast<std::uint64_t>(options.max_line_bytes)});
 }
 
 std::vector<std::string> read_first(CsvReader& reader, const char* what) {
@@ -28,6 +37,11 @@ std::vector<std::string> read_first(CsvReader& reader, const char* what) {
     fail(ErrorCode::kDataLoss, reader.source(), ":1: expected ", what, ", got an empty file");
   }
   return record.fields();
+}
+
+// As CsvOptions::delimiter is written.
+std::string shown_delimiter(char delimiter) {
+  return delimiter == '\t' ? "'\\t'" : concat("'", delimiter, "'");
 }
 
 void require_different(const std::vector<std::string>& names, const std::string& source,
@@ -51,6 +65,13 @@ std::vector<std::string> find_names(CsvSchema& schema) {
   CsvReader reader = open_reader(options, path);
   std::vector<std::string> names = read_first(reader, options.header ? "a header" : "a record");
   schema.num_fields = names.size();
+  const auto other = names.size() == 1 ? other_delimiter(options, names[0]) : std::nullopt;
+  if (other && options.column_names.empty()) {
+    fail_options(path, ":1: expected fields with the delimiter ",
+                 shown_delimiter(options.delimiter), ", got one field '", one_line(names[0]),
+                 "'; is the delimiter ", shown_delimiter(*other),
+                 "? Try CsvOptions::delimiter, or column_names for a file of one column");
+  }
   if (options.header) {
     schema.header = names;
   } else {
@@ -142,8 +163,13 @@ CsvReader open_csv(const CsvSchema& schema, const std::string& path) {
 bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record) {
   if (!reader.next(record)) return false;
   if (record.size() != schema.num_fields) {
+    const auto other =
+        record.size() == 1 ? other_delimiter(schema.options, record[0]) : std::nullopt;
     fail(ErrorCode::kDataLoss, reader.source(), ":", record.line(), ": expected ",
-         schema.num_fields, " fields, got ", record.size());
+         schema.num_fields, " fields, got ", record.size(),
+         other
+             ? concat("; is the delimiter ", shown_delimiter(*other), "? Try CsvOptions::delimiter")
+             : "");
   }
   return true;
 }
@@ -178,6 +204,44 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
   return schema;
 }
 
+namespace {
+
+// What to try where a column of numbers holds a text.
+std::string remark_on_numbers(const CsvField& field) {
+  if (!field.text_form.empty()) {
+    return concat(" (a number with ", field.text_form,
+                  "; numbers are read with a decimal point and without other signs: try to convert "
+                  "the file)");
+  }
+  if (!field.mostly_numbers) return "";
+  return " (most fields are numbers; if it stands for a missing value, try CsvOptions::na_values "
+         "and "
+         "CsvColumn::default_value)";
+}
+
+}  // namespace
+
+void require_asked_categories(const CsvSchema& schema) {
+  const bool labelled = !schema.options.label_column.empty();
+  for (const CsvField& field : schema.fields) {
+    if (!field.inferred || !field.is_category()) continue;
+    const std::string what =
+        concat("column '", field.column.name, "' of '", schema.paths[0], "' holds texts, such as ",
+               field.text, remark_on_numbers(field));
+    const bool is_label = labelled && &field == &schema.fields.back();
+    if (schema.options.pack_features && !is_label) {
+      fail(ErrorCode::kInvalidArgument, "read_csv: ", what,
+           "; expected numbers to pack as features; try CsvColumn::categorical, which packs the "
+           "places of the texts in the vocabulary");
+    }
+    if (field.mostly_numbers) {
+      log_warning(concat("read_csv: ", what,
+                         "; it becomes a category; where that is meant, set "
+                         "CsvColumn::categorical"));
+    }
+  }
+}
+
 void complete_schema(CsvSchema& schema) {
   const bool packed = schema.options.pack_features;
   const bool labelled = !schema.options.label_column.empty();
@@ -192,7 +256,7 @@ void complete_schema(CsvSchema& schema) {
     }
     if (field.is_category() && column.vocabulary.empty()) {
       const std::string text = field.text.empty() ? "" : concat(", such as ", field.text);
-      fail_options("column '", column.name, "' holds texts", text,
+      fail_options("column '", column.name, "' holds texts", text, remark_on_numbers(field),
                    "; expected numbers, or CsvColumn::vocabulary; try read_csv(), which finds it, "
                    "or to leave the column out by select_columns");
     }
@@ -216,15 +280,25 @@ struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::string first_text = {};  // that is no number, and its line
+  std::int64_t num_numbers = 0;  // also of foreign forms
+  std::int64_t num_texts = 0;
+  std::string first_text = {};  // that is not a number, and its line
+  std::string text_form = {};   // of the first text that looks like a number
 
   void add(std::string_view text, std::int64_t line) {
-    constexpr std::size_t kLongest = 60;
     has_value = true;
     is_integer = is_integer && is_number(text, DType::kInt64);
-    if (!is_float || is_integer || is_number(text, DType::kFloat32)) return;
+    if (is_integer || is_number(text, DType::kFloat32)) {
+      ++num_numbers;
+      return;
+    }
+    const std::string_view form = foreign_number_form(text);
+    ++(form.empty() ? num_texts : num_numbers);
+    if (is_float || (text_form.empty() && !form.empty())) {
+      first_text = concat("'", one_line(text), "' in line ", line);
+      text_form = form;
+    }
     is_float = false;
-    first_text = concat("'", text.substr(0, kLongest), "' in line ", line);
   }
 };
 
@@ -273,6 +347,8 @@ void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows
     } else {
       column.categorical = true;
       open[i]->text = kinds[i].first_text;
+      open[i]->mostly_numbers = kinds[i].num_numbers > kinds[i].num_texts;
+      if (open[i]->mostly_numbers) open[i]->text_form = kinds[i].text_form;
     }
   }
 }

@@ -80,6 +80,8 @@ struct CsvField {
   DType stored = DType::kFloat32;  // of its component
   bool inferred = false;           // its type was found by looking at records
   std::string text = "";           // "'six' in line 4": why it was found to hold texts
+  std::string text_form = "";      // "a decimal comma": what the text has, where it is a number
+  bool mostly_numbers = false;     // though it was found to hold texts
   std::unordered_map<std::string, std::int64_t> places = {};  // of the vocabulary's texts
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }
@@ -105,6 +107,9 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options);
 /// Looks at up to `max_rows` records of each of the first `num_files` files for the types that are
 /// missing.
 void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows);
+/// Warns of columns that became categories though most of their fields are numbers. Throws
+/// kInvalidArgument for categories that would be packed into features without being asked for.
+void require_asked_categories(const CsvSchema& schema);
 /// Looks at all records for the vocabularies that are missing.
 void find_vocabularies(CsvSchema& schema);
 /// Ends with every type known. Throws kInvalidArgument for a category without vocabulary and for
@@ -113,8 +118,14 @@ void complete_schema(CsvSchema& schema);
 
 /// Whether the field says that its value is missing.
 bool is_missing(const CsvOptions& options, std::string_view text);
-/// Whether `text`, with spaces around it, is a number of type `dtype`.
+/// Returns true if `text`, with spaces around it, is a number of type `dtype`.
 bool is_number(std::string_view text, DType dtype);
+/// Returns what a text has that keeps it from being read as the number it looks like: "a decimal
+/// comma", "thousands separators", "a currency or percent sign"; "" for other texts.
+std::string_view foreign_number_form(std::string_view text);
+/// Returns the character that seems to be the delimiter of a record which was read as the only
+/// field `text`; nothing where none does.
+std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text);
 /// Appends the value's bytes, of type field.stored. Throws kInvalidArgument naming source, line and
 /// column.
 void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecord& record,

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/data/dataset_values.h"
+#include "tutti/core/logging.h"
 #include "tutti/data/csv_schema.h"
 
 namespace tutti {
@@ -250,6 +251,116 @@ TEST(Csv, NamesTheFirstTextOfAColumnOfNumbers) {
   expect_error(ErrorCode::kInvalidArgument,
                {"column 'b' holds texts, such as 'six' in line 4", "expected numbers"},
                [&] { csv_dataset({path}); });
+}
+
+/// The warnings of the log while `action` runs.
+template <class Action>
+std::vector<std::string> warnings_of(const Action& action) {
+  std::vector<std::string> lines;
+  LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  action();
+  set_log_sink(std::move(before));
+  return lines;
+}
+
+// Auto MPG's horsepower, whose missing values are '?'.
+TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
+  const std::string path = file_of("hp,mpg\n130,18\n165,15\n?,25\n90,31\n");
+  const auto warnings = warnings_of(
+      [&] { EXPECT_THAT(read_csv({path}).rows.at("hp").to_doubles(), ElementsAre(0, 1, 3, 2)); });
+  ASSERT_EQ(warnings.size(), 1u);
+  for (const char* part : {"read_csv", "'hp'", "'?' in line 4", "na_values", "category"}) {
+    EXPECT_NE(warnings[0].find(part), std::string::npos) << part << " in " << warnings[0];
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"read_csv", "'hp'", "'?' in line 4", "na_values"},
+               [&] { read_csv({path}, {.pack_features = true}); });
+  expect_error(ErrorCode::kInvalidArgument, {"csv_dataset", "'hp'", "'?' in line 4", "na_values"},
+               [&] { csv_dataset({path}); });
+  // By the remedies: as numbers, and as a category that was asked for.
+  CsvOptions numbers{.pack_features = true, .na_values = {"?"}};
+  numbers.columns = {{.name = "hp", .default_value = -1}};
+  EXPECT_THAT(read_csv({path}, numbers).rows[0].to_doubles(),
+              ElementsAre(130, 18, 165, 15, -1, 25, 90, 31));
+  CsvOptions asked{.pack_features = true};
+  asked.columns = {{.name = "hp", .categorical = true}};
+  EXPECT_THAT(warnings_of([&] { read_csv({path}, asked); }), ElementsAre());
+}
+
+TEST(Csv, TextsArePackedOnlyWhereAskedFor) {
+  const std::string path = file_of("age,sex,y\n22,male,0\n38,female,1\n");
+  CsvOptions options{.label_column = "y", .pack_features = true};
+  expect_error(ErrorCode::kInvalidArgument, {"'sex'", "'male' in line 2", "categorical"},
+               [&] { read_csv({path}, options); });
+  options.columns = {{.name = "sex", .categorical = true}};
+  EXPECT_THAT(read_csv({path}, options).rows[0].to_doubles(), ElementsAre(22, 1, 38, 0));
+  // A label of texts is a class; texts of their own component are not packed.
+  const std::string flowers = file_of("x,kind\n1,rose\n2,lily\n", "flowers.csv");
+  const CsvTable table = read_csv({flowers}, {.label_column = "kind", .pack_features = true});
+  EXPECT_THAT(table.rows[1].to_doubles(), ElementsAre(1, 0));
+  EXPECT_THAT(warnings_of([&] { read_csv({flowers}); }), ElementsAre());
+}
+
+TEST(Csv, NamesForeignFormsOfNumbers) {
+  struct Form {
+    const char* text;
+    const char* name;
+  };
+  for (const Form& form :
+       {Form{"1,5", "a decimal comma"}, Form{"-0,25", "a decimal comma"},
+        Form{"1,234,567", "thousands separators"}, Form{"1.234,5", "thousands separators"},
+        Form{"1'234.5", "thousands separators"}, Form{"12 000 000", "thousands separators"},
+        Form{"1,234", "thousands separators or a decimal comma"}, Form{"$5.20", "a currency"},
+        Form{"$1,200.50", "thousands separators"}, Form{"7 %", "a currency or percent sign"}}) {
+    const std::string path = file_of(concat("x;y\n", form.text, ";1\n", form.text, ";2\n"));
+    const CsvOptions options{.delimiter = ';'};
+    expect_error(ErrorCode::kInvalidArgument, {"'x'", form.text, form.name},
+                 [&] { csv_dataset({path}, options); });
+    const auto warnings = warnings_of([&] { read_csv({path}, options); });
+    ASSERT_EQ(warnings.size(), 1u) << form.text;
+    EXPECT_NE(warnings[0].find(form.name), std::string::npos) << warnings[0];
+    CsvOptions typed = options;
+    typed.columns = {{.name = "x", .dtype = DType::kFloat32}};
+    expect_error(ErrorCode::kInvalidArgument, {path + ":2", form.text, form.name},
+                 [&] { read_csv({path}, typed); });
+  }
+  for (const char* text :
+       {"red", "v1", "2020-01-05", "12:30", "1.2.3", "-", "", "$", "%", ",", "1,2,3", "abc,5"}) {
+    EXPECT_EQ(internal::foreign_number_form(text), "") << text;
+  }
+}
+
+TEST(Csv, AsksForTheDelimiterWhereAnotherSeemsToBeMeant) {
+  const std::string path = file_of("a;b;c\n1;2;3\n");
+  expect_error(ErrorCode::kInvalidArgument, {path + ":1", "one field 'a;b;c'", "delimiter ';'?"},
+               [&] { csv_dataset({path}); });
+  expect_error(ErrorCode::kInvalidArgument, {"delimiter '\\t'?"},
+               [&] { read_csv({file_of("1\t2\n", "b.csv")}, {.header = false}); });
+  CsvOptions named{.header = false, .column_names = {"a", "b", "c"}};
+  expect_error(ErrorCode::kDataLoss, {path + ":1", "expected 3 fields, got 1", "delimiter ';'?"},
+               [&] { read_csv({path}, named); });
+  // One column of texts with other characters has its name from the options.
+  const CsvTable one = read_csv({path}, {.column_names = {"text"}});
+  EXPECT_THAT(one.columns[0].vocabulary, ElementsAre("1;2;3"));
+}
+
+TEST(Csv, NamesFilesOfOtherKinds) {
+  using namespace std::string_literals;
+  const std::vector<std::pair<std::string, const char*>> others = {
+      {"\xff\xfe"s + "a\0,\0b\0\n\0"s, "UTF-16"},
+      {"\xfe\xff\0a\0,\0b\0\n"s, "UTF-16"},
+      {"a\0,\0b\0\n\0"s, "UTF-16"},
+      {"PK\x03\x04\x14\0\0\0"s, "a zip archive"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "a Git LFS pointer"},
+      {"<!DOCTYPE html>\n<html>\n", "an HTML page"},
+  };
+  for (const auto& [bytes, kind] : others) {
+    const std::string path = file_of(bytes);
+    expect_error(ErrorCode::kDataLoss, {path + ":1", "expected a CSV file, got", kind},
+                 [&] { csv_dataset({path}); });
+    expect_error(ErrorCode::kDataLoss, {path + ":1", kind}, [&] { read_csv({path}); });
+  }
 }
 
 struct Refused {

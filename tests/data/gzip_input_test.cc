@@ -86,7 +86,7 @@ TEST(PackedInput, BombsAreRefusedByEveryReader) {
   }
   const InputLimits raised{.max_expansion = 1100};
   EXPECT_EQ(rows_of(tar_dataset({path}, raised)).size(), 0u);
-  expect_error(ErrorCode::kResourceExhausted, {path + ":1: ", "CsvOptions::max_line_bytes"},
+  expect_error(ErrorCode::kDataLoss, {path + ":1: ", "bytes that are all 0"},
                [&] { csv_dataset({path}, {.limits = raised}); });
   expect_error(ErrorCode::kResourceExhausted,
                {path, "at most 1000 bytes", "InputLimits::max_bytes"},
