@@ -51,7 +51,7 @@ std::vector<std::string> folders_in(const std::string& directory) {
   if (error) fail_reading(directory, error);
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : entries) {
-    if (entry.is_directory() && !is_hidden(entry.path())) {
+    if (std::error_code unknown; entry.is_directory(unknown) && !is_hidden(entry.path())) {
       names.push_back(entry.path().filename().string());
     }
   }
@@ -65,12 +65,15 @@ std::vector<std::string> pictures_below(const fs::path& folder) {
   fs::recursive_directory_iterator entry(folder, error);
   if (error) fail_reading(folder.string(), error);
   std::vector<std::string> paths;
-  for (; entry != fs::recursive_directory_iterator(); ++entry) {
-    if (is_hidden(entry->path())) {
+  while (entry != fs::recursive_directory_iterator()) {
+    const fs::path& path = entry->path();
+    if (is_hidden(path)) {
       entry.disable_recursion_pending();
-    } else if (entry->is_regular_file() && is_picture(entry->path())) {
-      paths.push_back(entry->path().string());
+    } else if (std::error_code unknown; entry->is_regular_file(unknown) && is_picture(path)) {
+      paths.push_back(path.string());
     }
+    entry.increment(error);
+    if (error) fail_reading(folder.string(), error);
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -102,14 +105,21 @@ std::vector<Picture> find_pictures(const std::string& directory,
   if (classes.empty()) {
     for (std::string& path : pictures_below(directory)) pictures.push_back({std::move(path), 0});
   }
+  if (classes.empty() && pictures.empty()) {
+    fail(ErrorCode::kNotFound, "image_folder: expected a .png, .jpg or .jpeg file in '", directory,
+         "', got none");
+  }
   for (std::size_t label = 0; label < classes.size(); ++label) {
-    for (std::string& path : pictures_below(fs::path(directory) / classes[label])) {
+    const fs::path folder = fs::path(directory) / classes[label];
+    std::vector<std::string> paths = pictures_below(folder);
+    if (paths.empty()) {
+      fail(ErrorCode::kNotFound, "image_folder: class '", classes[label],
+           "': expected a .png, .jpg or .jpeg file in '", folder.string(),
+           "', got none; try to remove the folder, or ImageFolderOptions::class_names without it");
+    }
+    for (std::string& path : paths) {
       pictures.push_back({std::move(path), static_cast<std::int64_t>(label)});
     }
-  }
-  if (pictures.empty()) {
-    fail(ErrorCode::kNotFound, "image_folder: no .png, .jpg or .jpeg file in '", directory,
-         "'; expected at least one", classes.empty() ? "" : " in the folders of its classes");
   }
   return pictures;
 }

@@ -148,8 +148,20 @@ TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
   expect_error(ErrorCode::kNotFound, {folder, "a folder per class", "kNone"},
                [&] { image_folder(folder); });
   std::filesystem::create_directories(folder + "/a");
-  expect_error(ErrorCode::kNotFound, {folder, "no .png"}, [&] { image_folder(folder); });
+  expect_error(ErrorCode::kNotFound,
+               {"class 'a'", folder + "/a", ".png", "got none", "class_names"},
+               [&] { image_folder(folder); });
   expect_error(ErrorCode::kNotFound, {"/nowhere"}, [] { image_folder("/nowhere"); });
+  // Keras reads such a class as one without pictures; here nothing is trained on half the classes.
+  put(folder + "/b/1.png", flat_picture(1));
+  put(folder + "/a/notes.txt", "no picture");
+  expect_error(ErrorCode::kNotFound, {"class 'a'", folder + "/a"}, [&] { image_folder(folder); });
+  ImageFolderOptions others;
+  others.class_names = {"b"};
+  EXPECT_EQ(image_folder(folder, others).paths.size(), 1u);
+  others.class_names = {};
+  others.label_mode = LabelMode::kNone;
+  EXPECT_EQ(image_folder(folder, others).paths.size(), 1u);
   put(folder + "/a/b.gif", "GIF89a");
   expect_error(ErrorCode::kUnimplemented, {folder + "/a/b.gif", "convert"},
                [&] { image_folder(folder); });
