@@ -139,7 +139,7 @@ TEST(Rebatch, RBT_15_OnlyTheOutermostDimensionIsCut) {
 
 // ASH-12: what rebatch() cuts is still sharded by its files.
 TEST(Rebatch, KeepsFilesForSharding) {
-  const std::string folder = testing::TempDir() + "/tutti_rebatch_keeps_files";
+  const std::string folder = ::testing::TempDir() + "/tutti_rebatch_keeps_files";
   std::filesystem::create_directories(folder);
   std::vector<std::string> paths;
   for (int f = 0; f < 3; ++f) {
