@@ -57,12 +57,6 @@ GroupProgress group_progress(const CallProgress& calls) {
   return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
-/// "10.0.0.2" of "10.0.0.2:2222".
-std::string host_of(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  return colon == std::string::npos ? address : address.substr(0, colon);
-}
-
 /// Before anything is started: connect_ranks(), whose rule this is, would say it when others wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
@@ -87,8 +81,9 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
   };
   ConnectOptions connect{.way = options.way,
                          .allow_insecure_network = options.join.allow_insecure_network};
-  const std::string host = host_of(address);
-  if (!host.empty()) connect.address = host;
+  if (const auto endpoint = internal::parse_listen_address(address)) {
+    connect.address = endpoint->host;
+  }
   connect.listen_at = text_of(options.listen_at, "TUTTI_DATA_LISTEN");
   connect.reached_at = text_of(options.reached_at, "TUTTI_DATA_ADDRESS");
   if (!connect.listen_at.empty()) {

@@ -16,7 +16,9 @@
 #include "tools/launch/supervisor.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
+#include "tutti/core/network_address.h"
 
 namespace tutti::tools {
 namespace {
@@ -90,9 +92,11 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
   std::vector<std::string> hosts;
   std::istringstream words(flags.hosts);
   for (std::string host; std::getline(words, host, ',');) {
-    if (host.empty() || host.find_first_of(" /'\"") != std::string::npos) {
-      fail(ErrorCode::kInvalidArgument, "run: --hosts: expected names with ',' between, got '",
-           flags.hosts, "'");
+    if (host.find_first_of(" /'\"") != std::string::npos ||
+        !internal::parse_endpoint(internal::join_address(host, 1))) {
+      fail(ErrorCode::kInvalidArgument,
+           "run: --hosts: expected names or IP addresses with ',' between, got '", flags.hosts,
+           "'; try --port for the ports");
     }
     hosts.push_back(host);
   }

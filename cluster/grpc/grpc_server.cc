@@ -41,8 +41,13 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const GrpcOptions& o
   return grpc::SslServerCredentials(ssl);
 }
 
-bool is_on_every_address(const std::string& host) {
-  return host.empty() || host == "0.0.0.0" || host == "::";
+/// Returns the loopback addresses at which a server of `options` listens by UNIX-domain sockets.
+std::vector<std::string> loopback_hosts(const GrpcOptions& options) {
+  const std::string& host = options.endpoint.host;
+  if (options.is_local()) return {host};
+  if (host == "::") return {"127.0.0.1", "::1"};  // Linux also accepts IPv4 there
+  if (host.empty() || host == "0.0.0.0") return {"127.0.0.1"};
+  return {};
 }
 
 }  // namespace
@@ -79,11 +84,10 @@ GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Servi
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         server_credentials(options));
   }
-  if (is_local || is_on_every_address(options.endpoint.host)) {
-    const std::string host = is_local ? options.endpoint.host : "127.0.0.1";
-    claim_.emplace(Endpoint{host, endpoint_.port});
-    if (is_local) endpoint_ = claim_->endpoint();
-    builder.AddListeningPort(concat("unix:", claim_->path()), grpc::InsecureServerCredentials());
+  for (const std::string& host : loopback_hosts(options)) {
+    const LocalSocketClaim& claim = claims_.emplace_back(Endpoint{host, endpoint_.port});
+    if (is_local) endpoint_ = claim.endpoint();
+    builder.AddListeningPort(concat("unix:", claim.path()), grpc::InsecureServerCredentials());
   }
   for (grpc::Service* service : services) builder.RegisterService(service);
   const HealthServiceOn health;

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +52,7 @@ class GrpcServer {
   Endpoint endpoint_;
   const FileDescriptor wake_;
   std::optional<Listener> listener_;
-  std::optional<LocalSocketClaim> claim_;
+  std::list<LocalSocketClaim> claims_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Event stop_;

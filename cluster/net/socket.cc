@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/network_address.h"
 #include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
@@ -134,26 +135,19 @@ void note_failure(OpenedConnection& opened, int error) {
 
 }  // namespace
 
-std::string Endpoint::to_string() const {
-  if (is_local()) return host;
-  const bool has_colon = host.find(':') != std::string::npos;
-  return concat(has_colon ? "[" : "", host, has_colon ? "]:" : ":", port);
-}
+std::string Endpoint::to_string() const { return is_local() ? host : join_address(host, port); }
 
 std::optional<Endpoint> parse_endpoint(const std::string& text) {
   if (is_local_name(text)) return Endpoint{text, 0};
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) return std::nullopt;
-  Endpoint endpoint;
-  endpoint.host = text.substr(0, colon);
-  if (endpoint.host.front() == '[' && endpoint.host.back() == ']') {
-    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-  }
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
+  const auto parts = split_address(text);
+  if (!parts || parts->host.empty()) return std::nullopt;
+  Endpoint endpoint{parts->has_brackets ? canonical_ipv6(parts->host) : std::string(parts->host)};
+  const char* const end = parts->port.data() + parts->port.size();
+  const auto [rest, error] = std::from_chars(parts->port.data(), end, endpoint.port);
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
-  const bool is_host = !is_no_host(endpoint.host) && !endpoint.is_local() &&  // a name that is none
+  const bool is_host = !endpoint.host.empty() && !is_no_host(endpoint.host) &&
+                       !endpoint.is_local() &&  // a name that is none
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
@@ -204,7 +198,7 @@ Listener listen_locally() {
   // An address without a name asks the system for a free one.
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
-      ::listen(socket.get(), 128) != 0) {
+      ::listen(socket.get(), 1024) != 0) {
     fail(ErrorCode::kUnavailable, "shm: no local socket: ", std::strerror(errno));
   }
   socklen_t length = sizeof(address);

@@ -8,6 +8,7 @@
 
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
+#include "tutti/core/network_address.h"
 
 namespace tutti::internal {
 namespace {
@@ -22,8 +23,6 @@ bool is_word_character(char c) {
          c == '_' || c == '.';
 }
 
-bool is_ipv6_character(char c) { return is_word_character(c) || c == ':' || c == '%'; }
-
 bool is_port(std::string_view text) {
   int port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
@@ -31,29 +30,19 @@ bool is_port(std::string_view text) {
   return whole && port >= 1 && port <= 65535 && text[0] != '0';
 }
 
-// Where the colon before the port stands; npos: nowhere.
-std::size_t find_colon(std::string_view text) {
-  if (!text.starts_with('[')) return text.find(':');
-  const std::size_t bracket = text.find(']');
-  if (bracket == std::string_view::npos || text.substr(bracket + 1, 1) != ":") {
-    return std::string_view::npos;
-  }
-  return bracket + 1;
-}
-
-std::optional<AddressProblem> find_host_problem(std::string_view host) {
+std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
   constexpr const char* kExpected = "a host name or an IP address before the port";
-  if (host.starts_with('[')) {
-    const std::string_view inside = host.substr(1, host.size() - 2);
-    const bool good =
-        inside.find(':') != inside.npos && std::ranges::all_of(inside, is_ipv6_character);
-    if (!good) return {{"an IPv6 address in the brackets", "write [::1]:2222"}};
+  const std::string_view host = parts.host;
+  if (parts.has_brackets) {
+    if (canonical_ipv6(host).empty()) {
+      return {{"an IPv6 address in the brackets", "write [::1]:2222"}};
+    }
   } else if (host.empty() || host.size() > 253) {
     return {{kExpected, "write host:port"}};
   } else if (!std::ranges::all_of(host, is_word_character)) {
     return {{kExpected, "use letters, digits, '-', '_' and '.' only"}};
   }
-  if (host == "0.0.0.0" || host == "[::]") {
+  if (host == "0.0.0.0" || canonical_ipv6(host) == "::") {
     return {{"an address that others can connect to",
              "name this machine instead of all its addresses"}};
   }
@@ -68,19 +57,19 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
     return {{kExpected, "leave out the protocol; rpc_layer names it"}};
   }
   if (text.find(',') != text.npos) return {{kExpected, "write each address as a text of its own"}};
-  const std::size_t colon = find_colon(text);
-  if (colon == text.npos) {
+  const auto parts = split_address(text);
+  if (!parts) {
     return {
         {kExpected, text.starts_with('[') ? "write [::1]:2222" : "add the port, as in host:2222"}};
   }
-  const std::string_view port = text.substr(colon + 1);
+  const std::string_view port = parts->port;
   if (port.find(':') != port.npos) return {{kExpected, "write an IPv6 address as [::1]:2222"}};
   if (!is_port(port)) {
     return {{"a port from 1 to 65535 behind the colon",
              port == "0" ? "choose a port: the others cannot know one that the system chooses"
                          : "write host:port, as in host:2222"}};
   }
-  return find_host_problem(text.substr(0, colon));
+  return find_host_problem(*parts);
 }
 
 /// host:port, each once in the whole cluster. `paths` are those of the addresses before it.

@@ -9,6 +9,7 @@
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
+#include "tutti/core/network_address.h"
 #include "tutti/core/one_line.h"
 
 namespace tutti {
@@ -200,8 +201,7 @@ std::string address_of(const Pod& pod, int port) {
     fail(ErrorCode::kFailedPrecondition, "Kubernetes: the pod '", one_line(pod.name),
          "' has no address yet; expected status.podIP, got none");
   }
-  const bool is_ipv6 = pod.ip.find(':') != pod.ip.npos;
-  return is_ipv6 ? concat("[", pod.ip, "]:", port) : concat(pod.ip, ":", port);
+  return internal::join_address(pod.ip, port);
 }
 
 }  // namespace

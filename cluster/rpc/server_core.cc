@@ -13,9 +13,17 @@ namespace {
 
 constexpr std::size_t kMostClients = 4096;
 
-/// "127.0.0.1:4711" of "ipv4:127.0.0.1:4711"; "" within a machine.
+/// Returns "127.0.0.1:4711" of gRPC's "ipv4:127.0.0.1:4711", "[::1]:4711" of its
+/// "ipv6:%5B::1%5D:4711", and "" within a machine.
 std::string address_of(const std::string& peer) {
-  return peer.starts_with("ipv4:") || peer.starts_with("ipv6:") ? peer.substr(5) : "";
+  if (!peer.starts_with("ipv4:") && !peer.starts_with("ipv6:")) return "";
+  std::string address = peer.substr(5);
+  for (const auto& [code, bracket] : {std::pair("%5B", "["), std::pair("%5D", "]")}) {
+    if (const std::size_t at = address.find(code); at != address.npos) {
+      address.replace(at, 3, bracket);
+    }
+  }
+  return address;
 }
 
 }  // namespace

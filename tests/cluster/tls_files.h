@@ -23,8 +23,8 @@ inline TlsFiles make_certificate(const std::string& name) {
   const TlsFiles files{folder + "/cert.pem", folder + "/key.pem", folder + "/cert.pem"};
   const std::string command =
       concat("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 ",
-             "-subj /CN=tutti -addext subjectAltName=IP:127.0.0.1 -keyout ", files.private_key,
-             " -out ", files.certificate, " 2> ", folder, "/log");
+             "-subj /CN=tutti -addext subjectAltName=IP:127.0.0.1,IP:::1 -keyout ",
+             files.private_key, " -out ", files.certificate, " 2> ", folder, "/log");
   EXPECT_EQ(std::system(command.c_str()), 0) << std::ifstream(folder + "/log").rdbuf();
   return files;
 }

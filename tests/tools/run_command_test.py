@@ -380,13 +380,13 @@ class DryRun(unittest.TestCase):
         self.assertEqual(lines.count("secret=100600"), 3)
 
     def test_hosts_share_the_tasks(self):
-        code, text, _ = tutti_run("-n", "5", "--chief", "--hosts", "a,fe80::1,c", "--port", "4000", "--dry-run", "--json",
+        code, text, _ = tutti_run("-n", "5", "--chief", "--hosts", "a,fe80::1,[fe80::2]", "--port", "4000", "--dry-run", "--json",
                                   "--", "./not/here", "x")
         self.assertEqual(code, 0)
         plan = json.loads(text)
         self.assertEqual([(p["task"], p["address"]) for p in plan["processes"]],
                          [("chief-0", "a:4000"), ("worker-0", "a:4001"), ("worker-1", "[fe80::1]:4000"),
-                          ("worker-2", "[fe80::1]:4001"), ("worker-3", "c:4000")])
+                          ("worker-2", "[fe80::1]:4001"), ("worker-3", "[fe80::2]:4000")])
         self.assertEqual(plan["arguments"], ["./not/here", "x"])
         environment = plan["processes"][1]["environment"]
         self.assertEqual(json.loads(environment["TF_CONFIG"])["task"], {"type": "worker", "index": 0})
@@ -416,6 +416,7 @@ class WrongUsage(unittest.TestCase):
                 (("-n", "1", "--max-restarts", "-1", "--", "true"), "run: --max-restarts: expected 0 to"),
                 (("-n", "2", "--hosts", "a,b", "--", "true"), "run: --hosts: processes are started on this machine"),
                 (("-n", "2", "--hosts", "a,,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
+                (("-n", "2", "--hosts", "a:40,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
                 (("-n", "1", "--fast", "--", "true"), "unknown flag --fast")):
             with self.subTest(words):
                 code, output, errors = tutti_run(*words)

@@ -23,6 +23,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/network_address.h"
 #include "tutti/core/random.h"
 
 namespace tutti::launch {
@@ -38,12 +39,6 @@ std::size_t host_of(std::size_t rank, std::size_t num_processes, std::size_t num
   return rank * num_hosts / num_processes;
 }
 
-/// IPv6 addresses stand in brackets before a port.
-std::string with_port(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? concat(host, ":", port)
-                                             : concat("[", host, "]:", port);
-}
-
 std::vector<std::string> choose_addresses(const JobRequest& request) {
   const auto num_processes = static_cast<std::size_t>(request.counts.total());
   std::vector<std::string> addresses;
@@ -56,7 +51,7 @@ std::vector<std::string> choose_addresses(const JobRequest& request) {
   std::vector<int> next_port(request.hosts.size(), request.first_port);
   for (std::size_t rank = 0; rank < num_processes; ++rank) {
     const std::size_t host = host_of(rank, num_processes, request.hosts.size());
-    addresses.push_back(with_port(request.hosts[host], next_port[host]++));
+    addresses.push_back(internal::join_address(request.hosts[host], next_port[host]++));
   }
   return addresses;
 }

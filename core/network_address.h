@@ -1,0 +1,29 @@
+// Network addresses as text: host and port, an IPv6 address in brackets.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tutti::internal {
+
+/// Parts of the text of an address; views into it.
+struct AddressParts {
+  std::string_view host;  // without brackets
+  std::string_view port;  // not checked
+  bool has_brackets = false;
+};
+
+/// Splits "host:port" at its first colon and "[::1]:port" behind its bracket. Returns nothing if
+/// there is no such colon.
+std::optional<AddressParts> split_address(std::string_view text);
+
+/// Returns "host:port", an IPv6 address in brackets, whether `host` has them or not.
+std::string join_address(std::string_view host, int port);
+
+/// Returns the shortest form of an IPv6 address ("::1" of "0:0:0:0:0:0:0:1"), with its zone
+/// ("%eth0") if it has one, and "" for other texts. `host` has no brackets.
+std::string canonical_ipv6(std::string_view host);
+
+}  // namespace tutti::internal
