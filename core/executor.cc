@@ -10,10 +10,12 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "tutti/core/clock.h"
+#include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
 #include "tutti/core/text.h"
@@ -63,9 +65,17 @@ class SystemThread final : public Thread {
 class SystemExecutor final : public Executor {
  public:
   std::unique_ptr<Thread> start(std::string name, std::function<void()> body) override {
-    running_threads.fetch_add(1, std::memory_order_relaxed);
-    return std::make_unique<SystemThread>(
-        std::thread([name = std::move(name), body = std::move(body)] { run_body(name, body); }));
+    const int others = running_threads.fetch_add(1, std::memory_order_relaxed);
+    try {
+      return std::make_unique<SystemThread>(
+          std::thread([name, body = std::move(body)] { run_body(name, body); }));
+    } catch (const std::system_error& error) {
+      running_threads.fetch_sub(1, std::memory_order_relaxed);
+      fail(ErrorCode::kResourceExhausted, "thread '", name, "': expected to start it beside ",
+           others, " others of this process, got: ", error.code().message(),
+           "; raise the limit of processes (ulimit -u, pids.max of the container) or of memory "
+           "(ulimit -v), or use fewer replicas, processes or data threads");
+    }
   }
 };
 

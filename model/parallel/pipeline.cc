@@ -57,6 +57,8 @@ struct Pipeline::Impl {
 
   Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given);
   ~Impl();
+  /// Starts a thread for each stage; the destructor ends those that were started.
+  void start();
   void serve(std::size_t stage);
   void run_stage(Batch& batch, std::size_t stage) const;
   std::shared_ptr<Batch> next_batch(std::uint64_t& last);
@@ -107,6 +109,9 @@ Pipeline::Impl::Impl(StagedSequential staged, LossFunction loss_function, Pipeli
   for (int s = 0; s < num_stages; ++s) {
     tasks.push_back(pipeline_schedule(options.order, s, num_stages, options.micro_batches));
   }
+}
+
+void Pipeline::Impl::start() {
   for (std::size_t s = 0; s < model.num_stages(); ++s) {
     threads.push_back(Executor::system().start(concat("stage-", s), [this, s] { serve(s); }));
   }
@@ -171,7 +176,9 @@ PipelineResult Pipeline::Impl::result_of(const Batch& done) const {
 }
 
 Pipeline::Pipeline(StagedSequential model, LossFunction loss, PipelineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(model), std::move(loss), options)) {}
+    : impl_(std::make_unique<Impl>(std::move(model), std::move(loss), options)) {
+  impl_->start();
+}
 Pipeline::~Pipeline() = default;
 
 PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels) {

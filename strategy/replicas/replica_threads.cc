@@ -46,12 +46,19 @@ ReplicaThreads::ReplicaThreads(const std::vector<Device>& replica_devices, bool 
       for (const std::size_t r : replicas) token_of_replica_[r] = tokens_.back().get();
     }
   }
-  for (int r = 1; r < num_replicas_; ++r) {
-    threads_.push_back(Executor::system().start(concat("replica-", r), [this, r] { serve(r); }));
+  try {
+    for (int r = 1; r < num_replicas_; ++r) {
+      threads_.push_back(Executor::system().start(concat("replica-", r), [this, r] { serve(r); }));
+    }
+  } catch (const Error&) {
+    stop();  // those that wait for work
+    throw;
   }
 }
 
-ReplicaThreads::~ReplicaThreads() {
+ReplicaThreads::~ReplicaThreads() { stop(); }
+
+void ReplicaThreads::stop() {
   {
     MutexLock lock(monitor_.mutex());
     stopping_ = true;

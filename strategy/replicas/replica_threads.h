@@ -44,6 +44,7 @@ class ReplicaThreads {
 
   void run_as_replica_0(Frame& frame, RunPlace place);
   void serve(int replica);
+  void stop();
   bool has_body(int replica) TUTTI_REQUIRES(monitor_.mutex());
   void run_body(int replica);
 

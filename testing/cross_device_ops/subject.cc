@@ -160,7 +160,7 @@ RankThreads& Subject::threads(int size) {
   return *kept;
 }
 
-RankThreads::RankThreads(int size) {
+RankThreads::RankThreads(int size) : RankThreads() {  // so that the destructor ends some, too
   for (int rank = 0; rank < size; ++rank) {
     threads_.push_back(
         Executor::system().start(concat("conform-", rank), [this, rank] { work(rank); }));

@@ -45,6 +45,7 @@ class RankThreads {
   bool wait(Duration limit);
 
  private:
+  RankThreads() = default;
   void work(int rank);
 
   Mutex mutex_;

@@ -48,6 +48,50 @@ TEST(ExecutorDeathTest, AnExceptionThatLeavesTheBodyEndsTheProcessAndNamesTheThr
       "thread 'bad-thread': an exception left its body: oops");
 }
 
+/// While it lives no thread can be started: their stacks have no place in memory.
+class NoRoomForThreads {
+ public:
+  NoRoomForThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{1} << 47);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+  }
+  ~NoRoomForThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+  NoRoomForThreads(const NoRoomForThreads&) = delete;
+  NoRoomForThreads& operator=(const NoRoomForThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(ExecutorTest, ThreadThatCannotBeStartedIsAnErrorWithTheLimitsToRaise) {
+  const int before = num_running_threads();
+  {
+    const NoRoomForThreads limit;
+    try {
+      Executor::system().start("replica-3", [] {})->join();
+      FAIL() << "a thread was started";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+      EXPECT_EQ(error.message(),
+                concat("thread 'replica-3': expected to start it beside ", before,
+                       " others of this process, got: Resource temporarily unavailable; raise the "
+                       "limit of processes (ulimit -u, pids.max of the container) or of memory "
+                       "(ulimit -v), or use fewer replicas, processes or data threads"));
+    }
+  }
+  EXPECT_EQ(num_running_threads(), before);
+  int runs = 0;
+  Executor::system().start("later", [&] { ++runs; })->join();
+  EXPECT_EQ(runs, 1);
+}
+
 TEST(ExecutorTest, CountsThreads) {
   EXPECT_GE(num_hardware_threads(), 1);
   const int before = num_running_threads();
