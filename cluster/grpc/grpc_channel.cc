@@ -4,11 +4,15 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/net/socket.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 namespace {
@@ -27,7 +31,25 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const GrpcOptions&
 
 }  // namespace
 
+void require_threads_of_grpc() {
+  constexpr int kThreads = 12;  // as many as a server and a channel have on two cores
+  [[maybe_unused]] static const bool is_checked = [] {
+    Event all_here;
+    std::vector<std::unique_ptr<Thread>> threads;
+    const auto wait = [&all_here] { all_here.wait_until(TimePoint::max()); };
+    try {
+      for (int i = 0; i < kThreads; ++i) threads.push_back(Executor::system().start("grpc", wait));
+    } catch (const Error&) {
+      all_here.set();
+      throw;
+    }
+    all_here.set();
+    return true;
+  }();
+}
+
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
+  require_threads_of_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.most_bytes);
   arguments.SetMaxSendMessageSize(options.most_bytes);

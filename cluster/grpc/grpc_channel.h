@@ -29,6 +29,10 @@ struct GrpcOptions {
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
+/// Throws kResourceExhausted with the limits to raise if this process cannot start the threads that
+/// gRPC starts: gRPC itself ends the process then.
+void require_threads_of_grpc();
+
 /// To where GrpcServer listens with the same options. Connects with the first call; each channel
 /// has connections of its own, so that a new one does not share the fate of the last.
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options);

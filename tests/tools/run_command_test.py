@@ -183,6 +183,16 @@ def memory_group(mebibytes):
     yield None
 
 
+class Threads(unittest.TestCase):
+    def test_that_cannot_be_started_are_an_error_with_the_limits_to_raise(self):
+        # Stacks of 2^47 bytes have no place in memory, as under ulimit -u or -v.
+        result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
+                                capture_output=True, timeout=60, check=False)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
+        self.assertRegex(result.stderr, r"\Atutti: thread '.*': expected to start it beside \d+ others of this process, got: "
+                                        r"Resource temporarily unavailable; raise .*ulimit -u.*ulimit -v.*\n\Z")
+
+
 class MemoryKills(unittest.TestCase):
     def test_memory_kills_are_named(self):
         """The kernel's counter is that of the group in which all of this runs."""
