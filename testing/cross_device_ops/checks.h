@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/testing/cross_device_ops/problem.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
@@ -40,6 +43,23 @@ CollectiveHandle start(Communicator& communicator, const Problem& problem);
 void abort_all(const Communicators& communicators);
 Result check_ranks(const Case& c, Subject& subject);
 Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject);
+
+/// What became of calls that the last rank did not make.
+struct Scene {
+  Outcomes outcomes;
+  std::vector<TimePoint> begins;  // of the calls, by rank
+  std::vector<double> seconds;    // that each took
+
+  /// Returns the seconds from the begin of the first call to that of rank `r`.
+  double delay_of(std::size_t r) const {
+    const auto calls = std::span(begins).first(begins.size() - 1);
+    return seconds_between(*std::ranges::min_element(calls), begins[r]);
+  }
+};
+/// Returns what is wrong with calls that were to end at their deadline, or "". The deadline of the
+/// first call ends those of all ranks: on a busy machine a rank may begin just before it, and
+/// counts as missing there.
+std::string wrong_deadline(const Case& c, const Scene& scene, Duration timeout);
 Result check_deadline(const Case& c, Communicators& ranks, Subject& subject, Duration timeout);
 Result check_abort(const Case& c, Communicators& ranks, Subject& subject);
 Result check_peer_gone(const Case& c, Communicators& ranks, Subject& subject);

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tutti/core/clock.h"
 #include "tutti/testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
@@ -15,21 +14,18 @@ Communicator& of(const Communicators& ranks, int rank) {
   return *ranks[static_cast<std::size_t>(rank)];
 }
 
-/// Ranks other than the last call; the last one does `last`. Seconds that each took.
-struct Scene {
-  Outcomes outcomes;
-  std::vector<double> seconds;
-};
-
+/// Ranks other than the last call; the last one does `last`.
 Scene play(const Case& c, const Communicators& ranks, Subject& subject, const Problem& problem,
            const std::function<void()>& last) {
   Scene scene;
+  scene.begins.resize(static_cast<std::size_t>(c.world));
   scene.seconds.resize(static_cast<std::size_t>(c.world));
   scene.outcomes = run_ranks(
       subject, c, c.world,
       [&](int rank) {
         if (rank == c.world - 1) return last();
         const TimePoint begin = Clock::system().now();
+        scene.begins[static_cast<std::size_t>(rank)] = begin;
         double& seconds = scene.seconds[static_cast<std::size_t>(rank)];
         try {
           call(of(ranks, rank), problem);
@@ -76,7 +72,9 @@ std::string usable_after_error(const Case& c, const Communicators& ranks, Subjec
   for (std::size_t r = 0; r + 1 < before.size(); ++r) {
     if (!before[r]) continue;
     if (!scene.outcomes[r]) return concat("rank ", r, " can be used after its error");
-    if (scene.seconds[r] > 1) return concat("rank ", r, " waits again after its error");
+    if (scene.seconds[r] > seconds_between(TimePoint(), TimePoint(kInTime))) {
+      return concat("rank ", r, " waits again after its error");
+    }
   }
   return {};
 }
@@ -176,19 +174,33 @@ Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject) {
   return passed();
 }
 
-Result check_deadline(const Case& c, Communicators& ranks, Subject& subject, Duration timeout) {
-  const Problem problem(c);
-  const Scene scene = play(c, ranks, subject, problem, [] {});
+std::string wrong_deadline(const Case& c, const Scene& scene, Duration timeout) {
+  const double soonest = seconds_between(TimePoint(), TimePoint(timeout)) / 2;
+  const auto names_missing_rank = [&](const Error& error) {
+    for (std::size_t r = 0; r + 1 < scene.outcomes.size(); ++r) {
+      if (scene.delay_of(r) > soonest && says(error, concat(r))) return true;
+    }
+    return says(error, concat(c.world - 1));
+  };
   std::string wrong = wrong_ends(c, scene, {ErrorCode::kDeadlineExceeded}, timeout + kInTime);
   for (std::size_t r = 0; r + 1 < scene.outcomes.size() && wrong.empty(); ++r) {
     if (!scene.outcomes[r]) continue;
-    if (scene.seconds[r] < seconds_between(TimePoint(), TimePoint(timeout)) / 2) {
-      wrong = concat("rank ", r, " gave up after ", scene.seconds[r], " s, before the deadline");
-    } else if (!says(*scene.outcomes[r], concat(c.world - 1))) {
+    const double seconds = scene.delay_of(r) + scene.seconds[r];
+    if (seconds < soonest) {
+      wrong = concat("rank ", r, " gave up ", seconds, " s after the first call, before its ",
+                     "deadline");
+    } else if (!names_missing_rank(*scene.outcomes[r])) {
       wrong = concat("rank ", r, ": the message does not name rank ", c.world - 1,
                      ", which is missing: ", scene.outcomes[r]->message());
     }
   }
+  return wrong;
+}
+
+Result check_deadline(const Case& c, Communicators& ranks, Subject& subject, Duration timeout) {
+  const Problem problem(c);
+  const Scene scene = play(c, ranks, subject, problem, [] {});
+  std::string wrong = wrong_deadline(c, scene, timeout);
   if (wrong.empty()) wrong = usable_after_error(c, ranks, subject, scene.outcomes);
   return verdict_of(wrong);
 }

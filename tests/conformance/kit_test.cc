@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/testing/cross_device_ops/checks.h"
 #include "tutti/testing/cross_device_ops/expected.h"
 #include "tutti/testing/cross_device_ops/problem.h"
 #include "tutti/testing/cross_device_ops/report.h"
@@ -73,6 +74,31 @@ TEST(ConformancePlan, ASampleIsThatOfItsSeedAndHasEachGroup) {
   }
   for (const Case& c : sample) taken.emplace(c.check, c.collective, c.op, c.dtype);
   EXPECT_EQ(taken, all);
+}
+
+/// Three ranks of four call, the second one `delay` later, and all end at 150 ms.
+std::string verdict_on_deadline(Duration delay, const std::string& message, double end = 0.15) {
+  const double late = seconds_between(TimePoint(), TimePoint(delay));
+  const std::optional<Error> error = Error(ErrorCode::kDeadlineExceeded, message);
+  const Scene scene{
+      {error, error, error, std::nullopt},
+      {TimePoint(Duration(1)), TimePoint(Duration(1) + delay), TimePoint(Duration(1)), TimePoint()},
+      {end, end - late, end, 0}};
+  Case c;
+  c.world = 4;
+  c.collective = Collective::kAllReduce;
+  return wrong_deadline(c, scene, std::chrono::milliseconds(150));
+}
+
+TEST(ConformanceDeadline, CountsFromTheFirstCall) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(verdict_on_deadline(0ms, "rank 3 is missing"), "");
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");  // it gave up after 24 ms
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");  // as it was at the deadline
+  EXPECT_NE(verdict_on_deadline(0ms, "rank 1 is missing"), "");
+  EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 0.01), "");
+  EXPECT_NE(verdict_on_deadline(5ms, "rank 3 is missing", 0.02), "");
+  EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 4.15), "");
 }
 
 TEST(ConformanceValues, SumsOfFloatsAreBoundedAndCanonicalOnesExact) {
