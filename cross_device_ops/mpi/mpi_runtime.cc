@@ -44,9 +44,17 @@ Holder& holder() {
   return instance;
 }
 
-// A process that failed does not finalise: it would wait for the others, who wait for it.
+/// A process that failed does not finalise: it would wait for the others, who wait for it. So may
+/// one that calls exit(0) in the middle of a step, which says goodbye first.
 void finalize_at_exit(int status, void*) {
-  if (status == 0 && holder().may_finalize && !is_finalized()) MPI_Finalize();
+  if (status != 0 || !holder().may_finalize || is_finalized()) return;
+  MpiRuntime* runtime = nullptr;
+  {
+    MutexLock lock(holder().mutex);
+    runtime = holder().runtime.get();
+  }
+  if (runtime) runtime->close_transports();
+  MPI_Finalize();
 }
 
 void require_not_finalized() {
@@ -131,6 +139,20 @@ void MpiRuntime::retire(const std::string& reason) noexcept {
 void MpiRuntime::keep(std::shared_ptr<void> used) {
   MutexLock lock(reason_mutex_);
   kept_.push_back(std::move(used));
+}
+
+void MpiRuntime::before_finalize(std::function<void()> close) {
+  MutexLock lock(reason_mutex_);
+  closing_.push_back(std::move(close));
+}
+
+void MpiRuntime::close_transports() {
+  std::vector<std::function<void()>> closing;
+  {
+    MutexLock lock(reason_mutex_);
+    closing.swap(closing_);
+  }
+  for (const auto& close : closing) close();
 }
 
 void check_mpi(int code, std::string_view function) {

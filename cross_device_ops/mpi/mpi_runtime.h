@@ -44,6 +44,12 @@ class MpiRuntime {
   /// Keeps what MPI may still use until it is finalised.
   void keep(std::shared_ptr<void> used);
 
+  /// Has close_transports() call `close`; its transport may have been closed before.
+  void before_finalize(std::function<void()> close);
+  /// Ends the transports that a program leaves open when it exits: MPI_Finalize waits for the other
+  /// processes, which may wait for a message of this one.
+  void close_transports();
+
   /// Held around MPI calls: keeps threads apart where MPI cannot.
   class Calls {
    public:
@@ -67,6 +73,7 @@ class MpiRuntime {
   Mutex reason_mutex_;
   std::string reason_ TUTTI_GUARDED_BY(reason_mutex_);
   std::vector<std::shared_ptr<void>> kept_ TUTTI_GUARDED_BY(reason_mutex_);
+  std::vector<std::function<void()>> closing_ TUTTI_GUARDED_BY(reason_mutex_);
 };
 
 /// Throws kUnavailable with MPI's text when `code` is an error: "mpi: rank 2: MPI_Isend: ...".

@@ -51,8 +51,12 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   const int rank = rank_of(options, processes, hub->runtime().rank());
   // Equal on all ranks: the processes of an MPI job are of one build.
   const std::uint64_t group = std::hash<std::string>()(concat(options.name, ":", join(processes)));
+  internal::MpiRuntime& runtime = hub->runtime();
   auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
   endpoint->connect(options.timeout);
+  runtime.before_finalize([open = std::weak_ptr(endpoint)] {
+    if (const auto still_open = open.lock()) still_open->close();
+  });
   // Works may outlive the transport, whose end says goodbye.
   Transport* const transport = endpoint.get();
   return {transport, [endpoint](Transport*) { endpoint->close(); }};
