@@ -192,13 +192,15 @@ std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer&
   };
 }
 
-std::function<std::vector<std::string>()> find_waited_for(const ControlServer& control) {
+std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlServer& control) {
   return [&control] {
-    std::vector<std::string> names;
+    std::vector<launch::WaitedFor> tasks;
     for (const Member& member : control.missing()) {
-      names.push_back(launch::Task{member.task.job, member.task.index, ""}.name());
+      launch::WaitedFor& one = tasks.emplace_back();
+      one.task = launch::Task{member.task.job, member.task.index, ""}.name();
+      if (member.pid != 0) one.joined = static_cast<int>(member.incarnation);
     }
-    return names;
+    return tasks;
   };
 }
 
@@ -217,9 +219,7 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   launch::RunReporter reporter(plan, reporting);
   launch::SupervisorOptions supervising = options.supervisor;
   if (control) supervising.find_given_up = find_given_up(*control);
-  if (control && supervising.restarts.per_task > 0) {
-    supervising.find_waited_for = find_waited_for(*control);
-  }
+  if (control) supervising.find_waited_for = find_waited_for(*control);
   launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
   const launch::JobOutcome outcome = supervisor.run();
   reporter.summarize(outcome);

@@ -5,6 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tutti/core/error.h"
 
 namespace tutti::launch {
 namespace supervisor_test {
@@ -17,28 +22,78 @@ struct Ended {
   std::string said;  // by the launcher
 };
 
-/// One worker that runs `script`, and is given up as soon as it has started.
-Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
-  JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
-  SupervisorOptions options;
-  bool is_told = false;
-  options.find_given_up = [&]() -> std::vector<GivenUp> {
-    if (std::exchange(is_told, true)) return {};
-    return {{"worker-0", 0, is_ending, why}};
-  };
+Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   ::testing::internal::CaptureStderr();
   Ended ended;
   {
     SignalQueue signals;
     const SecretFolder secret;
     Guard guard(secret.folder(), secret.file(), "TUTTI_JOB_ID=" + plan.job_id);
-    RunReporter reporter(plan, {});
+    RunReporter reporter(plan, {.max_restarts = options.restarts.per_task});
     Supervisor supervisor(plan, options, signals, guard, reporter);
     ended.outcome = supervisor.run();
     reporter.summarize(ended.outcome);
   }
   ended.said = ::testing::internal::GetCapturedStderr();
   return ended;
+}
+
+/// One worker that runs `script`, and is given up as soon as it has started.
+Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
+  const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
+  SupervisorOptions options;
+  bool is_told = false;
+  options.find_given_up = [&]() -> std::vector<GivenUp> {
+    if (std::exchange(is_told, true)) return {};
+    return {{"worker-0", 0, is_ending, why}};
+  };
+  return run_job(plan, options);
+}
+
+/// Worker 1 exits with code 0 while worker 0 waits for it, until the file exists that a second
+/// process of worker 1 makes. `joined`: what the job knows of worker 1.
+Ended run_early_exit(std::optional<int> joined, int max_restarts) {
+  const std::string file = (std::filesystem::path(::testing::TempDir()) /
+                            concat("supervisor_test-", ::getpid(), "-", max_restarts))
+                               .string();
+  const std::string script =
+      concat("case \"$TF_CONFIG\" in *\\\"index\\\":1*) [ $TUTTI_RESTART = 0 ] || touch ", file,
+             "; exit 0;; esac; while [ ! -e ", file, " ]; do sleep 0.05; done");
+  const JobPlan plan =
+      make_plan({.arguments = {"/bin/sh", "-c", script}, .counts = {.workers = 2}, .cores = {0}});
+  SupervisorOptions options{.restarts = {max_restarts, max_restarts}};
+  options.find_given_up = [] { return std::vector<GivenUp>(); };
+  options.find_waited_for = [&]() -> std::vector<WaitedFor> {
+    if (std::filesystem::exists(file)) return {};
+    return {{"worker-1", joined}};
+  };
+  Ended ended = run_job(plan, options);
+  std::filesystem::remove(file);
+  return ended;
+}
+
+TEST(Supervisor, ExitWithCode0BeforeJoiningEndsTheJob) {
+  const Ended ended = run_early_exit(std::nullopt, 0);
+  EXPECT_EQ(ended.outcome.first_failure, 1);
+  EXPECT_EQ(ended.outcome.exit_code(), 1);
+  EXPECT_THAT(ended.said,
+              HasSubstr("tutti run: worker-1 failed first: exited with code 0 before it "
+                        "joined, after "));
+}
+
+TEST(Supervisor, ExitWithCode0OfAMemberThatOthersWaitForEndsTheJob) {
+  const Ended ended = run_early_exit(0, 0);
+  EXPECT_EQ(ended.outcome.first_failure, 1);
+  EXPECT_THAT(ended.said, HasSubstr("worker-1 failed first: exited with code 0 before the others "
+                                    "finished, after "));
+}
+
+TEST(Supervisor, EarlyExitWithCode0CostsARestart) {
+  const Ended ended = run_early_exit(std::nullopt, 1);
+  EXPECT_EQ(ended.outcome.exit_code(), 0);
+  EXPECT_EQ(ended.outcome.tasks[1].restarts, 1);
+  EXPECT_THAT(ended.said, HasSubstr("worker-1: exited with code 0 before it joined, after "));
+  EXPECT_THAT(ended.said, HasSubstr("is started again now (restart 1 of 1)"));
 }
 
 TEST(Supervisor, SaysOfAProcessThatDiesByItselfOnlyHow) {

@@ -76,12 +76,14 @@ double seconds_of(Duration duration) { return std::chrono::duration<double>(dura
 std::string TaskOutcome::describe() const {
   std::array<char, 32> time{};
   std::snprintf(time.data(), time.size(), "%.1f", seconds);
-  return concat(status.to_string(), oom.empty() ? "" : ", ", oom, " after ", time.data(), " s");
+  return concat(status.to_string(), oom.empty() ? "" : ", ", oom, too_early.empty() ? "" : " ",
+                too_early, too_early.empty() ? " after " : ", after ", time.data(), " s");
 }
 
 int JobOutcome::exit_code() const {
   if (first_failure) {
-    return tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
+    const int code = tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
+    return code == 0 ? 1 : code;  // 0 may be too early
   }
   switch (reason) {
     case StopReason::kTimeout:

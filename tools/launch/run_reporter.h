@@ -44,6 +44,8 @@ struct TaskOutcome {
   double seconds = 0;      // that it lived
   std::string oom = "";    // what the kernel's counter said at its end
   int order = -1;          // 0 ended first; -1: has not
+  /// "before it joined" for a process that others waited for after it exited with code 0.
+  std::string too_early = "";
 
   /// "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
   std::string describe() const;
@@ -51,7 +53,7 @@ struct TaskOutcome {
 
 struct JobOutcome {
   std::vector<TaskOutcome> tasks;    // by rank
-  std::optional<int> first_failure;  // the rank whose failure ended the job
+  std::optional<int> first_failure;  // the rank whose failure, or early end, ended the job
   StopReason reason = StopReason::kNone;
 
   int exit_code() const;

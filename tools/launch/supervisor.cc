@@ -30,6 +30,7 @@ struct Slot {
   const ProcessPlan* plan = nullptr;
   std::unique_ptr<ChildProcess> process;
   TimePoint started;
+  Duration lived{};  // of the process that ended last
   std::optional<TimePoint> restart_at;
   std::optional<TimePoint> given_up_at;  // it is killed then
   std::string why_given_up;
@@ -96,6 +97,7 @@ struct Supervisor::Impl {
     slot.given_up_at.reset();
     slot.process = std::make_unique<ChildProcess>(child);
     slot.last_lines.clear();
+    slot.outcome.too_early.clear();
     guard.watch(slot.process->pid());
     slot.running = true;
     slot.started = now();
@@ -179,20 +181,27 @@ struct Supervisor::Impl {
     stop(StopReason::kFailure, SIGTERM);
   }
 
-  void judge(Slot& slot, Duration lived) {
+  void judge(Slot& slot) {
     const ExitStatus status = slot.outcome.status;
     if (reason == StopReason::kNone && !status.success() && status.code != kStoppedOnRequest) {
-      const RestartBudget::Decision decision = budget.decide(slot.rank, status, lived);
-      if (decision.delay) {
-        slot.restart_at = deadline_after(now(), *decision.delay);
-        reporter.on_restart(slot.outcome, *decision.delay);
-        return;
-      }
-      fail_job(slot, decision.reason);
+      if (judge_failure(slot)) return;
     } else if (reason == StopReason::kNone && status.code == kStoppedOnRequest) {
       stop(StopReason::kTaskAsked, SIGTERM);
     }
     end_for_good(slot);
+  }
+
+  /// Returns true if the task is started again; otherwise ends the job.
+  bool judge_failure(Slot& slot) {
+    const RestartBudget::Decision decision =
+        budget.decide(slot.rank, slot.outcome.status, slot.lived);
+    if (decision.delay) {
+      slot.restart_at = deadline_after(now(), *decision.delay);
+      reporter.on_restart(slot.outcome, *decision.delay);
+    } else {
+      fail_job(slot, decision.reason);
+    }
+    return decision.delay.has_value();
   }
 
   void end_for_good(Slot& slot) { slot.outcome.order = num_ended++; }
@@ -202,7 +211,7 @@ struct Supervisor::Impl {
     if (oom_kills > 0 && slot.outcome.status.signal == SIGKILL) {
       slot.outcome.oom = oom.describe(oom_kills);
     }
-    judge(slot, now() - slot.started);
+    judge(slot);
   }
 
   /// Sees who has ended. Of several that ended since the last look, one that a signal killed comes
@@ -243,6 +252,7 @@ struct Supervisor::Impl {
       guard.forget(slot.process->pid());
       slot.running = false;
       slot.outcome.status = *status;
+      slot.lived = now() - slot.started;
       slot.outcome.seconds = seconds_between(slot.started, now());
       ended.push_back(&slot);
     }
@@ -290,13 +300,19 @@ struct Supervisor::Impl {
     if (!options.find_waited_for || reason != StopReason::kNone) return;
     const auto waiting = std::ranges::find_if(
         slots, [](const Slot& slot) { return slot.running && slot.outcome.restarts > 0; });
-    if (waiting == slots.end()) return;
-    for (const std::string& task : options.find_waited_for()) {
+    for (const WaitedFor& one : options.find_waited_for()) {
       const auto has_finished = [&](const Slot& slot) {
-        return slot.outcome.task == task && !slot.running && !slot.restart_at;
+        return slot.outcome.task == one.task && !slot.running && !slot.restart_at;
       };
       const auto slot = std::ranges::find_if(slots, has_finished);
-      if (slot != slots.end() && reason == StopReason::kNone) bring_back(*slot, *waiting);
+      if (slot == slots.end() || reason != StopReason::kNone) continue;
+      const bool has_joined = one.joined == slot->outcome.restarts;
+      if (has_joined && waiting != slots.end()) {
+        bring_back(*slot, *waiting);
+      } else {
+        slot->outcome.too_early = has_joined ? "before the others finished" : "before it joined";
+        judge_failure(*slot);
+      }
     }
   }
 

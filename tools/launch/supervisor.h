@@ -55,6 +55,12 @@ struct GivenUp {
   std::string why;
 };
 
+/// A task that running processes wait for.
+struct WaitedFor {
+  std::string task;           // "worker-0"
+  std::optional<int> joined;  // restarts of the task's last process that joined the job
+};
+
 struct SupervisorOptions {
   RestartLimits restarts = {};
   Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
@@ -62,10 +68,10 @@ struct SupervisorOptions {
   /// Asked some times a second, if it is there, for those given up since the last time: those that
   /// have not ended are killed, which is a failure like any other.
   std::function<std::vector<GivenUp>()> find_given_up = {};
-  /// Asked likewise, for the tasks ("worker-0") that running processes wait for. One that has ended
-  /// well is started again when a process waits that was started again itself: it comes too late to
-  /// go through the last steps with the others.
-  std::function<std::vector<std::string>()> find_waited_for = {};
+  /// Asked likewise, for the tasks that running processes wait for. One that has ended with code 0
+  /// is started again when a process waits that was started again itself: it comes too late to go
+  /// through the last steps with the others. Otherwise that end was too early, a failure.
+  std::function<std::vector<WaitedFor>()> find_waited_for = {};
 };
 
 /// Starts the processes of a plan, passes signals on, starts failed ones again as the limits say,
