@@ -3,7 +3,10 @@
 #include "tutti/cluster/worker_group.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <sstream>
+#include <utility>
 
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
@@ -42,10 +45,37 @@ int number_of(const ClusterResolver& resolver) {
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
 constexpr const char* kReadyKey = "workers/ready";
-/// Of each worker's last connection: the number of restarts of the process that made it, or that it
-/// is to be replaced by another one of the same process.
-constexpr const char* kConnectedKey = "workers/connected/";
-constexpr const char* kGoesBack = "goes back";
+/// "<restarts of its process> <strategy> <state>" of each worker, by its number.
+constexpr const char* kStateKey = "workers/state/";
+constexpr const char* kJoined = "joined";
+constexpr const char* kConnected = "connected";
+constexpr const char* kGoesBack = "goes_back";
+
+/// Counts the groups that this process has connected, by the address of its task and the restarts
+/// of that: threads of one process may be several workers. Thread-safe.
+class ConnectedGroups {
+ public:
+  static ConnectedGroups& of_process() {
+    static ConnectedGroups groups;
+    return groups;
+  }
+  int count(const Member& self) const {
+    MutexLock lock(mutex_);
+    const auto found = counts_.find(key_of(self));
+    return found == counts_.end() ? 0 : found->second;
+  }
+  void add(const Member& self) {
+    MutexLock lock(mutex_);
+    ++counts_[key_of(self)];
+  }
+
+ private:
+  static std::string key_of(const Member& self) {
+    return concat(self.task.to_string(), " ", self.task.address, " ", self.incarnation);
+  }
+  mutable Mutex mutex_;
+  std::map<std::string, int> counts_ TUTTI_GUARDED_BY(mutex_);
+};
 
 /// connect() tries again after this.
 Error while_connecting(const std::string& what) {
@@ -245,8 +275,12 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   join_timeout_ = options.join_timeout;
   connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
-  is_replacement_ = !options.ends_calls && plane_.client->self().incarnation > 0 &&
+  const Member self = plane_.client->self();
+  strategy_ = ConnectedGroups::of_process().count(self);
+  // Later strategies of a process begin together with those of all others.
+  is_replacement_ = !options.ends_calls && strategy_ == 0 && self.incarnation > 0 &&
                     plane_.client->get(kReadyKey).has_value();
+  if (self.incarnation > 0) publish_state(kJoined);
   if (!is_replacement_) connect(deadline_after(Clock::system().now(), join_timeout_));
 }
 
@@ -256,8 +290,9 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
     try {
       connect_generation(deadline);
       if (!alarm_->watch(transport_, generation_)) continue;
+      if (!was_connected_) ConnectedGroups::of_process().add(plane_.client->self());
       was_connected_ = true;
-      say_connected(concat(plane_.client->self().incarnation));
+      publish_state(kConnected);
       return;
     } catch (const Error& error) {
       // A worker that has not noticed yet that another one was lost comes later.
@@ -275,13 +310,81 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
 /// Without its place in the job nothing brings this process back, however often it tries.
 void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
-    if (goes_back) say_connected(kGoesBack);
+    if (goes_back) publish_state(kGoesBack);
+    const bool is_start = strategy_ == 0 && plane_.client->self().incarnation == 0 && !goes_back;
     plane_.client->wait_for_members(deadline);
+    while (!is_start && !all_are_in_this_strategy(deadline)) {
+      plane_.client->wait_for_members(deadline);
+    }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnavailable) throw;
     fail(ErrorCode::kFailedPrecondition, "workers: this process (",
          plane_.client->self().to_string(), ") cannot go on: ", error.message());
   }
+}
+
+void WorkerGroup::publish_state(std::string_view state) {
+  plane_.client->set(concat(kStateKey, worker_),
+                     concat(plane_.client->self().incarnation, " ", strategy_, " ", state));
+}
+
+std::vector<WorkerGroup::Peer> WorkerGroup::peers() {
+  std::vector<Peer> peers;
+  for (const Member& member : plane_.client->members()) {
+    const auto is_it = [&](const MemberTask& task) { return task.same_task(member.task); };
+    const auto task = std::ranges::find_if(tasks_, is_it);
+    if (!member.is_here || task == tasks_.end() || task - tasks_.begin() == worker_) continue;
+    Peer& peer = peers.emplace_back(Peer{member, {}, {}});
+    std::istringstream text(
+        plane_.client->get(concat(kStateKey, task - tasks_.begin())).value_or(""));
+    std::uint64_t incarnation = 0;
+    int strategy = 0;
+    std::string state;
+    if (!(text >> incarnation >> strategy >> state) || incarnation != member.incarnation) continue;
+    peer.strategy = strategy;
+    peer.state = state;
+  }
+  return peers;
+}
+
+/// All workers make the same strategies, one after the other. A worker in an earlier one either is
+/// about to leave it, still connected, or was started again and can never reach this one.
+bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
+  std::vector<std::string> ahead;
+  bool has_unknown = false;
+  for (const Peer& peer : peers()) {
+    has_unknown |= !peer.strategy && peer.member.incarnation > 0;
+    if (peer.strategy > strategy_) ahead.push_back(peer.member.to_string());
+    if (peer.strategy.value_or(strategy_) < strategy_ && peer.state != kConnected) {
+      fail(ErrorCode::kFailedPrecondition, "workers: ", peer.member.to_string(),
+           " has returned to strategy number ", *peer.strategy + 1,
+           " of the program; expected number ", strategy_ + 1,
+           ", as in this process, which has to exit and be started again, too (tutti run "
+           "--max-restarts does so)");
+    }
+  }
+  if (!ahead.empty()) {
+    wait_for_exit(ahead, deadline);
+  } else if (has_unknown) {  // it joined a moment ago
+    Clock::system().sleep_for(durations::kTryAgain);
+    return Clock::system().now() >= deadline;  // connecting names who is missing
+  }
+  return ahead.empty() && !has_unknown;
+}
+
+/// Sleeps a little. The first call logs a line.
+void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint deadline) {
+  const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
+  if (Clock::system().now() >= deadline) {
+    fail(ErrorCode::kDeadlineExceeded, "workers: ", self, ": expected ", tutti::join(names),
+         " to exit and restart together with this process, got no exit before the deadline; try "
+         "Recovery::run() around the training loop");
+  }
+  if (!std::exchange(has_logged_wait_, true)) {
+    log_info(concat("workers: ", self, " waits for ", tutti::join(names),
+                    " to exit, so that all processes restart together"));
+  }
+  Clock::system().sleep_for(durations::kTryAgain);
 }
 
 void WorkerGroup::connect_generation(TimePoint deadline) {
@@ -343,33 +446,17 @@ void WorkerGroup::reconnect(TimePoint deadline) {
   is_replacement_ = false;
 }
 
-void WorkerGroup::say_connected(std::string_view how) {
-  plane_.client->set(concat(kConnectedKey, worker_), how);
-}
-
-bool WorkerGroup::begin_anew() {
+bool WorkerGroup::restart() {
   const TimePoint deadline = deadline_after(Clock::system().now(), join_timeout_);
-  const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
-  for (bool is_first = true;; is_first = false) {
-    std::vector<std::string> connected;
-    for (const Member& member : plane_.client->members()) {
-      const auto is_it = [&](const MemberTask& task) { return task.same_task(member.task); };
-      const auto task = std::ranges::find_if(tasks_, is_it);
-      if (!member.is_here || task == tasks_.end()) continue;
-      const auto how = plane_.client->get(concat(kConnectedKey, task - tasks_.begin()));
-      if (how == kGoesBack) return false;
-      if (how == concat(member.incarnation)) connected.push_back(member.to_string());
+  for (;;) {
+    std::vector<std::string> of_before;
+    for (const Peer& peer : peers()) {
+      const bool is_ahead = peer.strategy && *peer.strategy > strategy_;
+      if (!is_ahead && peer.state == kGoesBack) return false;
+      if (is_ahead || peer.state == kConnected) of_before.push_back(peer.member.to_string());
     }
-    if (connected.empty()) break;
-    if (Clock::system().now() >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "workers: ", self, " was started again, but ",
-           tutti::join(connected), " did not end; try Recovery::run() around the training loop");
-    }
-    if (is_first) {
-      log_info(concat("workers: ", self, " was started again and begins anew with all others; ",
-                      "waits for the end of ", tutti::join(connected)));
-    }
-    Clock::system().sleep_for(durations::kTryAgain);
+    if (of_before.empty()) break;
+    wait_for_exit(of_before, deadline);
   }
   connect(deadline);
   is_replacement_ = false;
@@ -392,7 +479,8 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  if (!plane_.client || worker_ != 0) return;
+  // A replacement begins with the first strategy.
+  if (!plane_.client || worker_ != 0 || strategy_ > 0) return;
   plane_.client->set(key, value);
   plane_.client->set(kReadyKey, "yes");
 }

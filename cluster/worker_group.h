@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class WorkerGroup {
 
   /// Whether this process takes the place of one that died after all had found out together what
   /// they remember(). Until then who is started again is connected as if it had not been there.
+  /// Only in its first group: a process that makes several, one after the other, joins the later
+  /// ones together with all other workers.
   bool is_replacement() const { return is_replacement_; }
   /// A call failed with `error`: whether the workers are to reconnect() and go on. True when the
   /// job finds, within `patience`, that since the last reconnect() a worker died, was stopped or
@@ -54,13 +57,15 @@ class WorkerGroup {
   /// Waits until all workers are here, those that were started again among them, if any, and
   /// connects them anew. Called by all, when all communicators are destroyed. Throws
   /// kDeadlineExceeded naming who is missing, kUnavailable when another worker is lost meanwhile,
-  /// kFailedPrecondition when the others have given this process up, or the control server is gone.
+  /// kFailedPrecondition when the others have given this process up, the control server is gone, or
+  /// a worker that was started again is in an earlier strategy of the program than this one: then
+  /// all processes have to end, and restart() together.
   virtual void reconnect(TimePoint deadline);
-  /// The same for a replacement in a program that never calls reconnect(), where one loss ends all
-  /// workers: waits until every worker that was connected has ended, and connects those that were
-  /// started again as at the start. False: the others reconnect(). Throws kDeadlineExceeded naming
-  /// who has not ended, or not come, within `join_timeout` of the options.
-  virtual bool begin_anew();
+  /// Connects a replacement in a program that never calls reconnect(), where one loss ends all
+  /// processes: waits until every worker that was connected has exited, and connects those that
+  /// were started again. Returns false if the others reconnect(). Throws kDeadlineExceeded naming
+  /// the workers that did not exit, or did not join, within `join_timeout` of the options.
+  virtual bool restart();
 
   /// Tells the job how far this communicator's calls have come, as long as the returned object
   /// lives (which the communicator must outlive): a worker that does not come where the others wait
@@ -95,10 +100,19 @@ class WorkerGroup {
   void join_mpi(const WorkerGroupOptions& options);
   bool has_addresses() const;
   void connect(TimePoint deadline, bool goes_back = false);
+  /// Another worker that has joined.
+  struct Peer {
+    Member member;
+    std::optional<int> strategy;  // none: it has not published its state yet
+    std::string state;
+  };
   void wait_for_workers(TimePoint deadline, bool goes_back);
+  void publish_state(std::string_view state);
+  std::vector<Peer> peers();
+  bool all_are_in_this_strategy(TimePoint deadline);
+  void wait_for_exit(const std::vector<std::string>& names, TimePoint deadline);
   void connect_generation(TimePoint deadline);
   void report_lost_peer(const Error& error) const;
-  void say_connected(std::string_view how);
 
   const std::vector<MemberTask> tasks_;
   const int worker_;
@@ -107,6 +121,8 @@ class WorkerGroup {
   ControlPlane plane_;
   bool is_replacement_ = false;
   bool was_connected_ = false;
+  bool has_logged_wait_ = false;  // of wait_for_exit()
+  int strategy_ = 0;              // number of groups that this process has connected before
   std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
   ConnectOptions connect_;        // the same each time
   Duration join_timeout_{};

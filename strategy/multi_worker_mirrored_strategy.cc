@@ -30,7 +30,7 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup set
                                                          int digest_steps)
     : LocalStrategy(kWho, std::move(setup.options), std::move(setup.team)),
       digest_(std::make_unique<internal::StateDigest>(kWho, digest_steps)) {
-  team()->may_begin_anew();
+  team()->allow_restart();
 }
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;

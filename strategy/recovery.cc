@@ -120,7 +120,7 @@ bool Recovery::go_back_once(TimePoint deadline) {
       restore(*step, all);
       log_info(concat("worker ", team_->worker(), ": goes on after step ", *step));
     } else {
-      begin_anew();
+      restart();
     }
     return true;
   } catch (const std::exception& error) {
@@ -129,7 +129,7 @@ bool Recovery::go_back_once(TimePoint deadline) {
   }
 }
 
-void Recovery::begin_anew() {
+void Recovery::restart() {
   log_warning(concat("worker ", team_->worker(),
                      ": all workers were started again, so none has the state in memory; they "
                      "begin with what is on the disk, or anew"));

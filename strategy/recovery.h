@@ -86,7 +86,7 @@ class Recovery {
   void go_back();
   bool go_back_once(TimePoint deadline);
   void restore(std::int64_t step, const std::vector<std::string>& commits);
-  void begin_anew();
+  void restart();
 
   internal::WorkerTeam* const team_;  // of the strategy
   const Checkpoint state_;

@@ -111,6 +111,9 @@ part_recovery() {  # REL_G3
       python3 tests/integration/killed_again_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
       --rounds 4 --transport "$transport"
   done
+  step "every style of program, killed at 20 moments each" \
+    python3 tests/integration/restarted_job_test.py "$build/bin/recovering_state" "$build/bin/restarted_program" \
+    "$build/examples/estimator" "$build/bin/tutti" --moments 20 KilledAtAnyMoment
 }
 
 part_durable() {  # REL_G5b over processes

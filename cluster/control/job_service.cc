@@ -125,6 +125,14 @@ grpc::Status JobService::refused(const std::string& why) {
   return {grpc::StatusCode::FAILED_PRECONDITION, std::move(text)};
 }
 
+/// A member hosts a server for one strategy. A process that has left it makes its next strategy,
+/// and tries again until the host does so, too.
+bool JobService::has_left_for_next_server(const MemberRecord& record,
+                                          const JoiningProcess& process) const {
+  return options_.host.job != "launcher" && record.status == MemberRecord::Status::kLeft &&
+         record.joined.who == process.who && record.joined.start_time == process.start_time;
+}
+
 grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request) {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
@@ -144,6 +152,11 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
   if (is_same_process && record->status != MemberRecord::Status::kHere) {
     return refused(concat(record->joined.who.to_string(),
                           " was given up and cannot come back; start it anew"));
+  }
+  if (record && !is_same_process && has_left_for_next_server(*record, process)) {
+    return {grpc::StatusCode::UNAVAILABLE,
+            concat("the server of the strategy before, which ", options_.host.to_string(),
+                   " has not left yet, is still there")};
   }
   if (record && !is_same_process && record->status == MemberRecord::Status::kHere) {
     const bool is_gone = probe_(record->joined).kind == ProcessState::Kind::kIsGone;

@@ -93,6 +93,7 @@ class JobService final : public v1::Job::CallbackService {
 
   std::string refusal_of(const v1::Build& build, const JoiningProcess& process)
       TUTTI_REQUIRES(mutex_);
+  bool has_left_for_next_server(const MemberRecord& record, const JoiningProcess& process) const;
   grpc::Status refused(const std::string& why) TUTTI_REQUIRES(mutex_);
   v1::JoinReply reply_to(const MemberRecord* record) const TUTTI_REQUIRES(mutex_);
   void tell_state(MemberLink& link, std::uint64_t num_verdicts) TUTTI_REQUIRES(mutex_);

@@ -48,7 +48,7 @@ FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
   const std::vector<Device> devices(replica_devices().begin(), replica_devices().end());
   placement_ = std::make_shared<const Placement>(
       Placement::central(devices, devices.front(), first_replica(), num_replicas_in_sync()));
-  if (team_) team_->may_begin_anew();
+  if (team_) team_->allow_restart();
 }
 
 bool FullyShardedStrategy::is_cut(const Tensor& initial_value,

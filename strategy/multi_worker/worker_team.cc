@@ -141,7 +141,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
 
 void WorkerTeam::require_connection() {
   if (sums_) return;
-  if (!group_ || !may_begin_anew_ || !group_->begin_anew()) {
+  if (!group_ || !may_restart_ || !group_->restart()) {
     fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
          ": this process takes the place of one that died, and has not got its state yet; expected "
          "Recovery::run() first; try it around the training loop");

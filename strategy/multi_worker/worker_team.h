@@ -94,11 +94,11 @@ class WorkerTeam {
   /// meanwhile, may_reconnect() says so.
   void reconnect(TimePoint deadline);
   /// Nothing on connected workers. A replacement is connected when all others were started again,
-  /// too, if may_begin_anew(); otherwise throws kFailedPrecondition. All calls of all workers begin
+  /// too, if allow_restart(); otherwise throws kFailedPrecondition. All calls of all workers begin
   /// with it; it is called before threads make several at once.
   void require_connection();
   /// All state of the training is in the workers: new processes of all of them are a new job.
-  void may_begin_anew() { may_begin_anew_ = true; }
+  void allow_restart() { may_restart_ = true; }
 
   /// A text of each worker, by worker.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
@@ -180,7 +180,7 @@ class WorkerTeam {
   std::vector<CanonicalNode> partial_sums_;
   StragglerWatch stragglers_;
   std::uint64_t connection_ = 0;
-  bool may_begin_anew_ = false;
+  bool may_restart_ = false;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
 };
 

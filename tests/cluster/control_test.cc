@@ -226,6 +226,29 @@ TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
+TEST_F(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
+  auto options = server_options();
+  options.host = tasks_of(1).front();
+  auto server = ControlServer::start(options);
+  auto host = join(*server, 0);
+  join(*server, 1)->leave();
+  const std::string target = server->target();
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"the server of the strategy before, which worker 0 has not left yet"},
+               [&] { (void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}); });
+  host.reset();
+  server.reset();
+  options.address = target.substr(std::string_view("grpc://").size());
+  server = ControlServer::start(options);
+  EXPECT_EQ(join(*server, 1)->self().task.index, 1);
+}
+
+TEST_F(Control, ProcessThatLeftJoinsTheServerOfALauncherAgain) {
+  const auto server = ControlServer::start(server_options());
+  join(*server, 1)->leave();
+  EXPECT_EQ(join(*server, 1)->self().task.index, 1);
+}
+
 TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);

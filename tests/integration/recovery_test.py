@@ -23,6 +23,9 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import multi_worker_test as workers_of  # noqa: E402
 
+MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0",
+               "OMPI_MCA_btl_base_warn_component_unused": "0", "ASAN_OPTIONS": "detect_leaks=0"}
+
 
 class Worker:
     """One task of the cluster, as a process that can be killed and started again."""

@@ -1,14 +1,36 @@
 #!/usr/bin/env python3
 # `tutti run --max-restarts`: jobs whose workers can no longer go on with each other begin anew, or end and say so.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: restarted_job_test.py PROGRAM_RECOVERING_STATE TUTTI"""
+"""Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
+
+--moments: how many processes of each style are killed, each in a run of its own, at moments that a seed gives.
+"""
+import argparse
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
 
-PROGRAM, TUTTI = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import recovery_test  # noqa: E402
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    for name in ("program", "restarted", "estimator", "tutti"):
+        parser.add_argument(name, type=os.path.abspath)
+    parser.add_argument("--mpirun")
+    parser.add_argument("--moments", type=int, default=1)
+    return parser.parse_known_args()
+
+
+ARGUMENTS, REST = parse()
+PROGRAM, TUTTI = ARGUMENTS.program, ARGUMENTS.tutti
 LIMIT = 100  # seconds; a third of the patience with workers that do not come
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TF_CONFIG", "TUTTI_"))}
 STEPS = 6
@@ -61,5 +83,146 @@ class RestartedJob(unittest.TestCase):
         self.check(*train(program=["--without-recovery", "--dies-after", str(STEPS)]))
 
 
+class ThreeRounds:
+    """Runs the program that makes a strategy in each of three rounds."""
+
+    def run_program(self, *words, launcher=(), tutti_run=("--max-restarts", "3")):
+        """Exit code, the hashes of all processes, everything that was written, seconds."""
+        command = launcher or [TUTTI, "run", "-n", "2", *tutti_run, "--"]
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            result = subprocess.run([*command, ARGUMENTS.restarted, "--folder", folder, *words], text=True, timeout=LIMIT,
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **recovery_test.MPI_AS_ROOT})
+        return result.returncode, re.findall(r"hash (.*)$", result.stdout, re.MULTILINE), result.stdout, time.monotonic() - begin
+
+
+class SeveralStrategies(ThreeRounds, unittest.TestCase):
+    def test_death_in_any_round_restarts_all_processes_without_recovery(self):
+        code, calm, text, _ = self.run_program("--without-recovery")
+        self.assertEqual((code, len(calm), len(set(calm))), (0, 2, 1), text)
+        for ends_in in range(3):
+            for who in range(2):
+                with self.subTest(ends_in=ends_in, who=who):
+                    code, hashes, text, _ = self.run_program("--without-recovery", "--ends-in", str(ends_in), "--who", str(who))
+                    self.assertEqual((code, hashes), (0, calm), text)
+                    self.assertEqual(len(re.findall(r"is started again now \(restart 1 of 3\)", text)), 2, text)
+
+    def test_death_in_a_later_round_restarts_all_processes_with_recovery(self):
+        code, calm, text, _ = self.run_program()
+        self.assertEqual((code, len(calm), len(set(calm))), (0, 2, 1), text)
+        code, hashes, text, _ = self.run_program("--ends-in", "1")
+        self.assertEqual((code, hashes), (0, calm), text)
+        self.assertRegex(text, r"worker 1 \(.*\) has returned to strategy number 1 of the program; expected number 2")
+
+
+class ExitsEarly(ThreeRounds):
+    """A process exits with code 0 while others need it: they end, long before any deadline, and it is named."""
+
+    def check_that_job_ends(self, named, *words, steps=100000, **launch):
+        code, hashes, text, seconds = self.run_program(*words, "--steps", str(steps), "--least-step-ms", "1", **launch)
+        self.assertNotEqual(code, 0, text)
+        self.assertEqual(hashes, [], text)
+        self.assertRegex(text, named)
+        print(f"  {' '.join(words)}: ended after {seconds:.1f} s", flush=True)
+
+
+class EarlyExit(ExitsEarly, unittest.TestCase):
+    def test_before_joining(self):
+        for ends in ("exit", "_exit", "return"):
+            with self.subTest(ends):
+                self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before it joined",
+                                         "--ends", ends, "--ends-in", "0", "--ends-before", tutti_run=())
+
+    def test_before_the_second_strategy(self):
+        self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before the others finished", "--ends", "return",
+                                 "--ends-in", "1", "--ends-before", steps=3, tutti_run=())
+
+    def test_in_the_middle(self):
+        for ends in ("exit", "_exit", "return"):
+            with self.subTest(ends):
+                self.check_that_job_ends(r"(worker|rank) 1\b.*(died|left|gone|closed)", "--ends", ends, "--ends-in", "0", tutti_run=())
+
+    def test_early_exit_with_restarts_is_a_failure_that_is_repeated(self):
+        code, calm, text, _ = self.run_program()
+        self.assertEqual(code, 0, text)
+        for words in (["--ends-before"], []):
+            for recovery in ([], ["--without-recovery"]):
+                with self.subTest(words + recovery):
+                    code, hashes, text, _ = self.run_program("--ends", "exit", "--ends-in", "0", *words, *recovery)
+                    self.assertEqual((code, hashes), (0, calm), text)
+
+
+class EarlyExitUnderMpirun(ExitsEarly, unittest.TestCase):
+    def test_in_the_middle(self):
+        for ends in ("exit", "_exit", "return"):
+            with self.subTest(ends):
+                self.check_that_job_ends(r"(rank|worker) 1\b", "--ends", ends, "--ends-in", "0",
+                                         launcher=[ARGUMENTS.mpirun, "--oversubscribe", "-n", "2"])
+
+
+class KilledAtAnyMoment(unittest.TestCase):
+    """One process is killed, or stopped, at a moment that a seed gives: the job ends with what the calm run ends with."""
+
+    def run_once(self, program, words, chance=None, longest=0.0):
+        """What the processes trained, seconds, and all lines."""
+        with tempfile.TemporaryDirectory() as folder:
+            line = [TUTTI, "run", "-n", "2", "--max-restarts", "5", "--", program, *words(folder)]
+            begin = time.monotonic()
+            job = subprocess.Popen(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+            if chance:
+                time.sleep(chance.uniform(0.1, longest))
+                pids = recovery_test.pids_of_workers(job.pid, program)
+                if pids:
+                    pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+                    os.kill(pid, number)
+                    # Between two strategies a stopped process is no member, and nobody gives it up.
+                    time.sleep(4 if number == signal.SIGSTOP else 0)
+                    if number == signal.SIGSTOP and pid in recovery_test.pids_of_workers(job.pid, program):
+                        os.kill(pid, signal.SIGKILL)
+            try:
+                text, _ = job.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                text = job.communicate()[0] + "\nFAILED: it does not end"
+        results = set(re.findall(r"^\[worker-\d\]: (?:hash|weights) +(.*)$", text, re.MULTILINE))
+        return (job.returncode, results), time.monotonic() - begin, text
+
+    def check_style(self, program, words, name):
+        calm, seconds, text = self.run_once(program, words)
+        self.assertEqual((calm[0], len(calm[1])), (0, 1), text)
+        num_hit = 0
+        for seed in range(ARGUMENTS.moments):
+            with self.subTest(seed=seed):
+                got, _, text = self.run_once(program, words, random.Random(f"{name} {seed}"), seconds)
+                self.assertEqual(got, calm, text)
+                num_hit += "is started again" in text
+        print(f"  {name}: {num_hit} of {ARGUMENTS.moments} processes killed or stopped in time, all with {calm[1].copy().pop()[-32:]}", flush=True)
+
+    def check_restarted_program(self, style, *more):
+        self.check_style(ARGUMENTS.restarted, lambda folder: ["--style", style, "--folder", folder, "--least-step-ms", "30", *more],
+                         " ".join([style, *more]))
+
+    def test_own_loop(self):
+        self.check_restarted_program("loop")
+        self.check_restarted_program("loop", "--without-recovery")
+
+    def test_fit(self):
+        self.check_restarted_program("fit")
+        self.check_restarted_program("fit", "--without-recovery")
+
+    def test_estimator(self):
+        self.check_restarted_program("estimator")
+        self.check_restarted_program("estimator", "--without-recovery")
+
+    def test_horovod_style(self):
+        self.check_restarted_program("horovod")
+        self.check_restarted_program("horovod", "--without-recovery")
+
+    def test_example_of_the_estimator(self):
+        self.check_style(ARGUMENTS.estimator,
+                         lambda folder: ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--epochs", "400", "--examples", "400",
+                                         "--checkpoint-dir", os.path.join(folder, "ck")], "examples/estimator")
+
+
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=[sys.argv[0], *REST])
