@@ -42,6 +42,20 @@ std::optional<StatLine> read_stat(const std::string& path) {
   return found;
 }
 
+/// Returns the letter of a thread that runs (R), waits for a processor (R), or waits in the system
+/// (D), and that of the process where all threads sleep.
+char busiest_letter(std::int64_t pid, char of_process) {
+  const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
+  if (is_busy(of_process)) return of_process;
+  std::error_code error;
+  for (fs::directory_iterator thread(concat("/proc/", pid, "/task"), error), end;
+       !error && thread != end; thread.increment(error)) {
+    const auto stat = read_stat(thread->path() / "stat");
+    if (stat && is_busy(stat->letter)) return stat->letter;
+  }
+  return of_process;
+}
+
 std::string read_word(const char* path) {
   std::ifstream file(path);
   std::string word;
@@ -132,7 +146,7 @@ ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time) {
     case 'x':
       return {Kind::kIsGone, stat->letter};
     default:
-      return {Kind::kRuns, stat->letter};
+      return {Kind::kRuns, busiest_letter(pid, stat->letter)};
   }
 }
 

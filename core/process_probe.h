@@ -22,7 +22,10 @@ const ProcessIdentity& this_process();
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter = '?';  // of /proc/<pid>/stat: R, S, D, T, t, Z, X
+  char letter = '?';  // of /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D where a thread is
+
+  /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
+  bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
 /// kIsGone also when another process has the number by now.
 ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time);

@@ -212,7 +212,12 @@ void ControlSession::run() {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
-    if (may_be_cut_off(now())) {
+    // Heartbeats are answered at once, by a server that gets a processor.
+    const bool is_late = now() - last_heard_ >= silent_after() / 2;
+    if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
+      // It is alive, and its answer may wait for a thread of this process.
+      last_heard_ = std::max(last_heard_, now() - unreachable_after() + 2 * every);
+    } else if (is_late) {
       renew();
       last_round = now();
     }
@@ -259,8 +264,7 @@ bool ControlSession::reconnect() {
     std::optional<Verdict> verdict;
     if (attempt.is_final && ++num_refusals == kDamagedHandshakes) {
       verdict = verdict_on_server(VerdictKind::kDead, concat("it refuses: ", attempt.reason));
-    } else if (is_near && look_at_process(host_.pid, welcome_.host_start_time()).kind ==
-                              ProcessState::Kind::kIsGone) {
+    } else if (state_of_server().kind == ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process is gone");
     } else if (!is_near && attempt.is_nobody_there && away >= durations::kReconnectWithin) {
@@ -289,14 +293,14 @@ bool ControlSession::hosts_the_server() const {
   return host_.pid == this_process().pid && is_on_its_machine();
 }
 
-/// Heartbeats are answered at once. Where packets vanish on the way no end of the connection is
-/// ever told, and a damaged length makes one wait for what never comes: it may be this connection
-/// alone, with nothing wrong at its ends.
-bool ControlSession::may_be_cut_off(TimePoint time) const {
-  return time - last_heard_ >= silent_after() / 2;
+ProcessState ControlSession::state_of_server() const {
+  if (!is_on_its_machine()) return {};
+  return look_at_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Tries another connection beside the silent one, until there is more to judge by.
+/// Tries another connection besides the silent one, until there is more to judge by. Where packets
+/// vanish on the way no end of a connection is ever told, and a damaged length makes one wait for
+/// what never comes: it may be this connection alone, with nothing wrong at its ends.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;
@@ -315,10 +319,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   if (hosts_the_server()) return std::nullopt;
   const Duration silence = time - last_heard_;
   if (silence < silent_after()) return std::nullopt;
-  ProcessState state;
-  if (is_on_its_machine()) {
-    state = look_at_process(host_.pid, welcome_.host_start_time());
-  }
+  const ProcessState state = state_of_server();
   using Kind = ProcessState::Kind;
   const std::string time_text = seconds_text(silence);
   if (state.kind == Kind::kIsGone) {
@@ -330,6 +331,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
                                     " s; try: kill -CONT ", host_.pid));
   }
   if (silence < longest_silence(state, silent_after(), unreachable_after())) return std::nullopt;
+  if (state.is_busy()) return std::nullopt;
   return verdict_on_server(VerdictKind::kStopped, concat("is silent for ", time_text, " s"));
 }
 

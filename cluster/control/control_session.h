@@ -89,7 +89,8 @@ class ControlSession final : public ControlClient {
   }
   bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  bool may_be_cut_off(TimePoint time) const;
+  /// Of its process; unknown on another machine.
+  ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);
   void take_verdict(Verdict verdict);

@@ -146,6 +146,7 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
   if (silence < longest_silence(state, options.silent_after, options.unreachable_after)) {
     return std::nullopt;
   }
+  if (state.is_busy()) return std::nullopt;  // its heartbeats wait for a processor or a disk
   const std::string letter = state.kind == Kind::kRuns
                                  ? concat(", though its process is in state ", state.letter)
                                  : std::string(", and its machine cannot be asked from here");

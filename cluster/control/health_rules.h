@@ -57,7 +57,8 @@ struct Finding {
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after);
 
-/// A member that is here: dead, stopped, or nothing wrong with it.
+/// Judges a member that is here: dead, stopped, or nothing wrong with it. On this machine silence
+/// alone is no evidence: a process of which a thread runs or waits for a processor is alive.
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);
 

@@ -253,15 +253,14 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
-  const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
+  // While the server itself got no processor it heard nothing, for which no member is to blame.
+  const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
-  const bool was_paused = pause > 10 * durations::kTryAgain;
   std::vector<MemberRecord*> all;
   for (const auto& [number, record] : records_) {
-    if (was_paused) {
-      record->last_heard = std::min(now, record->last_heard + pause);
-      record->disconnected_at = std::min(now, record->disconnected_at + pause);
+    if (late > Duration::zero()) {
+      record->last_heard = std::min(now, record->last_heard + late);
+      record->disconnected_at = std::min(now, record->disconnected_at + late);
     }
     all.push_back(record.get());
   }

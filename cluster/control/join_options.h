@@ -42,9 +42,10 @@ struct HealthOptions {
   /// Without a heartbeat for this long, and the system says that the process is stopped (on the
   /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
   Duration silent_after = durations::kSilentAfter;
-  /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
+  /// Without a heartbeat for this long, and nothing says why: all threads of the process sleep, or
   /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
-  /// that is full, packets lost several times in a row pass in less.
+  /// that is full, packets lost several times in a row pass in less. A process of the server's
+  /// machine of which a thread runs or waits for a processor is alive, however long it is silent.
   Duration unreachable_after = durations::kUnreachableAfter;
   /// Others wait in a collective for this long, and it does not come: a warning.
   Duration warn_stuck_after = durations::kSayAgainEvery;

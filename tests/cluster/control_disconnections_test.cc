@@ -215,6 +215,21 @@ TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
   }
 }
 
+TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
+  const auto member = come(0);
+  const auto tick_for = [&](Duration time, Duration every) {
+    for (const TimePoint end = clock_.time + time; clock_.time < end; clock_.time += every) {
+      service_.tick();
+    }
+  };
+  tick_for(10s, 170ms);  // each time it waits for a processor for 150 ms
+  EXPECT_EQ(last(), 1u) << service_.verdicts_after(1).front().message;
+  tick_for(6s, durations::kTryAgain);
+  ASSERT_EQ(last(), 2u);
+  EXPECT_THAT(member->verdicts.back().message, HasSubstr("worker 0 (127.0.0.1:9010, pid 800) is "
+                                                         "silent: no heartbeat for 5.0 s"));
+}
+
 TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
   const testing::HangWatchdog watchdog("disconnections", std::chrono::seconds(60));
   auto options = server_options();

@@ -84,9 +84,9 @@ TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is stopped: state T, no heartbeat for 2.1 "
             "s; try: kill -CONT 812");
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may just have been continued
-  EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'D'}),
+  EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, though "
-            "its process is in state D");
+            "its process is in state S");
   // Of another machine nothing is known: its packets may be lost for a while.
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(
@@ -109,6 +109,18 @@ TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
             "open a new one within 2.1 s (its process is in state T)");
+}
+
+TEST(HealthRules, ProcessThatGetsNoProcessorIsAliveHoweverLongItIsSilent) {
+  using Kind = internal::ProcessState::Kind;
+  const internal::MemberRecord record = record_of(2);
+  for (const char letter : {'R', 'D'}) {
+    for (const Duration silence : {Duration(5100ms), Duration(60s), Duration(1h)}) {
+      EXPECT_EQ(silence_of(record, silence, {Kind::kRuns, letter}), "") << letter;
+    }
+  }
+  EXPECT_NE(silence_of(record, 60s, {Kind::kRuns, 'S'}), "");
+  EXPECT_NE(silence_of(record, 60s, {Kind::kIsStopped, 'T'}), "");
 }
 
 /// Workers 0 and 1 wait in collective 3; worker 2 has finished 2.

@@ -437,5 +437,15 @@ TEST(ProcessProbe, KnowsThisProcessAndOnesThatAreGone) {
   EXPECT_EQ(internal::owner_of_port(1), "");
 }
 
+TEST(ProcessProbe, SeesAThreadThatRunsWhileTheFirstOneSleeps) {
+  const internal::ProcessIdentity& self = internal::this_process();
+  internal::ProcessState state;
+  const auto thread = Executor::system().start(
+      "looks", [&] { state = internal::look_at_process(self.pid, self.start_time); });
+  thread->join();  // asleep, and this is the process's first thread
+  EXPECT_EQ(state.letter, 'R');
+  EXPECT_TRUE(state.is_busy());
+}
+
 }  // namespace control_test
 }  // namespace tutti
