@@ -25,7 +25,8 @@ struct ConnectOptions {
   /// `address`).
   std::string listen_at = "";
   std::string reached_at = "";
-  /// For finding and connecting all ranks.
+  /// For finding and connecting all ranks; counts from the last connection that this rank made, or
+  /// the last peer that said it has all of its own.
   Duration timeout = durations::kJoinTimeout;
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";

@@ -8,13 +8,17 @@
 // is judged when both have proven that the store's values are theirs.
 //
 // There is no circle of waiting ranks: one loop does all that can be done at a time. It opens a
-// connection to the lowest rank that has none, accepts, shakes hands, and sleeps until a socket
-// has something or it is time to look into the store again.
+// connection to the next lower rank that has none, accepts, shakes hands, and sleeps until a socket
+// has something or it is time to look into the store again. Each rank calls the next lower one
+// first, so that no rank is called by all others at once.
 //
 // A connection may break, or change a bit, before it is one: a rank without an answer connects
 // again, also to one that has given it already. At the end each rank says to each that it has all,
 // with its memory where that can be shared: one that gave up in the last moment, or whose answer
 // was lost, is missed here, and not in the first call.
+//
+// Many ranks on few cores take long: the timeout counts from the last connection or confirmation,
+// and a rank that loses one connection keeps the others.
 #include "tutti/cluster/net/rendezvous.h"
 
 #include <unistd.h>
@@ -72,6 +76,7 @@ struct Newcomer {
   FileDescriptor socket;
   Handshake handshake;
   bool is_local = false;
+  bool is_ready = true;  // poll() saw bytes, or this rank has not read yet
   bool has_spoken = false;
   std::string address;
   TimePoint end{};
@@ -85,7 +90,6 @@ class Rendezvous {
         store_(store),
         options_(options),
         memory_(memory),
-        deadline_(deadline_after(now(), options.timeout)),
         hello_{rank, new_run_nonce()},
         peers_(static_cast<std::size_t>(size)),
         refusals_(who()),
@@ -97,16 +101,18 @@ class Rendezvous {
   }
 
   Connections run() {
+    note_progress();
     listen();
     store_.set(key_of(rank_), to_text(own_));
     for (;;) {
       if (now() >= call_again_) call_next();
+      receive_confirmations();
       if (is_connected() && confirm_all()) return connections();
       if (now() >= deadline_) fail_at_deadline();
       wait();
       advance_call();
       advance_newcomers();
-      if (now() >= accept_again_) accept_all();
+      accept_all();
     }
   }
 
@@ -114,10 +120,21 @@ class Rendezvous {
   struct Peer {
     ConnectedPeer connection;
     bool is_on_this_machine = false;
+    bool is_ready = true;   // poll() saw bytes, or this rank has not read yet
     bool is_told = false;   // that this rank has all its connections
     bool has_told = false;  // that it has all of its own
     bool is_open() const { return connection.socket.is_open(); }
   };
+
+  struct WatchedListener {
+    Listener listener;
+    bool is_ready = true;  // poll() saw a new connection, or this rank has not accepted yet
+  };
+
+  /// Pause between two polls: longer where many ranks share processors and the store.
+  Duration longest_pause() const { return durations::kTryAgain * (1 + size() / 8); }
+
+  void note_progress() { deadline_ = deadline_after(now(), options_.timeout); }
 
   std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
   int size() const { return static_cast<int>(peers_.size()); }
@@ -132,16 +149,16 @@ class Rendezvous {
     if (uses_tcp()) {
       const std::string& at = options_.listen_at;
       listeners_.push_back(
-          listen_at(at.empty() ? Endpoint{options_.address, 0}
-                               : read_endpoint("where to listen", at, parse_listen_address)));
+          {listen_at(at.empty() ? Endpoint{options_.address, 0}
+                                : read_endpoint("where to listen", at, parse_listen_address))});
       const std::string& reached = options_.reached_at;
       own_.endpoint = reached.empty()
-                          ? Endpoint{options_.address, listeners_.back().endpoint.port}
+                          ? Endpoint{options_.address, listeners_.back().listener.endpoint.port}
                           : read_endpoint("where others reach this rank", reached, parse_endpoint);
     }
     if (!memory_.is_open()) return;
-    listeners_.push_back(listen_locally());
-    own_.local = listeners_.back().endpoint;
+    listeners_.push_back({listen_locally()});
+    own_.local = listeners_.back().listener.endpoint;
   }
 
   template <class Parse>
@@ -156,30 +173,32 @@ class Rendezvous {
         newcomer.is_local ? newcomer.address : announced.endpoint.to_string();
     peer(rank) = {{std::move(newcomer.socket), address, newcomer.is_local},
                   announced.machine == own_.machine};
+    note_progress();
   }
 
   // Calling the lower ranks, one after the other.
 
   int next_to_call() const {
-    for (int rank = 0; rank < rank_; ++rank) {
+    for (int rank = rank_ - 1; rank >= 0; --rank) {
       if (!peers_[static_cast<std::size_t>(rank)].is_open()) return rank;
     }
     return kNobody;
   }
 
   /// Asked again and again, for others are accepted meanwhile, and what an earlier run has left
-  /// may be replaced.
+  /// may be replaced: the less often, the more ranks ask the store, and where an answer may come.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNobody) return;
-    pause_ = std::min(2 * pause_, durations::kTryAgain);
-    call_again_ = deadline_after(now(), pause_);
     std::optional<std::string> text = store_.get(key_of(rank));
-    if (call_ && text == called_text_) return;  // that call is under way
-    call_.reset();
-    called_text_ = std::move(text);
-    called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
-    if (called_) call(rank);
+    if (!call_ || text != called_text_) {  // else that call is under way
+      call_.reset();
+      called_text_ = std::move(text);
+      called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
+      if (called_) call(rank);
+    }
+    pause_ = call_ ? longest_pause() : std::min(2 * pause_, longest_pause());
+    call_again_ = deadline_after(now(), pause_);
   }
 
   /// Locally, where that can be had of a process of this user, else by TCP.
@@ -274,7 +293,8 @@ class Rendezvous {
   // Accepting the higher ranks, among strangers.
 
   void accept_all() {
-    for (const Listener& listener : listeners_) {
+    for (auto& [listener, is_ready] : listeners_) {
+      if (!std::exchange(is_ready, false)) continue;
       for (int i = 0; i < kAcceptsInARow; ++i) {
         errno = 0;
         FileDescriptor socket = accept_from(listener.socket);
@@ -303,7 +323,9 @@ class Rendezvous {
                                                  hello_, options_.secret);
     newcomer.is_local = is_local;
     newcomer.address = address;
-    newcomer.end = deadline_after(now(), durations::kUnreachableAfter);
+    // A process of this machine and user ends its connections when it ends itself.
+    newcomer.end =
+        is_local ? TimePoint::max() : deadline_after(now(), durations::kUnreachableAfter);
   }
 
   void advance_newcomers() {
@@ -317,7 +339,7 @@ class Rendezvous {
 
   /// Whether it ended here.
   bool is_settled(Newcomer& newcomer) {
-    const bool is_open = newcomer.read();
+    const bool is_open = !std::exchange(newcomer.is_ready, false) || newcomer.read();
     Handshake& handshake = newcomer.handshake;
     std::optional<Announcement> announced;
     std::string misfit;
@@ -373,20 +395,22 @@ class Rendezvous {
   void wait() {
     std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // which poll() skips
                                      static_cast<short>(is_opening_ ? POLLOUT : POLLIN), 0}};
-    const auto watch = [&](const FileDescriptor& socket) {
+    std::vector<bool*> ready{&is_call_ready_};
+    const auto watch = [&](const FileDescriptor& socket, bool& is_ready) {
       descriptors.push_back({socket.get(), POLLIN, 0});
+      ready.push_back(&is_ready);
     };
-    for (const Newcomer& newcomer : newcomers_) watch(newcomer.socket);
-    for (const Peer& peer : peers_) {
-      if (!peer.has_told) watch(peer.connection.socket);
+    for (Newcomer& newcomer : newcomers_) watch(newcomer.socket, newcomer.is_ready);
+    for (Peer& peer : peers_) {
+      if (!peer.has_told) watch(peer.connection.socket, peer.is_ready);
     }
     if (now() >= accept_again_) {
-      for (const Listener& listener : listeners_) watch(listener.socket);
+      for (auto& [listener, is_ready] : listeners_) watch(listener.socket, is_ready);
     }
-    TimePoint end = std::min(deadline_, deadline_after(now(), durations::kTryAgain));
+    TimePoint end = std::min(deadline_, deadline_after(now(), longest_pause()));
     if (next_to_call() != kNobody) end = std::min(end, call_again_);
     (void)poll_until(descriptors, end);
-    is_call_ready_ = descriptors[0].revents != 0;
+    for (std::size_t i = 0; i < ready.size(); ++i) *ready[i] = descriptors[i].revents != 0;
     if (options_.interruption) options_.interruption->check();
   }
 
@@ -400,30 +424,40 @@ class Rendezvous {
     return ranks;
   }
 
-  /// Whether all ranks have said that they have all their connections.
+  /// Reads which peers have all their connections, also while this rank has not: bytes that are not
+  /// read keep poll() from sleeping.
+  void receive_confirmations() {
+    for (int rank = 0; rank < size(); ++rank) {
+      Peer& other = peer(rank);
+      if (!other.is_open() || other.has_told || !std::exchange(other.is_ready, false)) continue;
+      std::size_t count = 0;
+      const ByteFlow flow = read_byte(other.connection.socket, count, other.connection.memory);
+      other.has_told = count == 1;
+      if (other.has_told) note_progress();
+      if (flow == ByteFlow::kClosed) lose(rank);
+    }
+  }
+
+  /// Tells all ranks that this one has all its connections; returns true if all have said so.
   bool confirm_all() {
     bool have_all_told = true;
     for (int rank = 0; rank < size(); ++rank) {
       Peer& other = peer(rank);
-      if (rank == rank_ || (other.is_told && other.has_told)) continue;
-      auto& [socket, address, is_local, memory] = other.connection;
+      if (rank == rank_) continue;
       constexpr std::byte kAllHere{1};
       if (!std::exchange(other.is_told, true)) {  // what is broken shows when it is read
-        (void)send_byte(socket, kAllHere, is_local ? memory_ : kNoDescriptor);
+        const auto& connection = other.connection;
+        (void)send_byte(connection.socket, kAllHere, connection.is_local ? memory_ : kNoDescriptor);
       }
-      std::size_t count = 0;
-      if (read_byte(socket, count, memory) == ByteFlow::kClosed) lose(rank);
-      other.has_told = count == 1;
       have_all_told = have_all_told && other.has_told;
     }
     return have_all_told;
   }
 
+  /// Forgets a connection that broke: the two connect again.
   void lose(int rank) {
-    if (rank < rank_) {
-      fail(ErrorCode::kUnavailable, who(), ": rank ", rank, " gave up before all were connected");
-    }
-    peer(rank) = {};  // it may connect again
+    peer(rank) = {};
+    call_again_ = TimePoint::min();
   }
 
   Connections connections() {
@@ -466,7 +500,7 @@ class Rendezvous {
   KeyValueStore& store_;
   const ConnectOptions& options_;
   const FileDescriptor& memory_;
-  const TimePoint deadline_;
+  TimePoint deadline_;  // moves with each connection
   const RankHello hello_;
   std::vector<Peer> peers_;  // by rank
   Announcement own_;
@@ -481,7 +515,7 @@ class Rendezvous {
   std::string last_answer_;
   bool is_hopeless_ = false;  // the last call, however often it is repeated
 
-  std::vector<Listener> listeners_;
+  std::vector<WatchedListener> listeners_;
   std::list<Newcomer> newcomers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
