@@ -152,7 +152,7 @@ ControlSession::~ControlSession() {
 }
 
 ConnectAttempt ControlSession::join_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
+  const TimePoint end = std::min(deadline, deadline_after(now(), join_patience_));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
   if (auto nobody = nobody_listens(channel)) return *std::move(nobody);
   auto stream = std::make_shared<JobStream>(channel);
@@ -168,9 +168,13 @@ ConnectAttempt ControlSession::join_once(TimePoint deadline) {
   std::vector<v1::JobEvent> came;
   while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
   if (came.empty() || !came.front().has_joined()) {
+    // Many processes that join at once on few cores would keep the server busy with attempts that
+    // are given up.
+    if (now() >= end) join_patience_ = std::min(2 * join_patience_, durations::kServerPatience);
     const grpc::Status status = stream->wait_for_end(end);
     return failed_attempt(status, stream->is_refused(), channel, end);
   }
+  join_patience_ = durations::kSilentAfter;
   welcome_ = came.front().joined();
   member_ = welcome_.member();
   host_ = from_proto(welcome_.host());

@@ -110,8 +110,9 @@ class ControlSession final : public ControlClient {
   Member host_;
   std::atomic<std::uint64_t> member_{0};  // as the server numbers this process
   StopGate gate_;
-  TimePoint last_heard_;        // of the server; the thread's
-  bool knows_history_ = false;  // the same
+  Duration join_patience_ = durations::kSilentAfter;  // for the next attempt to join
+  TimePoint last_heard_;                              // of the server; the thread's
+  bool knows_history_ = false;                        // the same
   std::atomic<std::uint64_t> num_requests_{0};
 
   mutable Mutex mutex_;
