@@ -197,7 +197,10 @@ class Rendezvous {
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
       if (called_) call(rank);
     }
-    pause_ = call_ ? longest_pause() : std::min(2 * pause_, longest_pause());
+    const bool is_heard = call_ && call_->is_local;  // by a process that lives
+    pause_ = is_heard ? Duration(durations::kOneTry)
+             : call_  ? longest_pause()
+                      : std::min(2 * pause_, longest_pause());
     call_again_ = deadline_after(now(), pause_);
   }
 

@@ -32,12 +32,12 @@ inline std::string_view name_of(ConnectOptions::Way way) {
   return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
 }
 
-/// Connects to every lower rank, in their order, and accepts every higher one, each with proofs of
-/// both sides that they belong to one job (handshake.h). `memory`: this rank's segment, of which
-/// peers of the same machine and user get a copy over local connections; not open: all connections
-/// are TCP. What strangers cost meanwhile is limited: 68 bytes and 5 s each, 256 at once of whom
-/// the oldest goes first, a rate per address, and a line in the log now and then. Throws as
-/// connect_ranks().
+/// Connects to every lower rank, the next lower one first, and accepts every higher one, each with
+/// proofs of both sides that they belong to one job (handshake.h). Keeps connections that stand
+/// when another one breaks. `memory`: this rank's segment, of which peers of the same machine and
+/// user get a copy over local connections; not open: all connections are TCP. What strangers cost
+/// meanwhile is limited: 68 bytes and, by TCP, 5 s each, 256 at once of whom the oldest goes first,
+/// a rate per address, and a line in the log now and then. Throws as connect_ranks().
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
                         const FileDescriptor& memory);
 
