@@ -1,4 +1,4 @@
-// Measures what one thread reaches at most: oneDNN's best product, and copies in memory. Prints JSON.
+// Prints the speeds that one thread reaches at most, as JSON: oneDNN's best product, and copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
