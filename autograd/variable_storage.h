@@ -129,8 +129,8 @@ class VariableStorage {
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
   /// What a checkpoint holds of this variable: its value under its name; ON_READ variables also
-  /// each component under
-  /// "<name>/replica_<v>". Outside replicas only.
+  /// each component under "<name>/replica_<v>" and, with aggregation MEAN, their numbers of updates
+  /// under "<name>/replica_updates". Outside replicas only.
   virtual std::vector<NamedTensor> save() const = 0;
   /// Takes values back: by component where the checkpoint has exactly these replicas, else from the
   /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound

@@ -108,8 +108,9 @@ struct PredictOptions {
 
 /// Layers with compile, fit, evaluate and predict. Derive from it and write call() (add_layer() in
 /// the constructor makes the weights), or use Sequential. It belongs to the strategy in whose scope
-/// it was made, which must outlive its use; fit, evaluate and predict may be called outside. Copies
-/// share everything. One user thread. keras.Model.
+/// it was made, which must outlive its use; fit, evaluate and predict may be called outside. A
+/// class with several inputs or outputs says so in its constructor: set_built({shapes of inputs},
+/// {shapes of outputs}). Copies share everything. One user thread. keras.Model.
 class Model : public Layer {
  public:
   /// Makes optimizer and metrics, in the scope of the model's strategy. Throws kFailedPrecondition

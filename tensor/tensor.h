@@ -48,6 +48,13 @@ class Tensor {
  public:
   /// Names no array: defined() is false, everything else throws kFailedPrecondition.
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  ~Tensor() = default;
+  /// Not to a temporary: `x[0] = 1.0f` does not compile, because x[0] is a tensor of its own, whose
+  /// new value would be lost.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
   Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` reads as it should)
   /// [values.size()], float32: `Tensor t = {1.f, 2.f};`. On current_device().
   Tensor(std::initializer_list<float> values) {  // NOLINT

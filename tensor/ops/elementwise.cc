@@ -114,6 +114,16 @@ Tensor isfinite(const Operand& x) {
 }
 Tensor logical_not(const Operand& x) { return unary(OpId::kLogicalNot, x, Domain::kBool); }
 
+Tensor bitwise_not(const Operand& x) {
+  if (x.dtype() == DType::kBool) return logical_not(x);
+  if (is_floating(x.dtype())) {
+    fail(ErrorCode::kInvalidArgument, who("bitwise_not", x.where),
+         ": expected integers or bool, got ", x.dtype(), "; try cast()");
+  }
+  const double all_ones = x.dtype() == DType::kUInt8 ? 255.0 : -1.0;
+  return subtract(Operand(all_ones, x.where), x);
+}
+
 Tensor negate(const Operand& x) { return unary(OpId::kNegate, x, Domain::kNumber); }
 Tensor exp(const Operand& x) { return unary(OpId::kExp, x, Domain::kFloating); }
 Tensor log(const Operand& x) { return unary(OpId::kLog, x, Domain::kFloating); }

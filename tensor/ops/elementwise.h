@@ -62,6 +62,11 @@ inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, 
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
+/// Every bit of an integer inverted (-1 - x; of a uint8 255 - x), and logical_not() of a bool:
+/// numpy.invert. Throws kInvalidArgument for floating types.
+Tensor bitwise_not(const Operand& x);
+inline Tensor operator~(const Operand& x) { return bitwise_not(x); }
+
 /// -x of each element, x * x, |x|, and -1, 0 or 1 by its sign.
 Tensor negate(const Operand& x);
 inline Tensor operator-(const Operand& x) { return negate(x); }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <vector>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
@@ -380,6 +381,26 @@ TEST(Elementwise, WrongTypesNameOperationTypesAndLine) {
                [&] { x + Tensor(); });
   expect_error(ErrorCode::kFailedPrecondition, {"relu at elementwise_test.cc", "undefined"},
                [&] { relu(Tensor()); });
+}
+
+TEST(Elementwise, BitwiseNotInvertsEveryBitOfIntegers) {
+  const auto check = []<class T>(const std::vector<T>& values) {
+    const Tensor x = Tensor::from<T>(Shape{static_cast<std::int64_t>(values.size())}, values);
+    const Tensor inverted = ~x;
+    EXPECT_EQ(inverted.dtype(), x.dtype());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(inverted.host_span<T>()[i], static_cast<T>(~values[i])) << +values[i];
+  };
+  using Limits32 = std::numeric_limits<std::int32_t>;
+  using Limits64 = std::numeric_limits<std::int64_t>;
+  check(std::vector<std::int32_t>{0, 1, -1, 12345, Limits32::min(), Limits32::max()});
+  check(std::vector<std::int64_t>{0, 1, -1, (std::int64_t{1} << 53) + 1, Limits64::min(),
+                                  Limits64::max()});
+  check(std::vector<std::uint8_t>{0, 1, 0x5a, 255});
+  const Tensor no = ~Tensor::from<bool>({2}, {true, false});
+  EXPECT_EQ(no.to_doubles(), (std::vector<double>{0, 1}));
+  expect_error(ErrorCode::kInvalidArgument, {"bitwise_not", "float32", "cast()"},
+               [] { (void)~Tensor::ones({2}); });
 }
 
 }  // namespace elementwise_test

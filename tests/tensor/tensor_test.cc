@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/support/tensor_matchers.h"
@@ -47,6 +49,18 @@ TEST(Tensor, HasANumberOfItsOwnWhicheverThreadMadeIt) {
   std::set<std::uint64_t> all = {0};  // that of no tensor
   for (const auto& own : ids) all.insert(own.begin(), own.end());
   EXPECT_EQ(all.size(), kThreads * kEach + 1);
+}
+
+// `x[0][1] = 3.0f` would change a tensor of its own, which is gone at the end of the line.
+TEST(Tensor, AssignmentToTemporaryDoesNotCompile) {
+  using Part = decltype(std::declval<Tensor&>()[0][1]);
+  EXPECT_FALSE((std::is_assignable_v<Part, float>));
+  EXPECT_FALSE((std::is_assignable_v<Part, Tensor>));
+  EXPECT_FALSE((std::is_assignable_v<Part, const Tensor&>));
+  EXPECT_FALSE((std::is_assignable_v<decltype(Tensor::zeros({2})), Tensor>));
+  EXPECT_TRUE((std::is_assignable_v<Tensor&, float>));
+  EXPECT_TRUE((std::is_assignable_v<Tensor&, Tensor>));
+  EXPECT_TRUE((std::is_nothrow_move_constructible_v<Tensor>));
 }
 
 TEST(Tensor, IsFilledInEveryType) {
