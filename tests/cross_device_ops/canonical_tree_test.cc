@@ -126,6 +126,11 @@ TEST(CanonicalTree, MeanDividesByTheNumberOfValues) {
   const Tensor mean = reduce_tensors_along_tree(ReduceOp::kMean, integers, {});
   EXPECT_EQ(mean.dtype(), DType::kFloat32);  // true division
   expect_tensor(mean, {2}, {1.5, 16777216.0});
+  // The sum, 180,000, is beyond float16, which ends at 65,504.
+  const std::vector<Tensor> halves(3, Tensor::full({2}, 60000, DType::kFloat16));
+  const Tensor of_halves = reduce_tensors_along_tree(ReduceOp::kMean, halves, {});
+  EXPECT_EQ(of_halves.dtype(), DType::kFloat16);
+  expect_tensor(of_halves, {2}, {60000, 60000});
 }
 
 TEST(CanonicalTree, RefusesMeanOfPlainBuffersAndNothing) {

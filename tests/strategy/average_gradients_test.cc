@@ -35,6 +35,18 @@ std::vector<Tower> random_towers(const std::vector<Variable>& variables, std::si
 
 }  // namespace average_gradients_test
 
+TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
+  const Variable variable(Tensor::zeros({2}), {.name = "weights"});
+  const auto tower = [&](const std::vector<float>& values) {
+    return Tower{{Tensor::from<float>({2}, values), variable}};
+  };
+  const std::vector<Tower> towers = {tower({4, 8}), tower({-2, 1}), tower({1000, 1000})};
+  const std::vector<double> weights = {1.0, 3.0, 0.0};
+  const auto mean = average_gradients(towers, weights);
+  testing::expect_tensor(mean.at(0).gradient.dense(), {2},
+                         {(1 * 4 + 3 * -2) / 4.0, (1 * 8 + 3 * 1) / 4.0}, 1e-6);
+}
+
 TEST(AverageGradients, S0_15_IsTheDirectMean) {
   using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();

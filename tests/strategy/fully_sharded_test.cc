@@ -7,6 +7,7 @@
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/fully_sharded/shard_update.h"
 #include "tutti/strategy/memory_report.h"
 #include "tutti/tensor/device_memory.h"
 
@@ -411,6 +412,28 @@ TEST(FullySharded, SparseGradientsTouchTheirRows) {
   const std::string expected = table_trained(*mirrored(3));
   for (const int stage : {1, 2, 3}) {
     EXPECT_EQ(table_trained(*fully_sharded(3, 0, stage)), expected);
+  }
+}
+
+TEST(FullySharded, ShardsOfSparseGradientsMayBeginAndEndWithinRows) {
+  constexpr std::int64_t kWidth = 5;
+  const Shape whole{4, kWidth};
+  const std::vector<std::int64_t> rows = {3, 1, 3};
+  std::vector<float> values;
+  std::vector<double> dense(20, 0.0);
+  for (std::size_t i = 0; i < rows.size() * kWidth; ++i) {
+    values.push_back(static_cast<float>(i + 1));
+    dense[static_cast<std::size_t>(rows[i / kWidth]) * kWidth + i % kWidth] += values.back();
+  }
+  const Gradient gradient(IndexedSlices{Tensor::from({3, kWidth}, values),
+                                        Tensor::from<std::int64_t>({3}, rows), whole});
+  for (std::ptrdiff_t first = 0; first <= 20; ++first) {
+    for (std::ptrdiff_t end = first; end <= 20; ++end) {
+      const Gradient shard = internal::gradient_of_shard(gradient, whole, {first, end - first});
+      EXPECT_EQ(shard.dense().to_doubles(),
+                std::vector<double>(dense.begin() + first, dense.begin() + end))
+          << first << " to " << end;
+    }
   }
 }
 
