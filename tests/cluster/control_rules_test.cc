@@ -367,6 +367,8 @@ TEST(StopAgreement, G17_EndsThoughMembersAreFasterThanMessages) {
   while (proposal && !proposal->is_final() && ++num_rounds < 20) {
     run(5);  // while the proposal is on its way
     proposal = server.answer(1, *gate.take(*proposal), at(0s));
+    ASSERT_TRUE(proposal);
+    EXPECT_GE(proposal->step(), gate.current_step()) << "a step that the member has passed";
   }
   EXPECT_TRUE(proposal && proposal->is_final());
   EXPECT_LT(num_rounds, 6);
