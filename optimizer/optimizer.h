@@ -74,6 +74,7 @@ struct OptimizerOptions {
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   /// Gradients of this many calls are averaged for one update; they are summed over replicas once.
+  /// May change between a save and a restore: calls that are held already stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };

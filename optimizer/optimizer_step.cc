@@ -90,8 +90,8 @@ Optimizer::Step Optimizer::read_step() const {
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
-  const auto num_steps = static_cast<double>(accumulator_ ? accumulator_->steps() : 1);
-  step.scalars.gradient_scale = 1.0 / (scale * num_steps);
+  // Not accumulator_->steps(): a restored sum may be that of more calls.
+  step.scalars.gradient_scale = 1.0 / (scale * static_cast<double>(step.num_held + 1));
   return step;
 }
 

@@ -155,6 +155,33 @@ TEST(GradientAccumulation, StateContinuesInTheMiddle) {
   }
 }
 
+/// An optimizer over "w" = 0 whose weight a call with gradient 1 and rate 1 changes by -1.
+std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
+  return std::make_unique<Sgd>(
+      std::vector{variable(doubles({0.0}), "w")},
+      SgdOptions{.learning_rate = 1.0, .gradient_accumulation_steps = accumulation_steps});
+}
+
+TEST(GradientAccumulation, DividesByHeldCallsWhenStepsChangeOnResume) {
+  for (const std::int64_t saved : {2, 3, 4, 6}) {
+    for (const std::int64_t resumed : {2, 3, 5}) {
+      for (std::int64_t num_held = 0; num_held < saved; ++num_held) {
+        const auto before = of_rate_one(saved), after = of_rate_one(resumed);
+        weights_after(*before, Steps(static_cast<std::size_t>(num_held), {1.0}));
+        auto to = after->state_variables();
+        for (std::size_t i = 0; i < to.size(); ++i)
+          to[i].assign(before->state_variables()[i].value());
+        for (std::int64_t update = 1; update <= 3; ++update) {
+          while (after->iterations().value().item_int() < update) weights_after(*after, {{1.0}});
+          EXPECT_DOUBLE_EQ(after->variables()[0].value().item_double(),
+                           -static_cast<double>(update))
+              << saved << " -> " << resumed << " with " << num_held << " held";
+        }
+      }
+    }
+  }
+}
+
 TEST(GradientAccumulation, NeedsAStep) {
   expect_error(kInvalid, {"sgd", "gradient_accumulation_steps", "0"}, [] {
     Sgd(std::vector{variable(doubles({0.0}), "w")}, {.gradient_accumulation_steps = 0});
