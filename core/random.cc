@@ -15,7 +15,7 @@
 #include <numbers>
 
 #include "tutti/core/error.h"
-#include "tutti/core/numbers_from_zero.h"
+#include "tutti/core/thread_random.h"
 
 namespace tutti {
 namespace {
@@ -165,6 +165,7 @@ thread_local RandomContextScope* current_scope = nullptr;
 thread_local OneVariableNumber* shared_number = nullptr;
 thread_local internal::NumbersFromZero* own_numbers = nullptr;
 thread_local RandomContext outside_replicas;
+thread_local std::uint64_t num_draws = 0;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
@@ -180,13 +181,18 @@ Ordinals& outside_ordinals() {
 
 }  // namespace
 
+std::uint64_t internal::num_random_draws() { return num_draws; }
+void internal::note_random_step() { ++num_draws; }
+
 const RandomContext& current_random_context() {
+  ++num_draws;
   if (current_scope != nullptr) return current_scope->context_;
   outside_replicas.seed = random_seed();
   return outside_replicas;
 }
 
 std::uint64_t next_call_ordinal(std::uint64_t call_site) {
+  ++num_draws;
   Ordinals& ordinals = current_scope ? current_scope->ordinals_ : outside_ordinals();
   for (auto& [site, next] : ordinals)
     if (site == call_site) return next++;

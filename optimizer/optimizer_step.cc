@@ -6,6 +6,7 @@
 #include "tutti/autograd/replica_shards.h"
 #include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/thread_random.h"
 #include "tutti/core/trace.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/optimizer/optimizer_state.h"
@@ -106,6 +107,7 @@ Tensor Optimizer::scale_loss(const Tensor& loss) const {
 
 void Optimizer::minimize(GradientTape& tape, const Tensor& loss, const SourceLocation& where) {
   const CallSite site(where);
+  internal::note_random_step();
   require_replica_context(name_, "minimize");
   const NoDeviceScope where_things_are;
   const Step step = read_step();
@@ -131,6 +133,7 @@ void Optimizer::minimize(GradientTape& tape, const Tensor& loss, const SourceLoc
 void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options,
                                 const SourceLocation& where) {
   const CallSite site(where);
+  internal::note_random_step();
   require_replica_context(name_, "apply_gradients");
   const NoDeviceScope where_things_are;
   check_gradients(gradients);
@@ -251,6 +254,7 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
         live->gradient_scale = gradient_scale;
       },
       [this] {
+        internal::note_random_step();
         iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
       });
   return live.get();

@@ -71,6 +71,11 @@ std::vector<Device> local_devices(ReplicaContext& context) {
   return {devices.begin(), devices.end()};
 }
 
+/// With the random numbers of this run, for a step that draws any.
+void launch_in_context(StepCapture& capture) {
+  capture.launch(capture.draws() ? current_random_context() : RandomContext{});
+}
+
 }  // namespace
 
 struct CapturedCalls::State {
@@ -135,7 +140,7 @@ void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
     }
   }
   entry.capture->prepare();
-  entry.capture->launch(current_random_context());
+  launch_in_context(*entry.capture);
   entry.capture->commit();
 }
 
@@ -187,7 +192,7 @@ void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Dec
   }
   together(context, call, [&](const Calls&) {
     decision.capture->end();
-    decision.capture->launch(current_random_context());
+    launch_in_context(*decision.capture);
     entry.capture = decision.capture;
     return true;
   });

@@ -5,6 +5,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/core/thread_random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
@@ -51,10 +52,13 @@ class DefaultStrategy final : public Strategy {
   Json save_state() const override {
     Json state = Json::object();
     state.set("step", static_cast<std::int64_t>(step_.load()));
+    state.set("random_step", static_cast<std::int64_t>(random_step_.load()));
     return state;
   }
   void restore_state(const Json& state) override {
     step_ = static_cast<std::uint64_t>(state.at("step").as_int());
+    const Json* const random_step = state.find("random_step");  // not in older checkpoints
+    random_step_ = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : step_.load();
   }
   const Failure& last_failure() const override { return no_failure_; }
   /// Once: afterwards every step returns such numbers.
@@ -67,9 +71,11 @@ class DefaultStrategy final : public Strategy {
   /// On the caller's thread and in its context; an exception passes through.
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
     internal::require_cross_replica(*this, "Strategy::run");
-    const RandomContextScope random({random_seed(), step_.load(), 0});
+    const RandomContextScope random({random_seed(), random_step_.load(), 0});
+    const std::uint64_t num_draws = internal::num_random_draws();
     body(internal::default_replica_context());
     ++step_;
+    if (internal::num_random_draws() != num_draws) ++random_step_;
   }
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override {
@@ -80,6 +86,7 @@ class DefaultStrategy final : public Strategy {
   const Device device_ = kDefaultDevice;
   std::unique_ptr<CrossDeviceOps> ops_;
   std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::uint64_t> random_step_{0};  // runs that train or draw random numbers
   std::atomic<bool> warned_of_results_{false};
   const Failure no_failure_;
 };

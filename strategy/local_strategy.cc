@@ -10,6 +10,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/core/thread_random.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_options.h"
@@ -104,6 +105,8 @@ struct LocalStrategy::Impl {
   std::vector<double> shares;                         // what it said last
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
+  std::uint64_t random_step = 0;  // keys random numbers: runs that train or draw, so evaluation
+                                  // changes no bits of training
   Failure failure;
   bool is_asked_to_stop = false;  // without a job to ask
   bool half_updated = false;      // a run failed while variables were being updated
@@ -164,6 +167,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
   if (balancer) balance();
   ++step;
+  if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
 }
 
 void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
@@ -181,7 +185,9 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const TraceSpan span(
       "step", "step",
       {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
-  const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(context.replica_id())});
+  const RandomContextScope random(
+      {seed(), random_step, static_cast<std::uint32_t>(context.replica_id())});
+  const std::uint64_t num_draws = internal::num_random_draws();
   const TimePoint begin = context.now();
   body(context);
   internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
@@ -190,6 +196,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   note.batch_rows = context.batch_rows();
   note.non_finite_result = context.non_finite_result();
   note.summed_mean = context.summed_mean();
+  note.draws = internal::num_random_draws() != num_draws;
   note.compute_seconds = seconds_between(begin, context.now()) - context.communication_seconds();
 }
 
@@ -348,7 +355,7 @@ const std::string& LocalStrategy::last_program() const {
 Json LocalStrategy::save_state() const {
   Json state = Json::object();
   state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
-  state.set("step", impl_->step);
+  state.set("step", impl_->step).set("random_step", impl_->random_step);
   if (impl_->balancer) state.set("shares", impl_->balancer->save());
   return state;
 }
@@ -356,6 +363,10 @@ Json LocalStrategy::save_state() const {
 void LocalStrategy::restore_state(const Json& state) {
   impl_->restored_seed = std::stoull(state.at("seed").as_string());
   impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
+  // In older checkpoints each run counted.
+  const Json* const random_step = state.find("random_step");
+  impl_->random_step =
+      random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl_->step;
   impl_->half_updated = false;
   impl_->plans.clear();
   const Json* const saved = impl_->balancer ? state.find("shares") : nullptr;

@@ -174,7 +174,8 @@ class LocalStrategy : public Strategy {
   /// Replicas of this process are number `first` and following of `total`, whose others it
   /// exchanges no values with. Before the first run.
   void number_replicas_apart(int first, int total);
-  /// Runs that ended well; a checkpoint holds it.
+  /// Runs that ended well; a checkpoint holds it, and next to it the number of those after which
+  /// random numbers change.
   std::uint64_t num_steps() const;
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
   /// order of creation.

@@ -19,6 +19,7 @@ struct ReplicaNotes {
   double compute_seconds = 0.0;
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
+  bool draws = false;  // asked for random numbers, or called an optimizer
 };
 
 struct NotedStep {

@@ -49,6 +49,7 @@ class StepCapture::Recorder final : public StepRecorder {
   bool is_of_step(const RandomKey& key) const override {
     return std::ranges::find(keys_, key) != keys_.end();
   }
+  bool draws() const { return !keys_.empty(); }
 
   void prepare() const {
     for (const Effect& effect : effects_) effect.prepare();
@@ -251,6 +252,10 @@ void StepCapture::end() {
 void StepCapture::prepare() {
   for (const auto& variable : variables_) variable->settle();
   for (const auto& recorder : recorders_) recorder->prepare();
+}
+
+bool StepCapture::draws() const {
+  return std::ranges::any_of(recorders_, [](const auto& recorder) { return recorder->draws(); });
 }
 
 void StepCapture::launch(const RandomContext& context) {

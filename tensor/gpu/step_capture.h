@@ -70,6 +70,8 @@ class StepCapture {
   /// Writes the values of this step (context: seed and step; each replica its number) and launches.
   void launch(const RandomContext& context);
   void commit();
+  /// Returns true if the step draws random numbers, so that the context matters.
+  bool draws() const;
 
  private:
   class Recorder;

@@ -14,6 +14,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -228,12 +229,40 @@ TEST_P(RunOnAll, StateCountsOutermostSuccessfulSteps) {
   EXPECT_THROW(strategy_->run([] { throw Odd("x"); }), Odd);
   EXPECT_EQ(strategy_->save_state().at("step").as_int(), 1);
   Json state = strategy_->save_state();
-  state.set("step", 41);
+  state.set("random_step", 41);
   strategy_->restore_state(state);
   const auto steps = strategy_->run([] { return current_random_context().step; });
   EXPECT_EQ(steps[0], 41U);
   EXPECT_EQ(strategy_->run([] { return current_random_context().replica; }).values().back(),
             static_cast<std::uint32_t>(replicas() - 1));
+}
+
+TEST_P(RunOnAll, RandomStepCountsRunsThatDrawOrTrain) {
+  const auto random_step = [&] { return strategy_->save_state().at("random_step").as_int(); };
+  strategy_->run([] { return 1.0; });
+  EXPECT_EQ(random_step(), 0) << "evaluation draws nothing";
+  strategy_->run([] { (void)random_uniform({2}); });
+  EXPECT_EQ(random_step(), 1);
+  Variable x = [&] {
+    const auto scope = strategy_->scope();
+    return Variable(Tensor::full({1}, 3.0f), {.name = "x"});
+  }();
+  std::unique_ptr<Optimizer> sgd = [&] {
+    const auto scope = strategy_->scope();
+    return std::make_unique<Sgd>(std::vector{x}, SgdOptions{});
+  }();
+  strategy_->run([&] {
+    GradientTape tape;
+    sgd->minimize(tape, square(x.value()));
+  });
+  EXPECT_EQ(random_step(), 2);
+  Json of_older_version = strategy_->save_state();
+  EXPECT_EQ(of_older_version.at("step").as_int(), 3);
+  Json without = Json::object();
+  for (const auto& [name, value] : of_older_version.as_object())
+    if (name != "random_step") without.set(name, value);
+  strategy_->restore_state(without);
+  EXPECT_EQ(random_step(), 3) << "each run counted";
 }
 
 TEST(RunArguments, MIR_10_PerReplicaArgumentsAreSplit) {

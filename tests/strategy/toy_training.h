@@ -27,7 +27,7 @@ struct Trained {
 inline Trained train(Strategy& strategy, int steps = 4) {
   set_random_seed(7);
   Json state = strategy.save_state();
-  state.set("step", 0);
+  state.set("step", 0).set("random_step", 0);
   if (state.find("seed")) state.set("seed", "7");
   strategy.restore_state(state);
 

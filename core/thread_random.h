@@ -1,10 +1,16 @@
-// The numbers that a thread gives to layers and variables, from 0 on while an object lives.
+// What a thread asks of core/random.h: how often, and from which numbers on.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 
 namespace tutti::internal {
+
+/// Returns how often this thread has asked for current_random_context() or next_call_ordinal(), of
+/// which random keys are made, or called note_random_step().
+std::uint64_t num_random_draws();
+/// Counts as a draw: an optimizer ends a training step, whose successor has other random numbers.
+void note_random_step();
 
 /// While it lives next_layer_number() and next_variable_number() of this thread count from 0: a
 /// function that makes layers makes the same ones each time, whatever other threads make. Not
