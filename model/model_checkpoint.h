@@ -33,7 +33,8 @@ struct ModelCheckpointOptions {
 
 /// After each epoch saves to `path`, in which {epoch} (from 1), {batch} (from 1, with save_freq)
 /// and {name} (a value of the logs, four digits) are replaced:
-/// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint.
+/// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, without its formats {epoch:02d}
+/// (kInvalidArgument).
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
@@ -88,6 +89,7 @@ struct BackupAndRestoreOptions {
 /// `backup_dir`; without one it begins anew. Saved on a thread, as training goes on. With several
 /// workers the chief writes and chooses the version, and all get what it has read, so the others
 /// need not see its disk. List the same callbacks as before; its place in the list does not matter.
+/// Another global batch is refused in the middle of a pass (kFailedPrecondition), not between them.
 /// Give each fit() of a program a folder of its own. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:

@@ -102,6 +102,7 @@ Json DistributedDataset::position() const {
   Json position = Json::object();
   position.set("epoch", impl_->epoch);
   position.set("batches", impl_->batches);
+  if (impl_->part.global_batch_size) position.set("global_batch", *impl_->part.global_batch_size);
   return position;
 }
 
@@ -113,6 +114,15 @@ void DistributedDataset::restore(const Json& position) {
         ErrorCode::kInvalidArgument,
         "DistributedDataset::restore: expected an epoch and a number of batches of 0 or more, got ",
         epoch, " and ", batches);
+  }
+  const Json* const global_batch = position.find("global_batch");
+  const std::optional<std::int64_t> own_batch = impl_->part.global_batch_size;
+  if (batches > 0 && global_batch && own_batch && global_batch->as_int() != *own_batch) {
+    fail(ErrorCode::kFailedPrecondition, "DistributedDataset::restore: the saved position follows ",
+         batches, " global batches of ", global_batch->as_int(), " rows in epoch ", epoch,
+         "; expected the same global batch, got ", *own_batch,
+         ", with which rows would be missed or repeated; try the batch size of before until that "
+         "epoch has ended, or a checkpoint of the end of an epoch");
   }
   impl_->epoch = static_cast<std::uint64_t>(epoch);
   impl_->batches = batches;

@@ -51,8 +51,10 @@ class DistributedDataset {
   /// progress line.
   double take_wait_seconds();
 
-  /// (epoch, steps handed out or left out in it), the same on all workers: what a checkpoint keeps.
-  /// Batches prefetched but not handed out do not count.
+  /// (epoch, steps handed out or left out in it, global batch), the same on all workers: what a
+  /// checkpoint keeps. Batches prefetched but not handed out do not count. restore() throws
+  /// kFailedPrecondition for a position within an epoch of another global batch, where both are
+  /// known.
   Json position() const;
   void restore(const Json& position);
 

@@ -186,6 +186,34 @@ TEST(BackupAndRestoreTest, ADamagedVersionIsPassedOverForTheOneBefore) {
   EXPECT_EQ(*left, *calm);
 }
 
+TEST(BackupAndRestoreTest, AnotherBatchSizeIsRefusedWithinAnEpoch) {
+  const std::string folder = empty_folder();
+  std::vector<double> rows;  // that training has seen
+  const auto train = [&](std::int64_t batch_size, std::int64_t interrupt_at) {
+    set_random_seed(5);
+    Sequential model(Input{{1}}, Dense(1));
+    model.compile({.loss = "mse"});
+    const Tensor numbers = cast(arange(0, 12), DType::kFloat32);
+    const Dataset data = Dataset::from_tensor_slices(reshape(numbers, {12, 1}), numbers)
+                             .map([&](const Element& element) {
+                               rows.push_back(element[1].item());
+                               return element;
+                             })
+                             .batch(batch_size);
+    model.fit(data,
+              {.callbacks = {BackupAndRestore(folder, {.save_freq = 1}), Interrupt(interrupt_at)},
+               .verbose = kSilent});
+  };
+  EXPECT_THAT(error_of([&] { train(2, 5); }), ::testing::HasSubstr("interrupted"));  // in batch 2
+  rows.clear();
+  EXPECT_THAT(error_of([&] { train(4, -1); }),
+              ::testing::AllOf(::testing::HasSubstr("global batches of 2 rows"),
+                               ::testing::HasSubstr("got 4")));
+  EXPECT_THAT(rows, ::testing::IsEmpty());
+  train(2, -1);
+  EXPECT_THAT(rows, ::testing::Contains(11.0));
+}
+
 TEST(BackupAndRestoreTest, MistakesAreNamed) {
   EXPECT_THAT(error_of([] { BackupAndRestore(""); }), ::testing::HasSubstr("expected a folder"));
   EXPECT_THAT(error_of([] { BackupAndRestore("x", {.save_freq = 0}); }),

@@ -434,6 +434,19 @@ TEST(DistributedDataset, PositionGoesOnInTheMiddleOfAnEpoch) {
   }
 }
 
+TEST(DistributedDataset, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  DistributedDataset small = strategy.distribute_dataset(Dataset::range(20).batch(4));
+  DistributedDataset large = strategy.distribute_dataset(Dataset::range(20).batch(8));
+  large.restore(small.position());
+  EXPECT_EQ(steps_of(large).size(), 3u) << "between epochs";
+  auto iterator = small.begin();
+  for (int i = 0; i < 2; ++i) ++iterator;
+  thrown::expect_error(ErrorCode::kFailedPrecondition,
+                       {"3 global batches of 4 rows", "got 8", "batch size of before"},
+                       [&] { large.restore(small.position()); });
+}
+
 TEST(DistributedDataset, AnOlderIteratorEnds) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(8).batch(2));
