@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -23,7 +24,11 @@ namespace {
 constexpr int kFirstFreePort = 32768;  // as Linux gives them
 constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
-std::string user_folder() { return concat("/tmp/tutti-", ::geteuid()); }
+/// Processes find each other here whatever TMPDIR each has; it counts where /tmp takes no files.
+std::string user_folder() {
+  const char* const folder = ::access("/tmp", W_OK | X_OK) == 0 ? nullptr : std::getenv("TMPDIR");
+  return concat(folder ? folder : "/tmp", "/tutti-", ::geteuid());
+}
 
 std::string network_folder() {
   std::error_code error;
@@ -40,9 +45,13 @@ void make_private_folder(const std::string& path) {
   const bool is_private = is_made && ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
                           found.st_uid == ::geteuid() && (found.st_mode & 0777) == 0700;
   if (is_private) return;
+  const int reason = errno;
   fail(ErrorCode::kUnavailable, "local socket: ", path, ": expected a folder of user ", ::geteuid(),
        " with mode 0700, got ",
-       is_made ? concat("one of user ", found.st_uid) : std::strerror(errno), "; remove it");
+       is_made ? concat("one of user ", found.st_uid, "; remove it")
+               : concat(std::strerror(reason),
+                        "; try TMPDIR=FOLDER, the same for all processes, "
+                        "with one that this user can write to"));
 }
 
 /// Sockets and locks of processes that were killed.

@@ -332,7 +332,8 @@ Json to_json(const JobPlan& plan) {
 
 SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {
   if (!::mkdtemp(folder_.data())) {  // mode 0700
-    fail(ErrorCode::kUnavailable, "run: cannot make folder ", folder_, ": ", ::strerror(errno));
+    fail(ErrorCode::kUnavailable, "run: expected to make a folder for the job's secret, got ",
+         folder_, ": ", ::strerror(errno), "; try TMPDIR=FOLDER with one that you can write to");
   }
   const std::string text = random_digits(32) + "\n";
   const int fd = ::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
