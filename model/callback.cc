@@ -16,6 +16,13 @@ namespace tutti {
 
 bool Callback::is_chief() const { return !model_ || model_->strategy().is_chief(); }
 
+std::vector<std::string> Callback::validation_names() const {
+  std::vector<std::string> names;
+  if (!model_ || !model_->has_validation()) return names;
+  for (const std::string& name : model_->metrics_names()) names.push_back("val_" + name);
+  return names;
+}
+
 }  // namespace tutti
 
 namespace tutti::internal {

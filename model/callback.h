@@ -30,9 +30,10 @@ struct FitPoint {
 };
 
 /// Called by Model::fit and evaluate on the thread that called them, outside replicas, in the order
-/// of the list. `batch` counts global batches of the epoch from 0: each is seen once, however many
-/// replicas share it. Logs hold the values so far: in fit also those of validation, named
-/// "val_...", once the epoch ends. keras.callbacks.Callback.
+/// of the list. They may call anything of this or another model but compile() of this one: fit()'s
+/// losses and metrics stay its own. `batch` counts global batches of the epoch from 0: each is seen
+/// once, however many replicas share it. Logs hold the values so far: in fit also those of
+/// validation, named "val_...", once the epoch ends. keras.callbacks.Callback.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -75,6 +76,9 @@ class Callback {
   Model& model() const { return *model_; }
   /// Whether this process writes files: of several workers one. A callback without model writes.
   bool is_chief() const;
+  /// Returns the names of what the validation of the fit() that runs adds to logs, in some epochs
+  /// only with validation_freq; empty without validation.
+  std::vector<std::string> validation_names() const;
 
  private:
   Model* model_ = nullptr;

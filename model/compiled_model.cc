@@ -37,6 +37,11 @@ Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
           .to_doubles();
   std::vector<float> values;
   for (const double number : classes) {
+    if (number != std::floor(number)) {
+      fail(ErrorCode::kInvalidArgument,
+           "Model::fit: class_weight: expected labels that are class numbers, got ", number,
+           "; try .sample_weight, or weights in the dataset");
+    }
     const auto found = class_weights.find(static_cast<std::int64_t>(number));
     values.push_back(found == class_weights.end() ? 1.0f : static_cast<float>(found->second));
   }

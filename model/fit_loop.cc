@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/distributed_variable.h"
+#include "tutti/strategy/input_parts.h"
+#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti::internal {
 
@@ -128,18 +132,21 @@ bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Prog
 
 }  // namespace
 
-BatchFeed::BatchFeed(DistributedDataset data, std::optional<std::int64_t> steps_per_epoch)
-    : data_(std::move(data)), steps_per_epoch_(steps_per_epoch) {
-  if (steps_per_epoch && *steps_per_epoch <= 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "Model::fit: expected a positive number of steps per epoch, got ", *steps_per_epoch);
+BatchFeed::BatchFeed(DistributedDataset data, FeedSteps steps)
+    : data_(std::move(data)), steps_(steps) {
+  if (!steps_.number) {
+    require_end(steps_.who, data_.cardinality(),
+                concat(".", steps_.option, ", or take() of the dataset"));
+  } else if (*steps_.number <= 0) {
+    fail(ErrorCode::kInvalidArgument, steps_.who, ": expected a positive number of ", steps_.option,
+         ", got ", *steps_.number);
   }
 }
 
 void BatchFeed::begin_epoch() {
   step_ = 0;
   has_ended_ = false;
-  if (!steps_per_epoch_) iterator_.reset();
+  if (!continues_passes()) iterator_.reset();
 }
 
 Json BatchFeed::position() const {
@@ -153,7 +160,7 @@ void BatchFeed::restore(const Json& position, std::int64_t batches) {
   iterator_.reset();
   step_ = batches;
   is_restored_ = position.at("batches").as_int() > 0;
-  has_ended_ = position.at("has_ended").as_bool() && !steps_per_epoch_;
+  has_ended_ = position.at("has_ended").as_bool() && !continues_passes();
 }
 
 void BatchFeed::start_pass() {
@@ -169,58 +176,150 @@ void BatchFeed::start_pass() {
 
 void BatchFeed::warn_of_end() {
   if (std::exchange(warned_, true)) return;
-  log_warning(
-      concat("Model::fit: your input ran out of data after ", step_, " of ", *steps_per_epoch_,
-             " steps of an epoch; expected steps_per_epoch * epochs batches, or passes that "
-             "end where epochs do; a new pass begins; try repeat(), or another "
-             "steps_per_epoch or batch_size; said once"));
+  log_warning(concat(
+      steps_.who, ": your input ran out of data after ", step_, " of ", *steps_.number, " ",
+      steps_.option,
+      steps_.across_passes
+          ? "; expected steps_per_epoch * epochs batches, or passes that end where epochs do; a "
+            "new pass begins; try repeat(), or another steps_per_epoch or batch_size; logged once"
+          : concat("; the result is that of ", step_, " batches; try fewer ", steps_.option)));
+}
+
+void BatchFeed::warn_of_length() const {
+  log_warning_once(concat(steps_.who, ": ", step_,
+                          " batches of one pass so far, and the dataset does not know its length; "
+                          "expected a pass that ends; if it never does, try .",
+                          steps_.option, ", or take() of the dataset; logged once"));
+}
+
+void BatchFeed::leave_pass() {
+  if (!std::exchange(iterator_, std::nullopt)) return;
+  Json next = data_.position();
+  next.set("epoch", next.at("epoch").as_int() + 1).set("batches", 0);
+  data_.restore(next);
 }
 
 const PerReplica<Batch>* BatchFeed::next() {
-  if (has_ended_ || (steps_per_epoch_ && step_ == *steps_per_epoch_)) return nullptr;
+  constexpr std::int64_t kManyBatches = 100'000;
+  if (has_ended_) return nullptr;
+  if (steps_.number && step_ == *steps_.number) {
+    if (!steps_.across_passes) leave_pass();
+    return nullptr;
+  }
   if (iterator_ && advance_) ++*iterator_;
   if (!iterator_) start_pass();
   if (*iterator_ == data_.end()) {
-    if (!steps_per_epoch_) return nullptr;
-    if (step_ > 0) warn_of_end();
+    if (steps_.number && step_ > 0) warn_of_end();
+    if (!continues_passes()) return nullptr;
     start_pass();
   }
   advance_ = true;
   ++step_;
+  if (step_ == kManyBatches && !num_steps()) warn_of_length();
   return &**iterator_;
 }
 
 std::optional<std::int64_t> BatchFeed::num_steps() const {
-  if (steps_per_epoch_) return steps_per_epoch_;
-  const std::optional<std::int64_t> batches = data_.cardinality();
-  return batches && *batches != kInfinite ? batches : std::nullopt;
+  std::optional<std::int64_t> batches = data_.cardinality();
+  if (batches == kInfinite) batches.reset();
+  if (!steps_.number) return batches;
+  return steps_.across_passes || !batches ? steps_.number : std::min(*steps_.number, *batches);
 }
+
+namespace {
+
+void warn_of_epochs(const FitOptions& options) {
+  if (options.initial_epoch < options.epochs) return;
+  log_warning(
+      concat("Model::fit: expected initial_epoch below epochs, got ", options.initial_epoch,
+             " and ", options.epochs,
+             "; nothing is trained; epochs is the number of the last epoch plus one, not how "
+             "many follow; try .epochs = ",
+             options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
+}
+
+/// Classes that no label of the model can have, where the loss says what labels are classes of.
+void warn_of_classes(const Model& model, const std::map<std::int64_t, double>& class_weight) {
+  const Shape output = model.output_shapes().front();
+  const std::int64_t num_classes = output.rank() > 0 ? output[output.rank() - 1] : 1;
+  for (const auto& [number, weight] : class_weight) {
+    if (number >= 0 && (num_classes == 1 || number < num_classes)) continue;
+    log_warning_once(concat("Model::fit: class_weight: expected classes in 0 .. ", num_classes - 1,
+                            ", got ", number, ", which no label has; its weight changes nothing"));
+  }
+}
+
+}  // namespace
 
 FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
                  const FitOptions& options, std::optional<DistributedDataset> validation)
     : model_(model),
+      state_(model.model_state_),
       compiled_(compiled),
-      feed_(std::move(data), options.steps_per_epoch),
+      feed_(std::move(data),
+            {"Model::fit", "steps_per_epoch", options.steps_per_epoch, /*across_passes=*/true}),
       options_(options),
-      validation_(std::move(validation)),
       step_(model, compiled, options.class_weight.empty() ? nullptr : &options.class_weight) {
   if (!options.class_weight.empty() && model.output_shapes().size() > 1) {
     fail(ErrorCode::kInvalidArgument,
          "Model::fit: class_weight needs a model with one output; try weights in the dataset");
   }
+  if (!options.class_weight.empty()) warn_of_classes(model, options.class_weight);
+  if (validation) {
+    validation_.emplace(
+        std::move(*validation),
+        FeedSteps{"Model::fit, validation_data", "validation_steps", options.validation_steps});
+  } else if (options.validation_steps) {
+    fail(ErrorCode::kInvalidArgument,
+         "Model::fit: expected no validation_steps without validation_data, got ",
+         *options.validation_steps, "; try .validation_data = {x, y}");
+  }
   if (options.validation_freq <= 0) {
     fail(ErrorCode::kInvalidArgument, "Model::fit: expected a positive validation_freq, got ",
          options.validation_freq);
   }
+  warn_of_epochs(options);
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
     progress_.emplace(stdout, Clock::system(), options.verbose);
 }
 
+namespace {
+
+/// The innermost fit that this thread runs, or null.
+thread_local FitLoop* innermost_fit = nullptr;
+
+}  // namespace
+
+void FitLoop::keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body) {
+  const FitLoop* const caller = innermost_fit;
+  // Variables of another strategy belong to no metric of this fit.
+  if (!caller || &caller->model_.strategy() != &strategy) return body();
+  const TensorProvider metrics = tensors_of_metrics(caller->compiled_);
+  std::map<std::string, Tensor> sums;
+  for (NamedTensor& tensor : metrics.save()) sums[tensor.name] = std::move(tensor.value);
+  const auto restore = [&] {
+    metrics.restore([&](const std::string& name) {
+      const auto found = sums.find(name);
+      return found == sums.end() ? Tensor() : found->second;
+    });
+  };
+  try {
+    body();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
 History FitLoop::run() {
-  Model::State& model_state = *model_.model_state_;
-  const std::shared_ptr<void> running(nullptr, [&](void*) { model_state.fit = nullptr; });
-  model_state.fit = this;
-  model_state.stop_requested = model_state.is_interrupted = false;
+  FitLoop* const outer_fit = std::exchange(innermost_fit, this);
+  const Model::State::Call outer_call =
+      std::exchange(state_->call, {.method = "Model::fit", .fit = this});
+  const std::shared_ptr<void> running(nullptr, [&](void*) {
+    innermost_fit = outer_fit;
+    state_->call = outer_call;
+  });
   at_.point.epoch = options_.initial_epoch;
   for (const AnyCallback& callback : options_.callbacks) callback->set_model(model_);
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_begin();
@@ -247,22 +346,22 @@ void FitLoop::train() {
 
 Checkpoint FitLoop::checkpoint() {
   Checkpoint checkpoint = model_.checkpoint();
-  checkpoint.add_state("fit_progress",
-                       {[this] {
-                          Json json = at_.to_json();
-                          json.set("stop_requested", model_.model_state_->stop_requested);
-                          return json.set("input", feed_.position());
-                        },
-                        [this](const Json& json) {
-                          model_.model_state_->is_interrupted = false;
-                          at_ = FitProgress::from_json(json);
-                          model_.model_state_->stop_requested = json.at("stop_requested").as_bool();
-                          feed_.restore(json.at("input"), at_.point.batches);
-                        }});
+  checkpoint.add_state("fit_progress", {[this] {
+                                          Json json = at_.to_json();
+                                          json.set("stop_requested", state_->call.stop_requested);
+                                          return json.set("input", feed_.position());
+                                        },
+                                        [this](const Json& json) {
+                                          state_->call.is_interrupted = false;
+                                          at_ = FitProgress::from_json(json);
+                                          state_->call.stop_requested =
+                                              json.at("stop_requested").as_bool();
+                                          feed_.restore(json.at("input"), at_.point.batches);
+                                        }});
   if (validation_) {
     checkpoint.add_state("validation_input",
-                         {[this] { return validation_->position(); },
-                          [this](const Json& json) { validation_->restore(json); }});
+                         {[this] { return validation_->data().position(); },
+                          [this](const Json& json) { validation_->data().restore(json); }});
   }
   checkpoint.add_state("callbacks", state_of_callbacks(options_.callbacks));
   checkpoint.add_tensors("callbacks", tensors_of_callbacks(options_.callbacks));
@@ -273,11 +372,12 @@ Checkpoint FitLoop::checkpoint() {
 void FitLoop::run_epochs() {
   while (!at_.is_ended && at_.point.epoch < options_.epochs) {
     run_epoch();
-    if (model_.model_state_->is_interrupted) return;
+    if (state_->call.is_interrupted) return;
     finish_epoch();
     for (const AnyCallback& callback : options_.callbacks)
       callback->on_epoch_end(at_.point.epoch, at_.logs);
-    at_.is_ended = model_.model_state_->stop_requested;
+    require_same_stop();
+    at_.is_ended = state_->call.stop_requested;
     ++at_.point.epoch;
     at_.point.batches = 0;
     tell_state_is_whole();
@@ -300,7 +400,7 @@ void FitLoop::run_epoch() {
   }
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
   (void)model_.strategy().take_run_times();  // what was before is not this epoch's
-  const bool has_ended = at_.point.batches > 0 && model_.model_state_->stop_requested;
+  const bool has_ended = at_.point.batches > 0 && state_->call.stop_requested;
   while (const PerReplica<Batch>* batch = has_ended ? nullptr : feed_.next()) {
     for (const AnyCallback& callback : options_.callbacks)
       callback->on_train_batch_begin(at_.point.batches);
@@ -314,8 +414,27 @@ void FitLoop::run_epoch() {
     }
     tell_batch_end(rows);
     tell_state_is_whole();
-    if (model_.model_state_->stop_requested || model_.model_state_->is_interrupted) break;
+    if (state_->call.stop_requested || state_->call.is_interrupted) break;
   }
+  if (!state_->call.is_interrupted) require_same_stop();
+}
+
+/// A worker that stops alone would leave the others waiting for it.
+void FitLoop::require_same_stop() const {
+  auto* const strategy = dynamic_cast<LocalStrategy*>(&model_.strategy());
+  WorkerTeam* const team = strategy ? team_of(*strategy) : nullptr;
+  if (!team) return;
+  std::vector<std::size_t> stopping, continuing;
+  const std::vector<std::string> requests = team->gather_texts(
+      state_->call.stop_requested ? "stop" : "", "stop_training() of Model::fit");
+  for (std::size_t worker = 0; worker < requests.size(); ++worker)
+    (requests[worker].empty() ? continuing : stopping).push_back(worker);
+  if (stopping.empty() || continuing.empty()) return;
+  fail(ErrorCode::kFailedPrecondition,
+       "Model::fit: stop_training(): expected the call on all workers, which train the same steps, "
+       "got it in epoch ",
+       at_.point.epoch, " on worker ", join(stopping), ", not on worker ", join(continuing),
+       "; try a condition on what all workers share, such as logs");
 }
 
 void FitLoop::tell_batch_end(std::int64_t rows) {
@@ -344,13 +463,24 @@ Logs FitLoop::fetched_logs() {
   return logs;
 }
 
+void FitLoop::require_same_model() const {
+  if (model_.model_state_ == state_) return;
+  fail(
+      ErrorCode::kFailedPrecondition,
+      "Model::fit: a callback assigned another model to the one that is trained; expected the same "
+      "model until fit() returns; try stop_training() in the callback, and the assignment after "
+      "fit()");
+}
+
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
+  require_same_model();
   // Returned, so that run() names what is not finite.
   (void)model_.strategy().run([this](const Batch& part) { return step_.train(part); }, batch);
   if (compiled_.has_constraints) model_.apply_constraints();
 }
 
 void FitLoop::finish_epoch() {
+  require_same_model();
   const std::int64_t epoch = at_.point.epoch;
   Logs logs = fetched_logs();
   TimeSplit split;
@@ -358,10 +488,10 @@ void FitLoop::finish_epoch() {
   const Strategy::RunTimes times = model_.strategy().take_run_times();
   split.communication = times.communication;
   split.compute = std::max(0.0, times.run - times.communication);
-  ++model_.model_state_->epochs_trained;
+  ++state_->epochs_trained;
   if (validation_ && (epoch + 1) % options_.validation_freq == 0) {
     const Logs validated =
-        model_.evaluate(*validation_, {.callbacks = options_.callbacks}, SourceLocation());
+        run_evaluation(model_, compiled_, *validation_, {.callbacks = options_.callbacks});
     for (const auto& [name, value] : validated) logs.set("val_" + name, value);
   }
   for (const AnyCallback& callback : options_.callbacks) callback->add_to_logs(epoch, logs);
@@ -371,9 +501,8 @@ void FitLoop::finish_epoch() {
   at_.history.append(epoch, at_.logs);
 }
 
-Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,
+Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
                     const EvaluateOptions& options) {
-  BatchFeed feed(std::move(data), std::nullopt);
   ReplicaStep step(model, compiled);
   std::optional<Progress> progress;
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())

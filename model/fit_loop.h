@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,11 +37,22 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
 
 // The epochs and steps of Model::fit and Model::evaluate.
 
-/// Yields global batches: whole passes, or (with steps per epoch) a pass after the other without
-/// regard to where epochs end.
+/// How many batches a call takes of its data, and the names for its messages.
+struct FeedSteps {
+  const char* who;                                    // "Model::fit"
+  const char* option;                                 // "steps_per_epoch"
+  std::optional<std::int64_t> number = std::nullopt;  // none: all of a pass
+  /// Where a pass ends before the number is reached, or has more: the next epoch continues in it,
+  /// and a new pass begins within an epoch. Otherwise an epoch is in one pass, from its beginning.
+  bool across_passes = false;
+};
+
+/// Yields global batches, epoch by epoch.
 class BatchFeed {
  public:
-  BatchFeed(DistributedDataset data, std::optional<std::int64_t> steps_per_epoch);
+  /// Throws kInvalidArgument for a number that is not positive, and for data that never end without
+  /// one.
+  BatchFeed(DistributedDataset data, FeedSteps steps);
   /// Before the first batch of each epoch.
   void begin_epoch();
   /// The next batch of the epoch, valid until the next call; nullptr at its end. Throws
@@ -57,17 +69,20 @@ class BatchFeed {
 
  private:
   void start_pass();
-  /// Of a pass, in the middle of an epoch.
+  /// The next begin() of the data starts the next pass, also after a restart.
+  void leave_pass();
   void warn_of_end();
+  void warn_of_length() const;
+  bool continues_passes() const { return steps_.number && steps_.across_passes; }
 
   DistributedDataset data_;
-  std::optional<std::int64_t> steps_per_epoch_;
+  FeedSteps steps_;
   std::optional<DistributedDataset::Iterator> iterator_;
   bool advance_ = false;  // the iterator stands on a batch that was handed out
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // the first pass may begin where the data ends
   bool has_ended_ = false;    // restored behind the end of the epoch's pass
-  bool warned_ = false;       // that a pass ended in the middle of an epoch
+  bool warned_ = false;       // that a pass ended before the steps of an epoch
 };
 
 /// One call of fit. Its state says what comes next, so that it can be set to any point of training
@@ -78,8 +93,12 @@ class FitLoop {
   FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data, const FitOptions& options,
           std::optional<DistributedDataset> validation);
   History run();
+  bool has_validation() const { return validation_.has_value(); }
   /// Everything that it goes on from. Not to be used after run().
   Checkpoint checkpoint();
+  /// Calls `body`. In a callback of a fit under `strategy`, the metrics of that fit keep their
+  /// sums, whatever `body` runs; all workers call it there.
+  static void keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body);
 
  private:
   void train();
@@ -90,12 +109,15 @@ class FitLoop {
   Logs fetched_logs();
   void tell_batch_end(std::int64_t rows);
   void tell_state_is_whole();
+  void require_same_model() const;
+  void require_same_stop() const;
 
   Model& model_;
+  const std::shared_ptr<Model::State> state_;
   CompiledModel& compiled_;
   BatchFeed feed_;
   const FitOptions& options_;
-  std::optional<DistributedDataset> validation_;
+  std::optional<BatchFeed> validation_;
   ReplicaStep step_;
   std::optional<Progress> progress_;
   FitProgress at_;
@@ -104,7 +126,7 @@ class FitLoop {
 };
 
 /// One call of evaluate.
-Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,
+Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
                     const EvaluateOptions& options);
 
 }  // namespace tutti::internal
@@ -114,12 +136,18 @@ namespace tutti {
 // What the copies of a model share beyond its layers.
 
 struct Model::State {
+  /// The innermost call of fit or evaluate, as its callbacks see it.
+  struct Call {
+    const char* method = nullptr;      // null: none runs
+    internal::FitLoop* fit = nullptr;  // null in an evaluate() outside fit()
+    bool stop_requested = false;       // at the end of the epoch, of which no batch follows
+    bool is_interrupted = false;       // fit returns at once
+  };
+
   Strategy* strategy = nullptr;  // outlives the model's use
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
-  bool stop_requested = false;       // at the end of the epoch, of which no batch follows
-  bool is_interrupted = false;       // fit returns at once
-  internal::FitLoop* fit = nullptr;  // that runs
+  Call call;
 };
 
 }  // namespace tutti

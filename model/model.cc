@@ -39,6 +39,28 @@ std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
   return steps > 0 ? std::max<std::int64_t>(1, (rows + steps - 1) / steps) : kDefaultBatchSize;
 }
 
+void require_no_batch_size(std::string_view who, std::optional<std::int64_t> batch_size) {
+  if (!batch_size) return;
+  fail(ErrorCode::kInvalidArgument, who,
+       ": expected no batch_size beside a dataset, whose elements "
+       "are batches already, got ",
+       *batch_size, "; try dataset.batch(", *batch_size, ")");
+}
+
+/// Refuses what only tensors make use of. Of a dataset's batches `shuffle` is ignored (Keras's
+/// rule: it is on by default).
+template <class Options>
+void require_options_of_dataset(std::string_view who, const Options& options) {
+  require_no_batch_size(who, options.batch_size);
+  if (!options.sample_weight.defined()) return;
+  fail(ErrorCode::kInvalidArgument, who,
+       ": expected no sample_weight beside a dataset, got one of "
+       "shape ",
+       options.sample_weight.shape(),
+       "; try weights as its third component: "
+       "Dataset::from_tensor_slices({x, y, weights})");
+}
+
 /// Keras's rule for losses by name, which do not say what predictions are.
 Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
@@ -122,6 +144,12 @@ std::vector<Model::Output> Model::outputs() const { return {{name(), output_acti
 
 void Model::compile(CompileOptions options) {
   require_own_strategy("Model::compile");
+  if (const char* const method = model_state_->call.method) {
+    fail(ErrorCode::kFailedPrecondition, "Model::compile: called in a callback of ", method,
+         "(), which uses the optimizer and metrics that compile() replaces; expected a call before "
+         "or after it; try stop_training() in the callback, then compile() and fit() with "
+         ".initial_epoch = epochs_trained()");
+  }
   if (options.steps_per_execution <= 0) {
     fail(ErrorCode::kInvalidArgument, "Model::compile: expected positive steps_per_execution, got ",
          options.steps_per_execution);
@@ -243,6 +271,10 @@ MetricDirection Model::metric_direction(std::string_view name) const {
   return MetricDirection::kUnknown;
 }
 
+bool Model::has_validation() const {
+  return model_state_->call.fit && model_state_->call.fit->has_validation();
+}
+
 std::vector<int> Model::replicas_without_finite_loss() const {
   const std::vector<double> parts =
       compiled_model("Model::replicas_without_finite_loss").loss_tracker.totals_of_replicas();
@@ -252,8 +284,8 @@ std::vector<int> Model::replicas_without_finite_loss() const {
   return replicas;
 }
 
-void Model::stop_training() { model_state_->stop_requested = true; }
-void Model::interrupt_training() { model_state_->is_interrupted = true; }
+void Model::stop_training() { model_state_->call.stop_requested = true; }
+void Model::interrupt_training() { model_state_->call.is_interrupted = true; }
 std::int64_t Model::epochs_trained() const { return model_state_->epochs_trained; }
 
 History Model::fit(const Tensor& x, const Tensor& y, FitOptions options,
@@ -268,10 +300,20 @@ History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, F
   if (options.shuffle)
     data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
   const std::int64_t batch_size = batch_size_of(options, data.cardinality().value_or(0));
-  return fit(data.batch(batch_size), std::move(options), where);
+  return fit_on(first_pass_of(data.batch(batch_size), options), options, where);
 }
 
 History Model::fit(const Dataset& data, FitOptions options, const SourceLocation& where) {
+  require_options_of_dataset("Model::fit", options);
+  return fit_on(first_pass_of(data, options), options, where);
+}
+
+History Model::fit(DistributedDataset data, FitOptions options, const SourceLocation& where) {
+  require_options_of_dataset("Model::fit", options);
+  return fit_on(std::move(data), options, where);
+}
+
+DistributedDataset Model::first_pass_of(const Dataset& data, const FitOptions& options) const {
   require_own_strategy("Model::fit");
   DistributedDataset batches = strategy().distribute_dataset(data);
   // A shuffle's order depends on the number of the pass.
@@ -279,10 +321,11 @@ History Model::fit(const Dataset& data, FitOptions options, const SourceLocation
   position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
   position.set("batches", 0);
   batches.restore(position);
-  return fit(std::move(batches), std::move(options), where);
+  return batches;
 }
 
-History Model::fit(DistributedDataset data, FitOptions options, const SourceLocation& where) {
+History Model::fit_on(DistributedDataset data, const FitOptions& options,
+                      const SourceLocation& where) {
   const CallSite site(where);
   require_own_strategy("Model::fit");
   internal::CompiledModel& compiled = compiled_model("Model::fit");
@@ -297,7 +340,12 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
         strategy().distribute_dataset(dataset_of({tensors.features}, {tensors.labels}, {})
                                           .batch(options.batch_size.value_or(kDefaultBatchSize)));
   }
-  return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validation)).run();
+  History history;
+  internal::FitLoop::keep_metrics_of_caller(strategy(), [&] {
+    history =
+        internal::FitLoop(*this, compiled, std::move(data), options, std::move(validation)).run();
+  });
+  return history;
 }
 
 Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options,
@@ -308,8 +356,10 @@ Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options,
 Logs Model::evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
                      EvaluateOptions options, const SourceLocation& where) {
   internal::require_counts(*this, "Model::evaluate", x.size(), y.size());
-  return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options,
-                  where);
+  require_own_strategy("Model::evaluate");
+  const Dataset data =
+      dataset_of(x, y, options.sample_weight).batch(options.batch_size.value_or(kDefaultBatchSize));
+  return evaluate_on(strategy().distribute_dataset(data), options, where);
 }
 
 Logs Model::evaluate(const Dataset& data, EvaluateOptions options, const SourceLocation& where) {
@@ -319,49 +369,76 @@ Logs Model::evaluate(const Dataset& data, EvaluateOptions options, const SourceL
 
 Logs Model::evaluate(DistributedDataset data, EvaluateOptions options,
                      const SourceLocation& where) {
+  require_options_of_dataset("Model::evaluate", options);
+  return evaluate_on(std::move(data), options, where);
+}
+
+Logs Model::evaluate_on(DistributedDataset data, const EvaluateOptions& options,
+                        const SourceLocation& where) {
   const CallSite site(where);
   require_own_strategy("Model::evaluate");
-  return internal::run_evaluation(*this, compiled_model("Model::evaluate"), std::move(data),
-                                  options);
+  internal::CompiledModel& compiled = compiled_model("Model::evaluate");
+  internal::BatchFeed feed(std::move(data), {"Model::evaluate", "steps", options.steps});
+  const std::shared_ptr<State> state = model_state_;
+  const char* const outer = std::exchange(
+      state->call.method, state->call.method ? state->call.method : "Model::evaluate");
+  const std::shared_ptr<void> running(nullptr, [&](void*) { state->call.method = outer; });
+  Logs logs;
+  internal::FitLoop::keep_metrics_of_caller(
+      strategy(), [&] { logs = internal::run_evaluation(*this, compiled, feed, options); });
+  return logs;
 }
 
-Tensor Model::predict(const Tensor& x, PredictOptions options) {
-  internal::require_counts(*this, "Model::predict", 1, 0);
-  return predict(Dataset::from_tensor_slices({x}).batch(options.batch_size));
-}
+namespace {
 
-Tensor Model::predict(const Dataset& data, PredictOptions) {
-  require_own_strategy("Model::predict");
-  return predict(strategy().distribute_dataset(data));
-}
-
-Tensor Model::predict(DistributedDataset data) {
-  const std::vector<Tensor> results = predict_all(std::move(data));
+Tensor only_output(const std::vector<Tensor>& results) {
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "Model::predict: the model has ", results.size(),
        " outputs; try predict_all()");
 }
 
-std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options) {
-  internal::require_counts(*this, "Model::predict", x.size(), 0);
-  return predict_all(
-      strategy().distribute_dataset(Dataset::from_tensor_slices(x).batch(options.batch_size)));
+}  // namespace
+
+Tensor Model::predict(const Tensor& x, PredictOptions options) {
+  return only_output(predict_all(std::vector<Tensor>{x}, options));
 }
 
-std::vector<Tensor> Model::predict_all(DistributedDataset data) {
+Tensor Model::predict(const Dataset& data, PredictOptions options) {
+  require_own_strategy("Model::predict");
+  return predict(strategy().distribute_dataset(data), options);
+}
+
+Tensor Model::predict(DistributedDataset data, PredictOptions options) {
+  return only_output(predict_all(std::move(data), options));
+}
+
+std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options) {
+  internal::require_counts(*this, "Model::predict", x.size(), 0);
+  require_own_strategy("Model::predict");
+  const std::int64_t batch_size = options.batch_size.value_or(kDefaultBatchSize);
+  return predict_on(strategy().distribute_dataset(Dataset::from_tensor_slices(x).batch(batch_size)),
+                    options.steps);
+}
+
+std::vector<Tensor> Model::predict_all(DistributedDataset data, PredictOptions options) {
+  require_no_batch_size("Model::predict", options.batch_size);
+  return predict_on(std::move(data), options.steps);
+}
+
+std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std::int64_t> steps) {
   require_own_strategy("Model::predict");
   const std::size_t num_inputs = input_shapes().size(), num_outputs = output_shapes().size();
-  internal::BatchFeed feed(std::move(data), std::nullopt);
+  internal::BatchFeed feed(std::move(data), {"Model::predict", "steps", steps});
   const internal::AggregatedComponents averages(variables());
   std::vector<std::vector<Tensor>> outputs(num_outputs);
-  while (const PerReplica<Batch>* batch = feed.next()) {
-    internal::require_components(*this, "Model::predict", (*batch)[0].element().size(), false);
+  const auto predict_batch = [&](const PerReplica<Batch>& batch) {
+    internal::require_components(*this, "Model::predict", batch[0].element().size(), false);
     const PerReplica<std::vector<Tensor>> parts = strategy().run(
         [&](const Batch& part) {
           const std::vector<Tensor>& all = part.element().tensors();
           return apply(std::span(all).first(std::min(num_inputs, all.size())));
         },
-        *batch);
+        batch);
     for (std::size_t i = 0; i < num_outputs; ++i) {
       std::vector<Tensor> rows;
       for (std::size_t replica = 0; replica < parts.size(); ++replica)
@@ -369,7 +446,10 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
       // Predictions of all batches need not fit into a GPU.
       outputs[i].push_back(strategy().gather(PerReplica<Tensor>(std::move(rows)), 0).to(Device{}));
     }
-  }
+  };
+  internal::FitLoop::keep_metrics_of_caller(strategy(), [&] {
+    while (const PerReplica<Batch>* batch = feed.next()) predict_batch(*batch);
+  });
   std::vector<Tensor> results;
   for (const std::vector<Tensor>& parts : outputs) results.push_back(concat(parts, 0));
   return results;
@@ -406,7 +486,7 @@ Checkpoint Model::checkpoint() {
 }
 
 Checkpoint Model::fit_checkpoint() {
-  if (model_state_->fit) return model_state_->fit->checkpoint();
+  if (model_state_->call.fit) return model_state_->call.fit->checkpoint();
   fail(ErrorCode::kFailedPrecondition,
        "Model::fit_checkpoint: fit() is not running; expected a call by a callback; try "
        "checkpoint()");

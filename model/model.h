@@ -64,34 +64,43 @@ struct ValidationData {
 struct FitOptions {
   /// Number of the last epoch, plus one; numbers start at initial_epoch.
   std::int64_t epochs = 1;
-  /// For tensors, over all replicas; datasets are batched already. Default: 32, or with
-  /// steps_per_epoch as many rows as make a pass of so many batches.
+  /// For tensors alone, over all replicas: datasets are batched already (kInvalidArgument).
+  /// Default: 32, or with steps_per_epoch as many rows as make a pass of so many batches.
   std::optional<std::int64_t> batch_size = std::nullopt;
   ValidationData validation_data = {};  // `{x, y}`, or a batched dataset; none: no validation
   std::vector<AnyCallback> callbacks = {};
-  /// Global batches of an epoch; default: a pass over the dataset. With it an epoch goes on where
-  /// the last one ended, and a new pass begins when one ends: in the middle of an epoch with a
-  /// warning.
+  /// Global batches of an epoch; default: a pass over the dataset, which must end
+  /// (kInvalidArgument). With it an epoch goes on where the last one ended, and a new pass begins
+  /// when one ends: in the middle of an epoch with a warning.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
+  /// Epochs below `epochs` remain; where none does, fit() warns and trains nothing.
   std::int64_t initial_epoch = 0;
   Verbosity verbose = Verbosity::kProgress;
   /// Tensors are shuffled, differently each epoch, by the global seed.
   bool shuffle = true;
-  /// For tensors: [rows], or [rows, steps] for outputs [rows, steps, ...].
+  /// For tensors alone: [rows], or [rows, steps] for outputs [rows, steps, ...]. Datasets have
+  /// weights as their third component (kInvalidArgument).
   Tensor sample_weight = {};
   /// Examples of a class count as much as it weighs (1 when it is not listed), in the loss of
   /// training and in weighted metrics. Labels are class numbers or one-hot; one output.
   std::map<std::int64_t, double> class_weight = {};
   /// Validation takes place after every so many epochs.
   std::int64_t validation_freq = 1;
+  /// Global batches of a validation, each time from the first one on; default: a pass over
+  /// validation_data, which must end (kInvalidArgument).
+  std::optional<std::int64_t> validation_steps = std::nullopt;
 };
 
 /// What Model::evaluate() takes.
 struct EvaluateOptions {
-  std::int64_t batch_size = 32;
+  /// For tensors alone, as in FitOptions; default: 32.
+  std::optional<std::int64_t> batch_size = std::nullopt;
   std::vector<AnyCallback> callbacks = {};
   Verbosity verbose = Verbosity::kSilent;
+  /// For tensors alone, as in FitOptions.
   Tensor sample_weight = {};
+  /// The first so many global batches; default: all, which must end (kInvalidArgument).
+  std::optional<std::int64_t> steps = std::nullopt;
 };
 
 /// What Model::save() takes.
@@ -103,7 +112,10 @@ struct SaveOptions {
 
 /// What Model::predict() takes.
 struct PredictOptions {
-  std::int64_t batch_size = 32;
+  /// For tensors alone, as in FitOptions; default: 32.
+  std::optional<std::int64_t> batch_size = std::nullopt;
+  /// The first so many global batches; default: all, which must end (kInvalidArgument).
+  std::optional<std::int64_t> steps = std::nullopt;
 };
 
 /// Layers with compile, fit, evaluate and predict. Derive from it and write call() (add_layer() in
@@ -114,7 +126,8 @@ struct PredictOptions {
 class Model : public Layer {
  public:
   /// Makes optimizer and metrics, in the scope of the model's strategy. Throws kFailedPrecondition
-  /// naming both strategies inside the scope of another one; kInvalidArgument for LossReduction
+  /// in a callback of fit() or evaluate(), and inside the scope of another strategy, naming both;
+  /// kInvalidArgument for LossReduction
   /// kNone and for a metric object of another strategy.
   void compile(CompileOptions options);
 
@@ -148,11 +161,11 @@ class Model : public Layer {
   /// by an AutoShardPolicy: in the order of steps, and in each of the replicas of all workers.)
   /// Needs no compile().
   Tensor predict(const Dataset& data, PredictOptions options = {});
-  Tensor predict(DistributedDataset data);
+  Tensor predict(DistributedDataset data, PredictOptions options = {});
   Tensor predict(const Tensor& x, PredictOptions options = {});
   /// All outputs of a model that has several.
   std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {});
-  std::vector<Tensor> predict_all(DistributedDataset data);
+  std::vector<Tensor> predict_all(DistributedDataset data, PredictOptions options = {});
 
   /// A table of layers, their output shapes and numbers of parameters, as Keras prints it; below,
   /// the bytes that each replica holds.
@@ -189,9 +202,11 @@ class Model : public Layer {
   /// are not among metrics_names(), and for metrics that do not say.
   MetricDirection metric_direction(std::string_view name) const;
 
+  /// Returns true while a fit() with validation_data runs (for callbacks).
+  bool has_validation() const;
   /// The replicas whose part of the loss of this epoch (or evaluation) is NaN or infinite.
   std::vector<int> replicas_without_finite_loss() const;
-  /// Lets fit end after the running step (for callbacks).
+  /// Lets fit end after the running step (for callbacks, on all workers).
   void stop_training();
   /// Lets fit return after the running batch, in the middle of the epoch: it is to be continued
   /// from fit_checkpoint() (for callbacks, on all workers).
@@ -220,6 +235,11 @@ class Model : public Layer {
  private:
   struct State;
   friend class internal::FitLoop;
+  History fit_on(DistributedDataset data, const FitOptions& options, const SourceLocation& where);
+  Logs evaluate_on(DistributedDataset data, const EvaluateOptions& options,
+                   const SourceLocation& where);
+  std::vector<Tensor> predict_on(DistributedDataset data, std::optional<std::int64_t> steps);
+  DistributedDataset first_pass_of(const Dataset& data, const FitOptions& options) const;
   internal::CompiledModel& compiled_model(std::string_view who) const;
   void require_own_strategy(std::string_view who) const;
   std::string memory_text() const;

@@ -75,6 +75,8 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
     part.steps = dataset.cardinality();
     return part;
   }
+  // Workers read different numbers of files, so that only the lack of an end is common to all.
+  if (dataset.cardinality() == kInfinite) part.steps = kInfinite;
   const Dataset own = auto_shard(dataset, plan.num_workers, plan.worker, policy);
   part.dataset = batch ? rebatch(own, batch_sizes_for_worker(*batch, plan.num_workers,
                                                              num_local(plan), plan.worker))
@@ -127,6 +129,13 @@ InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
          "expected InputPlan::rows_of_workers, got none");
   }
   return shards(plan) ? sharded_part(dataset, plan) : unsharded_part(dataset, plan);
+}
+
+void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
+                 std::string_view remedy) {
+  if (cardinality != kInfinite) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a dataset that ends, got one that never does",
+       " (is there a repeat() without a count?); try ", remedy);
 }
 
 }  // namespace tutti::internal

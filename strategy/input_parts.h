@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,11 @@ struct InputPart {
 /// for numbers that contradict each other, kFailedPrecondition where rows_of_workers is missing,
 /// kUnimplemented for place_dataset_on_device; errors of auto_shard().
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
+
+/// Throws kInvalidArgument naming `who` where `cardinality` is that of data that never end, for
+/// calls that read to the end; `remedy`: what to try.
+void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
+                 std::string_view remedy);
 
 /// Makes steps, one element per replica of this worker, of what a part yields. `plan` and `part`
 /// must outlive it. Used by one thread.

@@ -10,10 +10,11 @@
 #include <limits>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/numbers_from_zero.h"
+#include "tutti/core/thread_random.h"
 #include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/strategy/distributed_variable.h"
+#include "tutti/strategy/input_parts.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"
@@ -239,6 +240,12 @@ void Estimator::Run::check(const EstimatorTrainOptions& options) {
   require_positive("max_steps", options.max_steps);
 }
 
+void Estimator::Run::require_end(const EstimatorTrainOptions& options,
+                                 std::optional<std::int64_t> cardinality) {
+  if (options.steps || options.max_steps || !options.hooks.empty()) return;
+  internal::require_end("Estimator::train", cardinality, ".steps, .max_steps or a StopAtStepHook");
+}
+
 Estimator::Run::Run(Estimator& owner, Graph& trained, EstimatorTrainOptions options)
     : estimator(owner),
       graph(trained),
@@ -280,6 +287,7 @@ Estimator& Estimator::train(const InputFn& input_fn, EstimatorTrainOptions optio
   Run::check(options);
   Strategy& strategy = *config_.train_distribute;
   DistributedDataset data = strategy.distribute_datasets_from_function(input_fn);
+  Run::require_end(options, data.cardinality());
   auto batch = first_batch(data);
   Graph graph = make_graph(strategy, (*batch)[0], EstimatorMode::kTrain);
   Run run(*this, graph, std::move(options));
@@ -297,6 +305,7 @@ void Estimator::run_eval(const InputFn& input_fn, const EstimatorEvalOptions& op
   require_positive("steps", options.steps);
   Strategy& strategy = *config_.eval_distribute;
   DistributedDataset data = strategy.distribute_datasets_from_function(input_fn);
+  if (!options.steps) internal::require_end("Estimator", data.cardinality(), ".steps");
   auto batch = first_batch(data);
   Graph graph = make_graph(strategy, (*batch)[0], mode);
   restore_weights(graph,

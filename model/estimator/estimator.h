@@ -73,7 +73,8 @@ struct RunConfig {
   std::int64_t log_step_count_steps = 100;
 };
 
-/// Of Estimator::train(). Without steps and max_steps it ends with the data.
+/// Of Estimator::train(). Without steps and max_steps it ends with the data, or by a hook: data
+/// that never end need one of them.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // of this call
   std::optional<std::int64_t> max_steps = std::nullopt;  // of all calls, earlier runs included
@@ -82,7 +83,7 @@ struct EstimatorTrainOptions {
 
 /// Of Estimator::evaluate() and predict().
 struct EstimatorEvalOptions {
-  std::optional<std::int64_t> steps = std::nullopt;  // none: all data
+  std::optional<std::int64_t> steps = std::nullopt;  // none: all data, which must end
   std::string checkpoint_path = "";                  // empty: the newest of the model_dir
 };
 

@@ -42,6 +42,9 @@ struct Estimator::Graph {
 struct Estimator::Run {
   /// Throws kInvalidArgument for steps that are not positive.
   static void check(const EstimatorTrainOptions& options);
+  /// Throws kInvalidArgument for data that never end where nothing else ends training.
+  static void require_end(const EstimatorTrainOptions& options,
+                          std::optional<std::int64_t> cardinality);
   /// Restores, and begins the hooks. `graph` and `estimator` outlive it.
   Run(Estimator& estimator, Graph& graph, EstimatorTrainOptions options);
   bool goes_on() const { return context.global_step < last && !context.is_asked_to_stop; }

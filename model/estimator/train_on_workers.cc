@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kStep = "estimator_train";
 constexpr std::size_t kStepsPerWorker = 2;  // under way
 
-Batch batch_of(const InputFn& input_fn) {
-  auto batch = DatasetIterator(input_fn(InputContext{1, 0, 1}), 0).try_next();
+Batch batch_of(const Dataset& data) {
+  auto batch = DatasetIterator(data, 0).try_next();
   if (!batch) {
     fail(ErrorCode::kInvalidArgument,
          "Estimator::serve: expected data with a batch or more, got none from input_fn");
@@ -28,8 +28,12 @@ Batch batch_of(const InputFn& input_fn) {
 /// What all tasks have: variables on the servers, the step by its name, data of the workers.
 struct Estimator::Workers {
   Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn)
+      : Workers(estimator, servers, input_fn, input_fn(InputContext{1, 0, 1})) {}
+  Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn,
+          const Dataset& own_data)
       : strategy(estimator.config_.train_distribute),
-        graph(estimator.make_graph(servers, batch_of(input_fn), EstimatorMode::kTrain)),
+        cardinality(own_data.cardinality()),
+        graph(estimator.make_graph(servers, batch_of(own_data), EstimatorMode::kTrain)),
         coordinator(servers),
         data(coordinator.create_per_worker_dataset([&servers, input_fn](const InputContext& own) {
           return servers.distribute_datasets_from_function(
@@ -48,6 +52,7 @@ struct Estimator::Workers {
   }
 
   const std::shared_ptr<Strategy> strategy;  // outlives the coordinator
+  const std::optional<std::int64_t> cardinality;
   Graph graph;
   ClusterCoordinator coordinator;
   PerWorkerDistributedDataset data;
@@ -76,6 +81,7 @@ Estimator& Estimator::train_on_workers(EstimatorTrainOptions options) {
          "Estimator::train_on_workers: expected serve() before, on all tasks");
   }
   Workers& workers = *workers_;
+  Run::require_end(options, workers.cardinality);
   if (!std::exchange(workers.has_started, true)) workers.coordinator.start();
   Run run(*this, workers.graph, std::move(options));
   using Losses = std::vector<float>;

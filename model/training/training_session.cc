@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tutti/core/file.h"
+#include "tutti/strategy/input_parts.h"
 
 namespace tutti {
 namespace {
@@ -69,6 +70,10 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
+  if (options_.steps <= 0) {
+    internal::require_end("TrainingSession", batches_.cardinality(),
+                          ".steps, or take() of the dataset");
+  }
   if (options_.checkpoint_dir.empty() && options_.resume) {
     fail(ErrorCode::kInvalidArgument, "TrainingSession: resume needs a checkpoint_dir");
   }
@@ -180,7 +185,9 @@ bool TrainingSession::begin_epoch() {
   if (stopped() || epoch() >= options_.epochs) return false;
   first_step_of_epoch_ = record_.steps() - batches_.position().at("batches").as_int();
   std::optional<std::int64_t> steps = batches_.cardinality();
-  if (steps && options_.steps > 0) {
+  if (steps == kInfinite) {
+    steps = options_.steps - first_step_of_epoch_;
+  } else if (steps && options_.steps > 0) {
     steps = std::min(*steps, options_.steps - first_step_of_epoch_);
   }
   take_times();

@@ -22,7 +22,7 @@ namespace tutti {
 
 struct TrainingSessionOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;  // ends after so many; 0: no limit
+  std::int64_t steps = 0;  // ends after so many; 0: no limit, for data that end
   /// Folder for log.jsonl and TensorBoard's events; empty: none.
   std::string log_dir = "";
   /// Folder for checkpoints; empty: none. One is written after each epoch, at the last step, and

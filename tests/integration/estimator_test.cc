@@ -208,7 +208,8 @@ TEST_F(EstimatorTest, S4_14_MistakesAreNamed) {
     return EstimatorSpec{.loss = x};
   };
   Estimator no_optimizer(without, {.model_dir = folder + "/b"});
-  EXPECT_THAT(error_of([&] { no_optimizer.train(input); }), HasSubstr("no optimizer"));
+  EXPECT_THAT(error_of([&] { no_optimizer.train(input, {.steps = 1}); }),
+              HasSubstr("no optimizer"));
   EXPECT_THAT(error_of([&] { no_optimizer.train(input, {.steps = 0}); }), HasSubstr("steps"));
   EXPECT_THAT(error_of([&] {
                 const auto strategy = mirrored(1);
@@ -217,6 +218,25 @@ TEST_F(EstimatorTest, S4_14_MistakesAreNamed) {
               }),
               HasSubstr("outside of scopes"));
   EXPECT_THAT(error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
+}
+
+TEST_F(EstimatorTest, DataThatNeverEndAreRefusedWhereNothingElseEnds) {
+  const auto endless = [] { return numbers_of(4).repeat(); };
+  const ModelFn line = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
+    Sequential layer(Input{{1}}, Dense(1));
+    const Tensor y = layer(x);
+    if (mode == EstimatorMode::kPredict) return EstimatorSpec{.predictions = y};
+    return EstimatorSpec{.loss = losses::mean_squared_error(labels, y), .optimizer = "sgd"};
+  };
+  Estimator estimator(line, {.model_dir = own_folder()});
+  EXPECT_THAT(error_of([&] { estimator.train(endless); }),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("never does"), HasSubstr(".steps")));
+  const auto hook = std::make_shared<StopAtStepHook>(StopAtStepHook::Options{.num_steps = 2});
+  estimator.train(endless, {.hooks = {hook}});
+  EXPECT_EQ(estimator.global_step(), 2);
+  EXPECT_THAT(error_of([&] { estimator.evaluate(endless); }), HasSubstr("never does"));
+  EXPECT_THAT(error_of([&] { estimator.predict(endless); }), HasSubstr("never does"));
+  EXPECT_EQ(estimator.evaluate(endless, {.steps = 3}).at("global_step"), 2.0);
 }
 
 /// Two servers and two workers, all in this process.

@@ -30,7 +30,8 @@ inline Outcome correctness_run(Strategy* strategy, std::int64_t rows, bool as_da
   Sequential model = correctness_model(strategy);
   const Tensor x = alternating(rows);
   const Tensor few = alternating(rows / 10);
-  FitOptions options{.epochs = 2, .batch_size = 64, .verbose = kSilent, .shuffle = false};
+  FitOptions options{.epochs = 2, .verbose = kSilent, .shuffle = false};
+  if (!as_dataset) options.batch_size = 64;
   if (validate) options.validation_data = {few, few};
   auto fit = [&] {
     return as_dataset ? model.fit(Dataset::from_tensor_slices({x, x}).batch(64), options)

@@ -420,7 +420,7 @@ TEST(FitTest, StepsPerEpochGoOnThroughThePasses) {
   EXPECT_EQ(recorder->begins.size(), 10u);
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 10);
   EXPECT_THAT(error_of([&] { model.fit(data, {.steps_per_epoch = 0, .verbose = kSilent}); }),
-              HasSubstr("positive number of steps per epoch, got 0"));
+              HasSubstr("positive number of steps_per_epoch, got 0"));
   EXPECT_THAT(error_of([&] { model.evaluate(data.take(0)); }),
               HasSubstr("the dataset has no batch"));
 }

@@ -77,6 +77,22 @@ TEST(TrainingSession, EndsAfterItsEpochsOrSteps) {
   EXPECT_EQ(train({.epochs = 1, .steps = 6}).steps, 4);
 }
 
+TEST(TrainingSession, DataThatNeverEndNeedSteps) {
+  MirroredStrategy strategy("cpu:0-1");
+  DistributedDataset endless = strategy.distribute_dataset(
+      Dataset::from_tensor_slices(Tensor::ones({12, 2}), Tensor::ones({12})).repeat().batch(3));
+  const auto scope = strategy.scope();
+  const Variable w(Tensor{0.f, 0.f}, {.name = "w"});
+  const Sgd optimizer(std::vector<Variable>{w}, {});
+  const auto make = [&](std::int64_t steps) {
+    return TrainingSession(strategy, {w}, optimizer, endless,
+                           {.steps = steps, .show_progress = false});
+  };
+  expect_error(ErrorCode::kInvalidArgument, {"TrainingSession", "never does", ".steps"},
+               [&] { make(0); });
+  EXPECT_TRUE(make(2).begin_epoch());
+}
+
 TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
   const std::string folder = own_folder();
   const Outcome straight = train({.epochs = 4});
