@@ -12,6 +12,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 #include "tutti/model/model.h"
 
 namespace tutti {
@@ -95,12 +96,21 @@ void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (!wrote_head_) {
+    names_ = validation_names();  // the first epochs may be without
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
+    names_.erase(std::ranges::unique(names_).begin(), names_.end());
     std::string head = "epoch";
     for (const std::string& name : names_) head += options_.separator + name;
     write_line(head, options_.mode == CsvMode::kReplace ? std::ios::trunc : std::ios::app);
     wrote_head_ = true;
+  }
+  for (const auto& [name, value] : logs) {
+    if (std::ranges::find(names_, name) != names_.end()) continue;
+    log_warning_once(concat("CsvLogger: ", path_, " has no column '", name,
+                            "', so that its values "
+                            "are left out; expected one of ",
+                            join(names_), "; try another file, or CsvMode::kReplace"));
   }
   std::string line = concat(epoch);
   for (const std::string& name : names_)

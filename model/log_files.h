@@ -26,8 +26,9 @@ struct CsvLoggerOptions {
 };
 
 /// A line per epoch: "epoch", then the values by name in alphabetical order; "NA" where an epoch
-/// lacks one (validation that did not take place). Numbers read back exactly. Throws kUnavailable
-/// naming the path when it cannot be written. Keras's CSVLogger.
+/// lacks one (validation that did not take place). The columns are those of the first epoch and of
+/// validation, or (kAppend) of the file: a value without a column is warned of. Numbers read back
+/// exactly. Throws kUnavailable naming the path when it cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});

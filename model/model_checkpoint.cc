@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/model_checkpoint.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
@@ -16,6 +17,18 @@ namespace tutti {
 // Saves the model after epochs.
 
 namespace {
+
+/// What stands in braces.
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  std::size_t close = 0;
+  for (std::size_t open = path.find('{'); open != std::string::npos; open = path.find('{', close)) {
+    close = path.find('}', open);
+    if (close == std::string::npos) break;
+    names.push_back(path.substr(open + 1, close - open - 1));
+  }
+  return names;
+}
 
 /// `path` with {epoch} and {name} replaced. Throws kNotFound for a name that the logs lack.
 std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t batch,
@@ -54,10 +67,23 @@ ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions option
          "ModelCheckpoint: expected max_to_keep of at least 0 and a positive save_freq, got ",
          options_.max_to_keep, " and ", options_.save_freq.value_or(1));
   }
+  for (const std::string& name : names_in(path_)) {
+    if (name.find_first_of(":!.[{") == std::string::npos && !name.empty()) continue;
+    fail(ErrorCode::kInvalidArgument,
+         "ModelCheckpoint: expected {epoch}, {batch} or {name of a value} in the path, got {", name,
+         "}; formats are not supported: try {", name.substr(0, name.find_first_of(":!.[{")), "}");
+  }
 }
 
 void ModelCheckpoint::on_train_begin() {
   if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // or is refused
+  for (const std::string& name : names_in(path_)) {
+    if (!name.starts_with("val_") || model().has_validation()) continue;
+    const std::vector<std::string> metrics = model().metrics_names();
+    if (std::ranges::find(metrics, name.substr(4)) == metrics.end()) continue;
+    fail(ErrorCode::kInvalidArgument, "ModelCheckpoint: expected validation_data for {", name,
+         "} in the path, got a fit() without; try .validation_data, or {", name.substr(4), "}");
+  }
 }
 
 void ModelCheckpoint::on_train_batch_end(std::int64_t batch, const Logs& logs) {

@@ -74,6 +74,21 @@ TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
   EXPECT_THAT(paths, ::testing::ElementsAre("best-1", "best-1", "best-3"));
 }
 
+TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) {
+  EXPECT_THAT(error_of([] { ModelCheckpoint("run/{epoch:02d}.safetensors"); }),
+              ::testing::AllOf(HasSubstr("got {epoch:02d}"), HasSubstr("try {epoch}")));
+  EXPECT_THAT(error_of([] { ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"); }),
+              HasSubstr("try {val_loss}"));
+  const std::string folder = fresh_folder();
+  Sequential model = small_model();
+  const Tensor x = alternating(8);
+  const FitOptions fit{.callbacks = {ModelCheckpoint(folder + "/{val_loss}.safetensors")},
+                       .verbose = kSilent};
+  EXPECT_THAT(error_of([&] { model.fit(x, x, fit); }),
+              HasSubstr("expected validation_data for {val_loss}"));
+  EXPECT_EQ(model.epochs_trained(), 0);
+}
+
 TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
   const std::string folder = fresh_folder();
   for (const int replicas : {1, 2}) {
@@ -183,8 +198,10 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
   const History history = train({}, {.epochs = 2, .validation_freq = 2});
   const std::string first = read_file(path);
   EXPECT_EQ(first.substr(0, first.find(',')), "epoch");
-  EXPECT_THAT(first, ::testing::StartsWith("epoch,loss\n0,"));
+  EXPECT_THAT(first, ::testing::StartsWith("epoch,loss,val_loss\n0,"));
   EXPECT_EQ(std::stod(first.substr(first.find("\n0,") + 3)), history["loss"][0]);
+  EXPECT_THAT(first.substr(0, first.find("\n1,")), ::testing::EndsWith(",NA"));
+  EXPECT_EQ(std::stod(first.substr(first.rfind(',') + 1)), history["val_loss"][0]);
   const History more = train({.mode = CsvMode::kAppend}, {.epochs = 4, .initial_epoch = 2});
   const std::string all = read_file(path);
   EXPECT_EQ(all.substr(0, first.size()), first);
@@ -192,6 +209,23 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
   EXPECT_EQ(std::stod(all.substr(all.find("\n3,") + 3)), more["loss"][1]);
   train({.separator = ";"}, {.epochs = 1});
   EXPECT_THAT(read_file(path), ::testing::StartsWith("epoch;loss;val_loss\n0;"));
+}
+
+TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
+  const std::string path = fresh_folder() + "/log.csv";
+  Sequential model = small_model();
+  const Tensor x = alternating(8);
+  model.fit(x, x, {.callbacks = {CsvLogger(path)}, .verbose = kSilent});
+  const auto warnings = thrown::warnings_of([&] {
+    model.fit(x, x,
+              {.epochs = 3,
+               .validation_data = {x, x},
+               .callbacks = {CsvLogger(path, {.mode = CsvMode::kAppend})},
+               .initial_epoch = 1,
+               .verbose = kSilent});
+  });
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("no column 'val_loss'"));
 }
 
 TEST(CsvLoggerTest, MarksWhatAnEpochLacks) {
