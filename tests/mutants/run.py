@@ -156,7 +156,7 @@ def build(source, folder, programs):
 def run_test(folder, mutant, number):
     """'green', or how it failed."""
     command = [folder / "bin" / mutant.program, f"--gtest_filter={mutant.test}", "--gtest_fail_fast", "--gtest_brief=1"]
-    environment = {**os.environ, "TUTTI_MUTANT": str(number), "TUTTI_LOG_LEVEL": "error"}
+    environment = {**os.environ, "TUTTI_MUTANT": str(number)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", start_new_session=True) as process:
         try:
