@@ -37,7 +37,7 @@ class Tutti(ConanFile):
 
     def requirements(self):
         for package in ("cli11/[>=2.3 <3]", "isa-l/2.30.0", "nlohmann_json/[>=3.11 <4]", "spdlog/[>=1.10 <2]",
-                        "xxhash/[>=0.8 <1]", "zlib/[>=1.2 <2]"):
+                        "utf8proc/[>=2.5 <3]", "xxhash/[>=0.8 <1]", "zlib/[>=1.2 <2]"):
             self.requires(package)
         for name, packages in OPTIONAL.items():
             for package in packages if self.options.get_safe(name) else []:

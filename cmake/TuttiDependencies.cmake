@@ -55,6 +55,7 @@ tutti_dependency(NAME xxHash PACKAGE XXHASH HEADER xxhash.h APT libxxhash-dev
                  GIVES "hashes of weights and files" MODE REQUIRED)
 tutti_dependency(NAME ISA-L PACKAGE ISAL APT libisal-dev GIVES "checksums of messages and records" MODE REQUIRED LINKED)
 tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "compressed data files" MODE REQUIRED LINKED)
+tutti_dependency(NAME utf8proc PACKAGE Utf8Proc VERSION 2.5 APT libutf8proc-dev GIVES "Unicode in tokenizers" MODE REQUIRED LINKED)
 tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
                  GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN} LINKED)
 tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG} LINKED)

@@ -39,6 +39,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
               cmake/FindDNNL2.cmake cmake/FindGRPCCPP.cmake cmake/FindISAL.cmake cmake/FindMPILIB.cmake
+              cmake/FindUtf8Proc.cmake
         DESTINATION ${package_folder} COMPONENT dev)
 
 include(TuttiPkgConfig)

@@ -3,10 +3,10 @@
 #include "tutti/data/text_pieces.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "tutti/core/error.h"
+#include "tutti/data/unicode.h"
 
 namespace tutti::internal {
 namespace {
@@ -19,31 +19,8 @@ constexpr std::string_view kBeforeNumbers =
 constexpr std::string_view kBehindNumbers =
     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-struct Character {
-  char32_t code = 0;
-  std::size_t length = 1;
-  CharacterKind kind = CharacterKind::kOther;
-
-  bool ends_line() const { return code == U'\r' || code == U'\n'; }
-};
-
-bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
-
-/// The character at a place within the text.
-Character character_at(std::string_view text, std::size_t at) {
-  const auto first = static_cast<unsigned char>(text[at]);
-  if (first < 0x80) return {first, 1, kind_of(first)};
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() - at < length) return {};
-  char32_t code = first & (0x7Fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!continues(text[at + i])) return {};
-    code = code << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3Fu);
-  }
-  constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kLeast[length] || code > 0x10FFFF || is_surrogate) return {};
-  return {code, length, kind_of(code)};
+bool ends_line(const Character& character) {
+  return character.code == U'\r' || character.code == U'\n';
 }
 
 /// The end of the characters from `at` on, at most `most` of them, that are as `accepts` says.
@@ -81,8 +58,7 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   if (end == text.size()) return end;
-  std::size_t last = end - 1;
-  while (last > 0 && continues(text[last])) --last;
+  const std::size_t last = end - character_before(text, end).length;
   return last > 0 ? last : end;
 }
 
@@ -109,16 +85,23 @@ std::size_t llama3_length(std::string_view text, std::size_t most_digits) {
         text, 0, [](const Character& next) { return next.kind == CharacterKind::kNumber; },
         most_digits);
   }
-  if (!first.ends_line()) {
+  if (!ends_line(first)) {
     const std::size_t end = run_end(text, first.length, CharacterKind::kLetter);
     if (end > first.length) return end;
   }
   const std::size_t start = text[0] == ' ' ? 1 : 0;
   const std::size_t end = run_end(text, start, CharacterKind::kOther);
-  if (end > start)
-    return run_end(text, end, [](const Character& next) { return next.ends_line(); });
+  if (end > start) return run_end(text, end, ends_line);
   const std::size_t lines = lines_length(text);
   return lines > 0 ? lines : gap_length(text);
+}
+
+std::size_t digits_length(std::string_view text, bool one_by_one) {
+  const Character first = character_at(text, 0);
+  if (first.kind != CharacterKind::kNumber) {
+    return run_end(text, 0, [](const Character& c) { return c.kind != CharacterKind::kNumber; });
+  }
+  return one_by_one ? first.length : run_end(text, 0, CharacterKind::kNumber);
 }
 
 }  // namespace
@@ -146,6 +129,10 @@ std::size_t piece_length(std::string_view text, TextPattern pattern) {
       return llama3_length(text, 3);
     case TextPattern::kQwen2:
       return llama3_length(text, 1);
+    case TextPattern::kDigits:
+      return digits_length(text, true);
+    case TextPattern::kDigitRuns:
+      return digits_length(text, false);
   }
   return text.size();
 }

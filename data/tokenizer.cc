@@ -106,23 +106,30 @@ class TextEncoder {
   }
 
  private:
-  /// The longest added token that the text begins with; tokens that are found in what normalizers
-  /// leave come after all others.
+  /// The longest added token that the text begins with.
   const BytePairRules::AddedToken* added_at(std::string_view text, bool normalized) const {
     for (const auto& token : rules_.added)
       if (token.normalized == normalized && text.starts_with(token.content)) return &token;
     return nullptr;
   }
 
+  static bool is_within_word(std::string_view text, std::size_t begin, std::size_t end) {
+    const auto is_word = [](const Character& c) { return c.is_valid && is_word_character(c.code); };
+    return (begin > 0 && is_word(character_before(text, begin))) ||
+           (end < text.size() && is_word(character_at(text, end)));
+  }
+
+  /// Appends a text and the added tokens in it. Added tokens of the text itself come first; those
+  /// of the normalized text are searched for in what is left between them.
   void append_around_added(std::string_view text, bool normalized) {
     std::size_t begin = 0;
     const auto append_before = [&](std::size_t end) {
+      if (end <= begin) return;
       const std::string_view part = text.substr(begin, end - begin);
-      if (part.empty()) return;
       if (normalized) {
-        append_pieces(part);
+        append_pieces(part, 0);
       } else {
-        append_around_added(part, true);
+        append_normalized(part);
       }
     };
     for (std::size_t at = 0;;) {
@@ -133,22 +140,39 @@ class TextEncoder {
         ++at;
         continue;
       }
-      append_before(at);
+      std::size_t first = at, end = at += token->content.size();
+      if (token->single_word && is_within_word(text, first, end)) continue;
+      const auto is_space = [](const Character& c) { return c.kind == CharacterKind::kSpace; };
+      while (token->lstrip && first > begin && is_space(character_before(text, first)))
+        first -= character_before(text, first).length;
+      while (token->rstrip && end < text.size() && is_space(character_at(text, end)))
+        end += character_at(text, end).length;
+      append_before(first);
       tokens_.push_back(token->number);
-      begin = at += token->content.size();
+      begin = end;
     }
     append_before(text.size());
   }
 
-  void append_pieces(std::string_view text) {
+  void append_normalized(std::string_view text) {
+    if (rules_.normal_forms.empty()) return append_around_added(text, true);
+    std::string changed(text);
+    for (const NormalForm form : rules_.normal_forms) changed = normalized(changed, form);
+    append_around_added(changed, true);
+  }
+
+  /// Appends a text that the cuts from number `cut` on cut into pieces.
+  void append_pieces(std::string_view text, std::size_t cut) {
+    if (cut == rules_.cuts.size()) return append_piece(text);
+    const auto& [adds_prefix_space, pattern] = rules_.cuts[cut];
     std::string with_space;
-    if (rules_.adds_prefix_space && !text.starts_with(' ')) {
+    if (adds_prefix_space && !text.starts_with(' ')) {
       with_space = concat(' ', text);
       text = with_space;
     }
     while (!text.empty()) {
-      const std::size_t length = piece_length(text, rules_.pattern);
-      append_piece(text.substr(0, length));
+      const std::size_t length = piece_length(text, pattern);
+      append_pieces(text.substr(0, length), cut + 1);
       text.remove_prefix(length);
     }
   }

@@ -26,9 +26,10 @@ class BytePairTokenizer {
   /// ("<|endoftext|>") become their numbers; none is put in front or behind, as
   /// `encode(text, add_special_tokens=False)` there.
   std::vector<std::int64_t> encode(std::string_view text) const;
-  /// The text of tokens, special ones included. Any bytes: a token may hold a part of a character.
-  /// decode(encode(text)) is the text, with a space in front where the tokenizer adds one. Throws
-  /// kOutOfRange naming a number that is no token's.
+  /// Returns the text of tokens, special ones included. Any bytes: a token may hold a part of a
+  /// character. decode(encode(text)) is the normalized text, with a space in front where the
+  /// tokenizer adds one, and without the spaces that an added token takes along. Throws kOutOfRange
+  /// naming a number that does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
   /// The largest number of a token, plus 1: rows of an Embedding.
@@ -40,9 +41,11 @@ class BytePairTokenizer {
   std::shared_ptr<const internal::BytePairRules> rules_;
 };
 
-/// Hugging Face's tokenizer.json. `source` names it in errors: kInvalidArgument where it is
-/// damaged; kUnimplemented, naming the part, for other kinds than byte-level byte pairs:
-/// normalizers, other models, regular expressions that are none of GPT-2's, Llama 3's and Qwen 2's.
+/// Reads Hugging Face's tokenizer.json: a BPE model, Unicode's normal forms (NFC, NFD, NFKC, NFKD),
+/// the pre-tokenizers ByteLevel, Digits and Split by the regular expressions of GPT-2, GPT-4, Llama
+/// 3 and Qwen 2, and added tokens. Padding and truncation of the file are not applied, which is
+/// logged once. `source` names the file in errors. Throws kInvalidArgument if it is damaged,
+/// kUnimplemented naming the part if it needs anything else.
 BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source);
 /// GPT-2's vocab.json and merges.txt, which do not say which tokens are special: a text has them
 /// only where they are listed here, `{"<|endoftext|>"}`. Errors as parse_tokenizer().

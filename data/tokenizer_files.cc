@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json_values.h"
+#include "tutti/core/logging.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/tokenizer.h"
 #include "tutti/data/tokenizer_rules.h"
 
@@ -56,16 +58,20 @@ class RulesReader {
     add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
   }
 
-  /// A token that is found in texts before they are cut.
-  void add_token(const std::string& content, std::int64_t number, bool normalized) {
-    if (content.empty()) return;
-    set_token(number, content);
-    rules_->added.push_back({content, number, normalized});
-    if (rules_->first_of_added.find(content[0]) == std::string::npos)
-      rules_->first_of_added += content[0];
+  /// Adds a token that is found in texts before they are cut. Requires: normal forms are known.
+  void add_token(BytePairRules::AddedToken token) {
+    if (token.content.empty()) return;
+    set_token(token.number, token.content);
+    if (token.normalized) {
+      for (const internal::NormalForm form : rules_->normal_forms)
+        token.content = internal::normalized(token.content, form);
+    }
+    if (rules_->first_of_added.find(token.content[0]) == std::string::npos)
+      rules_->first_of_added += token.content[0];
+    rules_->added.push_back(std::move(token));
   }
-  /// One of the vocabulary.
-  void add_special(const std::string& content) { add_token(content, number_of(content), false); }
+  /// Adds a special token of the vocabulary.
+  void add_special(const std::string& content) { add_token({content, number_of(content)}); }
 
   BytePairRules& rules() { return *rules_; }
 
@@ -111,10 +117,11 @@ class RulesReader {
 
 // tokenizer.json.
 
-/// Whether a member is there and neither null, false, nor an empty text.
+/// Returns true if a member exists and is not null, false, 0 or an empty text.
 bool is_given(const Json& json, std::string_view name) {
   const Json* const member = json.find(name);
-  return member && !member->is_null() && *member != Json(false) && *member != Json("");
+  return member && !member->is_null() && *member != Json(false) && *member != Json("") &&
+         *member != Json(0.0) && *member != Json(0);
 }
 
 bool flag(const Json& json, std::string_view name, bool otherwise) {
@@ -154,44 +161,68 @@ void read_model(RulesReader& reader, const Json& file) {
   reader.rules().ignores_merges = flag(model, "ignore_merges", false);
 }
 
-void read_byte_level(RulesReader& reader, const Json& json) {
-  BytePairRules& rules = reader.rules();
-  rules.adds_prefix_space = flag(json, "add_prefix_space", true);
-  rules.pattern = flag(json, "use_regex", true) ? TextPattern::kGpt2 : TextPattern::kNone;
+/// Members of a Sequence, or the one part itself; none where there is no part.
+std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
+  if (!is_given(file, part)) return {};
+  const Json& json = file.at(part);
+  if (json.at("type") != Json("Sequence")) return {json};
+  const Json::Array& array = json.at(members).as_array();
+  return {array.begin(), array.end()};
 }
 
-/// ByteLevel alone, or behind a Split by a regular expression.
+void read_normalizer(RulesReader& reader, const Json& file) {
+  using internal::NormalForm;
+  static const std::map<std::string, NormalForm> kForms = {{"NFC", NormalForm::kNfc},
+                                                           {"NFD", NormalForm::kNfd},
+                                                           {"NFKC", NormalForm::kNfkc},
+                                                           {"NFKD", NormalForm::kNfkd}};
+  for (const Json& step : parts_of(file, "normalizer", "normalizers")) {
+    const auto form = kForms.find(step.at("type").as_string());
+    if (form == kForms.end())
+      reader.unimplemented("normalizer: expected NFC, NFD, NFKC or NFKD, got ", step.dump());
+    reader.rules().normal_forms.push_back(form->second);
+  }
+}
+
+/// The cut that a pre-tokenizer makes. Throws kUnimplemented naming one of another kind.
+BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
+  const std::string& type = step.at("type").as_string();
+  if (type == "ByteLevel") {
+    return {flag(step, "add_prefix_space", true),
+            flag(step, "use_regex", true) ? TextPattern::kGpt2 : TextPattern::kNone};
+  }
+  if (type == "Digits") {
+    return {false, flag(step, "individual_digits", false) ? TextPattern::kDigits
+                                                          : TextPattern::kDigitRuns};
+  }
+  if (type == "Split" && step.at("pattern").find("Regex")) {
+    // The patterns match all characters of a text, so that what does not match is empty.
+    const bool inverted = flag(step, "invert", false);
+    if (step.at("behavior") == Json(inverted ? "Removed" : "Isolated"))
+      return {false, internal::text_pattern_of(step.at("pattern").at("Regex").as_string())};
+  }
+  reader.unimplemented(
+      "pre_tokenizer: expected ByteLevel, Digits, or Split by a regular expression with the "
+      "behavior Isolated (or Removed and invert), got ",
+      step.dump());
+}
+
 void read_pre_tokenizer(RulesReader& reader, const Json& file) {
-  const Json* const json = file.find("pre_tokenizer");
-  if (!json || json->is_null() || json->at("type") != Json("Sequence")) {
-    read_byte_level(reader, expect_type(reader, file, "pre_tokenizer", "ByteLevel"));
-    return;
+  const std::vector<Json> steps = parts_of(file, "pre_tokenizer", "pretokenizers");
+  if (steps.empty() || steps.back().at("type") != Json("ByteLevel")) {
+    reader.unimplemented("pre_tokenizer: expected ByteLevel, alone or as the last one, got ",
+                         steps.empty() ? "none" : file.at("pre_tokenizer").dump());
   }
-  const Json::Array& steps = json->at("pretokenizers").as_array();
-  const bool is_known =
-      steps.size() == 2 && steps[0].at("type") == Json("Split") &&
-      steps[0].at("pattern").find("Regex") && steps[0].at("behavior") == Json("Isolated") &&
-      !flag(steps[0], "invert", false) && steps[1].at("type") == Json("ByteLevel");
-  if (is_known) read_byte_level(reader, steps[1]);
-  BytePairRules& rules = reader.rules();
-  if (!is_known || rules.adds_prefix_space || rules.pattern != TextPattern::kNone) {
-    reader.unimplemented(
-        "pre_tokenizer: expected ByteLevel, or Split with behavior Isolated and ByteLevel without "
-        "add_prefix_space and use_regex, got ",
-        json->dump());
-  }
-  rules.pattern = internal::text_pattern_of(steps[0].at("pattern").at("Regex").as_string());
+  for (const Json& step : steps) reader.rules().cuts.push_back(cut_of(reader, step));
 }
 
 void read_added_tokens(RulesReader& reader, const Json& file) {
   const Json* const tokens = file.find("added_tokens");
   if (!tokens || tokens->is_null()) return;
   for (const Json& token : tokens->as_array()) {
-    const std::string& content = token.at("content").as_string();
-    for (const char* option : {"single_word", "lstrip", "rstrip"})
-      if (is_given(token, option))
-        reader.unimplemented("added token '", content, "': expected no ", option, ", got true");
-    reader.add_token(content, token.at("id").as_int(), flag(token, "normalized", false));
+    reader.add_token({token.at("content").as_string(), token.at("id").as_int(),
+                      flag(token, "normalized", false), flag(token, "lstrip", false),
+                      flag(token, "rstrip", false), flag(token, "single_word", false)});
   }
 }
 
@@ -213,12 +244,16 @@ BytePairTokenizer read_named(const std::string& source, const Read& read) {
 BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source) {
   return read_named(source, [&](RulesReader& reader) {
     const Json file = Json::parse(json, source);
-    for (const char* part : {"normalizer", "truncation", "padding"}) {
-      if (is_given(file, part))
-        reader.unimplemented("expected no ", part, ", got ", file.at(part).dump());
+    for (const char* part : {"truncation", "padding"}) {
+      if (is_given(file, part)) {
+        log_warning_once(concat(source, ": encode() does not apply the ", part, " of the file, ",
+                                file.at(part).dump(),
+                                "; shorten token lists before Dataset::padded_batch() pads them"));
+      }
     }
     expect_type(reader, file, "decoder", "ByteLevel");
     read_model(reader, file);
+    read_normalizer(reader, file);
     read_pre_tokenizer(reader, file);
     read_added_tokens(reader, file);
   });
@@ -229,6 +264,7 @@ BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_
                                        const std::vector<std::string>& special_tokens) {
   return read_named(source, [&](RulesReader& reader) {
     reader.add_vocabulary(Json::parse(vocabulary, source));
+    reader.rules().cuts.push_back({false, TextPattern::kGpt2});
     for (std::size_t line = 1; !merges.empty(); ++line) {
       const std::size_t end = std::min(merges.find('\n'), merges.size());
       std::string_view pair = merges.substr(0, end);
@@ -242,13 +278,15 @@ BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_
 }
 
 BytePairTokenizer read_tokenizer(const std::string& path) {
-  return parse_tokenizer(read_file(path), path);
+  return parse_tokenizer(internal::read_file_for("read_tokenizer", path), path);
 }
 
 BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
                                       const std::string& merges_path,
                                       const std::vector<std::string>& special_tokens) {
-  return parse_gpt2_tokenizer(read_file(vocabulary_path), read_file(merges_path),
+  constexpr const char* kReader = "read_gpt2_tokenizer";
+  return parse_gpt2_tokenizer(internal::read_file_for(kReader, vocabulary_path),
+                              internal::read_file_for(kReader, merges_path),
                               concat(vocabulary_path, ", ", merges_path), special_tokens);
 }
 

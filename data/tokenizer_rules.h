@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/data/text_pieces.h"
+#include "tutti/data/unicode.h"
 
 namespace tutti::internal {
 
@@ -65,11 +66,19 @@ struct BytePairRules {
     std::int64_t rank = 0;
     std::int64_t token = 0;
   };
-  /// Tokens that are found in texts before these are cut.
+  /// Token that is found in a text before the text is cut.
   struct AddedToken {
     std::string content;
     std::int64_t number = 0;
-    bool normalized = false;
+    bool normalized = false;   // found in the normalized text, not in the text itself
+    bool lstrip = false;       // takes the spaces before it along
+    bool rstrip = false;       // takes the spaces behind it along
+    bool single_word = false;  // not found within a word
+  };
+  /// One pre-tokenizer: it cuts each piece of the one before it.
+  struct Cut {
+    bool adds_prefix_space = false;
+    TextPattern pattern = TextPattern::kNone;
   };
 
   /// Bytes of tokens by their numbers; empty: no token.
@@ -78,10 +87,10 @@ struct BytePairRules {
   std::array<std::int64_t, 256> of_bytes = {};
   /// By merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
-  std::vector<AddedToken> added;  // the longest first
-  std::string first_of_added;     // the bytes that they begin with, each once
-  TextPattern pattern = TextPattern::kGpt2;
-  bool adds_prefix_space = false;
+  std::vector<AddedToken> added;         // the longest first
+  std::string first_of_added;            // the bytes that they begin with, each once
+  std::vector<NormalForm> normal_forms;  // applied in this order
+  std::vector<Cut> cuts;                 // applied in this order
   /// A piece that is a token is not merged.
   bool ignores_merges = false;
 

@@ -20,7 +20,7 @@ NOTHING_BUT_INCLUDES = re.compile(r"(?:\s*(?://[^\n]*|#[^\n]*)\n)+\s*")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
-ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "png.h", "jpeglib.h")
+ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
 
 
 # Headers of optional libraries stay in folders of one name: everything else builds without.

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(cmake ninja-build g++ libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libisal-dev libdnnl-dev
-       zlib1g-dev libpng-dev libjpeg-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
+       zlib1g-dev libutf8proc-dev libpng-dev libjpeg-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
        libopenmpi-dev openmpi-bin)
 data=(dataset-fashion-mnist)
 test=(python3 python3-pip openssl iproute2 pkg-config python3-yaml python3-grpcio python3-protobuf libgtest-dev libgmock-dev libgloo-dev libeigen3-dev

@@ -8,9 +8,11 @@
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/tokenizer_seeds.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/json.h"
 #include "tutti/core/random.h"
 #include "tutti/data/text_pieces.h"
+#include "tutti/data/unicode.h"
 
 namespace tutti {
 namespace tokenizer_test {
@@ -73,6 +75,28 @@ TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicode) {
   EXPECT_EQ(internal::kind_of(U'²'), internal::CharacterKind::kNumber);
   EXPECT_EQ(internal::kind_of(0x85), internal::CharacterKind::kSpace);
   EXPECT_EQ(internal::kind_of(0x10FFFF), internal::CharacterKind::kOther);
+}
+
+TEST(TextPieces, AreDigitsOrRunsOfDigits) {
+  EXPECT_THAT(pieces_of("ab12 3", TextPattern::kDigits), ElementsAre("ab", "1", "2", " ", "3"));
+  EXPECT_THAT(pieces_of("ab12 3", TextPattern::kDigitRuns), ElementsAre("ab", "12", " ", "3"));
+  EXPECT_THAT(pieces_of("²Ⅷ\xFF", TextPattern::kDigits), ElementsAre("²", "Ⅷ", "\xFF"));
+}
+
+TEST(NormalForms, AreThoseOfTheStandard) {
+  using internal::NormalForm, internal::normalized;
+  // The examples of Unicode Standard Annex 15, figures 3 and 6.
+  EXPECT_EQ(normalized("\u212B", NormalForm::kNfc), "\u00C5");
+  EXPECT_EQ(normalized("\u212B", NormalForm::kNfd), "A\u030A");
+  EXPECT_EQ(normalized("\uFB01", NormalForm::kNfc), "\uFB01");
+  EXPECT_EQ(normalized("\uFB01", NormalForm::kNfkc), "fi");
+  EXPECT_EQ(normalized("2\u2075", NormalForm::kNfkd), "25");
+  EXPECT_EQ(normalized("\u1E9B\u0323", NormalForm::kNfkc), "\u1E69");
+  EXPECT_EQ(normalized("\xFF"
+                       "e\u0301\xC3",
+                       NormalForm::kNfc),
+            "\xFF\u00E9\xC3");
+  EXPECT_EQ(normalized("", NormalForm::kNfc), "");
 }
 
 TEST(TextPieces, NameRegularExpressionsThatAreNotKnown) {
@@ -182,6 +206,7 @@ TEST(Tokenizer, ReadsWhatOptionsSay) {
       changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
   EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
   EXPECT_THAT(encode(R"("th e")", R"(["th","e"])", "the"), ElementsAre(258));
+  EXPECT_THAT(encode("\"dropout\":null", "\"dropout\":0.0", "the"), ElementsAre(258));
   EXPECT_THAT(
       encode(
           R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})",
@@ -194,6 +219,84 @@ TEST(Tokenizer, ReadsWhatOptionsSay) {
       ElementsAre(258, 259, '\n', '\n'));
 }
 
+constexpr const char* kNoNormalizer = "\"normalizer\":null";
+constexpr const char* kByteLevel =
+    R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
+
+TEST(Tokenizer, NormalizesTextsAsTheFileAsks) {
+  const auto encode = [](const std::string& normalizer, const char* text) {
+    return parse_tokenizer(changed_seed(kNoNormalizer, "\"normalizer\":" + normalizer), "f")
+        .encode(text);
+  };
+  const std::string nfc = R"({"type":"NFC"})", nfd = R"({"type":"NFD"})";
+  EXPECT_THAT(small_tokenizer().encode("e\u0301"), ElementsAre('e', 0xCC, 0x81));
+  EXPECT_THAT(encode(nfc, "e\u0301 the"), ElementsAre(262, 259));
+  EXPECT_THAT(encode(nfd, "\u00E9"), ElementsAre('e', 0xCC, 0x81));
+  EXPECT_THAT(encode(R"({"type":"Sequence","normalizers":[]})", "e\u0301"),
+              ElementsAre('e', 0xCC, 0x81));
+  const std::string both = R"({"type":"Sequence","normalizers":[)" + nfd + "," + nfc + "]}";
+  EXPECT_THAT(encode(both, "e\u0301"), ElementsAre(262));
+}
+
+TEST(Tokenizer, FindsAddedTokensOfTheNormalizedText) {
+  // The token is written decomposed; the text is composed.
+  std::string json = changed_seed(kNoNormalizer, R"("normalizer":{"type":"NFC"})");
+  json = changed_seed(R"("content":"<|end|>")", "\"content\":\"e\u0301e\"", json);
+  json = changed_seed("\"normalized\":false", "\"normalized\":true", json);
+  EXPECT_THAT(parse_tokenizer(json, "f").encode("a\u00E9e"), ElementsAre('a', 261));
+}
+
+TEST(Tokenizer, StripsSpacesAroundAddedTokens) {
+  const auto encode = [](const std::string& option, const char* text) {
+    const std::string quoted = "\"" + option + "\":";
+    return parse_tokenizer(changed_seed(quoted + "false", quoted + "true"), "f").encode(text);
+  };
+  EXPECT_THAT(encode("lstrip", "the \u3000<|end|> he"), ElementsAre(258, 261, ' ', 257));
+  EXPECT_THAT(encode("lstrip", " <|end|> <|end|>"), ElementsAre(261, 261));
+  EXPECT_THAT(encode("rstrip", "the <|end|> \the"), ElementsAre(258, ' ', 261, 257));
+  EXPECT_THAT(encode("single_word", "a <|end|>."), ElementsAre('a', ' ', 261, '.'));
+  EXPECT_EQ(encode("single_word", "a<|end|>").size(), 8u);
+  EXPECT_EQ(encode("single_word", "<|end|>\u00E9").size(), 8u);
+}
+
+TEST(Tokenizer, AppliesPreTokenizersInTheirOrder) {
+  const auto encode = [](const std::string& steps, const char* text) {
+    return parse_tokenizer(
+               changed_seed(kByteLevel, R"({"type":"Sequence","pretokenizers":[)" + steps + "]}"),
+               "f")
+        .encode(text);
+  };
+  EXPECT_THAT(encode(kByteLevel, "the the"), ElementsAre(258, 259));
+  // A space in front of each piece: "1" and "the".
+  EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "1the"),
+              ElementsAre(' ', '1', 259));
+  EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "12"),
+              ElementsAre(' ', '1', ' ', '2'));
+  EXPECT_THAT(encode(R"({"type":"Digits"},{"type":"ByteLevel"})", "12"),
+              ElementsAre(' ', '1', '2'));
+  const std::string inverted =
+      R"({"type":"Split","pattern":{"Regex":)"
+      R"("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},)"
+      R"("behavior":"Removed","invert":true},)"
+      R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})";
+  EXPECT_THAT(encode(inverted, "the the"), ElementsAre(258, 259));
+}
+
+TEST(Tokenizer, WarnsOfPaddingAndTruncationOfTheFile) {
+  const std::string truncated =
+      changed_seed("\"truncation\":null", R"("truncation":{"max_length":2})");
+  const std::string both = changed_seed("\"padding\":null", R"("padding":{"pad_id":0})", truncated);
+  std::vector<std::int64_t> tokens;
+  const std::vector<std::string> lines = thrown::warnings_of([&] {
+    tokens = parse_tokenizer(both, "padded.json").encode("the the the");
+    (void)parse_tokenizer(both, "padded.json");
+  });
+  EXPECT_THAT(tokens, ElementsAre(258, 259, 259));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], testing::HasSubstr("padded.json: encode() does not apply the truncation"));
+  EXPECT_THAT(lines[1], testing::HasSubstr("does not apply the padding of the file"));
+}
+
 TEST(Tokenizer, RefusesOtherKindsByName) {
   const auto refuse = [](const std::string& part, const std::string& by, ErrorCode code,
                          const std::vector<std::string>& words) {
@@ -201,15 +304,20 @@ TEST(Tokenizer, RefusesOtherKindsByName) {
     expect_error(code, words, [&] { parse_tokenizer(changed_seed(part, by), "my.json"); });
   };
   const ErrorCode other = ErrorCode::kUnimplemented, damaged = ErrorCode::kInvalidArgument;
-  refuse("\"normalizer\":null", R"("normalizer":{"type":"NFC"})", other,
-         {"my.json", "normalizer", "NFC"});
+  refuse(kNoNormalizer, R"("normalizer":{"type":"Lowercase"})", other,
+         {"my.json", "normalizer: expected NFC", "Lowercase"});
   refuse("\"BPE\"", "\"Unigram\"", other, {"model: expected BPE, got Unigram"});
   refuse("\"dropout\":null", "\"dropout\":0.1", other, {"no dropout, got 0.1"});
   refuse("\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"", other,
          {"decoder: expected ByteLevel, got WordPiece"});
   refuse("\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",
-         other, {"pre_tokenizer: expected ByteLevel, got Whitespace"});
-  refuse("\"lstrip\":false", "\"lstrip\":true", other, {"'<|end|>'", "lstrip"});
+         other, {"pre_tokenizer: expected ByteLevel", "Whitespace"});
+  refuse(kByteLevel, R"({"type":"Sequence","pretokenizers":[{"type":"Digits"}]})", other,
+         {"pre_tokenizer: expected ByteLevel", "Digits"});
+  refuse(kByteLevel,
+         R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":)"
+         R"({"Regex":"x"},"behavior":"Removed","invert":false},{"type":"ByteLevel"}]})",
+         other, {"behavior Isolated", "Removed"});
   refuse("\"th e\"", "\"the\"", damaged, {"my.json", "merges[2]", "got 'the'"});
   refuse("\"th e\"", "\"th x\"", damaged, {"'thx' is not in the vocabulary"});
   refuse("\"A\":65,", "", damaged, {"none for byte 65", "initial alphabet"});
@@ -247,7 +355,7 @@ TEST(Tokenizer, ReadsTheFilesOfGpt2) {
   expect_error(ErrorCode::kInvalidArgument, {"merges, line 2", "got 'th'"}, [&] {
     parse_gpt2_tokenizer(vocabulary.dump(), "t h\nth", "vocab.json, merges.txt");
   });
-  expect_error(ErrorCode::kNotFound, {"/no/tokenizer.json"},
+  expect_error(ErrorCode::kNotFound, {"read_tokenizer: ", "/no/tokenizer.json"},
                [] { read_tokenizer("/no/tokenizer.json"); });
 }
 

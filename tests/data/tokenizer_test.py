@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -23,8 +24,8 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|end|>"]
 
 
-def trained(folder, pre_tokenizer, **options):
-    """A tokenizer that learnt from the guides and sources of this repository."""
+def trained(folder, pre_tokenizer, normalizer=None, **options):
+    """Returns a tokenizer that learnt from the guides and sources of this repository, and its file."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(**options))
@@ -34,10 +35,19 @@ def trained(folder, pre_tokenizer, **options):
     trainer = trainers.BpeTrainer(vocab_size=3000, special_tokens=SPECIAL, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train([str(path) for path in files], trainer)
-    tokenizer.add_tokens([AddedToken("<think>", normalized=True), AddedToken("<thinking>", normalized=True)])
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.add_tokens([AddedToken("<think>", normalized=True), AddedToken("<thinking>", normalized=True),
+                          AddedToken("<mask>", lstrip=True), AddedToken("<right>", rstrip=True, normalized=False),
+                          AddedToken("word", single_word=True), AddedToken("e\u0301\u0301", normalized=True)])
     path = f"{folder}/tokenizer.json"
     tokenizer.save(path)
     return tokenizer, path
+
+
+def is_known(code):
+    """Returns true for characters of which every version of Unicode says the same: assigned ones, and planes 4 to 13."""
+    return (unicodedata.category(chr(code)) != "Cn" or 0x40000 <= code < 0xE0000) and not 0xD800 <= code <= 0xDFFF
 
 
 def random_texts(count):
@@ -47,12 +57,13 @@ def random_texts(count):
     gaps = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x1c", "\x85", ""]
     odd = ["'s", "'LL", "'Re", "'ſ", "'", "''d", "don't", "1234567", "12.5e-3", "٣٤", "Ⅷ²½", "naïve", "Ünïcödé", "λόγος",
            "данные", "数据集", "トークン", "한국어", "e\u0301", "🙂👩‍👩‍👧", "!!!", "=>", "\0", "\ufeff", *SPECIAL, "<|end",
-           "<think>", "<thinking>", "<thin"]
+           "<think>", "<thinking>", "<thin", " <mask>", "<mask> ", " <right>", "<right> ", "word", " word ", "sword",
+           "\u24b6word", "word\u203f", "\u00e9\u0301", "e\u0301\u0301", "\ufb01\u212b", "\u1100\u1161\u11a8"]
 
     def character():
         while True:
             code = draw.choice([draw.randrange(0x80), draw.randrange(0x3000), draw.randrange(0x110000)])
-            if not 0xD800 <= code <= 0xDFFF:
+            if is_known(code):
                 return chr(code)
 
     def part():
@@ -104,17 +115,35 @@ class AgreesWithTokenizers(unittest.TestCase):
         self.check(self.byte_level(add_prefix_space=True))
 
     @staticmethod
-    def split(expression):
+    def split(expression, behavior="isolated", invert=False):
         from tokenizers import Regex, pre_tokenizers
 
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), behavior, invert),
                                         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
     def test_llama3(self):
         self.check(self.split(LLAMA3), ignore_merges=True)
 
     def test_qwen2(self):
-        self.check(self.split(LLAMA3.replace("{1,3}", "")))
+        from tokenizers import normalizers
+
+        self.check(self.split(LLAMA3.replace("{1,3}", "")), normalizer=normalizers.NFC())
+
+    def test_gpt4(self):
+        self.check(self.split(LLAMA3, "removed", invert=True))
+
+    def test_starcoder(self):
+        from tokenizers import normalizers, pre_tokenizers
+
+        steps = [pre_tokenizers.Digits(individual_digits=True), self.byte_level()]
+        self.check(pre_tokenizers.Sequence(steps), normalizer=normalizers.Sequence([]))
+
+    def test_runs_of_digits_and_compatibility_forms(self):
+        from tokenizers import normalizers, pre_tokenizers
+
+        steps = [pre_tokenizers.Digits(), self.byte_level(add_prefix_space=True)]
+        forms = normalizers.Sequence([normalizers.NFKD(), normalizers.NFKC()])
+        self.check(pre_tokenizers.Sequence(steps), normalizer=forms)
 
     def test_learns_the_same(self):
         from tokenizers import Tokenizer, decoders, models, trainers, pre_tokenizers
@@ -157,7 +186,7 @@ class AgreesWithTokenizers(unittest.TestCase):
         tokenizer.pre_tokenizer = self.byte_level()
         tokenizer.decoder = decoders.ByteLevel()
         codes = [*range(0x80, 0x3400), *range(0x3400, 0x33500, 7), *range(0x33500, 0x110000, 97)]
-        lines = [f"a{c}1{c}!{c}\n{c}\n" for c in (chr(code) for code in codes if not 0xD800 <= code <= 0xDFFF)]
+        lines = [f"a{c}1{c}!{c}\n{c}\n" for c in map(chr, filter(is_known, codes))]
         self.texts = ["".join(lines[i : i + 50]) for i in range(0, len(lines), 50)]
         with tempfile.TemporaryDirectory() as folder:
             tokenizer.save(f"{folder}/tokenizer.json")

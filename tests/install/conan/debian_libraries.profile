@@ -14,5 +14,6 @@ onednn/2.6.3
 openssl/3.0.17
 protobuf/3.21.12
 spdlog/1.10.0
+utf8proc/2.8.0
 xxhash/0.8.1
 zlib/1.2.13
