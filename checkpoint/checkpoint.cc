@@ -3,6 +3,7 @@
 #include "tutti/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -135,6 +136,53 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
     if (!known.contains(name)) unknown.push_back(name);
   }
   return unknown;
+}
+
+/// Numbers of parts by the names of weights that layers cut over devices: {"dense/kernel", 2} for
+/// "dense/kernel/part_0" and "dense/kernel/part_1".
+std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names) {
+  static constexpr std::string_view kPart = "part_";
+  std::map<std::string, int> counts;
+  for (const std::string& name : names) {
+    std::string whole;
+    bool is_part = false;
+    for (std::size_t at = 0; at < name.size();) {
+      const std::size_t end = std::min(name.find('/', at), name.size());
+      const std::string component = name.substr(at, end - at);
+      at = end + 1;
+      if (component.starts_with(kPart) && component.size() > kPart.size() &&
+          component.find_first_not_of("0123456789", kPart.size()) == std::string::npos) {
+        is_part = true;
+      } else {
+        whole += (whole.empty() ? "" : "/") + component;
+      }
+    }
+    if (is_part) ++counts[whole];
+  }
+  return counts;
+}
+
+/// One line for each weight that the file cuts into another number of parts than the program.
+std::vector<std::string> find_other_parts(const std::vector<Variable>& variables,
+                                          const TensorKinds& tensors) {
+  std::vector<std::string> here, there;
+  for (const Variable& variable : variables) here.push_back(variable.name());
+  for (const auto& [name, kind] : tensors) there.push_back(name);
+  const std::map<std::string, int> parts_here = counts_of_parts(here);
+  std::map<std::string, int> counts_there = counts_of_parts(there);
+  for (const auto& [name, count] : parts_here) counts_there.emplace(name, 0);
+  std::vector<std::string> problems;
+  for (const auto& [name, count] : counts_there) {
+    const auto found = parts_here.find(name);
+    const int expected = found == parts_here.end() ? 0 : found->second;
+    if (count == expected) continue;
+    const auto text = [](int parts) { return parts == 0 ? "not cut" : concat("cut into ", parts); };
+    problems.push_back(concat("'", name, "': expected it ", text(expected), ", got it ",
+                              text(count),
+                              "; a layer that is cut over devices is restored over "
+                              "the same number of devices only"));
+  }
+  return problems;
 }
 
 /// Throws kInvalidArgument listing `problems`, if any.
@@ -271,6 +319,9 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const RestoreOptions& options) {
   const TensorKinds kinds = kinds_in(file);
   std::vector<std::string> problems = find_misfits(variables, kinds);
+  if (!problems.empty()) {
+    std::ranges::copy(find_other_parts(variables, kinds), std::back_inserter(problems));
+  }
   if (options.ignore_unknown) return problems;
   for (const std::string& name : find_unknown(variables, kinds)) {
     if (is_provided(providers, name)) continue;

@@ -198,8 +198,11 @@ struct LoadWeightsOptions {
   bool strict = true;
 };
 
-/// From a file of weights or a whole checkpoint (its state is left alone). All or nothing, as
-/// Checkpoint::restore(); kInvalidArgument lists what the file has and what is wanted.
+/// Loads variables from a file of weights, a whole checkpoint (its state is left alone), or a model
+/// of Hugging Face: its folder, or its `model.safetensors.index.json`. Floating-point tensors are
+/// cast to the types of the variables, which is logged once. All or nothing, as
+/// Checkpoint::restore(). Throws kInvalidArgument listing what the file has and what is wanted,
+/// also if no variable is in it.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options = {});
 

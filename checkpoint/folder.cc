@@ -219,6 +219,12 @@ std::optional<std::uint64_t> Folder::size_of(const std::string& name) const {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+bool Folder::is_link(const std::string& name) const {
+  struct stat status;
+  return ::fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISLNK(status.st_mode);
+}
+
 FileReader Folder::open_file(const std::string& name) const {
   Descriptor file(::openat(folder_.get(), name.c_str(), kReadFile));
   if (file.get() < 0) fail_to_read(path_of(name), errno);

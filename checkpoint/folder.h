@@ -103,6 +103,8 @@ class Folder {
   Folder make_folder(const std::string& name) const;
   /// The size; nothing when `name` is no regular file.
   std::optional<std::uint64_t> size_of(const std::string& name) const;
+  /// Returns true if `name` is a symbolic link, which all other functions do not follow.
+  bool is_link(const std::string& name) const;
   /// Throws kDataLoss when `name` is not there, no regular file or unreadable by damage;
   /// kUnavailable when the system refuses for other reasons.
   FileReader open_file(const std::string& name) const;

@@ -1,17 +1,75 @@
 // Weights from a file, of this or another program.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
 #include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/checkpoint/safetensors.h"
+#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
 
 using internal::CheckpointFile;
+
+/// Names of the files of a model in a folder of Hugging Face.
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kSingleFile = "model.safetensors";
+
+/// Names of tensors by the name of the file that an index lists for them.
+std::map<std::string, std::vector<std::string>> read_index(const std::string& path) {
+  try {
+    std::map<std::string, std::vector<std::string>> names;
+    const Json index = Json::parse(read_file(path), path);
+    for (const auto& [tensor, file] : index.at("weight_map").as_object()) {
+      const std::string& name = file.as_string();
+      if (name.empty() || name == ".." || std::filesystem::path(name).filename() != name)
+        fail(ErrorCode::kInvalidArgument,
+             "weight_map: expected the name of a file beside the index, got '", name, "'");
+      names[name].push_back(tensor);
+    }
+    return names;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kDataLoss, concat(path, ": ", error.message()));
+  }
+}
+
+/// Reads the tensors of an index of Hugging Face from the files beside it.
+CheckpointFile read_indexed(const std::string& path) {
+  CheckpointFile all;
+  for (const auto& [name, tensors] : read_index(path)) {
+    const std::string part = std::filesystem::path(path).replace_filename(name).string();
+    std::map<std::string, Tensor> values;
+    for (NamedTensor& tensor : read_safetensors(part).tensors)
+      values.emplace(tensor.name, std::move(tensor.value));
+    for (const std::string& tensor : tensors) {
+      auto value = values.extract(tensor);
+      if (!value)
+        fail(ErrorCode::kDataLoss, part, ": expected tensor '", tensor, "', which ", path,
+             " lists for this file, got none");
+      all.tensors.insert(std::move(value));
+    }
+  }
+  return all;
+}
+
+/// Reads a file, a checkpoint's version, or the index, folder or file of a model of Hugging Face.
+CheckpointFile read_weights(const std::string& path) {
+  const std::filesystem::path given(path);
+  std::error_code error;
+  if (given.filename().string().ends_with(".index.json")) return read_indexed(path);
+  if (std::filesystem::is_regular_file(given / kIndexFile, error))
+    return read_indexed((given / kIndexFile).string());
+  if (std::filesystem::is_regular_file(given / kSingleFile, error))
+    return internal::read_checkpoint((given / kSingleFile).string());
+  return internal::read_checkpoint(path);
+}
 
 /// A tensor whose outputs lie first, as a variable of shape `wanted` has it.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
@@ -80,6 +138,29 @@ void transpose_tensors(const std::vector<std::string>& parts,
   }
 }
 
+/// Casts floating-point tensors to the types of their variables. Logs once how many were cast, as a
+/// warning if that rounds values.
+void cast_tensors(const std::vector<Variable>& variables, const std::string& path,
+                  CheckpointFile& file) {
+  std::string example;
+  std::size_t count = 0;
+  bool rounds = false;
+  for (const Variable& variable : variables) {
+    const auto found = file.tensors.find(variable.name());
+    if (found == file.tensors.end()) continue;
+    const DType from = found->second.dtype(), to = variable.dtype();
+    if (from == to || !is_floating(from) || !is_floating(to)) continue;
+    if (count++ == 0) example = concat("'", variable.name(), "' from ", from, " to ", to);
+    rounds |= size_of(to) <= size_of(from);
+    found->second = cast(found->second, to);
+  }
+  if (count == 0) return;
+  log(rounds ? LogLevel::kWarning : LogLevel::kInfo,
+      concat("load_weights: ", count, count == 1 ? " tensor of " : " tensors of ", path,
+             count == 1 ? " is" : " are", " cast to the types of the variables, such as ", example,
+             rounds ? "; values are rounded" : ""));
+}
+
 /// The variables of which the file has something; a message lists the others.
 std::vector<Variable> present(const std::vector<Variable>& variables, const CheckpointFile& file,
                               const std::string& path) {
@@ -96,6 +177,9 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
       kept.push_back(variable.name());
     }
   }
+  if (found.empty()) {
+    fail(ErrorCode::kInvalidArgument, "none of the ", variables.size(), " variables is in ", path);
+  }
   if (!kept.empty()) {
     log_info(concat("load_weights: ", found.size(), " of ", variables.size(), " variables are in ",
                     path, "; the others keep their values: ", join(kept)));
@@ -107,12 +191,13 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
 
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options) {
-  CheckpointFile file = internal::read_checkpoint(path);
+  CheckpointFile file = read_weights(path);
   const Checkpoint named(variables);  // each name once
   const std::string there_is = what_there_is(file, named.variables());
   try {
     rename_tensors(options.rename, named.variables(), file);
     transpose_tensors(options.transpose, named.variables(), file);
+    cast_tensors(named.variables(), path, file);
     const Checkpoint wanted(options.strict ? named.variables()
                                            : present(named.variables(), file, path));
     file.info.path = path;

@@ -173,7 +173,11 @@ void require_files(const Folder& folder, const Manifest& manifest) {
     const std::optional<std::uint64_t> size = folder.size_of(file.name);
     if (size == file.num_bytes) continue;
     fail(ErrorCode::kDataLoss, folder.path_of(file.name), ": expected a file of ", file.num_bytes,
-         " bytes, got ", size ? concat(*size) : std::string("none"));
+         " bytes, got ",
+         folder.is_link(file.name)
+             ? "a symbolic link, which is not followed; copy the file itself there"
+         : size ? concat(*size)
+                : std::string("none"));
   }
 }
 

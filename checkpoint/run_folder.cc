@@ -35,6 +35,10 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   return whole && concat(version_name(step), suffix) == name ? std::optional(step) : std::nullopt;
 }
 
+bool is_version_name(std::string_view name) {
+  return step_of(name, "") || step_of(name, kFileSuffix);
+}
+
 void inspect_folder(const Folder& folder, FoundVersion& version) {
   version.manifest = read_manifest(folder);
   if (!version.manifest) {
@@ -214,6 +218,11 @@ std::vector<FoundVersion> find_versions(const Folder& run) {
       if (folder) versions.push_back(inspect(run, name, *step, folder));
     } else if (const auto file_step = step_of(name, kFileSuffix); file_step && run.size_of(name)) {
       versions.push_back(inspect(run, name, *file_step, std::nullopt));
+    }
+    if (is_version_name(name) && run.is_link(name)) {
+      log_warning_once(concat("CheckpointManager: '", run.path_of(name),
+                              "' is a symbolic link, which is not followed, so this version is not "
+                              "seen; copy the version itself there"));
     }
   }
   const std::string latest = name_in_latest(run);

@@ -9,6 +9,7 @@
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_kind.h"
 #include "tutti/core/json.h"
 
 namespace tutti {
@@ -197,6 +198,11 @@ class HeaderParser {
     fail(ErrorCode::kDataLoss, source_, ": offset ", offset, ": ", parts...);
   }
 
+  std::string kind() const {
+    const std::string note = internal::kind_note(bytes_);
+    return note.empty() ? "; is this a safetensors file, and whole?" : note;
+  }
+
   // Errors in the header's JSON are damage of the file.
   template <class Body>
   auto in_header(const std::string& what, Body&& body) const {
@@ -211,7 +217,7 @@ class HeaderParser {
   Json read_header() {
     if (bytes_.size() < kSafetensorsLengthBytes) {
       fail_at(bytes_.size(), "the file ends within the header's length; expected at least ",
-              kSafetensorsLengthBytes, " bytes, got ", bytes_.size());
+              kSafetensorsLengthBytes, " bytes, got ", bytes_.size(), kind());
     }
     std::uint64_t length = 0;
     for (std::size_t i = kSafetensorsLengthBytes; i-- > 0;) {
@@ -219,20 +225,19 @@ class HeaderParser {
     }
     if (length > kSafetensorsMaxHeaderBytes) {
       fail_at(0, "the header is too long; expected at most ", kSafetensorsMaxHeaderBytes,
-              " bytes, got ", length, "; is this a safetensors file?");
+              " bytes, got ", length, kind());
     }
     const std::string_view rest = bytes_.substr(kSafetensorsLengthBytes);
     if (rest.size() < length) {
       fail_at(bytes_.size(), "the file ends within its header; expected ", length,
-              " bytes of header, got ", rest.size(), "; is this a safetensors file, and whole?");
+              " bytes of header, got ", rest.size(), kind());
     }
     head_size_ = kSafetensorsLengthBytes + length;
     Json header = in_header("wrong header; expected JSON with every name once, got",
                             [&] { return Json::parse(rest.substr(0, length), "header"); });
     if (!header.is_object() || rest[0] != '{') {
-      fail_at(kSafetensorsLengthBytes,
-              "wrong header; expected a JSON object, got something else; is this a safetensors "
-              "file?");
+      fail_at(kSafetensorsLengthBytes, "wrong header; expected a JSON object, got another value",
+              kind());
     }
     return header;
   }

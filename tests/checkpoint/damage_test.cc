@@ -152,16 +152,18 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   expect_going_back(tensors_);
   std::filesystem::create_symlink(elsewhere, tensors_);
   expect_going_back(tensors_);
+  EXPECT_THAT(log_, ElementsAre(HasSubstr("got a symbolic link, which is not followed")));
   std::filesystem::remove(tensors_);
   std::filesystem::create_directory(tensors_);
   expect_going_back(tensors_);
   std::filesystem::remove(tensors_);
   std::filesystem::rename(elsewhere, tensors_);
   EXPECT_EQ(restored_number(folder_), 2);
-  // A version that is a link is none.
   std::filesystem::rename(newest_, elsewhere);
   std::filesystem::create_symlink(elsewhere, newest_);
+  log_.clear();
   EXPECT_EQ(restored_number(folder_), 1);
+  EXPECT_THAT(log_, ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
 }
 
 TEST_F(Damage, DoesNotCountAsAVersionToKeep) {

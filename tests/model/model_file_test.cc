@@ -216,7 +216,7 @@ TEST(ModelFile, ErrorsOfFilesThatAreNoneNameTheCall) {
   expect_error(ErrorCode::kNotFound, {"load_model: ", "'/nowhere.safetensors'"},
                [] { (void)load_model("/nowhere.safetensors"); });
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");
-  expect_error(ErrorCode::kDataLoss, {"load_model: ", model_path(), "is this a safetensors file?"},
+  expect_error(ErrorCode::kDataLoss, {"load_model: ", model_path(), "is this a safetensors file"},
                [] { (void)load_model(model_path()); });
 }
 
