@@ -34,9 +34,9 @@ struct ConformOptions {
   std::string case_id;  // this case alone
   std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
-  std::int64_t sample = 0;   // 0: every case
-  double budget = 0;         // seconds; 0: no limit
-  std::int64_t limit = 120;  // seconds of one case; 0: none
+  std::int64_t sample = 0;  // 0: every case
+  double budget = 0;        // seconds; 0: no limit
+  std::int64_t limit = 60;  // seconds of one case; 0: none
   OutputFormat format = OutputFormat::kText;
 };
 
@@ -61,11 +61,12 @@ struct RunFlags {
   bool dry_run = false;
   std::string hosts = "";
   std::int64_t port = 20'000;
-  std::vector<std::string> program;  // what stands behind "--"
+  std::vector<std::string> program;  // with its arguments
 
   void declare(Flags& flags);
-  /// When the line is one of `tutti run`: cuts the program (what stands behind "--") off, for the
-  /// flags of the program are not ours. Returns 2 after a message when there is none, else 0.
+  /// When the line is one of `tutti run`: cuts the program off, for its flags are not ours. It
+  /// begins behind "--", or at the first word that is neither a flag nor a flag's value. Returns 2
+  /// after a message when there is none, else 0.
   int take_program(int& argc, char** argv);
 };
 

@@ -1,6 +1,7 @@
 // `tutti run`: a program in several processes of this machine; its flags and their checks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -26,10 +27,10 @@ namespace {
 constexpr std::int64_t kMaxProcesses = 1024;
 
 constexpr const char* kFooter = R"(Examples:
-  tutti run -n 4 -- ./train --epochs 3          four workers, each with its own TF_CONFIG
-  tutti run --workers 2 --ps 1 --chief -- ./train
+  tutti run -n 4 ./train --epochs 3             four workers, each with its own TF_CONFIG
+  tutti run --workers 2 --ps 1 --chief ./train
   tutti run -n 4 --max-restarts 3 -- ./train    start what fails again, up to 3 times each
-  tutti run -n 4 --hosts a,b --dry-run -- ./train    commands to paste on machines a and b
+  tutti run -n 4 --hosts a,b --dry-run ./train  commands to paste on machines a and b
 
 Exit code: 0 when all succeeded; that of the process that failed first (128 + signal when a signal
 killed it); 75 when all stopped on request; 124 after --timeout; 2 for wrong usage.
@@ -192,6 +193,21 @@ std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer&
   };
 }
 
+std::function<std::vector<launch::TaskProcess>()> find_failed(const ControlServer& control) {
+  return [&control] {
+    std::vector<launch::TaskProcess> failed;
+    for (const Verdict& verdict : control.verdicts()) {
+      const bool is_end = verdict.kind == VerdictKind::kDead ||
+                          verdict.kind == VerdictKind::kStopped ||
+                          verdict.kind == VerdictKind::kFailed;
+      if (!is_end) continue;
+      const launch::Task task{verdict.who.task.job, verdict.who.task.index, ""};
+      failed.push_back({task.name(), static_cast<int>(verdict.who.incarnation)});
+    }
+    return failed;
+  };
+}
+
 std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlServer& control) {
   return [&control] {
     std::vector<launch::WaitedFor> tasks;
@@ -202,6 +218,13 @@ std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlSer
     }
     return tasks;
   };
+}
+
+/// Returns true for the flags of this command without a value.
+bool is_switch(std::string_view flag) {
+  constexpr std::array<std::string_view, 6> kSwitches = {"--chief", "--bind-cores", "--dry-run",
+                                                         "--json",  "--help",       "-h"};
+  return std::ranges::find(kSwitches, flag) != kSwitches.end();
 }
 
 /// A thread must not be started before signals and guard are there.
@@ -219,6 +242,7 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   launch::RunReporter reporter(plan, reporting);
   launch::SupervisorOptions supervising = options.supervisor;
   if (control) supervising.find_given_up = find_given_up(*control);
+  if (control) supervising.find_failed = find_failed(*control);
   if (control) supervising.find_waited_for = find_waited_for(*control);
   launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
   const launch::JobOutcome outcome = supervisor.run();
@@ -257,19 +281,22 @@ void RunFlags::declare(Flags& flags) {
 int RunFlags::take_program(int& argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "run") return 0;
   char** const end = argv + argc;
-  char** const dashes =
-      std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
-  const bool wants_help = std::any_of(
-      argv, dashes, [](std::string_view word) { return word == "--help" || word == "-h"; });
-  if (!wants_help && end - dashes < 2) {
+  char** own_end = argv + 2;  // behind our flags
+  bool wants_help = false;
+  while (own_end < end && own_end[0][0] == '-' && std::string_view(*own_end) != "--") {
+    const std::string_view flag = *own_end++;
+    wants_help = wants_help || flag == "--help" || flag == "-h";
+    const bool has_value_in_it = flag.find('=') != flag.npos || (flag[1] != '-' && flag.size() > 2);
+    if (!has_value_in_it && !is_switch(flag) && own_end < end) ++own_end;
+  }
+  const bool has_dashes = own_end < end && std::string_view(*own_end) == "--";
+  program.assign(own_end + (has_dashes ? 1 : 0), end);
+  if (!wants_help && program.empty()) {
     std::fprintf(stderr,
-                 "tutti: run: expected a program behind --, got %s; try tutti run -n 2 -- "
-                 "./program\n",
-                 dashes == end ? "no --" : "nothing behind it");
+                 "tutti: run: expected a program, got none; try tutti run -n 2 ./program\n");
     return 2;
   }
-  if (dashes != end) program.assign(dashes + 1, end);
-  argc = static_cast<int>(dashes - argv);
+  argc = static_cast<int>(own_end - argv);
   return 0;
 }
 

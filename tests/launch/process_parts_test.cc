@@ -81,6 +81,21 @@ TEST(RestartBudget, IsSlowerEachTimeForWhatFailsAtOnceAndThenGivesUp) {
   EXPECT_EQ(delays, expected);
 }
 
+TEST(RestartBudget, KillsFromOutsideAreNoFailuresAtOnce) {
+  RestartBudget budget({.per_task = 100, .per_job = 100}, 1);
+  for (int kill = 0; kill < 20; ++kill) {
+    const ExitStatus status{0, kill % 2 == 0 ? SIGKILL : SIGTERM};
+    EXPECT_EQ(budget.decide(0, status, milliseconds(1)).delay, milliseconds(0));
+  }
+  for (int crash = 0; crash < 4; ++crash) {
+    const ExitStatus status{0, crash % 2 == 0 ? SIGSEGV : SIGABRT};
+    EXPECT_TRUE(budget.decide(0, status, milliseconds(1)).delay.has_value());
+  }
+  EXPECT_TRUE(budget.decide(0, ExitStatus{0, SIGKILL}, milliseconds(1)).delay.has_value());
+  EXPECT_EQ(budget.decide(0, ExitStatus{1, 0}, milliseconds(1)).reason,
+            "it failed at once 5 times in a row");
+}
+
 TEST(RestartBudget, DoesNotRepeatWrongUsageAndSaysNothingWhenNotAsked) {
   RestartBudget budget({.per_task = 5, .per_job = 5}, 1);
   EXPECT_EQ(budget.decide(0, ExitStatus{2, 0}, seconds(9)).reason, "wrong usage is wrong again");
@@ -110,6 +125,21 @@ TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
     EXPECT_EQ(outcome_of(reason, {done, done}).exit_code(), 0);
     EXPECT_EQ(outcome_of(reason, {stopped, failed, killed}).exit_code(), 3);
     EXPECT_EQ(outcome_of(reason, {killed, stopped, failed}).exit_code(), 137);
+  }
+  // The launcher's own signal reaches a task that gave its handler back while it leaves the job.
+  for (const ExitStatus& asked : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGINT}}) {
+    JobOutcome outcome = outcome_of(StopReason::kTaskAsked, {stopped, asked, done});
+    outcome.stop_signal = asked.signal;
+    EXPECT_EQ(outcome.exit_code(), 75);
+    TaskOutcome& last = outcome.tasks.emplace_back();
+    last.status = failed;
+    last.order = 3;
+    EXPECT_EQ(outcome.exit_code(), 3);
+    outcome.stop_signal = SIGHUP;  // so that what killed the second task was no request
+    EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
+    outcome = outcome_of(StopReason::kSignal, {done, asked});  // without a checkpoint
+    outcome.stop_signal = asked.signal;
+    EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
   }
   EXPECT_EQ(outcome_of(StopReason::kTimeout, {killed}).exit_code(), 124);
   EXPECT_EQ(outcome_of(StopReason::kFinished, {done, killed}).exit_code(), 0);

@@ -50,6 +50,17 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   return run_job(plan, options);
 }
 
+/// Worker 1 fails first, as the job knows, and worker 0 because of it; worker 0 ends first.
+Ended run_two_that_fail(const std::string& end_of_worker_1) {
+  const std::string script = "case \"$TF_CONFIG\" in *'\"index\":1'*) " + end_of_worker_1 +
+                             ";; esac; echo rank 1 has left; exit 1";
+  SupervisorOptions options;
+  options.find_failed = [] { return std::vector<TaskProcess>{{"worker-1", 0}, {"worker-0", 0}}; };
+  return run_job(
+      make_plan({.arguments = {"/bin/sh", "-c", script}, .counts = {.workers = 2}, .cores = {0}}),
+      options);
+}
+
 /// Worker 1 exits with code 0 while worker 0 waits for it, until the file exists that a second
 /// process of worker 1 makes. `joined`: what the job knows of worker 1.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
@@ -108,6 +119,20 @@ TEST(Supervisor, KillsAProcessThatTheJobTakesForDeadAndThatStays) {
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
   EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 is killed, for the job has given it up: "
                                     "worker 0 died: it lost its connection"));
+}
+
+TEST(Supervisor, NamesTheCauseFirstAlsoWhereItEndsLater) {
+  const Ended ended = run_two_that_fail("sleep 0.3; echo my own bug; exit 3");
+  EXPECT_EQ(ended.outcome.first_failure, 1);
+  EXPECT_EQ(ended.outcome.exit_code(), 3);
+  EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-1 failed first: exited with code 3 after"));
+  EXPECT_THAT(ended.said, HasSubstr("    [worker-1]: my own bug"));
+}
+
+TEST(Supervisor, NamesTheFirstThatEndsWhereTheCauseStays) {
+  const Ended ended = run_two_that_fail("exec sleep 600");
+  EXPECT_EQ(ended.outcome.first_failure, 0);
+  EXPECT_EQ(ended.outcome.exit_code(), 1);
 }
 
 TEST(Supervisor, KillsAStoppedProcess) {

@@ -85,6 +85,14 @@ class Environments(unittest.TestCase):
         self.assertEqual(said(output, "arguments")["worker-0"], repr(["a b", "--", "-n", "'"]))
         self.assertEqual(said(output, "input")["worker-0"], "''")
 
+    def test_a_program_needs_no_dashes(self):
+        body = 'say("arguments=%r" % sys.argv[1:])'
+        for flags in (("-n", "2"), ("-n2",), ("--chief", "--workers", "1", "--bind-cores"), ("--workers=2", "--grace=1")):
+            with self.subTest(flags):
+                code, output, errors = tutti_run(*flags, *python(body), "-n", "7", "--", "x", "--grace")
+                self.assertEqual(code, 0, errors)
+                self.assertEqual(list(said(output, "arguments").values()), [repr(["-n", "7", "--", "x", "--grace"])] * 2)
+
     def test_bind_cores_gives_each_process_its_share(self):
         body = 'say("cores=%s" % sorted(os.sched_getaffinity(0)))'
         own = sorted(os.sched_getaffinity(0))
@@ -264,7 +272,7 @@ while True: time.sleep(0.05)
             code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", str(program))
         self.assertEqual(code, 5)
         self.assertIn("worker-0 failed first: exited with code 5", errors)
-        self.assertIn("not started again: run: expected a program behind --", errors)
+        self.assertIn("not started again: run: expected a program, got", errors)
         self.assertIn("    [worker-0]: the reason\n", errors)
         self.assertIn("[worker-1]: saved", output)
         self.assertFalse(runs(int(said(output, "daemon")["worker-1"])))
@@ -338,6 +346,12 @@ while True: time.sleep(0.05)
         code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertEqual(code, 75)
         self.assertIn("[worker-0]: got 15", output)
+
+    def test_one_that_the_request_kills_after_another_has_saved_has_stopped(self):
+        body = 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready"); time.sleep(100)'
+        code, _, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
+        self.assertEqual(code, 75)
+        self.assertRegex(errors, r"    worker-0: killed by signal 15 \(SIGTERM\) after")
         self.assertIn("a process has stopped on request; asking worker-0", errors)
 
 
@@ -406,8 +420,10 @@ class DryRun(unittest.TestCase):
 class WrongUsage(unittest.TestCase):
     def test_one_line_and_exit_code_2(self):
         for words, message in (
-                (("-n", "2", "--"), "run: expected a program behind --, got nothing behind it"),
-                (("-n", "2", "true"), "run: expected a program behind --, got no --; try tutti run -n 2 -- ./program"),
+                (("-n", "2", "--"), "run: expected a program, got none; try tutti run -n 2 ./program"),
+                (("-n", "2"), "run: expected a program, got none; try tutti run -n 2 ./program"),
+                (("--max-restart", "2", "true"), "unknown flag --max-restart"),
+                (("--max-restart", "2", "true"), "; did you mean '--max-restarts'?"),
                 (("-n", "0", "--", "true"), "run: -n: expected 1 to 1024, got 0"),
                 (("-n", "x", "--", "true"), "-n: expected a whole number of 64 bits, got 'x'"),
                 (("--", "true"), "run: expected -n N or --workers W, got neither"),
@@ -416,7 +432,7 @@ class WrongUsage(unittest.TestCase):
                 (("-n", "2", "--ps", "2", "--", "true"), "to be -n 2, got 0 + 2 + 0"),
                 (("-n", "1", "--ps", "2", "--", "true"), "to be -n 1, got 0 + 2 + 0"),
                 (("--workers", "0", "--ps", "1", "--", "true"), "at least one worker or chief, got 0 + 1 + 0"),
-                (("-n", "1", "--", "./no/such"), "run: expected a program behind --, got './no/such': no such file"),
+                (("-n", "1", "--", "./no/such"), "run: expected a program, got './no/such': no such file"),
                 (("-n", "1", "--", "no-such-program"), "got 'no-such-program': not found in PATH"),
                 (("-n", "1", "--", "/"), "got '/': it is a folder"),
                 (("-n", "1", "--", "/etc/passwd"), "got '/etc/passwd': it may not be executed"),
@@ -447,7 +463,7 @@ class WrongUsage(unittest.TestCase):
         for words in (("--help",), ("-n", "2", "--help"), ("--help", "--", "true")):
             code, text, _ = tutti_run(*words)
             self.assertEqual(code, 0)
-            for part in ("--max-restarts", "tutti run -n 4 -- ./train --epochs 3", "Exit code:"):
+            for part in ("--max-restarts", "tutti run -n 4 ./train --epochs 3", "Exit code:"):
                 self.assertIn(part, text)
 
 

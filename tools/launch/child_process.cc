@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <sstream>
@@ -122,7 +123,7 @@ bool is_program(const std::string& path) {
     reason = "not found in PATH";
     if (is_program("./" + name)) reason += concat("; try ./", name);
   }
-  fail(ErrorCode::kNotFound, "run: expected a program behind --, got '", name, "': ", reason);
+  fail(ErrorCode::kNotFound, "run: expected a program, got '", name, "': ", reason);
 }
 
 void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
@@ -142,6 +143,12 @@ void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
 std::string signal_name(int number) {
   const char* const name = ::sigabbrev_np(number);
   return name ? concat("SIG", name) : concat("signal ", number);
+}
+
+bool ExitStatus::killed_from_outside() const {
+  constexpr std::array kOfOwnErrors = {0,      SIGABRT, SIGBUS, SIGFPE,
+                                       SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+  return std::ranges::find(kOfOwnErrors, signal) == kOfOwnErrors.end();
 }
 
 std::string ExitStatus::to_string() const {

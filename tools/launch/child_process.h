@@ -21,6 +21,8 @@ struct ExitStatus {
   int signal = 0;  // 0: it ended by itself, with `code`
 
   bool success() const { return code == 0 && signal == 0; }
+  /// Returns true if a signal killed it that is no consequence of its own error, such as SIGKILL.
+  bool killed_from_outside() const;
   /// What a shell reports: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }
   /// "exited with code 3", "killed by signal 9 (SIGKILL)".

@@ -54,19 +54,22 @@ Json name_of(StopReason reason) {
   return nullptr;
 }
 
-/// Of a job that was asked to stop: the first that did something else, else 75 when one wrote a
-/// checkpoint.
-int code_after_request(const std::vector<TaskOutcome>& tasks) {
+/// Returns the exit code of a job that was asked to stop: that of the first task that did something
+/// else, else 75 when one wrote a checkpoint. A task that the stop signal killed has stopped, too:
+/// its handler may be gone while it leaves the job.
+int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
-  bool stopped = false;
+  const auto has_saved = [](const TaskOutcome& task) {
+    return task.status.shell_code() == kStoppedOnRequest;
+  };
+  const bool any_saved = std::ranges::any_of(tasks, has_saved);
   for (const TaskOutcome& task : tasks) {
-    const int code = task.status.shell_code();
-    stopped = stopped || code == kStoppedOnRequest;
-    if (code == 0 || code == kStoppedOnRequest) continue;
+    const bool was_asked = task.status.signal != 0 && task.status.signal == stop_signal;
+    if (task.status.success() || has_saved(task) || (was_asked && any_saved)) continue;
     if (!first || task.order < first->order) first = &task;
   }
   if (first) return first->status.shell_code();
-  return stopped ? kStoppedOnRequest : 0;
+  return any_saved ? kStoppedOnRequest : 0;
 }
 
 double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -90,7 +93,7 @@ int JobOutcome::exit_code() const {
       return kTimedOut;
     case StopReason::kSignal:
     case StopReason::kTaskAsked:
-      return code_after_request(tasks);
+      return code_after_request(tasks, stop_signal);
     default:
       return 0;
   }

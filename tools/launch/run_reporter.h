@@ -55,6 +55,7 @@ struct JobOutcome {
   std::vector<TaskOutcome> tasks;    // by rank
   std::optional<int> first_failure;  // the rank whose failure, or early end, ended the job
   StopReason reason = StopReason::kNone;
+  int stop_signal = 0;  // that the launcher sent to stop the job; 0: none
 
   int exit_code() const;
 };

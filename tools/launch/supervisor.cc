@@ -50,7 +50,11 @@ int RestartBudget::num_restarts(int rank) const {
 
 RestartBudget::Decision RestartBudget::decide(int rank, const ExitStatus& status, Duration lived) {
   Task& task = tasks_[static_cast<std::size_t>(rank)];
-  task.quick_failures = lived < kQuick ? task.quick_failures + 1 : 0;
+  if (lived >= kQuick) {
+    task.quick_failures = 0;
+  } else if (!status.killed_from_outside()) {  // else it might have lived longer
+    ++task.quick_failures;
+  }
   if (limits_.per_task == 0) return {};
   if (status == ExitStatus{kWrongUsage, 0}) return {{}, "wrong usage is wrong again"};
   if (task.restarts >= limits_.per_task) {
@@ -147,6 +151,7 @@ struct Supervisor::Impl {
 
   void stop(StopReason why, int number) {
     reason = why;
+    stop_signal = number;
     kill_at = deadline_after(now(), options.grace);
     for (Slot& slot : slots) slot.restart_at.reset();
     reporter.on_stop(why, number, running_ranks());
@@ -214,25 +219,27 @@ struct Supervisor::Impl {
     judge(slot);
   }
 
-  /// Sees who has ended. Of several that ended since the last look, one that a signal killed comes
-  /// first: the others may have ended because of it.
+  /// Collects the processes that have ended, the cause first: one that was killed from outside,
+  /// then in the order in which the job learnt of the failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);
-    // One whose connections are closed already can be waited for later than those that failed
-    // because of it.
     const TimePoint patience = deadline_after(now(), durations::kOneTry);
     const auto has_failed = [](const Slot* slot) { return !slot->outcome.status.success(); };
-    const auto is_ending = [](const Slot& slot) {
-      return slot.running && slot.process->is_ending();
-    };
-    while (std::ranges::any_of(ended, has_failed) && std::ranges::any_of(slots, is_ending) &&
-           now() < patience) {
+    while (std::ranges::any_of(ended, has_failed) && is_cause_still_ending() && now() < patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
+      for (Slot& slot : slots) {
+        if (slot.running)
+          slot.process->read_lines(line_sink(slot));  // a full pipe would hold it up
+      }
+      kill_given_up();
       take_ended(ended);
     }
-    const auto rank_of_cause = [](const Slot* slot) { return slot->outcome.status.signal == 0; };
-    std::ranges::stable_sort(ended, {}, rank_of_cause);
+    const std::vector<const Slot*> causes = known_causes();
+    std::ranges::stable_sort(ended, {}, [&](const Slot* slot) {
+      return std::pair(!slot->outcome.status.killed_from_outside(),
+                       std::ranges::find(causes, slot));
+    });
     const long kills = ended.empty() ? 0 : oom.take_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
     // One of ours may have ended since we looked: its end is for the next turn.
@@ -242,6 +249,31 @@ struct Supervisor::Impl {
     }
     reap_adopted(own);
     stop_parameter_servers();
+  }
+
+  /// The processes that the job knows to have failed, the first one first.
+  std::vector<const Slot*> known_causes() const {
+    std::vector<const Slot*> causes;
+    if (!options.find_failed) return causes;
+    for (const TaskProcess& failed : options.find_failed()) {
+      for (const Slot& slot : slots) {
+        const bool is_it =
+            slot.outcome.task == failed.task && slot.outcome.restarts == failed.restarts;
+        if (is_it) causes.push_back(&slot);
+      }
+    }
+    return causes;
+  }
+
+  /// A process whose connections are closed, or that has reported its failure, may end later than
+  /// those that fail because of it.
+  bool is_cause_still_ending() const {
+    const auto is_ending = [](const Slot& slot) {
+      return slot.running && slot.process->is_ending();
+    };
+    if (std::ranges::any_of(slots, is_ending)) return true;
+    const std::vector<const Slot*> causes = known_causes();
+    return !causes.empty() && causes.front()->running;
   }
 
   void take_ended(std::vector<Slot*>& ended) {
@@ -426,6 +458,7 @@ struct Supervisor::Impl {
     for (const Slot& slot : slots) result.tasks.push_back(slot.outcome);
     result.first_failure = first_failure;
     result.reason = reason;
+    result.stop_signal = stop_signal;
     return result;
   }
 
@@ -438,6 +471,7 @@ struct Supervisor::Impl {
   RestartBudget budget;
   std::vector<Slot> slots;
   StopReason reason = StopReason::kNone;
+  int stop_signal = 0;
   bool stop_signal_seen = false;
   std::optional<TimePoint> kill_at, job_deadline;
   std::optional<int> first_failure;

@@ -30,8 +30,8 @@ class RestartBudget {
 
   RestartBudget(RestartLimits limits, int num_tasks);
   /// To be called once per failure; counts a restart when it allows one. A process that lived less
-  /// than a second has failed at once: in between the launcher waits longer each time, and after
-  /// five such ends in a row it is not started again.
+  /// than a second has failed at once, unless it was killed from outside: in between the launcher
+  /// waits longer each time, and after five such ends in a row it is not started again.
   Decision decide(int rank, const ExitStatus& status, Duration lived);
   int num_restarts(int rank) const;
 
@@ -61,6 +61,12 @@ struct WaitedFor {
   std::optional<int> joined;  // restarts of the task's last process that joined the job
 };
 
+/// A task's process after so many restarts.
+struct TaskProcess {
+  std::string task;  // "worker-0"
+  int restarts = 0;
+};
+
 struct SupervisorOptions {
   RestartLimits restarts = {};
   Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
@@ -68,9 +74,13 @@ struct SupervisorOptions {
   /// Asked some times a second, if it is there, for those given up since the last time: those that
   /// have not ended are killed, which is a failure like any other.
   std::function<std::vector<GivenUp>()> find_given_up = {};
-  /// Asked likewise, for the tasks that running processes wait for. One that has ended with code 0
-  /// is started again when a process waits that was started again itself: it comes too late to go
-  /// through the last steps with the others. Otherwise that end was too early, a failure.
+  /// Asked when a process has failed, if it is there: all that the job knows to have failed, the
+  /// cause first. Processes that end because of another's failure may do so before it.
+  std::function<std::vector<TaskProcess>()> find_failed = {};
+  /// Asked like find_given_up, for the tasks that running processes wait for. One that has ended
+  /// with code 0 is started again when a process waits that was started again itself: it comes too
+  /// late to go through the last steps with the others. Otherwise that end was too early, a
+  /// failure.
   std::function<std::vector<WaitedFor>()> find_waited_for = {};
 };
 
