@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <vector>
@@ -44,10 +45,10 @@ double microseconds(Duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
-Json json_of(const TraceEvent& event, TimePoint origin) {
+Json json_of(const TraceEvent& event, int process) {
   Json json = Json::object();
-  json.set("name", event.name).set("cat", event.category).set("pid", 1).set("tid", event.thread);
-  json.set("ts", microseconds(event.begin - origin));
+  json.set("name", event.name).set("cat", event.category).set("pid", process);
+  json.set("tid", event.thread).set("ts", microseconds(event.begin.time_since_epoch()));
   if (event.duration) json.set("ph", "X").set("dur", microseconds(*event.duration));
   if (!event.duration) json.set("ph", "i").set("s", "t");
   Json arguments = Json::object();
@@ -82,7 +83,6 @@ class Recorder {
     if (path.empty()) fail(ErrorCode::kInvalidArgument, "start_trace: expected a path, got none");
     path_ = path;
     started_once_ = true;
-    origin_ = Clock::system().now();
     internal::trace_is_recording.store(true);
   }
 
@@ -100,7 +100,7 @@ class Recorder {
     MutexLock lock(mutex_);
     internal::trace_is_recording.store(false);
     if (path_.empty()) return;
-    const std::string path = std::exchange(path_, "");
+    const std::string path = path_of_task(std::exchange(path_, ""));
     const std::vector<TraceEvent> events = std::exchange(events_, {});
     const std::size_t num_dropped = std::exchange(num_dropped_, 0);
     if (num_dropped > 0) {
@@ -108,6 +108,14 @@ class Recorder {
                          " events are not in '", path, "', the latest ones; try fewer steps"));
     }
     write_file_atomically(path, text_of_all(events, num_dropped));
+  }
+
+  void set_task(const std::string& task, int rank) {
+    MutexLock lock(mutex_);
+    const bool is_another = is_named_ && task != task_;
+    task_ = is_another ? "" : task;
+    process_ = is_another ? 1 : rank;
+    is_named_ = true;
   }
 
   void add(TraceEvent event) {
@@ -125,24 +133,35 @@ class Recorder {
   }
 
  private:
+  /// "t.worker-1.json" of "t.json".
+  std::string path_of_task(const std::string& path) const TUTTI_REQUIRES(mutex_) {
+    if (task_.empty()) return path;
+    std::filesystem::path result(path);
+    const std::string extension = result.extension();
+    result.replace_extension();
+    return concat(result.string(), ".", task_, extension);
+  }
+
   std::string text_of_all(const std::vector<TraceEvent>& events, std::size_t num_dropped) const
       TUTTI_REQUIRES(mutex_) {
     std::string text =
         concat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", num_dropped,
-               "},\n\"traceEvents\":[\n",
-               R"({"name":"process_name","ph":"M","pid":1,"args":{"name":"tutti"}})");
+               "},\n\"traceEvents\":[\n", R"({"name":"process_name","ph":"M","pid":)", process_,
+               R"(,"args":{"name":)", Json(task_.empty() ? "tutti" : task_).dump(), "}}");
     for (const auto& [thread, name] : threads_) {
-      text += concat(",\n", R"({"name":"thread_name","ph":"M","pid":1,"tid":)", thread,
-                     R"(,"args":{"name":)", Json(name).dump(), "}}");
+      text += concat(",\n", R"({"name":"thread_name","ph":"M","pid":)", process_, R"(,"tid":)",
+                     thread, R"(,"args":{"name":)", Json(name).dump(), "}}");
     }
-    for (const TraceEvent& event : events) text += concat(",\n", json_of(event, origin_).dump());
+    for (const TraceEvent& event : events) text += concat(",\n", json_of(event, process_).dump());
     return text + "\n]}\n";
   }
 
   Mutex mutex_;
   std::string path_ TUTTI_GUARDED_BY(mutex_);  // empty: off
   bool started_once_ TUTTI_GUARDED_BY(mutex_) = false;
-  TimePoint origin_ TUTTI_GUARDED_BY(mutex_);
+  std::string task_ TUTTI_GUARDED_BY(mutex_);  // "worker-1"; empty: of no job, or several tasks
+  int process_ TUTTI_GUARDED_BY(mutex_) = 1;
+  bool is_named_ TUTTI_GUARDED_BY(mutex_) = false;
   std::vector<TraceEvent> events_ TUTTI_GUARDED_BY(mutex_);
   std::size_t num_dropped_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, std::string> threads_ TUTTI_GUARDED_BY(mutex_);
@@ -158,6 +177,9 @@ Recorder& recorder() {
 void start_trace(const std::string& path) { recorder().start(path); }
 void stop_trace() {
   if (trace_is_on()) recorder().stop();
+}
+void internal::set_trace_task(const std::string& task, int rank) {
+  recorder().set_task(task, rank);
 }
 void start_trace_from_environment() { recorder().start_from_environment(); }
 

@@ -15,7 +15,9 @@ namespace tutti {
 
 /// From now on spans of the whole process are kept, a million at most; stop_trace(), or the end of
 /// the process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
-/// chrome://tracing). Throws kFailedPrecondition when a trace is being recorded already.
+/// chrome://tracing). A task of a job writes a file of its own: "t.worker-1.json" for "t.json".
+/// Times are those of the machine's steady clock, so that the events of several files fit in one.
+/// Throws kFailedPrecondition when a trace is being recorded already.
 void start_trace(const std::string& path);
 /// Does nothing unless a trace is being recorded. Throws kUnavailable when the file cannot be
 /// written.
@@ -25,6 +27,11 @@ void stop_trace();
 void start_trace_from_environment();
 
 namespace internal {
+/// Names the task of its job that this process is: a trace for "t.json" is then written to
+/// "t.worker-1.json", and its events have `rank` as their process. A process that is several tasks
+/// of one job has no name.
+void set_trace_task(const std::string& task, int rank);
+
 inline std::atomic<bool> trace_is_recording{false};
 }  // namespace internal
 /// Whether a trace is being recorded: one relaxed load.

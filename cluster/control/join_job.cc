@@ -18,6 +18,7 @@
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
+#include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
@@ -39,8 +40,12 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-void check_task(const std::vector<MemberTask>& tasks, std::size_t self) {
-  if (self < tasks.size()) return;
+/// Names this process for its trace.
+void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
+  if (self < tasks.size()) {
+    const MemberTask& task = tasks[self];
+    return internal::set_trace_task(concat(task.job, "-", task.index), static_cast<int>(self));
+  }
   fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
        "; expected a number below");
 }
@@ -139,7 +144,7 @@ internal::Endpoint internal::parse_grpc_target(std::string_view who, const std::
 
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options) {
-  check_task(tasks, self);
+  enter_as(tasks, self);
   ControlOptions client = control_options(options);
   ControlPlane plane;
   std::string target = variable("TUTTI_CONTROL");
@@ -170,7 +175,7 @@ ControlPlane internal::meet_for_job(const std::vector<MemberTask>& tasks,
                                     Communicator& communicator, const JoinOptions& options,
                                     std::int64_t machine) {
   const auto self = static_cast<std::size_t>(communicator.rank());
-  check_task(tasks, self);
+  enter_as(tasks, self);
   ControlOptions client = control_options(options);
   client.hosted_by = tasks.front().to_string();
   const TimePoint deadline = deadline_after(Clock::system().now(), client.timeout);

@@ -94,6 +94,27 @@ TEST_F(TraceTest, ASecondTraceAndAMissingPathAreRefused) {
   }
 }
 
+TEST_F(TraceTest, ATaskOfAJobHasAFileAndAProcessNumberOfItsOwn) {
+  const std::filesystem::path path = path_ + ".json";
+  start_trace(path);
+  { const TraceSpan span("step", "test"); }
+  internal::set_trace_task("worker-3", 3);  // also when it is known later than the path
+  internal::set_trace_task("worker-3", 3);
+  stop_trace();
+  EXPECT_FALSE(std::filesystem::exists(path));
+  const std::string own = path_ + ".worker-3.json";
+  const Json trace = Json::parse(read_file(own), own);
+  std::filesystem::remove(own);
+  for (const Json& event : trace.at("traceEvents").as_array()) {
+    EXPECT_EQ(event.at("pid").as_int(), 3);
+  }
+  EXPECT_EQ(named(trace, "process_name")[0].at("args").at("name").as_string(), "worker-3");
+  internal::set_trace_task("worker-2", 2);  // threads that are workers: one file of all
+  start_trace(path_);
+  { const TraceSpan span("step", "test"); }
+  EXPECT_EQ(named(stopped(), "step").size(), 1U);
+}
+
 TEST_F(TraceTest, AFileThatCannotBeWrittenIsAnError) {
   start_trace("/proc/no/such/trace.json");
   EXPECT_THROW(stop_trace(), Error);
