@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
@@ -21,6 +22,12 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
+  /// The optimizer `name` takes the sums of the next begin(). With several workers, rate and
+  /// settings must be alike on all of them.
+  virtual void note_optimizer(const std::string& name, double learning_rate,
+                              const std::string& settings) {
+    static_cast<void>(name), static_cast<void>(learning_rate), static_cast<void>(settings);
+  }
   /// Gradients of `variables` will come. Throws kInvalidArgument naming the replicas whose
   /// variables differ.
   virtual void begin(std::span<const Variable> variables) = 0;
@@ -42,8 +49,8 @@ class GradientReducer {
   /// its gradients are not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
   /// For gradients that are applied without being summed: throws kInvalidArgument, naming the
-  /// variable and two replicas, where several replicas share a component of it (which is written
-  /// once) and give different ones. On GPUs it waits for such gradients.
+  /// variable and two replicas, where replicas share a component of it (which is written once), or
+  /// have copies of it, and give different ones. On GPUs it waits for such gradients.
   virtual void require_equal(std::span<const Variable> variables,
                              std::span<const Gradient> gradients) {
     static_cast<void>(variables);

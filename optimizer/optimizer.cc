@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -82,6 +83,25 @@ Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<Update
         name_, variables_, options.gradient_accumulation_steps);
   }
   make_loss_scale(options);
+  describe_settings();
+}
+
+/// Rules that do not travel have their name alone.
+void Optimizer::describe_settings() {
+  Json rule = std::string(rule_->name());
+  try {
+    rule = rule_->describe();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnimplemented) throw;
+  }
+  const auto limit = [](const std::optional<double>& value) { return value.value_or(0.0); };
+  settings_ = concat(rule.dump(), ", weight_decay ", weight_decay_, " of ",
+                     std::ranges::count(decays_, true), " variables, clipnorm ",
+                     limit(clipping_.clipnorm), ", clipvalue ", limit(clipping_.clipvalue),
+                     ", global_clipnorm ", limit(clipping_.global_clipnorm), ", loss_scale_factor ",
+                     loss_scale_factor_, ", dynamic_loss_scale ", dynamic_loss_scale_ != nullptr,
+                     ", gradient_accumulation_steps ", accumulator_ ? accumulator_->steps() : 1,
+                     ", ema ", average_rule_ != nullptr);
 }
 
 Optimizer::~Optimizer() = default;
@@ -118,6 +138,7 @@ void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
          "dynamic_loss_scale");
   }
   dynamic_loss_scale_ = std::make_unique<internal::DynamicLossScale>(name_, options);
+  describe_settings();
 }
 
 void Optimizer::set_learning_rate(double value) {
@@ -147,6 +168,7 @@ void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_
     fail(ErrorCode::kInvalidArgument, name_, ".exclude_from_weight_decay: no variable's name has '",
          part, "' in it; expected part of one of ", join(names));
   }
+  describe_settings();
 }
 
 void Optimizer::set_decaying(std::vector<bool> decays) {
@@ -155,6 +177,7 @@ void Optimizer::set_decaying(std::vector<bool> decays) {
          " flags, one for each variable, got ", decays.size());
   }
   decays_ = std::move(decays);
+  describe_settings();
 }
 
 void Optimizer::finalize_variable_values() {

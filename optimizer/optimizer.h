@@ -100,9 +100,9 @@ class GradientReducer;
 class StepRecorder;
 
 /// Whether apply_gradients() sums the gradients over replicas first; kNone: the caller already did
-/// (Keras's skip_gradients_aggregation). Then each copy of a variable takes the gradient of its
-/// replica; replicas that share one (CentralStorageStrategy, several replicas on a device) must
-/// give the same, or kInvalidArgument names variable and replicas.
+/// (Keras's skip_gradients_aggregation). Replicas must then give equal gradients of a variable
+/// whose value they share or have copies of, or kInvalidArgument names variable and replicas. An
+/// ON_READ variable takes the gradient of its replica.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
@@ -173,6 +173,7 @@ class Optimizer {
   struct Step;
   void make_slots();
   void make_loss_scale(const OptimizerOptions& options);
+  void describe_settings();
   Step read_step() const;
   double checked_rate(double rate) const;
   bool holds_back(const Step& step) const;
@@ -182,6 +183,7 @@ class Optimizer {
   void check_gradients(std::span<const Gradient> gradients) const;
   bool is_applicable(std::span<const Gradient> gradients) const;
   bool is_applicable_everywhere(std::span<const Gradient> gradients) const;
+  void begin_sums(GradientReducer& reducer, const Step& step) const;
   void update_with_sums(GradientReducer& reducer, const Step& step);
   void update(std::vector<Gradient> gradients, const Step& step, bool finite);
   const UpdateScalars* note_replays(StepRecorder& recorder, const UpdateScalars& scalars);
@@ -190,6 +192,7 @@ class Optimizer {
 
   std::unique_ptr<UpdateRule> rule_;
   std::string name_;
+  std::string settings_;  // all but the learning rate, for comparing workers
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;

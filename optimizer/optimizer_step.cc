@@ -119,7 +119,7 @@ void Optimizer::minimize(GradientTape& tape, const Tensor& loss, const SourceLoc
     const bool finite = is_applicable(gradients);
     return update(std::move(gradients), step, finite);
   }
-  reducer->begin(variables_);
+  begin_sums(*reducer, step);
   {
     const TraceSpan span("backward", "compute");
     (void)tape.gradient(target, variables_,
@@ -142,13 +142,18 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
   std::vector<Gradient> totals = with_held(gradients);
   GradientReducer* const reducer = GradientReducer::current();
   if (reducer != nullptr && options.aggregation == GradientAggregation::kSum) {
-    reducer->begin(variables_);
+    begin_sums(*reducer, step);
     for (std::size_t i = totals.size(); i-- > 0;) reducer->ready(i, totals[i]);
     return update_with_sums(*reducer, step);
   }
   const bool finite = is_applicable_everywhere(totals);
   if (reducer != nullptr && finite) reducer->require_equal(variables_, totals);
   internal::while_nobody_reads([&] { update(std::move(totals), step, finite); });
+}
+
+void Optimizer::begin_sums(GradientReducer& reducer, const Step& step) const {
+  reducer.note_optimizer(name_, step.scalars.learning_rate, settings_);
+  reducer.begin(variables_);
 }
 
 void Optimizer::update_with_sums(GradientReducer& reducer, const Step& step) {

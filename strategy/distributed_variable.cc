@@ -97,10 +97,13 @@ void ComponentStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
 }
 
 void ComponentStorage::assign_replicated(AssignOp op, const Tensor& value) {
-  component().assign(op, checked_value(value, concat(op).c_str()));
+  const Tensor operand = checked_value(value, concat(op).c_str());
+  if (index_ == 0) storage_.note_write(concat(op), {operand});
+  component().assign(op, operand);
 }
 
 void ComponentStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
+  if (index_ == 0) storage_.note_write(concat(op), {slices.values, slices.indices});
   component().scatter(op, slices, name());
 }
 

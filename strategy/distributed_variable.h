@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -76,6 +77,9 @@ class DistributedStorage : public VariableStorage {
 
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
+  /// Called where a write outside replicas changes component 0: by `method`, with these operands.
+  virtual void note_write(std::string_view /*method*/,
+                          std::initializer_list<Tensor> /*operands*/) const {}
 
  protected:
   DistributedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
@@ -158,6 +162,9 @@ class MirroredStorage : public DistributedStorage {
   }
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
+  /// With other workers, compares the write with theirs in the next step. Writes in merge functions
+  /// are parts of a step.
+  void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:
   int work_number() const { return work_number_; }

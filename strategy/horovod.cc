@@ -167,6 +167,10 @@ class AveragingReducer final : public GradientReducer {
  public:
   AveragingReducer(Job& job, ReduceOp op)
       : job_(job), op_(op), sums_(*GradientReducer::current()) {}
+  void note_optimizer(const std::string& name, double learning_rate,
+                      const std::string& settings) override {
+    sums_.note_optimizer(name, learning_rate, settings);
+  }
   void begin(std::span<const Variable> variables) override {
     const auto specs = [&] {
       std::vector<TensorSpec> all;

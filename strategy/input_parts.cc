@@ -219,6 +219,9 @@ std::optional<std::vector<Element>> StepCutter::cut_next(ElementIterator& elemen
            "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
     }
   }
+  if (plan_.note_global_batch) {
+    plan_.note_global_batch(*batch, std::exchange(is_first_batch_, false));
+  }
   const std::vector<std::int64_t> sizes = sizes_of(*batch, plan_);
   const auto own = sizes.begin() + plan_.first_replica;
   std::int64_t first = 0;

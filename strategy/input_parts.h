@@ -54,6 +54,7 @@ class StepCutter {
   const InputPlan& plan_;
   const InputPart& part_;
   std::int64_t steps_ = 0;
+  bool is_first_batch_ = true;
   std::optional<Element> pattern_;  // some element, whose rows do not matter
 };
 

@@ -71,6 +71,9 @@ struct InputPlan {
   /// parts of their own: by tf's rule, and datasets made by function. A worker whose part has ended
   /// gets empty batches until no worker has rows. Needed there with several workers.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
+  /// Called with each global batch that this worker cuts its rows out of, and that all workers must
+  /// read alike; `is_first`: of a pass over the dataset.
+  std::function<void(const Element& batch, bool is_first)> note_global_batch = {};
 };
 
 /// tf.distribute.InputContext.

@@ -39,6 +39,27 @@ std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
+/// Rows of each batch, and the first elements of a pass: enough to tell orders apart.
+void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
+  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // of a tensor
+  using Kind = internal::ConsistencyCheck::Kind;
+  check.note_number(Kind::kGlobalBatch, "global batches", static_cast<double>(batch.rows()),
+                    " rows");
+  if (!is_first) return;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::span<const std::byte> bytes = batch[i].bytes();
+    check.note(Kind::kFirstBatch, concat("component '", batch.names()[i], "'"),
+               bytes.first(std::min(kMostBytes, bytes.size())));
+  }
+}
+
+/// `placement`, whose writes outside steps are compared with those of other workers.
+std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
+                                                   Placement placement) {
+  if (services.num_workers() > 1) placement.check = services.team->check();
+  return std::make_shared<const Placement>(std::move(placement));
+}
+
 }  // namespace
 
 struct LocalStrategy::Impl {
@@ -54,7 +75,7 @@ struct LocalStrategy::Impl {
                  ops_mutex,
                  options.cross_device_ops.options,
                  std::move(team)},
-        mirrored(std::make_shared<const Placement>(Placement::mirrored(services.replica_devices))),
+        mirrored(checked_placement(services, Placement::mirrored(services.replica_devices))),
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
@@ -297,6 +318,11 @@ void LocalStrategy::complete_input_plan(InputPlan& plan) {
   if (impl_->balancer) {
     plan.current_weights = [balancer = impl_->balancer] { return balancer->shares(); };
   }
+  if (num_workers() > 1) {
+    plan.note_global_batch = [check = team()->check()](const Element& batch, bool is_first) {
+      note_global_batch(*check, batch, is_first);
+    };
+  }
   if (!team()) return;
   plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
     std::vector<std::int64_t> all;
@@ -321,9 +347,7 @@ std::span<const double> LocalStrategy::replica_weights() const {
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
   if (impl_->xla) return "stablehlo.all_reduce";
-  const bool alone_on_gpus =
-      num_workers() == 1 && replica_devices().front().type == DeviceType::kGpu;
-  return team() && !alone_on_gpus ? team()->algorithm() : impl_->ops->name();
+  return num_workers() > 1 ? team()->algorithm() : impl_->ops->name();
 }
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 
@@ -446,7 +470,7 @@ std::shared_ptr<VariableStorage> LocalStrategy::create_mirrored_storage(
   const bool is_on_host = options.on_host && any_gpu;
   return std::make_shared<internal::MirroredStorage>(
       initial_value, std::move(options), static_cast<const Strategy*>(this),
-      is_on_host ? std::make_shared<const Placement>(Placement::central(devices, Device{}))
+      is_on_host ? checked_placement(impl_->services, Placement::central(devices, Device{}))
                  : placement,
       next_work_number(initial_value.num_bytes()));
 }

@@ -39,6 +39,10 @@ struct AutoBalance {
   Clock* clock = &Clock::system();
 };
 
+namespace internal {
+class ConsistencyCheck;
+}  // namespace internal
+
 /// Where the components of ON_WRITE variables are and which replicas share the work of writing
 /// each.
 struct Placement {
@@ -47,6 +51,8 @@ struct Placement {
   std::vector<int> component_of_replica;
   std::vector<int> place_among_sharers;  // per replica: its number among those of its component
   std::vector<int> num_sharers;          // per component
+  /// Learns of writes outside steps; nullptr: there are no other workers.
+  std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 
   /// A component on each of the replicas' devices.
   static Placement mirrored(const std::vector<Device>& replica_devices);

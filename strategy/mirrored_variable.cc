@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/hash.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/step_tracer.h"
@@ -127,6 +128,7 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
   const std::string method = concat(op);
   const Tensor operand = checked_operand(op, value);
   LocalReplicaContext* context = replica(method);
+  if (!context) note_write(method, {operand});
   const auto write = [&](int c) { component(c).assign(op, operand); };
   if (writes_alone(context, method, write)) return;
   if (options().aggregation == VariableAggregation::kSum && origin == ValueOrigin::kPlain) {
@@ -151,6 +153,22 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
   });
 }
 
+void MirroredStorage::note_write(std::string_view method,
+                                 std::initializer_list<Tensor> operands) const {
+  const StrategyMode* const mode = current_mode();
+  if (!placement_->check || options().allow_divergent || (mode && mode->merging)) return;
+  Hasher hasher;
+  hasher.update(method);
+  for (const Tensor& operand : operands) hasher.update(operand.to(Device{}).bytes());
+  const std::string digest = hasher.hex_digest();
+  std::string shown;
+  if (operands.size() == 1 && operands.begin()->shape().num_elements() == 1) {
+    shown = concat(operands.begin()->to(Device{}).item_double());
+  }
+  placement_->check->note(ConsistencyCheck::Kind::kWrite, name(), std::as_bytes(std::span(digest)),
+                          shown);
+}
+
 void MirroredStorage::for_each_own_component(std::string_view method,
                                              const std::function<void(int)>& write) {
   const LocalReplicaContext* context = replica(method);
@@ -166,12 +184,14 @@ void MirroredStorage::for_each_own_component(std::string_view method,
 
 void MirroredStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
+  if (!replica("assign_replicated")) note_write(concat(op), {operand});
   for_each_own_component("assign_replicated", [&](int c) { component(c).assign(op, operand); });
 }
 
 void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   const std::string method = concat(op);
   LocalReplicaContext* context = replica(method);
+  if (!context) note_write(method, {slices.values, slices.indices});
   const auto write = [&](int c) { component(c).scatter(op, slices, name()); };
   if (writes_alone(context, method, write)) return;
   const VariableAggregation aggregation = options().aggregation;
@@ -212,6 +232,7 @@ std::vector<NamedTensor> MirroredStorage::save() const {
 void MirroredStorage::restore(const TensorLookup& lookup) {
   require_outside_replicas("restore");
   const Tensor value = checked_restore(lookup, name());
+  note_write(concat(AssignOp::kAssign), {value});
   for (int c = 0; c < num_components(); ++c) component(c).assign(AssignOp::kAssign, value);
 }
 

@@ -9,6 +9,7 @@
 #include "tutti/core/trace.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {
@@ -41,8 +42,9 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
        shape);
 }
 
-/// Where the variable's components are; nullptr: each replica has its own.
-const Placement* shared_placement(const Variable& variable) {
+/// Where the components of a variable are which the replicas must give equal gradients, as they
+/// share a component or have copies of one value; nullptr: each replica has a value of its own.
+const Placement* compared_placement(const ReplicaServices& services, const Variable& variable) {
   const auto* const whole = dynamic_cast<const MadeOfVariables*>(&variable.storage());
   const auto* const storage = dynamic_cast<const MirroredStorage*>(
       whole ? &whole->parts().front().storage() : &variable.storage());
@@ -50,7 +52,10 @@ const Placement* shared_placement(const Variable& variable) {
   const Placement& placement = *storage->placement();
   const bool is_shared =
       std::ranges::any_of(placement.num_sharers, [](int sharers) { return sharers > 1; });
-  return is_shared ? &placement : nullptr;
+  const bool is_compared = variable.storage().options().allow_divergent
+                               ? is_shared && services.num_workers() == 1
+                               : services.num_replicas() > 1;
+  return is_compared ? &placement : nullptr;
 }
 
 /// The same for equal gradients alone: 32 characters.
@@ -68,7 +73,7 @@ std::string digest_of(const Gradient& gradient) {
   return hasher.hex_digest();
 }
 
-/// What a replica gives for a variable that it shares with others.
+/// What a replica gives for a variable whose value others have, too.
 struct SharedGradient {
   const Variable* variable = nullptr;
   const Placement* placement = nullptr;
@@ -76,8 +81,7 @@ struct SharedGradient {
 };
 using SharedGradients = std::vector<SharedGradient>;
 
-/// The digests of all replicas, in their order, of each gradient: also of other workers' where a
-/// component is theirs, too.
+/// The digests of all replicas of all workers, in their order, of each gradient.
 std::vector<std::vector<std::string>> all_digests(const ReplicaServices& services,
                                                   const std::string& call,
                                                   const std::vector<SharedGradients*>& replicas) {
@@ -91,8 +95,7 @@ std::vector<std::vector<std::string>> all_digests(const ReplicaServices& service
     local.push_back({Tensor::from_bytes({std::ssize(joined)}, DType::kUInt8,
                                         std::as_bytes(std::span<const char>(joined)), Device{})});
   }
-  const Placement& first = *replicas.front()->front().placement;
-  if (first.num_sharers.front() <= static_cast<int>(replicas.size())) return all;
+  if (services.num_workers() == 1) return all;
   const std::size_t length = replicas.front()->front().digest.size();
   all.clear();
   for (const auto& values : services.of_all_replicas(std::move(local), call)) {
@@ -109,20 +112,24 @@ std::vector<std::vector<std::string>> all_digests(const ReplicaServices& service
 void compare_gradients(const ReplicaServices& services, const std::string& call,
                        const std::vector<SharedGradients*>& replicas) {
   const auto digests = all_digests(services, call, replicas);
-  const bool has_others = digests.size() > replicas.size();  // all share one component then
-  const int first = has_others ? 0 : services.first_replica();
   for (std::size_t i = 0; i < replicas.front()->size(); ++i) {
     const auto& [variable, placement, digest] = (*replicas.front())[i];
+    const bool are_copies = !variable->storage().options().allow_divergent;
     const std::vector<int>& components = placement->component_of_replica;
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
-        const bool is_shared = has_others || components[a] == components[b];
-        if (!is_shared || digests[a][i] == digests[b][i]) continue;
-        fail(ErrorCode::kInvalidArgument, "Variable '", variable->name(), "': replicas ",
-             first + static_cast<int>(a), " and ", first + static_cast<int>(b),
-             " share its value, which one update changes, and give different gradients with "
-             "GradientAggregation::kNone; expected equal ones, such as all_reduce() gives; try "
-             "GradientAggregation::kSum");
+        if (!are_copies && components[a] != components[b]) continue;
+        if (digests[a][i] == digests[b][i]) break;  // and so to those before
+        const bool is_shared =
+            placement->num_sharers.front() == std::ssize(digests) ||
+            (digests.size() == components.size() && components[a] == components[b]);
+        fail(ErrorCode::kInvalidArgument, "Variable '", variable->name(), "': replicas ", a,
+             " and ", b,
+             is_shared ? " share its value, which one update changes, and"
+                       : " have copies of its value, and",
+             " give different gradients with GradientAggregation::kNone; expected equal ones, such "
+             "as all_reduce() gives; try GradientAggregation::kSum, or a variable with "
+             "VariableSynchronization::kOnRead, of which each replica has its own value");
       }
     }
   }
@@ -162,6 +169,17 @@ void GradientExchange::judge(const BucketReducer& buckets) {
                      policy == NonFinitePolicy::kSkip ? "; this update is left out"
                                                       : "; zeros stand for such values",
                      "; said once"));
+}
+
+void ReplicaReducer::note_optimizer(const std::string& name, double learning_rate,
+                                    const std::string& settings) {
+  const ReplicaServices& services = context_.services();
+  if (services.num_workers() == 1 || context_.local_replica() != 0) return;
+  ConsistencyCheck& check = *services.team->check();
+  constexpr auto kKind = ConsistencyCheck::Kind::kOptimizer;
+  check.note_number(kKind, "learning rates of optimizer '" + name + "'", learning_rate);
+  check.note(kKind, "settings of optimizer '" + name + "'", std::as_bytes(std::span(settings)),
+             settings);
 }
 
 void ReplicaReducer::begin(std::span<const Variable> variables) {
@@ -238,11 +256,12 @@ Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
-  if (StepRecorder::current()) return;  // the call before it was recorded has compared
+  // The call before it was recorded has compared; in a traced step there are no values.
+  if (StepRecorder::current() || StepTracer::current()) return;
   MeetingHeader header{.kind = MeetingKind::kCompareGradients};
   SharedGradients shared;
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    const Placement* const placement = shared_placement(variables[i]);
+    const Placement* const placement = compared_placement(context_.services(), variables[i]);
     if (!placement) continue;
     shared.push_back({&variables[i], placement, digest_of(gradients[i])});
     header.values.push_back({variables[i].dtype(), variables[i].shape(), false});

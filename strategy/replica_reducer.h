@@ -41,6 +41,8 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   ReplicaReducer(LocalReplicaContext& context, GradientExchange& exchange)
       : context_(context), exchange_(exchange) {}
 
+  void note_optimizer(const std::string& name, double learning_rate,
+                      const std::string& settings) override;
   void begin(std::span<const Variable> variables) override;
   void ready(std::size_t index, const Gradient& gradient) override;
   std::vector<Gradient> finish() override;

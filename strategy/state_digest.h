@@ -13,9 +13,9 @@
 
 namespace tutti::internal {
 
-/// Mirrored variables are never exchanged after they were made, so a bit that flips in one worker's
-/// memory stays, and spreads through the gradients. Every so many steps all workers compare eight
-/// bytes, the digest of all their components; when these differ they compare each variable's.
+/// Compares the values of mirrored variables every so many steps: they are never exchanged after
+/// they were made, so a bit that flips in one worker's memory stays, and spreads through the
+/// gradients. Adds a note about each variable to the workers' ConsistencyCheck.
 /// Threads: one at a time.
 class StateDigest {
  public:
@@ -29,16 +29,9 @@ class StateDigest {
   void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const;
 
  private:
-  std::vector<std::string> digests() const;
-  void report(std::uint64_t num_steps, const std::vector<std::string>& lists) const;
-
-  struct Watched {
-    std::string name;
-    std::weak_ptr<const DistributedStorage> variable;
-  };
   const std::string who_;
   const int every_;
-  std::vector<Watched> variables_;  // also those that are gone: the others may still have them
+  std::vector<std::weak_ptr<const DistributedStorage>> variables_;
 };
 
 /// "'w' float32 [3, 4], values <hash>".

@@ -117,8 +117,10 @@ void check_compression(std::string_view who, const WorkerTeam& team,
        "bits; try implementation CANONICAL, or no compression");
 }
 
-LocalStrategyOptions for_replicas(LocalStrategyOptions options, int workers) {
-  if (workers == 1 && are_gpus(options)) return options;
+/// One worker's replicas are combined by the operation that is named, but for one that needs
+/// processes.
+LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
+  if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
@@ -126,7 +128,7 @@ LocalStrategyOptions for_replicas(LocalStrategyOptions options, int workers) {
 
 TeamSetup checked(std::string_view who, LocalStrategyOptions options,
                   std::shared_ptr<WorkerTeam> team) {
-  LocalStrategyOptions own = for_replicas(std::move(options), team->num_workers());
+  LocalStrategyOptions own = for_replicas(who, std::move(options), team->num_workers());
   check_order(who, *team, own);
   check_compression(who, *team, own);
   return {std::move(own), std::move(team)};
@@ -146,11 +148,11 @@ TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
 }
 
 TeamSetup join_team(std::string_view who, std::unique_ptr<Communicator> communicator,
-                    const LocalStrategyOptions& options) {
+                    const LocalStrategyOptions& options, const StragglerOptions& stragglers) {
   const int workers = communicator->size();
   LocalStrategyOptions own = options_of_worker(who, communicator->rank(), workers, options);
   WorkerGpus gpus = gpus_of(who, own, workers, communicator->determinism());
-  auto team = std::make_shared<WorkerTeam>(std::move(communicator), std::move(gpus));
+  auto team = std::make_shared<WorkerTeam>(std::move(communicator), std::move(gpus), stragglers);
   return checked(who, std::move(own), std::move(team));
 }
 

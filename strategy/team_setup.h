@@ -26,6 +26,6 @@ TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
                     const LocalStrategyOptions& options, const StragglerOptions& stragglers);
 /// The same over a communicator, whose algorithm sums the gradients.
 TeamSetup join_team(std::string_view who, std::unique_ptr<Communicator> communicator,
-                    const LocalStrategyOptions& options);
+                    const LocalStrategyOptions& options, const StragglerOptions& stragglers = {});
 
 }  // namespace tutti::internal

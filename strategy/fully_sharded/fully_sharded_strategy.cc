@@ -46,8 +46,10 @@ FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
       reshard_after_forward_(options.reshard_after_forward),
       min_shard_bytes_(checked_bytes(options.min_shard_bytes)) {
   const std::vector<Device> devices(replica_devices().begin(), replica_devices().end());
-  placement_ = std::make_shared<const Placement>(
-      Placement::central(devices, devices.front(), first_replica(), num_replicas_in_sync()));
+  Placement placement =
+      Placement::central(devices, devices.front(), first_replica(), num_replicas_in_sync());
+  if (num_workers() > 1) placement.check = team_->check();
+  placement_ = std::make_shared<const Placement>(std::move(placement));
   if (team_) team_->allow_restart();
 }
 

@@ -76,6 +76,7 @@ Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dt
 void FullyShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   const LocalReplicaContext* const context = replica("assign_replicated");
+  if (!context) note_write(concat(op), {operand});
   const bool is_ours =
       !context || work_number() % shards().num_shards() == context->local_replica();
   if (is_ours) shards().assign(op, operand);

@@ -38,13 +38,15 @@ struct BucketPlan {
   std::vector<Place> places;  // per variable
 
   /// With other workers: numbers that travel behind the elements of a bucket, these for each item,
-  /// and behind them in one bucket a number per worker: what it has waited.
+  /// and behind them in one bucket the bytes of a digest, and a number per worker: what it has
+  /// waited.
   static constexpr std::size_t kCountersPerItem = 2;
-  static constexpr std::size_t kBucketWithWaits = 0;
+  static constexpr std::size_t kBucketOfWorkers = 0;
+  static constexpr std::size_t kDigestBytes = 8;
   std::size_t num_counters(std::size_t bucket, int num_workers) const {
-    const std::size_t waits =
-        bucket == kBucketWithWaits ? static_cast<std::size_t>(num_workers) : 0;
-    return kCountersPerItem * buckets[bucket].items.size() + waits;
+    const std::size_t of_workers =
+        bucket == kBucketOfWorkers ? kDigestBytes + static_cast<std::size_t>(num_workers) : 0;
+    return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
   /// Sizes of 0: 4 MiB, and for the first bucket of each dtype as much, but 1 MiB at most.

@@ -4,9 +4,11 @@
 // A bucket's *partial sums* are what the team wants of this worker (WorkerTeam::partial_sums), in
 // buffers of WorkerTeam::sum_dtype(). Behind the bucket's elements stand two *counters* per
 // variable: how many replicas have a dense gradient, and how many have slices. They are summed like
-// the rest, so that every worker learns what the others have without another message. So is, behind
-// the counters of one bucket, what each worker has waited (straggler_watch.h); the others leave 0.
-// What only some workers would do is decided by sums, which are equal everywhere.
+// the rest, so that every worker learns what the others have without another message. So are,
+// behind the counters of one bucket, the bytes of the worker's digest (consistency_check.h), which
+// are alike if each sum is the number of workers times the own byte, and what each worker has
+// waited (straggler_watch.h); the others leave 0. What only some workers would do is decided by
+// sums, which are equal everywhere.
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
 
 #include <algorithm>
@@ -21,7 +23,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
-constexpr std::size_t kBucketWithWaits = BucketPlan::kBucketWithWaits;
+constexpr std::size_t kBucketOfWorkers = BucketPlan::kBucketOfWorkers;
+constexpr std::size_t kDigestBytes = BucketPlan::kDigestBytes;
 
 /// A counter: float32 or float64, both exact for any number of replicas.
 double counter(const Elements& partial, std::size_t index) {
@@ -78,17 +81,44 @@ void WorkerSums::count_kinds(std::size_t bucket) {
       set_counter(state.partials[p], first + 1, sparse);
     }
   }
-  if (bucket == kBucketWithWaits) tell_wait();
+  if (bucket != kBucketOfWorkers) return;
+  tell_digest();
+  tell_wait();
 }
 
-std::size_t WorkerSums::first_wait() const {
-  return buckets_[kBucketWithWaits].first_counter +
-         kCountersPerItem * given_.bucket(kBucketWithWaits).items.size();
+std::size_t WorkerSums::first_digest_byte() const {
+  return buckets_[kBucketOfWorkers].first_counter +
+         kCountersPerItem * given_.bucket(kBucketOfWorkers).items.size();
+}
+
+std::size_t WorkerSums::first_wait() const { return first_digest_byte() + kDigestBytes; }
+
+/// As parts of 256: exact in 16 bits and in any order, and no larger than the other counters.
+double WorkerSums::digest_byte(std::size_t index) const {
+  return static_cast<double>((digest_ >> (8 * index)) & 0xff) / 256.0;
+}
+
+void WorkerSums::tell_digest() {
+  digest_ = team_.check()->digest();
+  const std::vector<Elements>& partials = buckets_[kBucketOfWorkers].partials;
+  for (std::size_t p = 0; p < partials.size(); ++p) {
+    for (std::size_t i = 0; i < kDigestBytes; ++i) {
+      set_counter(partials[p], first_digest_byte() + i, p == 0 ? digest_byte(i) : 0.0);
+    }
+  }
+}
+
+void WorkerSums::look_at_digests() {
+  const Elements& sums = buckets_[kBucketOfWorkers].partials[0];
+  for (std::size_t i = 0; i < kDigestBytes; ++i) {
+    const double alike = digest_byte(i) * team_.num_workers();
+    digests_differ_ = digests_differ_ || counter(sums, first_digest_byte() + i) != alike;
+  }
 }
 
 void WorkerSums::tell_wait() {
   const double own_wait = team_.stragglers().take_wait();
-  const std::vector<Elements>& partials = buckets_[kBucketWithWaits].partials;
+  const std::vector<Elements>& partials = buckets_[kBucketOfWorkers].partials;
   for (std::size_t p = 0; p < partials.size(); ++p) {
     for (int w = 0; w < team_.num_workers(); ++w) {
       set_counter(partials[p], first_wait() + static_cast<std::size_t>(w),
@@ -100,7 +130,7 @@ void WorkerSums::tell_wait() {
 void WorkerSums::note_waits() {
   std::vector<double> waits;
   for (std::size_t w = 0; w < static_cast<std::size_t>(team_.num_workers()); ++w) {
-    waits.push_back(counter(buckets_[kBucketWithWaits].partials[0], first_wait() + w));
+    waits.push_back(counter(buckets_[kBucketOfWorkers].partials[0], first_wait() + w));
   }
   team_.note_waits(waits);
 }
@@ -147,6 +177,11 @@ void WorkerSums::join() {
     }
   }
   finish();
+  if (digests_differ_) {
+    team_.compare_notes();
+  } else if (digest_ != 0) {
+    team_.check()->clear();
+  }
   if (given_.checks() && !given_.zeroes()) share_findings();
 }
 
@@ -156,7 +191,10 @@ void WorkerSums::take_bucket(std::size_t bucket) {
     const StragglerWatch::Waiting waiting(team_.stragglers());
     state.sum.wait();
   }
-  if (bucket == kBucketWithWaits) note_waits();
+  if (bucket == kBucketOfWorkers) {
+    look_at_digests();
+    note_waits();
+  }
   std::size_t place = state.first_counter;
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     take_item(bucket, item, counter(state.partials[0], place),

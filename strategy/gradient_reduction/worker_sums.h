@@ -68,6 +68,10 @@ class WorkerSums : public BucketSums {
   bool has_slices(std::size_t bucket) const;
   void take_item(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
+  std::size_t first_digest_byte() const;
+  double digest_byte(std::size_t index) const;
+  void tell_digest();
+  void look_at_digests();
   std::size_t first_wait() const;
   void tell_wait();
   void note_waits();
@@ -76,7 +80,9 @@ class WorkerSums : public BucketSums {
   Mutex mutex_;
   std::vector<bool> summed_ TUTTI_GUARDED_BY(mutex_);      // by this worker, per bucket
   std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // bucket
-  std::vector<char> taken_;  // per bucket; early while others are given
+  std::vector<char> taken_;   // per bucket; early while others are given
+  std::uint64_t digest_ = 0;  // of this worker, as it was told
+  bool digests_differ_ = false;
 };
 
 /// Partial sums in host memory, added straight from the gradients.

@@ -49,12 +49,13 @@ std::size_t to_size(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus)
+WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
+                       const StragglerOptions& stragglers)
     : worker_(communicator->rank()),
       num_workers_(communicator->size()),
       gpus_(std::move(gpus)),
       num_local_replicas_(static_cast<int>(gpus_.devices.size())),
-      stragglers_(StragglerOptions{}) {
+      stragglers_(stragglers) {
   begin(std::move(communicator));
 }
 
@@ -82,6 +83,7 @@ WorkerTeam::~WorkerTeam() {
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   stragglers_.begin_anew();
+  check_->clear();
   ++connection_;
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
@@ -191,7 +193,7 @@ CollectiveHandle WorkerTeam::start_all_gather(const ConstElements& own, const El
 
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
   ReplicaValues all;
-  const std::vector<std::string> encoded = gather_texts(encode_values(local), name);
+  const std::vector<std::string> encoded = gather_with_digest(encode_values(local), name);
   for (std::size_t w = 0; w < encoded.size(); ++w) {
     ReplicaValues values = decode_values(encoded[w]);
     const auto expected = to_size(first_of_[w + 1] - first_of_[w]);
@@ -357,6 +359,27 @@ void WorkerTeam::exchange_parts(std::span<const Elements> partials, std::byte* r
   }
   combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, slice_of(own));
 }
+
+/// Texts as gather_texts() gives them, when digests, which travel behind, are alike.
+std::vector<std::string> WorkerTeam::gather_with_digest(std::string own, std::string_view name) {
+  const std::uint64_t digest = check_->digest();
+  const std::string suffix(reinterpret_cast<const char*>(&digest), sizeof digest);
+  std::vector<std::string> texts = gather_texts(own + suffix, name);
+  const bool alike =
+      std::ranges::all_of(texts, [&](const std::string& text) { return text.ends_with(suffix); });
+  if (!alike || (num_workers_ == 1 && digest != 0)) compare_notes();
+  if (digest != 0) check_->clear();
+  for (std::string& text : texts) text.resize(text.size() - std::min(text.size(), suffix.size()));
+  return texts;
+}
+
+void WorkerTeam::compare_notes() {
+  const std::vector<std::string> notes = gather_texts(check_->notes().dump(), "notes of a worker");
+  check_->clear();
+  ConsistencyCheck::require_alike(notes);
+}
+
+void WorkerTeam::compare_digests() { (void)gather_with_digest("", "digest of a worker"); }
 
 void WorkerTeam::note_waits(std::span<const double> waits) {
   const std::optional<Straggler> found = stragglers_.note(waits);

@@ -14,6 +14,7 @@
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/multi_worker/consistency_check.h"
 #include "tutti/strategy/multi_worker/straggler_watch.h"
 #include "tutti/tensor/gradient.h"
 
@@ -60,7 +61,8 @@ class WorkerTeam {
   /// Called by all workers: tells the others which replicas this one has. The communicator's rank
   /// is the worker's number, its algorithm that of the sums of gradients, unless `gpus` ask for
   /// NCCL.
-  WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus);
+  WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
+             const StragglerOptions& stragglers = {});
   /// The same for the workers of a job. A process that takes the place of one that died is not
   /// connected until reconnect(), which the others call, too, or require_connection().
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
@@ -106,7 +108,8 @@ class WorkerTeam {
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Communicator::group() of values that are no sums: nullptr for those who name nobody.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
-  /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
+  /// Values of all replicas, in replica order, on the host; `local`: of this worker's. Carries the
+  /// digest of check(), and throws where the workers' digests differ.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
   /// Begins to gather the elements of all workers, one worker's after the other's: counts[w] of
   /// worker w. Calls that gather come to an end in the order in which they began.
@@ -137,6 +140,14 @@ class WorkerTeam {
                                       std::span<const std::size_t> counts, std::string_view name,
                                       std::optional<DType> wire = std::nullopt);
 
+  /// What must be alike on all workers, since they were connected.
+  const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
+  /// Collective: exchanges the notes of check(), and removes them. Throws what require_alike()
+  /// does.
+  void compare_notes();
+  /// Same as compare_notes(), but exchanges eight bytes where these are alike.
+  void compare_digests();
+
   /// Finds slow workers; waits outside this class are reported to it, too.
   StragglerWatch& stragglers() { return stragglers_; }
   /// What StragglerWatch::take_wait() gave on each worker, in a step.
@@ -162,6 +173,7 @@ class WorkerTeam {
   bool any_single_replica() const;
   BufferRef allocate(std::size_t bytes);
   std::vector<CanonicalNode> nodes_of(int worker) const;
+  std::vector<std::string> gather_with_digest(std::string own, std::string_view name);
 
   const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
   const CommunicatorOptions options_;         // with a group
@@ -169,6 +181,7 @@ class WorkerTeam {
   const int num_workers_;
   const WorkerGpus gpus_;
   const int num_local_replicas_;
+  const std::shared_ptr<ConsistencyCheck> check_ = std::make_shared<ConsistencyCheck>();
   std::string algorithm_;
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;

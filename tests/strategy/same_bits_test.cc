@@ -176,10 +176,14 @@ TEST(SameBits, S2_04_MirroredComponentsStayEqual) {
 
 TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
   // Of two replicas whose gradients are 1 and 2: what each has after one step.
-  const auto after_step = [](GradientAggregation aggregation) {
+  const auto after_step = [](GradientAggregation aggregation,
+                             VariableSynchronization synchronization) {
     auto strategy = mirrored(2);
     const auto scope = strategy->scope();
-    Variable v(Tensor::zeros({2}), {.name = "v"});
+    Variable v(Tensor::zeros({2}), {.name = "v",
+                                    .trainable = true,
+                                    .synchronization = synchronization,
+                                    .aggregation = VariableAggregation::kMean});
     Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
     const auto read = strategy->run([&] {
       const float g = replica_number() + 1;
@@ -193,8 +197,11 @@ TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
   const auto are = [](std::vector<double> values) {
     return ::testing::Pointwise(::testing::DoubleNear(1e-7), values);
   };
-  EXPECT_THAT(after_step(GradientAggregation::kSum), are({-0.3, -0.3, -0.3, -0.3}));
-  EXPECT_THAT(after_step(GradientAggregation::kNone), are({-0.1, -0.1, -0.2, -0.2}));
+  EXPECT_THAT(after_step(GradientAggregation::kSum, VariableSynchronization::kOnWrite),
+              are({-0.3, -0.3, -0.3, -0.3}));
+  // Each has a value of its own: local SGD.
+  EXPECT_THAT(after_step(GradientAggregation::kNone, VariableSynchronization::kOnRead),
+              are({-0.1, -0.1, -0.2, -0.2}));
 }
 
 TEST(SameBits, GRD_05_OneDeviceWithEitherAggregation) {
@@ -253,14 +260,20 @@ TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
     EXPECT_TUTTI_ERROR(after_unsummed(*make(), own, /*in_parts=*/true), ErrorCode::kInvalidArgument,
                        "replicas 0 and 1 share its value");
   }
-  // Each has a copy of its own, or shares it with one that gives the same.
-  EXPECT_THAT(
-      after_unsummed(*mirrored(2), own),
-      ::testing::ElementsAre(::testing::DoubleNear(-0.1, 1e-7), ::testing::DoubleNear(-0.2, 1e-7)));
-  const auto by_device = [](float replica) { return Gradient(vec({replica < 2 ? 1.0f : 3.0f})); };
-  EXPECT_EQ(after_unsummed(*mirrored(2, 4), by_device).size(), 4U);
   EXPECT_TUTTI_ERROR(after_unsummed(*mirrored(2, 4), own), ErrorCode::kInvalidArgument,
                      "replicas 0 and 1 share its value");
+}
+
+TEST(SameBits, UnsummedGradientsThatWouldLetCopiesDifferAreNamed) {
+  const auto equal = [](float) { return Gradient(vec({2})); };
+  for (const double value : after_unsummed(*mirrored(3), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
+  const auto last_differs = [](float replica) {
+    return Gradient(vec({replica < 2 ? 1.0f : 3.0f}));
+  };
+  EXPECT_TUTTI_ERROR(after_unsummed(*mirrored(3), last_differs), ErrorCode::kInvalidArgument,
+                     "Variable 'v': replicas 0 and 2 have copies of its value");
+  EXPECT_TUTTI_ERROR(after_unsummed(*mirrored(2, 4), last_differs), ErrorCode::kInvalidArgument,
+                     "try GradientAggregation::kSum");
 }
 
 TEST(SameBits, UnsummedGradientsThatDifferChangeNothing) {

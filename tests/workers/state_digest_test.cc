@@ -68,7 +68,7 @@ TEST(StateDigest, REL_G19_AFlippedBitIsReportedOnAllWorkersWithWorkerAndVariable
       EXPECT_EQ(value.at("code").as_string(), "DATA_LOSS") << value.dump();
       EXPECT_EQ(value.at("steps").as_int(), 5);  // found in the sixth, at most kDigestSteps later
       const std::string message = value.at("message").as_string();
-      EXPECT_THAT(message, HasSubstr("after step 6 the workers' values of 'bias"));
+      EXPECT_THAT(message, HasSubstr("after step 6: the workers' values of 'bias"));
       EXPECT_THAT(message, HasSubstr("differ: worker 1 has "));
       EXPECT_THAT(message, HasSubstr(", worker 0, 2 has "));
     }

@@ -1,0 +1,320 @@
+// Workers that differ in input, settings or writes: each names what differs, and who.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/horovod.h"
+#include "tutti/tutti.h"
+
+namespace tutti::worker_consistency_tests {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+/// How a worker's strategy is made: {"strategy": "fully_sharded", "way": "tcp", "devices":
+/// "cpu:0"}.
+std::unique_ptr<Strategy> make_workers(const Json& arguments) {
+  const auto text = [&](const char* key, const char* otherwise) {
+    const Json* const found = arguments.find(key);
+    return found ? found->as_string() : std::string(otherwise);
+  };
+  WorkerGroupOptions cluster;
+  if (text("way", "") == "tcp") cluster.way = ConnectOptions::Way::kTcp;
+  LocalStrategyOptions local{.devices = text("devices", "cpu:0")};
+  if (text("compression", "") == "bfloat16") {
+    local.cross_device_ops.options.compression = WireCompression::kBFloat16;
+  }
+  if (text("strategy", "") == "fully_sharded") {
+    return std::make_unique<FullyShardedStrategy>(
+        *resolver_from_environment(),
+        FullyShardedOptions{.local = local, .min_shard_bytes = 0, .cluster = cluster});
+  }
+  return std::make_unique<MultiWorkerMirroredStrategy>(
+      *resolver_from_environment(), MultiWorkerOptions{.local = local, .cluster = cluster});
+}
+
+Json error_as_json(const std::function<void()>& fn) {
+  Json json = Json::object();
+  try {
+    fn();
+    json.set("code", "OK").set("message", "");
+  } catch (const Error& error) {
+    json.set("code", to_string(error.code())).set("message", error.message());
+  }
+  return json;
+}
+
+/// 40 rows, each with its own numbers.
+Dataset examples() {
+  std::vector<float> x;
+  for (int i = 0; i < 80; ++i) x.push_back(0.01f * static_cast<float>(i));
+  return Dataset::from_tensor_slices({Tensor::from({40, 2}, x), Tensor::ones({40, 1})});
+}
+
+/// Sets the rate of worker 0 alone.
+class ChiefSetsRate : public Callback {
+ public:
+  void on_epoch_begin(std::int64_t) override {
+    if (this_process().index == 0) model().optimizer().set_learning_rate(0.5);
+  }
+};
+
+/// fit() in which workers differ in what "differ" names.
+TUTTI_PROCESS_FUNCTION(consistency_fit) {
+  const std::string differ = arguments.at("differ").as_string();
+  const bool is_other = this_process().index == 1;
+  const auto strategy = make_workers(arguments);
+  const auto scope = strategy->scope();
+  Sequential model(Input{{2}}, Dense(1));
+  SgdOptions sgd{.learning_rate = 0.125};
+  if (differ == "momentum" && is_other) sgd.momentum = 0.75;
+  model.compile({.optimizer = sgd, .loss = "mse"});
+  const std::uint64_t seed = differ == "seed" && is_other ? 2 : 1;
+  const std::int64_t batch = differ == "batch" && is_other ? 4 : 8;
+  FitOptions fit{.epochs = 2, .steps_per_epoch = 3, .verbose = Verbosity::kSilent};
+  if (differ == "rate") fit.callbacks = {ChiefSetsRate()};
+  return error_as_json([&] { model.fit(examples().shuffle(40, seed).batch(batch).repeat(), fit); });
+}
+
+/// Replica 1, of worker 1, gets a label that is not finite in batch 1.
+TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
+  const auto strategy = make_workers(arguments);
+  const auto scope = strategy->scope();
+  Sequential model(Input{{1}}, Dense(1));
+  model.compile({.optimizer = "sgd", .loss = "mse"});
+  std::vector<float> labels(6, 1.0f);
+  labels[3] = std::numeric_limits<float>::quiet_NaN();  // of batches of 2 rows
+  const auto guard = std::make_shared<TerminateOnNaN>();
+  model.fit(
+      Tensor::ones({6, 1}), Tensor::from({6, 1}, labels),
+      {.batch_size = 2, .callbacks = {guard}, .verbose = Verbosity::kSilent, .shuffle = false});
+  return Json(guard->reason());
+}
+
+TEST(TerminateOnNaN, NamesTheReplicaOfAnotherWorker) {
+  MultiProcessRunner runner("consistency_of_blame", {.num_workers = 2});
+  runner.start();
+  const auto values = runner.join().return_values;
+  ASSERT_EQ(values.size(), 2u);
+  for (const Json& value : values) {
+    EXPECT_THAT(value.as_string(), HasSubstr("batch 1"));
+    EXPECT_THAT(value.as_string(), HasSubstr("the loss of replica 1 is not finite"));
+  }
+}
+
+struct Case {
+  const char* differ;
+  const char* code;
+  std::vector<const char*> parts;  // of the message
+};
+
+void expect_all_name(const Case& expected, Json arguments) {
+  arguments.set("differ", expected.differ);
+  MultiProcessRunner runner("consistency_fit", {.num_workers = 2}, arguments);
+  runner.start();
+  const auto values = runner.join().return_values;
+  ASSERT_EQ(values.size(), 2u);
+  for (const Json& value : values) {
+    EXPECT_EQ(value.at("code").as_string(), expected.code) << value.dump();
+    for (const char* part : expected.parts) {
+      EXPECT_THAT(value.at("message").as_string(), HasSubstr(part));
+    }
+  }
+}
+
+const Case kBatch{"batch",
+                  "INVALID_ARGUMENT",
+                  {"global batches differ", "worker 0 has 8 rows, worker 1 has 4 rows"}};
+const Case kSeed{"seed", "INVALID_ARGUMENT", {"first batches", "worker 0 has", "seed"}};
+const Case kRate{"rate",
+                 "INVALID_ARGUMENT",
+                 {"learning rates of optimizer 'sgd'", "worker 0 has 0.5, worker 1 has 0.125"}};
+const Case kMomentum{
+    "momentum", "INVALID_ARGUMENT", {"settings of optimizer 'sgd'", "\"momentum\":0.75"}};
+const Case kNothing{"nothing", "OK", {}};
+
+TEST(WorkerConsistency, FitNamesInputAndSettingsThatDiffer) {
+  for (const Case& each : {kBatch, kSeed, kRate, kMomentum, kNothing}) {
+    expect_all_name(each, Json::object());
+  }
+}
+
+TEST(WorkerConsistency, FitOfShardedVariablesNamesWhatDiffers) {
+  for (const Case& each : {kBatch, kRate, kNothing}) {
+    expect_all_name(each, Json::object().set("strategy", "fully_sharded"));
+  }
+}
+
+TEST(WorkerConsistency, HoldsOverTcpAndOnSixteenBits) {
+  for (const Case& each : {kSeed, kNothing}) {
+    expect_all_name(each, Json::object().set("way", "tcp").set("compression", "bfloat16"));
+  }
+}
+
+/// A loop of its own that trains `weight` to 1 and calls `between` before each step.
+Json train(const Json& arguments, const std::function<void(Variable&, int)>& between) {
+  const auto strategy = make_workers(arguments);
+  const auto scope = strategy->scope();
+  Variable weight(Tensor::zeros({8}), {.name = "weight"});
+  Sgd optimizer(std::vector<Variable>{weight}, {.learning_rate = 0.125});
+  int step = 0;
+  Json result = error_as_json([&] {
+    for (; step < 6; ++step) {
+      between(weight, step);
+      strategy->run([&] {
+        GradientTape tape;
+        optimizer.minimize(tape, reduce_sum(square(weight.value() - 1.0f)));
+      });
+    }
+  });
+  return result.set("steps", step);
+}
+
+TUTTI_PROCESS_FUNCTION(consistency_write) {
+  return train(arguments, [](Variable& weight, int step) {
+    if (step == 3 && this_process().index == 1) weight.assign(Tensor::full({8}, 3.0));
+  });
+}
+
+TEST(WorkerConsistency, WriteOfOneWorkerIsNamedInTheNextStep) {
+  for (const char* const strategy : {"mirrored", "fully_sharded"}) {
+    MultiProcessRunner runner("consistency_write", {.num_workers = 3},
+                              Json::object().set("strategy", strategy));
+    runner.start();
+    const auto values = runner.join().return_values;
+    ASSERT_EQ(values.size(), 3u);
+    for (const Json& value : values) {
+      EXPECT_EQ(value.at("code").as_string(), "FAILED_PRECONDITION") << value.dump();
+      EXPECT_EQ(value.at("steps").as_int(), 3);
+      const std::string message = value.at("message").as_string();
+      EXPECT_THAT(message, HasSubstr("step 3"));
+      EXPECT_THAT(message, HasSubstr("'weight' was written outside a step"));
+      EXPECT_THAT(message, HasSubstr("worker 1 wrote "));
+      EXPECT_THAT(message, HasSubstr("worker 0, 2 wrote nothing"));
+    }
+  }
+}
+
+/// Gradients are summed by hand: the values that meet in the step carry the digest.
+TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
+  const auto strategy = make_workers(arguments);
+  const auto scope = strategy->scope();
+  Variable rate(Tensor::ones({}), {.name = "rate", .trainable = false});
+  int step = 0;
+  Json result = error_as_json([&] {
+    for (; step < 4; ++step) {
+      if (step == 2 && this_process().index == 0) rate.assign(2.5);
+      strategy->run(
+          [&] { (void)ReplicaContext::current().all_reduce(ReduceOp::kSum, rate.value()); });
+    }
+  });
+  return result.set("steps", step);
+}
+
+TEST(WorkerConsistency, WriteIsNamedWhereReplicasSumByHand) {
+  MultiProcessRunner runner("consistency_write_by_hand", {.num_workers = 2});
+  runner.start();
+  for (const Json& value : runner.join().return_values) {
+    EXPECT_EQ(value.at("code").as_string(), "FAILED_PRECONDITION") << value.dump();
+    EXPECT_EQ(value.at("steps").as_int(), 2);
+    EXPECT_THAT(value.at("message").as_string(),
+                HasSubstr("worker 0 wrote 2.5, worker 1 wrote nothing"));
+  }
+}
+
+/// What workers may do differently, and what all do alike.
+TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
+  const int index = this_process().index;
+  const auto strategy = make_workers(
+      Json::object().set("devices", index == 0 ? "cpu:0-1" : "cpu:0"));  // 2 replicas and 1
+  const auto scope = strategy->scope();
+  Variable weight(Tensor::zeros({}), {.name = "weight"});
+  Variable own(Tensor::zeros({}), {.name = "own",
+                                   .trainable = false,
+                                   .synchronization = VariableSynchronization::kOnRead,
+                                   .aggregation = VariableAggregation::kSum});
+  Variable divergent(Tensor::zeros({}),
+                     {.name = "divergent", .trainable = false, .allow_divergent = true});
+  Sgd optimizer(std::vector<Variable>{weight}, {.learning_rate = 0.125});
+  const std::string file = concat(arguments.at("folder").as_string(), "/saved");
+  Checkpoint checkpoint({weight}, checkpoint_options(*strategy));
+  std::int64_t rows = 0;
+  const auto step = [&](const PerReplica<Batch>& batch) {
+    rows += batch[0].global_rows();
+    strategy->run(
+        [&](const Batch& own_batch) {
+          GradientTape tape;
+          optimizer.minimize(tape, multiply(reduce_sum(own_batch[0]), weight.value()));
+        },
+        batch);
+  };
+  // Rows of its own: 7 of 2 replicas, 4 of 1.
+  const auto rows_of_worker = [&](const InputContext&) {
+    const std::int64_t count = index == 0 ? 7 : 4;
+    return Dataset::from_tensor_slices({Tensor::full({count}, 1.0 + index)}).batch(2);
+  };
+  for (const auto& batch : strategy->distribute_datasets_from_function(rows_of_worker)) {
+    step(batch);
+  }
+  // A last batch that leaves a replica without rows; writes by one worker of what has no copies.
+  const Dataset all = Dataset::from_tensor_slices({Tensor::full({10}, 1.0)});
+  for (const auto& batch : strategy->distribute_dataset(all.batch(4))) {
+    if (index == 1) own.assign(3.0);
+    if (index == 1) divergent.assign(3.0);
+    step(batch);
+  }
+  // Writes and restores by all.
+  checkpoint.save(file);
+  optimizer.set_learning_rate(0.5);
+  weight.assign(weight.value() * 2.0f);
+  checkpoint.restore(file);
+  strategy->run([&] {
+    GradientTape tape;
+    optimizer.minimize(tape, weight.value() * 1.0f);
+  });
+  return Json::object().set("rows", rows).set("hash", hash_variables(std::vector{weight}));
+}
+
+TEST(WorkerConsistency, LegitimateDifferencesTrain) {
+  const std::string folder =
+      (std::filesystem::path(::testing::TempDir()) / concat("consistency-", ::getpid())).string();
+  MultiProcessRunner runner("consistency_of_what_may_differ", {.num_workers = 2},
+                            Json::object().set("folder", folder));
+  runner.start();
+  const auto values = runner.join().return_values;
+  std::filesystem::remove_all(folder);
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_EQ(values[0].at("rows").as_int(), 7 + 4 + 10);
+  EXPECT_EQ(values[0].dump(), values[1].dump());
+}
+
+TUTTI_PROCESS_FUNCTION(consistency_of_ranks) {
+  hvd::init();
+  Variable weight(Tensor::zeros({4}), {.name = "weight"});
+  Sgd optimizer(std::vector<Variable>{weight},
+                {.learning_rate = 0.125, .momentum = hvd::rank() == 1 ? 0.5 : 0.0});
+  hvd::DistributedOptimizer distributed(optimizer);
+  return error_as_json([&] {
+    GradientTape tape;
+    distributed.minimize(tape, reduce_sum(weight.value()));
+  });
+}
+
+TEST(WorkerConsistency, RanksWithOtherSettingsAreNamed) {
+  MultiProcessRunner runner("consistency_of_ranks", {.num_workers = 2});
+  runner.start();
+  for (const Json& value : runner.join().return_values) {
+    EXPECT_EQ(value.at("code").as_string(), "INVALID_ARGUMENT") << value.dump();
+    EXPECT_THAT(value.at("message").as_string(), HasSubstr("\"momentum\":0.5"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::worker_consistency_tests
