@@ -14,9 +14,7 @@ namespace {
 std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   const ReplicaServices& services = given.services;
   const bool on_gpus = services.replica_devices.front().type == DeviceType::kGpu;
-  // One worker's GPUs need no host for their sums.
-  const WorkerTeam* const team =
-      on_gpus && services.num_workers() == 1 ? nullptr : services.team.get();
+  const WorkerTeam* const team = services.num_workers() == 1 ? nullptr : services.team.get();
   if (!team && given.num_replicas == 1) return kept_gradients(given);
   const bool any_shards = std::ranges::any_of(given.variables, shards_of);
   if (on_gpus && !team) {
@@ -25,10 +23,8 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   }
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
   if (team) return any_shards ? shard_worker_sums(given) : worker_sums(given);
-  // What adds in this order, slice by slice, gives these bits, for which no copies are needed.
-  const bool in_tree_order =
-      services.ops.determinism() == Determinism::kCanonical && services.ops.sliceable();
-  if (!in_tree_order) return operation_sums(given);
+  // Its own sums, without copies; any other operation is asked.
+  if (services.ops.name() != "canonical") return operation_sums(given);
   return any_shards ? shard_sums(given) : tree_sums(given);
 }
 

@@ -10,8 +10,10 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -191,7 +193,7 @@ std::vector<std::byte> sums_by(const std::string& name) {
   return bytes;
 }
 
-TEST(BucketReducer, WhatIsCanonicalAndSliceableIsAddedWithoutCopiesWhateverItsName) {
+TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
   static std::atomic<int> calls{0};
   static const bool once = [] {
     for (const bool sliceable : {true, false}) {
@@ -204,16 +206,30 @@ TEST(BucketReducer, WhatIsCanonicalAndSliceableIsAddedWithoutCopiesWhateverItsNa
   }();
   EXPECT_TRUE(once);
   const std::vector<std::byte> expected = sums_by("canonical");
-  EXPECT_EQ(sums_by("counted_slices"), expected);
-  EXPECT_EQ(calls, 0);
-  EXPECT_EQ(sums_by("counted_sums"), expected);
-  EXPECT_GT(calls, 0);
+  for (const char* const name : {"counted_slices", "counted_sums"}) {
+    calls = 0;
+    EXPECT_EQ(sums_by(name), expected) << name;
+    EXPECT_GT(calls, 0) << name;
+  }
 }
 
-TEST(BucketReducer, APluginThatIsCanonicalAndSliceableIsNotAskedForGradients) {
-  // Its all_reduce fails.
+TEST(BucketReducer, CallsAPluginThatIsCanonicalAndSliceable) {
   const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
-  EXPECT_EQ(sums_by(name), sums_by("canonical"));
+  EXPECT_TUTTI_ERROR(sums_by(name), ErrorCode::kDeadlineExceeded, "peer 3 is silent");
+}
+
+TEST(BucketReducer, OneWorkerCallsTheOperationThatItLogs) {
+  static std::atomic<int> calls{0};
+  register_cross_device_ops("counted_alone", [](const Group&, const CommunicationOptions&) {
+    return std::make_unique<CountedSums>(false, calls);
+  });
+  MultiWorkerOptions options{.local = on_cpus(2)};
+  options.local.cross_device_ops = make_cross_device_ops("counted_alone");
+  MultiWorkerMirroredStrategy strategy(std::move(in_process_communicators(1).front()), options);
+  EXPECT_EQ(strategy.reduction_name(), "counted_sums");  // what the operation calls itself
+  const std::vector<Variable> variables = make_variables(strategy);
+  strategy.run([&] { (void)reduce_in_replica(variables); });
+  EXPECT_GT(calls, 0);
 }
 
 TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
