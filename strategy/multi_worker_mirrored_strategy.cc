@@ -23,8 +23,10 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const ClusterResolver& 
           options.digest_steps) {}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
-                                                         LocalStrategyOptions options)
-    : MultiWorkerMirroredStrategy(internal::join_team(kWho, std::move(communicator), options), 0) {}
+                                                         MultiWorkerOptions options)
+    : MultiWorkerMirroredStrategy(
+          internal::join_team(kWho, std::move(communicator), options.local, options.stragglers),
+          options.digest_steps) {}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup setup,
                                                          int digest_steps)

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/worker_group_options.h"
@@ -56,8 +57,13 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
                                        MultiWorkerOptions options = {});
   /// The same for workers that are connected otherwise: this one is communicator->rank(), and
   /// gradients are summed between workers by the communicator's algorithm, or NCCL as above.
+  /// options.cluster is of no use here.
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
-                                       LocalStrategyOptions options = {});
+                                       MultiWorkerOptions options = {});
+  MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
+                              LocalStrategyOptions local)
+      : MultiWorkerMirroredStrategy(std::move(communicator),
+                                    MultiWorkerOptions{.local = std::move(local)}) {}
   ~MultiWorkerMirroredStrategy() override;
   std::string_view name() const override { return "multi_worker_mirrored"; }
 

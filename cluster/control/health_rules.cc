@@ -101,9 +101,11 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
   const std::string who = record.joined.who.to_string();
   if (record.status == MemberRecord::Status::kLeft) {
     if (wait.longest < kLeaversGrace || !record.aborted.insert(key).second) return std::nullopt;
-    return Finding{record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
-                   concat(who, " has left the job in step ", record.progress.step, ", but ",
-                          who_waits(wait), " for it; every member makes the same calls")};
+    return Finding{
+        record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
+        concat(who, " has left the job in step ", record.progress.step, ", but ", who_waits(wait),
+               " for it; it ended normally: do all workers make the same number of "
+               "steps?")};
   }
   const bool is_fatal = wait.longest >= options.abort_stuck_after;
   if (!is_fatal && wait.longest < options.warn_stuck_after) return std::nullopt;

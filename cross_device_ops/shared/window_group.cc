@@ -92,8 +92,11 @@ Error WindowGroup::why_it_leaves() const {
   } catch (const Error& error) {
     return as_it_was(error);
   }
-  return Error(ErrorCode::kUnavailable,
-               concat("rank ", rank(), " has left the group of ", size(), " ranks"));
+  return Error(
+      ErrorCode::kUnavailable,
+      concat("rank ", rank(), " has left the group of ", size(),
+             " ranks: it failed, or makes fewer calls; do all workers make the same number "
+             "of steps?"));
 }
 
 void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {

@@ -50,9 +50,12 @@ class FullyShardedStrategy final : public LocalStrategy {
   /// Over the cluster's chief and workers; without any, this process alone. Waits for all of them.
   /// Throws as MultiWorkerMirroredStrategy.
   explicit FullyShardedStrategy(const ClusterResolver& resolver, FullyShardedOptions options = {});
-  /// The same for workers that are connected otherwise.
+  /// The same for workers that are connected otherwise. options.cluster is of no use here.
   explicit FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
                                 FullyShardedOptions options = {});
+  FullyShardedStrategy(std::unique_ptr<Communicator> communicator, LocalStrategyOptions local)
+      : FullyShardedStrategy(std::move(communicator),
+                             FullyShardedOptions{.local = std::move(local)}) {}
   /// With the default stage: what MirroredStrategy takes.
   explicit FullyShardedStrategy(LocalStrategyOptions local)
       : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
