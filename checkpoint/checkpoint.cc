@@ -9,6 +9,7 @@
 
 #include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/checkpoint/in_parts.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
@@ -434,7 +435,9 @@ CheckpointFile Checkpoint::values(std::int64_t step, internal::SavedAs form) con
   return file;
 }
 
-void Checkpoint::save(const std::string& path, std::int64_t step) const {
+void Checkpoint::save(const std::string& path, std::int64_t step,
+                      const SourceLocation& where) const {
+  const CallSite site(where);
   const CheckpointFile file = values(step);
   if (options_.writes) write_file_atomically(path, internal::format_checkpoint_file(file));
 }
@@ -467,12 +470,15 @@ CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& s
   return file.info;
 }
 
-CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options) const {
+CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options,
+                                   const SourceLocation& where) const {
+  const CallSite site(where);
   return *take_what_is_read([&](const ReadPath& read) { return std::optional(read(path)); },
                             [&](const std::string&) { return path; }, std::nullopt, options);
 }
 
-CheckpointInfo Checkpoint::restore_deferred(const std::string& path) {
+CheckpointInfo Checkpoint::restore_deferred(const std::string& path, const SourceLocation& where) {
+  const CallSite site(where);
   const auto file = file_of([&](const ReadPath& read) { return std::optional(read(path)); });
   const CheckpointInfo info = take(*file, file->info.path, {.ignore_unknown = true});
   waiting_ = rest_of(*file, variables_, states_, tensors_);
@@ -516,8 +522,8 @@ CheckpointInfo Checkpoint::restore_from_bytes(std::string_view bytes, const std:
 }
 
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
-                  CheckpointOptions options) {
-  Checkpoint(variables, options).save(path);
+                  CheckpointOptions options, const SourceLocation& where) {
+  Checkpoint(variables, options).save(path, 0, where);
 }
 
 }  // namespace tutti

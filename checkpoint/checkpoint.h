@@ -14,6 +14,7 @@
 #include "tutti/autograd/variable.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/json.h"
+#include "tutti/core/source_location.h"
 
 namespace tutti {
 
@@ -123,15 +124,18 @@ class Checkpoint {
 
   /// Writes one safetensors file, atomically; missing folders are made. `step` is kept beside the
   /// values. With options().writes == false it reads the same variables and writes nothing.
-  void save(const std::string& path, std::int64_t step = 0) const;
+  void save(const std::string& path, std::int64_t step = 0,
+            const SourceLocation& where = SourceLocation::current()) const;
   /// From such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
   /// file, offset and tensor where bytes are damaged.
-  CheckpointInfo restore(const std::string& path, RestoreOptions options = {}) const;
+  CheckpointInfo restore(const std::string& path, RestoreOptions options = {},
+                         const SourceLocation& where = SourceLocation::current()) const;
   /// The same, before everything is made: what the file has and this checkpoint has not yet waits
   /// in memory until add(), add_state() or add_tensors() names it. While something waits these
   /// throw kInvalidArgument, and add nothing, for what the file does not have or has in another
   /// shape. tf.train.Checkpoint's deferred restoration.
-  CheckpointInfo restore_deferred(const std::string& path);
+  CheckpointInfo restore_deferred(const std::string& path,
+                                  const SourceLocation& where = SourceLocation::current());
   /// Names of tensors and states of restore_deferred() that nothing has taken yet. tf's
   /// assert_consumed() asks whether there are none.
   std::vector<std::string> waiting() const;
@@ -182,7 +186,8 @@ class Checkpoint {
 
 /// Weights alone, under their names: what other programs read, too.
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
-                  CheckpointOptions options = {});
+                  CheckpointOptions options = {},
+                  const SourceLocation& where = SourceLocation::current());
 /// How load_weights() reads what another program wrote.
 struct LoadWeightsOptions {
   /// Tensors that belong to no variable are left alone; otherwise they are errors.

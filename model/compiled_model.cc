@@ -70,6 +70,13 @@ std::vector<double> LossTracker::totals_of_replicas() const {
   return totals;
 }
 
+std::vector<int> not_finite(std::span<const double> values, int first) {
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i])) numbers.push_back(first + static_cast<int>(i));
+  return numbers;
+}
+
 std::vector<std::pair<std::string, Metric*>> CompiledModel::all_metrics() {
   std::vector<std::pair<std::string, Metric*>> all = {{loss_tracker.name(), &loss_tracker}};
   for (const OutputLoss& entry : losses)

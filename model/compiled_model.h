@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,9 @@ class LossTracker final : public Metric {
   Variable total_;
   Variable rows_;
 };
+
+/// Returns the places of values that are NaN or infinite, counted from `first`.
+std::vector<int> not_finite(std::span<const double> values, int first);
 
 /// A metric of one output of the model.
 struct OutputMetric {

@@ -453,9 +453,9 @@ Logs FitLoop::fetched_logs() {
   const Strategy& strategy = model_.strategy();
   const bool is_seen_by_run = strategy.replica_devices().front().type == DeviceType::kCpu;
   if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
-  std::vector<int> replicas = model_.replicas_without_finite_loss();
+  const std::vector<int> replicas =
+      not_finite(compiled_.loss_tracker.totals_of_replicas(), strategy.first_replica());
   if (replicas.empty()) return logs;  // another worker says it
-  for (int& replica : replicas) replica += strategy.first_replica();
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or before: the loss of Model::fit is not finite; try a smaller learning "

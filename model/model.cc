@@ -276,12 +276,16 @@ bool Model::has_validation() const {
 }
 
 std::vector<int> Model::replicas_without_finite_loss() const {
-  const std::vector<double> parts =
-      compiled_model("Model::replicas_without_finite_loss").loss_tracker.totals_of_replicas();
-  std::vector<int> replicas;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    if (!std::isfinite(parts[i])) replicas.push_back(static_cast<int>(i));
-  return replicas;
+  const internal::LossTracker& tracker =
+      compiled_model("Model::replicas_without_finite_loss").loss_tracker;
+  std::vector<Tensor> local;
+  for (const double total : tracker.totals_of_replicas())
+    local.push_back(Tensor::from({1}, std::vector<double>{total}));
+  const Tensor totals =
+      strategy().gather(PerReplica<Tensor>(std::move(local)), 0, CallSite::current());
+  // Workers that train apart gather what is theirs.
+  const int first = strategy().num_workers() > 1 ? 0 : strategy().first_replica();
+  return internal::not_finite(totals.to_doubles(), first);
 }
 
 void Model::stop_training() { model_state_->call.stop_requested = true; }
@@ -399,33 +403,38 @@ Tensor only_output(const std::vector<Tensor>& results) {
 
 }  // namespace
 
-Tensor Model::predict(const Tensor& x, PredictOptions options) {
-  return only_output(predict_all(std::vector<Tensor>{x}, options));
+Tensor Model::predict(const Tensor& x, PredictOptions options, const SourceLocation& where) {
+  return only_output(predict_all(std::vector<Tensor>{x}, options, where));
 }
 
-Tensor Model::predict(const Dataset& data, PredictOptions options) {
+Tensor Model::predict(const Dataset& data, PredictOptions options, const SourceLocation& where) {
   require_own_strategy("Model::predict");
-  return predict(strategy().distribute_dataset(data), options);
+  return predict(strategy().distribute_dataset(data), options, where);
 }
 
-Tensor Model::predict(DistributedDataset data, PredictOptions options) {
-  return only_output(predict_all(std::move(data), options));
+Tensor Model::predict(DistributedDataset data, PredictOptions options,
+                      const SourceLocation& where) {
+  return only_output(predict_all(std::move(data), options, where));
 }
 
-std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options) {
+std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options,
+                                       const SourceLocation& where) {
   internal::require_counts(*this, "Model::predict", x.size(), 0);
   require_own_strategy("Model::predict");
   const std::int64_t batch_size = options.batch_size.value_or(kDefaultBatchSize);
   return predict_on(strategy().distribute_dataset(Dataset::from_tensor_slices(x).batch(batch_size)),
-                    options.steps);
+                    options.steps, where);
 }
 
-std::vector<Tensor> Model::predict_all(DistributedDataset data, PredictOptions options) {
+std::vector<Tensor> Model::predict_all(DistributedDataset data, PredictOptions options,
+                                       const SourceLocation& where) {
   require_no_batch_size("Model::predict", options.batch_size);
-  return predict_on(std::move(data), options.steps);
+  return predict_on(std::move(data), options.steps, where);
 }
 
-std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std::int64_t> steps) {
+std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std::int64_t> steps,
+                                      const SourceLocation& where) {
+  const CallSite site(where);
   require_own_strategy("Model::predict");
   const std::size_t num_inputs = input_shapes().size(), num_outputs = output_shapes().size();
   internal::BatchFeed feed(std::move(data), {"Model::predict", "steps", steps});
@@ -444,7 +453,8 @@ std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std
       for (std::size_t replica = 0; replica < parts.size(); ++replica)
         rows.push_back(parts[replica][i]);
       // Predictions of all batches need not fit into a GPU.
-      outputs[i].push_back(strategy().gather(PerReplica<Tensor>(std::move(rows)), 0).to(Device{}));
+      outputs[i].push_back(
+          strategy().gather(PerReplica<Tensor>(std::move(rows)), 0, where).to(Device{}));
     }
   };
   internal::FitLoop::keep_metrics_of_caller(strategy(), [&] {
@@ -455,8 +465,8 @@ std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std
   return results;
 }
 
-void Model::save_weights(const std::string& path) const {
-  tutti::save_weights(path, variables(), {.writes = strategy().is_chief()});
+void Model::save_weights(const std::string& path, const SourceLocation& where) const {
+  tutti::save_weights(path, variables(), {.writes = strategy().is_chief()}, where);
 }
 
 void Model::load_weights(const std::string& path, LoadWeightsOptions options) {

@@ -160,12 +160,17 @@ class Model : public Layer {
   /// Outputs for all examples [rows, ...], in their order, in the host's memory. (Of data sharded
   /// by an AutoShardPolicy: in the order of steps, and in each of the replicas of all workers.)
   /// Needs no compile().
-  Tensor predict(const Dataset& data, PredictOptions options = {});
-  Tensor predict(DistributedDataset data, PredictOptions options = {});
-  Tensor predict(const Tensor& x, PredictOptions options = {});
+  Tensor predict(const Dataset& data, PredictOptions options = {},
+                 const SourceLocation& where = SourceLocation::current());
+  Tensor predict(DistributedDataset data, PredictOptions options = {},
+                 const SourceLocation& where = SourceLocation::current());
+  Tensor predict(const Tensor& x, PredictOptions options = {},
+                 const SourceLocation& where = SourceLocation::current());
   /// All outputs of a model that has several.
-  std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {});
-  std::vector<Tensor> predict_all(DistributedDataset data, PredictOptions options = {});
+  std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {},
+                                  const SourceLocation& where = SourceLocation::current());
+  std::vector<Tensor> predict_all(DistributedDataset data, PredictOptions options = {},
+                                  const SourceLocation& where = SourceLocation::current());
 
   /// A table of layers, their output shapes and numbers of parameters, as Keras prints it; below,
   /// the bytes that each replica holds.
@@ -178,11 +183,13 @@ class Model : public Layer {
   /// checkpoint, a safetensors file; the architecture is JSON among its metadata. Throws
   /// kUnimplemented naming a layer, loss or metric that does not say how it is made. All workers
   /// call it.
-  void save(const std::string& path, SaveOptions options = {});
+  void save(const std::string& path, SaveOptions options = {},
+            const SourceLocation& where = SourceLocation::current());
   /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too, and from
   /// files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight", "dense/kernel"}},
   /// .transpose = {"kernel"}, .strict = false})`.
-  void save_weights(const std::string& path) const;
+  void save_weights(const std::string& path,
+                    const SourceLocation& where = SourceLocation::current()) const;
   void load_weights(const std::string& path, LoadWeightsOptions options = {});
   /// Everything that training goes on from: weights, optimizer, the strategy's step, the number of
   /// epochs trained. After restoring, fit({.initial_epoch = epochs_trained()}) continues.
@@ -204,7 +211,8 @@ class Model : public Layer {
 
   /// Returns true while a fit() with validation_data runs (for callbacks).
   bool has_validation() const;
-  /// The replicas whose part of the loss of this epoch (or evaluation) is NaN or infinite.
+  /// Returns the replicas, of all workers, whose part of the loss of this epoch (or evaluation) is
+  /// NaN or infinite. Collective: every worker must call it.
   std::vector<int> replicas_without_finite_loss() const;
   /// Lets fit end after the running step (for callbacks, on all workers).
   void stop_training();
@@ -238,7 +246,8 @@ class Model : public Layer {
   History fit_on(DistributedDataset data, const FitOptions& options, const SourceLocation& where);
   Logs evaluate_on(DistributedDataset data, const EvaluateOptions& options,
                    const SourceLocation& where);
-  std::vector<Tensor> predict_on(DistributedDataset data, std::optional<std::int64_t> steps);
+  std::vector<Tensor> predict_on(DistributedDataset data, std::optional<std::int64_t> steps,
+                                 const SourceLocation& where);
   DistributedDataset first_pass_of(const Dataset& data, const FitOptions& options) const;
   internal::CompiledModel& compiled_model(std::string_view who) const;
   void require_own_strategy(std::string_view who) const;
@@ -255,13 +264,15 @@ class Model : public Layer {
 /// register_metric() first. Throws kNotFound naming a layer that is not registered,
 /// kInvalidArgument for a file without a model or with options that are unknown, kDataLoss for a
 /// damaged one, kUnimplemented for one of a later version. All workers call it.
-std::shared_ptr<Model> load_model(const std::string& path);
+std::shared_ptr<Model> load_model(const std::string& path,
+                                  const SourceLocation& where = SourceLocation::current());
 
 /// Writes what a Sequential or Functional computes in inference, with its weights as they are now,
 /// as an ONNX file (opset 17). Inputs ("input", or their names) and outputs are float32 [batch,
 /// example...] with any batch; pictures are [batch, height, width, channels] there, too. Dropout
 /// and noise are left out. Throws kUnimplemented naming a layer or option that has no form there,
 /// and a layer that does not compute in float32. All workers call it; the chief writes.
-void export_onnx(const Model& model, const std::string& path);
+void export_onnx(const Model& model, const std::string& path,
+                 const SourceLocation& where = SourceLocation::current());
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/model.h"
@@ -105,9 +106,10 @@ void ModelCheckpoint::save(std::int64_t batch, const Logs& logs) {
   }
   last_path_ = filled_in(path_, epoch_, batch, logs);
   if (options_.save_weights_only) {
-    model().save_weights(last_path_);
+    model().save_weights(last_path_, CallSite::current());
   } else {
-    model().checkpoint().save(last_path_, model().optimizer().iterations().value().item_int());
+    model().checkpoint().save(last_path_, model().optimizer().iterations().value().item_int(),
+                              CallSite::current());
   }
   std::erase(paths_, last_path_);
   paths_.push_back(last_path_);

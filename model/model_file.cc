@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tutti/checkpoint/checkpoint_file.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
 #include "tutti/model/functional.h"
@@ -97,7 +98,7 @@ std::shared_ptr<Model> model_of(const internal::CheckpointFile& file) {
 
 }  // namespace
 
-void Model::save(const std::string& path, SaveOptions options) {
+void Model::save(const std::string& path, SaveOptions options, const SourceLocation& where) {
   const bool has_optimizer = compiled() && model_state_->compiled->optimizer;
   ModelDescription description;
   description.layer = describe();
@@ -116,10 +117,11 @@ void Model::save(const std::string& path, SaveOptions options) {
   }
   Checkpoint file = checkpoint();
   file.set_about(kModelKey, std::move(json));
-  file.save(path, has_optimizer ? optimizer().iterations().value().item_int() : 0);
+  file.save(path, has_optimizer ? optimizer().iterations().value().item_int() : 0, where);
 }
 
-std::shared_ptr<Model> load_model(const std::string& path) {
+std::shared_ptr<Model> load_model(const std::string& path, const SourceLocation& where) {
+  const CallSite site(where);
   const CheckpointOptions options = checkpoint_options(get_strategy());
   const auto read = [&] {
     try {

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/thread_random.h"
 #include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
@@ -227,7 +228,7 @@ void Estimator::restore_weights(const Graph& graph, const std::string& path, std
   const bool is_folder =
       std::filesystem::is_directory(path) && !std::filesystem::exists(path + "/manifest.json");
   const auto info = is_folder ? CheckpointManager(weights, path).restore_latest(options)
-                              : std::optional(weights.restore(path, options));
+                              : std::optional(weights.restore(path, options, CallSite::current()));
   if (!info) {
     fail(ErrorCode::kNotFound, "Estimator::", who, ": expected a checkpoint in ", path,
          ", found none; try train() first");

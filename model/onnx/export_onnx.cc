@@ -5,6 +5,7 @@
 #include <map>
 #include <numbers>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/file.h"
 #include "tutti/core/names.h"
 #include "tutti/model/functional.h"
@@ -362,7 +363,8 @@ Names input_names(const Model& model) {
 
 }  // namespace
 
-void export_onnx(const Model& model, const std::string& path) {
+void export_onnx(const Model& model, const std::string& path, const SourceLocation& where) {
+  const CallSite site(where);
   OnnxGraph graph;
   Names values = input_names(model);
   for (std::size_t i = 0; i < values.size(); ++i)
