@@ -514,6 +514,9 @@ std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorO
 
 std::shared_ptr<Communicator> communicator_from_environment(const CommunicatorOptions& options) {
   struct OfJob {  // destroyed from the end
+    ~OfJob() {
+      if (workers && workers->control()) workers->control()->report_unwinding();
+    }
     std::shared_ptr<WorkerGroup> workers;
     std::unique_ptr<Communicator> communicator;
     std::shared_ptr<void> watch;

@@ -37,6 +37,17 @@ std::string missing_names(const std::vector<Member>& members) {
 
 namespace internal {
 
+void ControlSession::report_unwinding() noexcept {
+  if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
+  std::string why;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(has_reported_unwinding_, true)) return;
+    why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
+  }
+  report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
+}
+
 void ControlSession::note_failure(std::string_view text) {
   MutexLock lock(mutex_);
   failure_ = text;

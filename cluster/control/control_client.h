@@ -81,6 +81,10 @@ class ControlClient : public KeyValueStore {
 
   /// Leaves the job: from now on no member waits for this process. Calls throw kFailedPrecondition.
   virtual void leave() noexcept = 0;
+
+  /// Reports a failure, once, if an exception is ending the scope that made this client. Call it
+  /// before connections to other members close, so that these learn the reason first.
+  virtual void report_unwinding() noexcept = 0;
 };
 
 /// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded naming address

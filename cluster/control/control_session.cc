@@ -134,14 +134,7 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
 }
 
 ControlSession::~ControlSession() {
-  if (std::uncaught_exceptions() > exceptions_at_begin_) {
-    std::string why;
-    {
-      MutexLock lock(mutex_);
-      why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
-    }
-    report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
-  }
+  report_unwinding();
   leave();
   {
     MutexLock lock(mutex_);
@@ -375,11 +368,14 @@ void ControlSession::take_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
+  // The program gets it from its calls, and says it once.
+  const bool is_thrown =
+      verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&
                        verdict.who.incarnation == self_.incarnation;
   // What was before this process is told to it, too; its log need not repeat it.
   if (is_self && verdict.kind == VerdictKind::kJoined) knows_history_ = true;
-  if ((knows_history_ || verdict.number == 0) &&
+  if ((knows_history_ || verdict.number == 0) && !is_thrown &&
       (verdict.is_fatal || verdict.kind == VerdictKind::kStuck)) {
     log_warning(concat("control: ", verdict.message, is_self ? " (this process)" : ""));
   }

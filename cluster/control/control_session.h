@@ -43,6 +43,7 @@ class ControlSession final : public ControlClient {
   void report_failure(const Error& error) noexcept override;
   void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                             std::string_view why) override;
+  void report_unwinding() noexcept override;
   void note_failure(std::string_view text) override;
   void request_stop(std::string_view reason) override;
   std::optional<std::uint64_t> agreed_stop_step() const override { return gate_.final_step(); }
@@ -121,6 +122,7 @@ class ControlSession final : public ControlClient {
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // why there are no more answers
   std::string failure_ TUTTI_GUARDED_BY(mutex_);         // what note_failure() said last
+  bool has_reported_unwinding_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

@@ -77,8 +77,15 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
 }
 
+/// An exception that ends the strategy is told before the connections close, which the others would
+/// take for the reason.
 WorkerTeam::~WorkerTeam() {
-  if (group_) group_->when_lost({});
+  if (!group_) return;
+  group_->when_lost({});
+  if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
+  if (ControlClient* const job = control()) job->report_unwinding();
+  abort(Error(ErrorCode::kAborted,
+              concat("worker ", worker_, ": ended by an exception; its log says which")));
 }
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -195,6 +196,7 @@ class WorkerTeam {
   std::uint64_t connection_ = 0;
   bool may_restart_ = false;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
+  const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
 
 }  // namespace tutti::internal

@@ -152,14 +152,14 @@ TEST_F(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
 TEST_F(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
-  join(*server, 1)->report_failure(Error(ErrorCode::kDataLoss, "an old story"));
+  join(*server, 1)->report_disconnection(a->self().task, 0, "an old story");
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
   Lines lines;
   ControlOptions again;
   again.incarnation = 1;
   const auto b = join(*server, 1, again);
   ASSERT_TRUE(comes_true([&] { return b->fatal_verdict().has_value(); }));
-  EXPECT_EQ(b->fatal_verdict()->message, "worker 1: an old story");
+  EXPECT_EQ(b->fatal_verdict()->message, "worker 1 lost its connection to worker 0: an old story");
   EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("an old story")));
 }
 
@@ -173,6 +173,37 @@ TEST_F(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   }
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
+}
+
+TEST_F(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
+  const auto server = ControlServer::start(server_options());
+  const auto a = join(*server, 0), b = join(*server, 1);
+  Lines lines;
+  b->report_failure(Error(ErrorCode::kDataLoss, "thrown in user code"));
+  b->report_failure(Error(ErrorCode::kDataLoss, "another one"));
+  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // the first two: joined
+  EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("thrown in user code")));
+}
+
+TEST_F(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
+  const auto server = ControlServer::start(server_options());
+  const auto a = join(*server, 0);
+  struct Connections {
+    ~Connections() { client.report_unwinding(); }
+    ControlClient& client;
+  };
+  try {
+    const auto b = join(*server, 1);
+    const Connections connections{*b};
+    b->report_unwinding();  // no exception is under way
+    fail(ErrorCode::kInternal, "user code");
+  } catch (const Error&) {
+  }
+  const auto count = [&](VerdictKind kind) {
+    return std::ranges::count(a->verdicts(), kind, &Verdict::kind);
+  };
+  ASSERT_TRUE(comes_true([&] { return count(VerdictKind::kFailed) > 0; }));
+  EXPECT_EQ(count(VerdictKind::kFailed), 1);
 }
 
 TEST_F(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {

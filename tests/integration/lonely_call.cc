@@ -1,10 +1,11 @@
 // Workers of which one makes a collective call that the others do not: says what each gets for it.
 // SPDX-License-Identifier: Apache-2.0
 //
-// lonely_call --case step|replica|fit|end, under any launcher. The lines whose number errors must
-// name end in "// waits: <case> ...".
+// lonely_call --case step|replica|fit|end, under any launcher; own_error: the last worker throws.
+// The lines whose number errors must name end in "// waits: <case> ...".
 #include <csignal>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 
 #include "tutti/core/flags.h"
@@ -35,6 +36,8 @@ void train(MultiWorkerMirroredStrategy& strategy, const std::string& kind) {
   for (int step = 0; step < 6; ++step) {
     const bool asks = strategy.is_chief() && step == 3;
     train_once(strategy, weight, sgd, asks && kind == "replica");
+    const bool is_last = strategy.worker() == strategy.num_workers() - 1;
+    if (is_last && step == 3 && kind == "own_error") throw std::runtime_error("my own bug");
     if (!asks || kind != "step") continue;
     (void)strategy.reduce(ReduceOp::kSum, ones);  // waits: step 0
   }
@@ -61,7 +64,7 @@ void fit(MultiWorkerMirroredStrategy& strategy) {
 int main(int argc, char** argv) {
   std::string kind = "step";
   Flags flags("Workers of which one makes a call that the others do not");
-  flags.add_choice("--case", kind, {"step", "replica", "fit", "end"}, "where");
+  flags.add_choice("--case", kind, {"step", "replica", "fit", "end", "own_error"}, "where");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   // A launcher ends the others when the first one has failed: these are to say what they got.
   std::signal(SIGTERM, SIG_IGN);
