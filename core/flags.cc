@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "tutti/core/error.h"
+#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {
@@ -25,12 +26,11 @@ Number parse_number(const std::string& name, const std::string& text, const char
   return number;
 }
 
-/// Of flags or of commands.
+/// Returns the names of flags or of commands, and the nearest one to what was `given`.
 template <class Part>
-std::string names_of(const std::vector<Part*>& parts) {
-  std::vector<std::string> names;
-  for (const Part* part : parts) names.push_back(part->get_name());
-  return join(names);
+std::string choices_of(const std::vector<Part*>& parts, std::string_view given = "") {
+  return internal::choices(internal::names_of(parts, [](const Part* p) { return p->get_name(); }),
+                           given);
 }
 
 }  // namespace
@@ -61,22 +61,25 @@ struct Flags::Impl {
     const Impl& asked = active();
     if (!word.starts_with("-") && !asked.commands.empty()) {
       return report(
-          concat("unknown command '", word, "'; expected one of ", asked.names_of_commands()));
+          concat("unknown command '", word, "'; expected one of ", asked.command_choices(word)));
     }
     if (!word.starts_with("-")) {
       return report(concat("unexpected argument '", word, "'; expected flags only; try --help"));
     }
-    return report(
-        concat("unknown flag ", word, "; expected one of ", names_of(asked.app->get_options())));
+    const std::string name = word.substr(0, word.find('='));
+    return report(concat("unknown flag ", name, "; expected one of ",
+                         choices_of(asked.app->get_options(), name)));
   }
 
-  std::string names_of_commands() const { return names_of(app->get_subcommands(nullptr)); }
+  std::string command_choices(std::string_view given = "") const {
+    return choices_of(app->get_subcommands(nullptr), given);
+  }
 
   int run_command() const {
     if (commands.empty()) return -1;
     const Impl& asked = active();
     if (asked.commands.empty()) return asked.body();
-    return report(concat("no command given; expected one of ", asked.names_of_commands()));
+    return report(concat("no command given; expected one of ", asked.command_choices()));
   }
 
   void allow_extras() {
@@ -126,6 +129,17 @@ void Flags::add(const std::string& name, std::vector<std::string>& variable,
       ->type_name("TEXT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void Flags::remove(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    CLI::Option* const option = impl_->app->get_option_no_throw(name);
+    if (option == nullptr) {
+      fail(ErrorCode::kInvalidArgument, "Flags::remove: expected a flag that was declared, got ",
+           name);
+    }
+    impl_->app->remove_option(option);
+  }
 }
 
 void Flags::add_footer(const std::string& text) { impl_->app->footer(text); }

@@ -31,6 +31,9 @@ class Flags {
   /// One of `choices`; another value is refused with the list.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
+  /// Takes back flags that a shared part declared and this program has no use for: they are unknown
+  /// to it. Throws kInvalidArgument for one that was not declared.
+  void remove(const std::vector<std::string>& names);
   /// Text that the help ends with, such as examples.
   void add_footer(const std::string& text);
   /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its

@@ -19,6 +19,25 @@ using namespace tutti::examples;
 
 namespace {
 
+// Flags of other strategies, of fit and of checkpoints.
+const std::vector<std::string> kUnused = {"--strategy",
+                                          "--replicas",
+                                          "--cross-device-ops",
+                                          "--transport",
+                                          "--bytes-per-pack",
+                                          "--compression",
+                                          "--non-finite",
+                                          "--stage",
+                                          "--min-shard-bytes",
+                                          "--plugin",
+                                          "--parameter-servers",
+                                          "--epochs",
+                                          "--steps",
+                                          "--log-dir",
+                                          "--resume",
+                                          "--checkpoint-dir",
+                                          "--metrics-json"};
+
 struct TrainerOptions {
   std::int64_t train_steps = 200;
   bool sync = false;
@@ -115,6 +134,7 @@ int main(int argc, char** argv) {
   const int code = parse_options(
       argc, argv, "Trains on Fashion-MNIST with parameter servers, each worker by itself", options,
       [&](Flags& flags) {
+        flags.remove(kUnused);
         task.add_to(flags);
         flags.add("--train_steps", trainer.train_steps, "ends at this global step");
         flags.add("--sync", trainer.sync, "as --update-mode sync_replicas");

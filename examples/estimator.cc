@@ -65,9 +65,15 @@ std::string by_hand(std::shared_ptr<Strategy> strategy, const std::string&) {
 
 int main(int argc, char** argv) {
   ExampleOptions options;
-  const auto more = [](Flags& flags) { flags.add("--examples", num_examples, "rows of the data"); };
+  const auto more = [](Flags& flags) {
+    flags.remove({"--batch-size", "--epochs", "--steps", "--data-dir", "--log-dir", "--resume",
+                  "--metrics-json"});
+    flags.add("--examples", num_examples, "rows of the data");
+  };
   const int code = parse_options(argc, argv, "A Dense(1) as an Estimator", options, more);
   return code >= 0 ? code : run_example([&] {
+    require_flag("--checkpoint-dir", options.checkpoint_dir,
+                 "a folder for the model's checkpoints");
     std::set<std::string> hashes;
     for (const auto way : {by_estimator, by_fit, by_hand}) {
       set_random_seed(static_cast<std::uint64_t>(options.seed));

@@ -10,8 +10,6 @@ using namespace tutti::examples;
 
 namespace {
 
-constexpr std::int64_t kBatchesBetweenBackups = 100;
-
 int train(const ExampleOptions& options, std::int64_t test_examples, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   if (const auto code = strategy->serve()) return *code;  // a task that does not train
@@ -32,17 +30,9 @@ int train(const ExampleOptions& options, std::int64_t test_examples, double min_
   TrainingRecord record = make_record(options);
   FitOptions fit = fit_options(options, record, data.cardinality().value());
   fit.validation_data = test;
-  const std::string saved = options.checkpoint_dir + "/checkpoint.safetensors";
-  if (options.resume) {
-    model.checkpoint().restore(saved);
-    fit.initial_epoch = model.epochs_trained();
-  }
-  if (!options.checkpoint_dir.empty()) {  // a run that is killed and started again goes on
-    fit.callbacks.push_back(BackupAndRestore(options.checkpoint_dir + "/backup",
-                                             {.save_freq = kBatchesBetweenBackups}));
-  }
+  const CheckpointedFit checkpoints(options, model, fit);
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
-  if (!options.checkpoint_dir.empty()) model.checkpoint().save(saved, record.steps());
+  checkpoints.save(record.steps());
 
   const Logs result = model.evaluate(test);
   write_metrics(options, record, result.at("accuracy"), *strategy, model.variables(),

@@ -62,6 +62,7 @@ int train(const ExampleOptions& options) {
 int main(int argc, char** argv) {
   ExampleOptions options;
   options.epochs = 20;
-  const int code = parse_options(argc, argv, "Fits a line", options);
+  const int code = parse_options(argc, argv, "Fits a line", options,
+                                 [](Flags& flags) { flags.remove({"--data-dir"}); });
   return code >= 0 ? code : run_example([&] { return train(options); });
 }

@@ -96,6 +96,7 @@ int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
   for (const auto& [name, unused] : tutorials()) names.push_back(name);
   return parse_options(argc, argv, "Trains a tutorial's network on Fashion-MNIST", options,
                        [&](Flags& flags) {
+                         flags.remove({"--checkpoint-dir", "--resume"});
                          flags.add_choice("--network", network, names,
                                           "the tutorial; its batch "
                                           "size and epochs unless they are given");

@@ -9,10 +9,10 @@
 // nanosecond.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
 
 #include "tutti/core/executor.h"
+#include "tutti/core/flags.h"
 #include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
@@ -121,7 +121,14 @@ double median(const std::vector<double>& values) { return quantile(values, 0.5);
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int num_groups = argc > 1 ? std::atoi(argv[1]) : 25;
+  std::int64_t num_groups = 25;
+  Flags flags("What the checks of calls cost");
+  flags.add("GROUPS", num_groups, "groups of rounds, of which the median counts");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  if (num_groups < 1) {
+    std::fprintf(stderr, "collective_checks: GROUPS: expected 1 or more\n");
+    return 2;
+  }
   std::printf("a call alone: %.1f ns\n", nanoseconds_alone());
   std::printf("%10s %12s %12s %14s %8s %16s\n", "bytes", "bare us", "checked us", "difference ns",
               "share", "quartiles");

@@ -1,19 +1,19 @@
 // What a device holds at most during a step under each strategy, beside what a formula says.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: strategy_memory [width [layers [replicas]]]. Each of `replicas` virtual devices has a
+// Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of `replicas` virtual devices has a
 // memory of its own. Prints a table in Markdown; 1 when weights differ between strategies or a peak
 // is more than a tenth away from its formula.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/flags.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
@@ -139,8 +139,17 @@ int run(const Problem& problem) {
 
 int main(int argc, char** argv) {
   Problem problem;
-  if (argc > 1) problem.width = std::atoll(argv[1]);
-  if (argc > 2) problem.layers = std::atoll(argv[2]);
-  if (argc > 3) problem.replicas = std::atoi(argv[3]);
+  std::int64_t replicas = problem.replicas;
+  Flags flags("Memory that a device holds at most during a step under each strategy");
+  flags.add("WIDTH", problem.width, "rows and columns of a layer's weights");
+  flags.add("LAYERS", problem.layers, "layers of the model");
+  flags.add("REPLICAS", replicas, "virtual devices, with a memory each");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  if (problem.width < 1 || problem.layers < 1 || replicas < 1 || replicas > kNumVirtualCpuDevices) {
+    std::fprintf(stderr, "strategy_memory: expected at least 1 each, and at most %d replicas\n",
+                 kNumVirtualCpuDevices);
+    return 2;
+  }
+  problem.replicas = static_cast<int>(replicas);
   return run(problem);
 }

@@ -116,6 +116,10 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   return -1;
 }
 
+void require_flag(const char* flag, const std::string& value, const char* expected) {
+  if (value.empty()) throw UsageError(concat(flag, ": expected ", expected, ", got none"));
+}
+
 void print_setup(const ExampleOptions& options, Strategy& strategy) {
   if (!strategy.is_chief()) return;
   const int replicas = strategy.num_replicas_in_sync();

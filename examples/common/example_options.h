@@ -33,10 +33,13 @@ struct ExampleOptions : StrategySpec {
 };
 
 /// Parses the command line into `options` (whose values are the defaults). `add_more` declares the
-/// flags that this example adds. Prints what is wrong and returns the exit code when the program
-/// should end; -1 to go on.
+/// flags that this example adds, and removes those of the shared ones that it has no use for.
+/// Prints what is wrong and returns the exit code when the program should end; -1 to go on.
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
+
+/// Throws what run_example() turns into exit code 2 if `value` is empty.
+void require_flag(const char* flag, const std::string& value, const char* expected);
 
 /// Prints devices, strategy, replicas and reduction: what a user wants to see before training
 /// starts.

@@ -6,6 +6,11 @@
 #include <cstdio>
 
 namespace tutti::examples {
+namespace {
+
+constexpr std::int64_t kBatchesBetweenBackups = 100;
+
+}  // namespace
 
 void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   const std::int64_t first = batch * options_.batch_size;
@@ -38,6 +43,22 @@ FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
     fit.callbacks.push_back(TensorBoard(options.log_dir));
   }
   return fit;
+}
+
+CheckpointedFit::CheckpointedFit(const ExampleOptions& options, Model& model, FitOptions& fit)
+    : model_(model) {
+  if (options.checkpoint_dir.empty()) return;
+  saved_ = options.checkpoint_dir + "/checkpoint.safetensors";
+  if (options.resume) {
+    model_.checkpoint().restore(saved_);
+    fit.initial_epoch = model_.epochs_trained();
+  }
+  fit.callbacks.push_back(
+      BackupAndRestore(options.checkpoint_dir + "/backup", {.save_freq = kBatchesBetweenBackups}));
+}
+
+void CheckpointedFit::save(std::int64_t steps) const {
+  if (!saved_.empty()) model_.checkpoint().save(saved_, steps);
 }
 
 int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,

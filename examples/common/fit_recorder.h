@@ -30,6 +30,20 @@ class FitRecorder final : public Callback {
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
+/// What --checkpoint-dir and --resume mean for fit. The arguments must outlive it.
+class CheckpointedFit {
+ public:
+  /// Begins with the weights of the last run with --resume. A run that was killed is continued
+  /// where it was, within an epoch.
+  CheckpointedFit(const ExampleOptions& options, Model& model, FitOptions& fit);
+  /// Writes what --resume begins with.
+  void save(std::int64_t steps) const;
+
+ private:
+  Model& model_;
+  std::string saved_;  // file; empty without --checkpoint-dir
+};
+
 /// Prints what was reached (one of several workers does). The exit code: 1 below `min_accuracy`.
 int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,
            double min_accuracy);

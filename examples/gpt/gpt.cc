@@ -27,6 +27,7 @@ struct GptOptions : ExampleOptions {
   std::int64_t max_memory = 0;
 
   void add_to(Flags& flags) {
+    flags.remove({"--data-dir"});
     flags.add("--text", text, "file to train on; none: only --load is asked");
     flags.add("--vocabulary", config.vocabulary, "tokens learnt from the text; 256: its bytes");
     config.add_to(flags);
@@ -73,9 +74,11 @@ int train(Gpt& model, const GptOptions& options, const Corpus& corpus, Strategy&
   const std::int64_t rows = corpus.num_rows / options.batch_size * options.batch_size;
   FitOptions fit = fit_options(options, record, rows);
   fit.verbose = Verbosity::kLinePerEpoch;
+  const CheckpointedFit checkpoints(options, model, fit);
   model.fit(corpus.train.shuffle(10'000, static_cast<std::uint64_t>(options.seed))
                 .batch(options.batch_size, {.drop_remainder = true}),
             fit);
+  checkpoints.save(record.steps());
   const Logs result = model.evaluate(corpus.test.batch(options.batch_size));
   write_metrics(options, record, result.at("accuracy"), strategy, model.variables(),
                 model.optimizer().state_variables());

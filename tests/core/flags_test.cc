@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/core/error.h"
+
 namespace tutti {
 namespace {
 
@@ -78,6 +80,12 @@ TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
       {{"--mode", "maybe"}, "prog: --mode: expected one of sync, async, got 'maybe'"},
       {{"--stepz", "3"},
        "prog: unknown flag --stepz; expected one of --help, --name, --steps, --rate, --resume, "
+       "--mode; did you mean '--steps'?"},
+      {{"--resum=1"},
+       "prog: unknown flag --resum; expected one of --help, --name, --steps, --rate, --resume, "
+       "--mode; did you mean '--resume'?"},
+      {{"--colour"},
+       "prog: unknown flag --colour; expected one of --help, --name, --steps, --rate, --resume, "
        "--mode"},
       {{"word"}, "prog: unexpected argument 'word'; expected flags only; try --help"},
   };
@@ -89,6 +97,18 @@ TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
   const FlagsOfTest missing = parse_words({"--steps"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_NE(missing.errors.find("--steps"), std::string::npos) << missing.errors;
+}
+
+TEST(Flags, RemovedOnesAreUnknown) {
+  FlagsOfTest result;
+  Flags flags("Trains something.");
+  flags.add("--name", result.name, "what to call it");
+  flags.add("--steps", result.steps, "steps to run");
+  flags.remove({"--steps"});
+  EXPECT_EQ(parse_flags(flags, {"--steps", "3"}, result), 2);
+  EXPECT_EQ(result.errors, "prog: unknown flag --steps; expected one of --help, --name\n");
+  EXPECT_EQ(result.steps, 10);
+  EXPECT_THROW(flags.remove({"--stepz"}), Error);
 }
 
 TEST(Flags, AListTakesOneValueEachTime) {
@@ -139,7 +159,9 @@ TEST(Flags, UnknownOrMissingSubCommandsListTheKnownOnes) {
   EXPECT_EQ(none.errors, "prog: no command given; expected one of devices, doctor\n");
   const FlagsOfTest flag = parse_command({"devices", "--jsn"});
   EXPECT_EQ(flag.exit_code, 2);
-  EXPECT_EQ(flag.errors, "prog: unknown flag --jsn; expected one of --help, --json\n");
+  EXPECT_EQ(flag.errors,
+            "prog: unknown flag --jsn; expected one of --help, --json; did you mean "
+            "'--json'?\n");
   EXPECT_EQ(parse_command({"devices", "--help"}).exit_code, 0);
 }
 

@@ -253,6 +253,43 @@ class Examples(unittest.TestCase):
                 hashes[layout, strategy] = metrics["weights_hash"]
         self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
 
+    def test_gpt_resumes_from_its_checkpoints(self):
+        """Two epochs at once, and one after the other: the same weights."""
+        flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "32", "--layers", "1", "--heads", "2", "--features", "16",
+                 "--batch-size", "32", "--tokens", "4", "--devices", "cpu:0"]
+        whole, _ = run_with_metrics("gpt/gpt", *flags, "--epochs", "2")
+        with tempfile.TemporaryDirectory() as folder:
+            saved = ["--checkpoint-dir", os.path.join(folder, "saved")]
+            missing = run("gpt/gpt", *flags, *saved, "--epochs", "1", "--resume")
+            self.assertEqual(missing.returncode, 1, missing.stdout)
+            self.assertIn("saved", missing.stderr)
+            first, _ = run_with_metrics("gpt/gpt", *flags, *saved, "--epochs", "1")
+            resumed, _ = run_with_metrics("gpt/gpt", *flags, *saved, "--epochs", "2", "--resume")
+        self.assertNotEqual(first["weights_hash"], whole["weights_hash"])
+        self.assertEqual(resumed["weights_hash"], whole["weights_hash"])
+
+    def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
+        flags = ["run", "-n", "2", "--", os.path.join(FOLDER, "linear_regression"), "--strategy", "multi_worker_mirrored", "--devices",
+                 "cpu:0", "--epochs", "1"]
+        for by_flag in (False, True):
+            with self.subTest(by_flag=by_flag), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "trace.json")
+                words, variables = (["--trace", path], {}) if by_flag else ([], {"TUTTI_TRACE": path})
+                result = subprocess.run([os.path.join(FOLDER, "../bin/tutti"), *flags, *words], text=True, capture_output=True, timeout=600,
+                                        env={**os.environ, **variables})
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertEqual(sorted(os.listdir(folder)), ["trace.worker-0.json", "trace.worker-1.json"])
+                for rank in (0, 1):
+                    with open(os.path.join(folder, f"trace.worker-{rank}.json"), encoding="utf-8") as file:
+                        events = json.load(file)["traceEvents"]
+                    self.assertEqual({event["pid"] for event in events}, {rank})
+                    self.assertTrue(any(event["name"] == "update" for event in events))
+
+    def test_estimator_names_the_flag_that_it_needs(self):
+        result = run("estimator")
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertIn("--checkpoint-dir: expected a folder for the model's checkpoints, got none", result.stderr)
+
     def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
         """Weights of 7 MB under Adam take 4 times as much of each device mirrored, a fourth of that in four parts."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
@@ -290,7 +327,8 @@ class Examples(unittest.TestCase):
     def test_swap_strategy_gives_the_same_bits(self):
         result = run("swap_strategy", "--steps", "10")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertIn("the same bits everywhere but under XLA", result.stdout)
+        has_xla = "XLA has no devices here" not in result.stdout
+        self.assertRegex(result.stdout, "the same bits everywhere but under XLA" if has_xla else "the same bits everywhere\n")
         self.assertRegex(result.stdout, r"tpu +xla:0-3 +(XLA has no devices here: .*; |stablehlo.all_reduce +[0-9.]+ +differ by )")
 
     def test_asynchronous_updates_want_parameter_servers(self):
