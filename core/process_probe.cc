@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -130,6 +131,35 @@ std::string command_of(const fs::path& process) {
 const ProcessIdentity& this_process() {
   static const ProcessIdentity self = find_out();
   return self;
+}
+
+LaunchedCopies launched_copies(
+    const std::function<std::optional<std::string>(const char* name)>& find) {
+  constexpr struct {
+    const char* size;
+    const char* rank;  // set in each process that the launcher starts
+    const char* launcher;
+  } kRows[] = {
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
+      {"PMI_SIZE", "PMI_RANK", "mpiexec"},
+      {"WORLD_SIZE", "RANK", "torchrun"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"},
+      {"SLURM_NTASKS", "SLURM_JOB_ID", "Slurm"},
+  };
+  for (const auto& row : kRows) {
+    const std::optional<std::string> text = find(row.size);
+    if (!text || !find(row.rank)) continue;
+    const int count = std::atoi(text->c_str());
+    if (count > 1) return {count, concat(row.size, "=", count, " (", row.launcher, ")")};
+  }
+  return {};
+}
+
+std::string warning_of_copies(const LaunchedCopies& copies, std::string_view remedy) {
+  if (copies.count < 2) return "";
+  return concat("this process trains alone, though ", copies.sign, " names ", copies.count,
+                " processes: ", copies.count, " copies train and write the same files; try ",
+                remedy, "; logged once");
 }
 
 ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time) {

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace tutti::internal {
 
@@ -18,6 +21,20 @@ struct ProcessIdentity {
   std::string unique;  // differs from every other process anywhere
 };
 const ProcessIdentity& this_process();
+
+/// What a launcher's variable says about the processes that it started.
+struct LaunchedCopies {
+  int count = 1;
+  std::string sign;  // "WORLD_SIZE=4 (torchrun)"
+};
+/// Returns how many processes the variables of mpirun, srun, Slurm and torchrun name; 1 and ""
+/// without any. `find` looks a variable up.
+LaunchedCopies launched_copies(
+    const std::function<std::optional<std::string>(const char* name)>& find);
+
+/// Returns "this process trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes: ...", or
+/// "" for one process.
+std::string warning_of_copies(const LaunchedCopies& copies, std::string_view remedy);
 
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };

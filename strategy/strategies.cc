@@ -6,6 +6,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace {
@@ -23,21 +24,28 @@ std::size_t workers_in(const Json& config) {
   return count;
 }
 
-/// Warns where TF_CONFIG names workers, whom this process will not meet; gives the options back.
-/// TF_CONFIG is not read by a resolver, which would load gRPC into programs that join nothing.
-LocalStrategyOptions checked_for_workers(LocalStrategyOptions options) {
+/// The processes that TF_CONFIG or a launcher's variables name. TF_CONFIG is not read by a
+/// resolver, which would load gRPC into programs that join nothing.
+internal::LaunchedCopies copies_of_this_program() {
   const char* const text = std::getenv("TF_CONFIG");
-  if (text == nullptr || *text == '\0') return options;
-  std::size_t workers = 1;
+  if (text == nullptr || *text == '\0') {
+    return internal::launched_copies([](const char* name) -> std::optional<std::string> {
+      const char* const value = std::getenv(name);
+      return value ? std::optional<std::string>(value) : std::nullopt;
+    });
+  }
   try {
-    workers = workers_in(Json::parse(text, "TF_CONFIG"));
+    return {static_cast<int>(workers_in(Json::parse(text, "TF_CONFIG"))), "TF_CONFIG"};
   } catch (const Error&) {
-    // Mistakes in it are for those who read it to join.
+    return {};  // mistakes in it are for those who read it to join
   }
-  if (workers > 1) {
-    log_warning_once(concat("this process trains alone, though TF_CONFIG names ", workers,
-                            " workers; try MultiWorkerMirroredStrategy; said once"));
-  }
+}
+
+/// Warns where a launcher started workers whom this process will not meet; returns the options.
+LocalStrategyOptions checked_for_workers(LocalStrategyOptions options) {
+  const std::string warning =
+      internal::warning_of_copies(copies_of_this_program(), "MultiWorkerMirroredStrategy");
+  if (!warning.empty()) log_warning_once(warning);
   return options;
 }
 

@@ -15,6 +15,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/names.h"
+#include "tutti/core/process_probe.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -100,6 +101,15 @@ Choice choose(const Environment& environment) {
   return {"local", "because no variable names a cluster"};
 }
 
+/// Other launchers' variables name no addresses.
+void warn_of_copies(const Environment& environment) {
+  const auto copies =
+      internal::launched_copies([&](const char* name) { return environment.find(name); });
+  const std::string warning =
+      internal::warning_of_copies(copies, "tutti run, mpirun or srun, or TF_CONFIG");
+  if (!warning.empty()) log_warning_once(warning);
+}
+
 }  // namespace
 
 void register_cluster_resolver(const std::string& name, ResolverFactory factory) {
@@ -147,6 +157,7 @@ std::unique_ptr<ClusterResolver> resolver_from_environment(const Environment& en
   ChosenResolver chosen = choose_resolver(environment);
   const bool is_alone = chosen.resolver->cluster_spec().empty();
   log(is_alone ? LogLevel::kDebug : LogLevel::kInfo, concat("cluster: ", chosen.reason));
+  if (is_alone) warn_of_copies(environment);
   for (const std::string& doubt : doubts_about(*chosen.resolver)) log_warning(doubt);
   return std::move(chosen.resolver);
 }

@@ -27,6 +27,27 @@ void require_at_least(const char* option, std::int64_t value, std::int64_t least
        " or more, got ", value);
 }
 
+/// Options of one strategy mean nothing to another one.
+void check_owners(const StrategySpec& spec) {
+  const StrategySpec defaults;
+  const auto require_owner = [&](const char* option, const auto& value, const auto& otherwise,
+                                 const std::vector<std::string>& owners) {
+    if (value == otherwise || std::ranges::find(owners, spec.strategy) != owners.end()) return;
+    fail(ErrorCode::kInvalidArgument, "strategy options: ", option, " ", value, ": an option of ",
+         join(owners), ", got ", spec.strategy);
+  };
+  const std::vector<std::string> sharded = {"fully_sharded"}, servers = {"parameter_server"},
+                                 workers = {"multi_worker_mirrored", "fully_sharded",
+                                            "parameter_server"};
+  require_owner("stage", spec.stage, defaults.stage, sharded);
+  require_owner("min_shard_bytes", spec.min_shard_bytes, defaults.min_shard_bytes, sharded);
+  require_owner("staleness", spec.staleness, defaults.staleness, servers);
+  require_owner("replicas_to_aggregate", spec.replicas_to_aggregate, defaults.replicas_to_aggregate,
+                servers);
+  require_owner("parameter_servers", spec.parameter_servers, defaults.parameter_servers, servers);
+  require_owner("transport", spec.transport, defaults.transport, workers);
+}
+
 void check(const StrategySpec& spec) {
   const std::vector<std::string> names = strategy_names();
   if (std::ranges::find(names, spec.strategy) == names.end()) {
@@ -48,6 +69,7 @@ void check(const StrategySpec& spec) {
     fail(ErrorCode::kInvalidArgument, "strategy options: update_mode ", spec.update_mode,
          ": steps of ", spec.strategy, " are synchronous; try parameter_server");
   }
+  check_owners(spec);
 }
 
 LocalStrategyOptions local_options(const StrategySpec& spec) {

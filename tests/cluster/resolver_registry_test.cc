@@ -71,6 +71,32 @@ TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
   EXPECT_NE(lines[1].find("chief 0 at localhost:1"), std::string::npos) << lines[1];
 }
 
+TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  const auto resolve = [](const Environment::Variables& variables) {
+    EXPECT_TRUE(resolver_from_environment(Environment(variables))->cluster_spec().empty());
+  };
+  for (int time = 0; time < 2; ++time) {
+    resolve({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
+    resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
+  }
+  resolve({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  resolve({{"WORLD_SIZE", "8"}});  // of something else
+  resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}});
+  set_log_sink(before);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(
+      lines[0].find("trains alone, though WORLD_SIZE=8 (torchrun) names 8 processes: 8 copies "
+                    "train and write the same files; try tutti run"),
+      std::string::npos)
+      << lines[0];
+  EXPECT_NE(lines[1].find("SLURM_NTASKS=4 (Slurm) names 4 processes"), std::string::npos)
+      << lines[1];
+}
+
 TEST(ResolverRegistry, MakesResolversByName) {
   const std::vector<std::string> names = registered_cluster_resolvers();
   EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 7),

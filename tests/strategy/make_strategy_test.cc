@@ -116,10 +116,39 @@ TEST(MakeStrategy, OneThatMeetsNoOtherWorkerSaysSoOnce) {
   EXPECT_EQ(warnings_as("evaluator"), std::vector<std::string>());
   const std::vector<std::string> lines = warnings_as("worker");
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("trains alone, though TF_CONFIG names 3 workers; try "
-                          "MultiWorkerMirroredStrategy"),
+  EXPECT_NE(lines[0].find("trains alone, though TF_CONFIG names 3 processes: 3 copies train "
+                          "and write the same files; try MultiWorkerMirroredStrategy"),
             std::string::npos)
       << lines[0];
+}
+
+TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
+  const EnvironmentScope rank("RANK", "1"), size("WORLD_SIZE", "4");
+  const std::vector<std::string> lines = thrown::warnings_of([] {
+    for (const char* name : {"mirrored", "multi_worker_mirrored"})
+      (void)make_strategy(name, {.devices = "cpu:0"});
+  });
+  ASSERT_EQ(lines.size(), 2u);  // one text per remedy
+  for (const std::string& line : lines) {
+    EXPECT_NE(line.find("trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes"),
+              std::string::npos)
+        << line;
+  }
+}
+
+TEST(MakeStrategy, OptionsOfAnotherStrategyAreRefused) {
+  expect_error(kInvalid, {"stage 2", "of fully_sharded", "got mirrored"},
+               [] { make_strategy("mirrored", {.stage = 2}); });
+  expect_error(kInvalid, {"min_shard_bytes 0"},
+               [] { make_strategy("central_storage", {.min_shard_bytes = 0}); });
+  expect_error(kInvalid, {"staleness 5", "of parameter_server", "got one_device"},
+               [] { make_strategy("one_device", {.staleness = 5}); });
+  expect_error(kInvalid, {"replicas_to_aggregate 2"},
+               [] { make_strategy("mirrored", {.replicas_to_aggregate = 2}); });
+  expect_error(kInvalid, {"parameter_servers 3", "got fully_sharded"},
+               [] { make_strategy("fully_sharded", {.parameter_servers = 3}); });
+  expect_error(kInvalid, {"transport tcp", "got mirrored", "multi_worker_mirrored"},
+               [] { make_strategy("mirrored", {.transport = "tcp"}); });
 }
 
 TEST(MakeStrategy, TheLogCountsReplicasInWords) {
