@@ -145,8 +145,7 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
     return {tracer->all_gather(value, axis, where), replica_ * value.shape().dim(axis)};
   }
   MeetingHeader header{.kind = MeetingKind::kAllGather, .axis = axis, .where = where};
-  header.values.push_back({value.dtype(), value.shape().with_dim(axis, 0),
-                           false});  // lengths along the axis may differ
+  header.values.push_back({value.dtype(), value.shape(), false});
   Gathering own{&value, {}, 0};
   const std::string call = header.signature();
   const CallSite site(where);

@@ -78,7 +78,8 @@ Device Device::parse(std::string_view text) {
   }
   if (!spec || spec->job || spec->replica || spec->task || !spec->type || !spec->index) {
     fail(ErrorCode::kInvalidArgument,
-         "Device::parse: cannot read a device name; expected 'cpu:0', 'xla:0' or '/device:GPU:1', "
+         "Device::parse: cannot read a device name; expected 'cpu:0', 'gpu:0', 'xla:0' or "
+         "'/device:GPU:1', "
          "got '",
          one_line(text), "'");
   }
@@ -160,7 +161,7 @@ std::string upper(std::string_view text) {
 
 std::optional<DeviceType> find_type(const std::string& name) {
   if (name == "cpu") return DeviceType::kCpu;
-  if (name == "gpu") return DeviceType::kGpu;
+  if (name == "gpu" || name == "cuda") return DeviceType::kGpu;
   if (name == "xla" || name == "tpu") return DeviceType::kXla;
   return std::nullopt;
 }

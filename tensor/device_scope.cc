@@ -62,10 +62,11 @@ DeviceScope::~DeviceScope() { innermost() = outer_; }
 
 std::optional<Device> DeviceScope::device(std::string_view who) const {
   if (is_remote_) {
-    fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
-         "' is in another process; expected a device of this one, '", process_spec().to_string(),
-         "'; try a strategy with that task in its cluster (ParameterServerStrategy, "
-         "ClusterCoordinator::schedule), or a scope without job and task");
+    fail(
+        ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
+        "' is in another process; expected a device of this one, '", process_spec().to_string(),
+        "'; try constant(), variable() or run() of a Session, which work there, or a scope without "
+        "job and task");
   }
   return device_;
 }

@@ -92,17 +92,19 @@ int report(const std::vector<Row>& rows, const std::string& path, OutputFormat f
 std::string choose(const CkptOptions& options) {
   if (is_single(options.path)) return options.path;
   std::string chosen;
-  std::vector<std::int64_t> steps;
+  std::vector<std::string> steps;
   for (const CheckpointVersion& version : list_checkpoints(options.path)) {
-    steps.push_back(version.step);
+    steps.push_back(
+        concat(version.step, version.state == VersionState::kWhole ? "" : " (damaged)"));
     const bool wanted =
         options.step < 0 ? version.state == VersionState::kWhole : version.step == options.step;
     if (wanted) chosen = version.path;
   }
   if (!chosen.empty()) return chosen;
-  fail(ErrorCode::kNotFound, "ckpt show: '", options.path, "' has no ",
-       options.step < 0 ? std::string("whole checkpoint") : concat("step ", options.step),
-       "; expected one of steps [", join(steps), "]");
+  fail(ErrorCode::kNotFound, "ckpt show: expected ",
+       options.step < 0 ? std::string("a whole checkpoint") : concat("step ", options.step),
+       " in '", options.path, "', got ",
+       steps.empty() ? "no checkpoint" : concat("steps [", join(steps), "]"));
 }
 
 void print_contents(const Json& contents) {

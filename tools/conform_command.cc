@@ -91,7 +91,7 @@ void tell_case(int signal) {
                          static_cast<char>('0' + signal % 10)};
   const bool is_asked = signal == SIGINT || signal == SIGTERM;
   say(is_asked            ? "tutti: stopped (signal "
-      : signal == SIGALRM ? "tutti: the operation hangs, see --limit (signal "
+      : signal == SIGALRM ? "tutti: the operation hangs: a case took longer than --limit (signal "
                           : "tutti: the operation crashed (signal ");
   say(std::string_view(signal < 10 ? digits + 1 : digits, signal < 10 ? 1 : 2));
   say("); to repeat its case: ");

@@ -24,7 +24,7 @@
 namespace tutti::tools {
 namespace {
 
-enum class Verdict { kGood, kLimited, kBad };
+enum class Verdict { kGood, kAbsent, kLimited, kBad };
 
 /// One line of the report.
 struct Finding {
@@ -60,6 +60,8 @@ const char* name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kGood:
       return "ok";
+    case Verdict::kAbsent:
+      return "none";
     case Verdict::kLimited:
       return "warning";
     case Verdict::kBad:
@@ -100,7 +102,7 @@ Finding inspect_mpi() {
 /// Of machines without GPUs nothing is missing.
 Finding inspect_cuda() {
   if (kBuild.cuda_version.empty()) {
-    return {"CUDA", Verdict::kGood, "not in this build: no GPUs", ""};
+    return {"CUDA", Verdict::kAbsent, "not in this build: no GPUs", ""};
   }
   return {"CUDA", Verdict::kGood, concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version), ""};
 }
@@ -197,7 +199,7 @@ std::string names_of(const std::vector<LogicalGpu>& gpus) {
 
 Finding inspect_library(const FoundLibrary& library, bool needed) {
   if (!library.path.empty()) return {library.name, Verdict::kGood, library.path, ""};
-  return {library.name, needed ? Verdict::kLimited : Verdict::kGood, "not found",
+  return {library.name, needed ? Verdict::kLimited : Verdict::kAbsent, "not found",
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
 
@@ -218,7 +220,7 @@ std::vector<Finding> inspect_gpus() {
   try {
     const std::vector<LogicalGpu>& gpus = logical_gpus();
     findings.push_back(gpus.empty()
-                           ? without_gpus(reason, broken ? Verdict::kLimited : Verdict::kGood)
+                           ? without_gpus(reason, broken ? Verdict::kLimited : Verdict::kAbsent)
                            : Finding{"GPU", Verdict::kGood, names_of(gpus), ""});
   } catch (const Error&) {  // TUTTI_CUDA=require
     findings.push_back(without_gpus(reason, Verdict::kBad));
@@ -226,7 +228,8 @@ std::vector<Finding> inspect_gpus() {
   std::string path = module.path;
   if (module.is_simulated) path += " (simulated GPUs)";
   if (!module.description.empty()) path += ": " + module.description;
-  findings.push_back({"CUDA module", Verdict::kGood, path.empty() ? "not opened" : path, ""});
+  findings.push_back({"CUDA module", path.empty() ? Verdict::kAbsent : Verdict::kGood,
+                      path.empty() ? "not opened" : path, ""});
   findings.push_back({"CUDA module's build", Verdict::kGood, backend_build_id(), ""});
   for (const FoundLibrary& library : find_libraries(libraries_of_interest())) {
     findings.push_back(inspect_library(library, broken || reason.empty()));
@@ -245,7 +248,7 @@ Finding inspect_xla() {
   }
   const bool is_named = std::getenv("TUTTI_PJRT_PLUGIN") != nullptr;
   const std::size_t remedy = devices.why_none.rfind("; ");
-  return {"XLA", is_named ? Verdict::kLimited : Verdict::kGood,
+  return {"XLA", is_named ? Verdict::kLimited : Verdict::kAbsent,
           "none: " + devices.why_none.substr(0, remedy),
           remedy == std::string::npos ? "" : devices.why_none.substr(remedy + 2)};
 }
@@ -253,13 +256,27 @@ Finding inspect_xla() {
 Verdict worst_of(const std::vector<Finding>& findings) {
   Verdict worst = Verdict::kGood;
   for (const Finding& finding : findings) worst = std::max(worst, finding.verdict);
-  return worst;
+  return worst == Verdict::kAbsent ? Verdict::kGood : worst;
 }
 
-std::string verdict_line(Verdict verdict) {
+/// Returns "GPU, XLA": accelerators that this machine could have, and does without.
+std::string absent_accelerators(const std::vector<Finding>& findings) {
+  std::vector<std::string> absent;
+  for (const Finding& finding : findings) {
+    const bool is_accelerator = finding.subject == "GPU" || finding.subject == "XLA";
+    if (is_accelerator && finding.verdict == Verdict::kAbsent) absent.push_back(finding.subject);
+  }
+  return join(absent);
+}
+
+std::string verdict_line(Verdict verdict, const std::vector<Finding>& host) {
+  const std::string absent = absent_accelerators(host);
   switch (verdict) {
     case Verdict::kGood:
-      return "everything is there";
+    case Verdict::kAbsent:  // what only other machines need
+      return absent.empty()
+                 ? "everything is there"
+                 : concat("trains on CPUs, for which everything is there; without ", absent);
     case Verdict::kLimited:
       return "works, with the limits named above";
     case Verdict::kBad:
@@ -299,12 +316,12 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
   if (format == OutputFormat::kJson) {
     Json report = Json::object();
     report.set("build", to_json(build)).set("machine", to_json(host));
-    report.set("verdict", name_of(verdict)).set("summary", verdict_line(verdict));
+    report.set("verdict", name_of(verdict)).set("summary", verdict_line(verdict, host));
     std::printf("%s\n", report.dump(2).c_str());
   } else {
     print_text("This build", build);
     print_text("This machine", host);
-    std::printf("Verdict: %s.\n", verdict_line(verdict).c_str());
+    std::printf("Verdict: %s.\n", verdict_line(verdict, host).c_str());
   }
   return verdict == Verdict::kBad ? 1 : 0;
 }

@@ -289,15 +289,21 @@ std::string Rendezvous::late(int replica) const {
 
 namespace {
 
-std::string describe_specs(const ValueSpec& value) {
-  return concat(to_string(value.dtype), " ", value.shape, value.sparse ? " (sparse)" : "");
+/// `free_axis`: "*" stands for its length.
+std::string describe_spec(const ValueSpec& value, std::optional<int> free_axis) {
+  std::vector<std::string> lengths;
+  for (int i = 0; i < value.shape.rank(); ++i) {
+    lengths.push_back(i == free_axis ? "*" : concat(value.shape.dim(i)));
+  }
+  return concat(to_string(value.dtype), " [", join(lengths), "]", value.sparse ? " (sparse)" : "");
 }
 
-std::string describe_specs(const std::vector<ValueSpec>& values) {
+std::string describe_specs(const std::vector<ValueSpec>& values,
+                           std::optional<int> free_axis = std::nullopt) {
   constexpr std::size_t kShown = 3;
   std::string text;
   for (std::size_t i = 0; i < values.size() && i < kShown; ++i)
-    text += ", " + describe_specs(values[i]);
+    text += ", " + describe_spec(values[i], free_axis);
   if (values.size() > kShown) text += concat(", and ", values.size() - kShown, " more values");
   return text;
 }
@@ -316,8 +322,16 @@ ValueSpec spec_of(const Gradient& value) {
 
 bool MeetingHeader::matches(const MeetingHeader& other) const {
   const bool same_type = type == other.type || (type && other.type && *type == *other.type);
-  return kind == other.kind && op == other.op && axis == other.axis && method == other.method &&
-         variable == other.variable && same_type && values == other.values;
+  if (kind != other.kind || op != other.op || axis != other.axis || method != other.method ||
+      variable != other.variable || !same_type) {
+    return false;
+  }
+  if (kind != MeetingKind::kAllGather) return values == other.values;
+  const auto is_like = [this](const ValueSpec& a, const ValueSpec& b) {
+    return a.dtype == b.dtype && a.shape.rank() == b.shape.rank() &&
+           a.shape.with_dim(axis, 0) == b.shape.with_dim(axis, 0);
+  };
+  return std::ranges::equal(values, other.values, is_like);
 }
 
 std::string MeetingHeader::call() const {
@@ -344,18 +358,20 @@ std::string MeetingHeader::call() const {
   fail(ErrorCode::kInternal, "MeetingKind: no such value: ", static_cast<int>(kind));
 }
 
-std::string MeetingHeader::signature() const {
+std::string MeetingHeader::text(bool has_all_lengths) const {
   std::string text = call();
-  if (kind == MeetingKind::kAllReduce)
-    text += concat("(", op, internal::describe_specs(values), ")");
+  if (kind == MeetingKind::kAllReduce) text += concat("(", op, describe_specs(values), ")");
   if (kind == MeetingKind::kAllGather) {
-    text += concat("(axis ", axis, internal::describe_specs(values), ")");
+    const std::optional<int> free_axis = has_all_lengths ? std::nullopt : std::optional(axis);
+    text += concat("(axis ", axis, describe_specs(values, free_axis), ")");
   }
   return text;
 }
 
+std::string MeetingHeader::signature() const { return text(false); }
+
 std::string MeetingHeader::describe() const {
-  std::string text = signature();
+  std::string text = this->text(true);
   if (kind == MeetingKind::kMergeCall || kind == MeetingKind::kAllReduce ||
       kind == MeetingKind::kAllGather) {
     text += where.line() ? " at " + to_string(where) : " in a layer, loss or metric";

@@ -50,13 +50,17 @@ struct MeetingHeader {
   std::vector<ValueSpec> values = {};
   SourceLocation where = {};
 
+  /// Lengths along the axis of an all_gather may differ.
   bool matches(const MeetingHeader& other) const;
   /// "all_reduce", "Variable 'w'.assign_add".
   std::string call() const;
-  /// "all_reduce(SUM, float32 [2, 3])": what workers compare.
+  /// "all_reduce(SUM, float32 [2, 3])", "all_gather(axis 0, float32 [*, 3])": what workers compare.
   std::string signature() const;
-  /// "all_reduce(SUM, float32 [2, 3]) at step.cc:41".
+  /// "all_reduce(SUM, float32 [2, 3]) at step.cc:41"; with all lengths.
   std::string describe() const;
+
+ private:
+  std::string text(bool has_all_lengths) const;
 };
 
 /// Work that a replica does while it waits in a meeting: slices of gradients, a nested run's body.

@@ -153,7 +153,7 @@ std::vector<Fault> faults() {
              [] { sum_of(vec({1})); });
        },
        ErrorCode::kFailedPrecondition,
-       "replica FAULTY waits in all_gather(axis 0, float32 [0]) at"},
+       "replica FAULTY waits in all_gather(axis 0, float32 [1]) at"},
       {"gradients_against_reduce",
        [](Strategy& s, int f) {
          run_with(

@@ -139,7 +139,7 @@ TEST(DeviceScope, S0_16_OtherTasksAreRefusedByName) {
   const DeviceScope other("/job:worker/task:1/gpu:7");  // nobody looks whether it is there
   EXPECT_TRUE(other.is_remote());
   const std::vector<std::string> parts{"'/job:worker/task:1/device:GPU:7'",
-                                       "'/job:worker/replica:0/task:0'", "ClusterCoordinator"};
+                                       "'/job:worker/replica:0/task:0'", "run() of a Session"};
   expect_error(ErrorCode::kUnavailable, parts, [] { Tensor::zeros({2}); });
   expect_error(ErrorCode::kUnavailable, parts, [&] { negate(x); });
   expect_error(ErrorCode::kUnavailable, {"negate at device_scope_test.cc"}, [&] { negate(x); });

@@ -53,6 +53,15 @@ TEST(Device, TpusAreDevicesOfXla) {
   expect_error(ErrorCode::kUnavailable, {"xla:9999"}, [] { parse_devices("xla:0-9999"); });
 }
 
+TEST(Device, CudaNamesGpus) {
+  for (const char* text : {"cuda:77", "CUDA:77", "/device:CUDA:77"}) {
+    expect_error(ErrorCode::kUnavailable, {"gpu:77 is unavailable"}, [&] { Device::parse(text); });
+  }
+  EXPECT_EQ(DeviceSpec::parse("/task:1/device:CUDA:2").to_string(), "/task:1/device:GPU:2");
+  expect_error(ErrorCode::kInvalidArgument, {"expected 'cpu:0', 'gpu:0'", "'cude:0'"},
+               [] { Device::parse("cude:0"); });
+}
+
 TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
   const Device device{DeviceType::kXla, 1};
   const auto expect_refused = [](const std::function<void()>& action) {

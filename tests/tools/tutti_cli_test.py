@@ -66,9 +66,16 @@ class TuttiProgram(unittest.TestCase):
         code, text, _ = run("doctor", "--json")
         report = json.loads(text)
         self.assertEqual(code, 1 if report["verdict"] == "bad" else 0)
-        verdicts = {entry["verdict"] for part in ("build", "machine") for entry in report[part]}
+        verdicts = {entry["verdict"] for part in ("build", "machine") for entry in report[part]} - {"none"}
         order = ["ok", "warning", "bad"]
         self.assertEqual(report["verdict"], max(verdicts, key=order.index))
+
+    def test_doctor_does_not_call_a_missing_accelerator_ok(self):
+        report = json.loads(run("doctor", "--json")[1])
+        gpu = next(entry for entry in report["machine"] if entry["subject"] == "GPU")
+        self.assertEqual(gpu["verdict"], "none", gpu)
+        if report["verdict"] == "ok":
+            self.assertRegex(report["summary"], "^trains on CPUs, .*; without .*GPU")
 
     def test_S4_11_doctor_and_ldd_agree(self):
         def libraries_of(path):
@@ -277,7 +284,7 @@ class TuttiProgram(unittest.TestCase):
         case = r"\); to repeat its case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
         code, _, errors = run(*words, "--limit", "1")
         self.assertEqual(code, -signal.SIGALRM, errors)
-        self.assertRegex(errors, r"the operation hangs, see --limit \(signal 14" + case)
+        self.assertRegex(errors, r"the operation hangs: a case took longer than --limit \(signal 14" + case)
         for seconds in (0.5, 2, 8, 32):  # until it has begun
             stopped = subprocess.Popen([PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
             time.sleep(seconds)
