@@ -83,7 +83,10 @@ WorkerTeam::~WorkerTeam() {
   if (!group_) return;
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
-  if (ControlClient* const job = control()) job->report_unwinding();
+  ControlClient* const job = control();
+  const bool is_cause = !job || !job->fatal_verdict();  // else calls end for the verdict's reason
+  if (job) job->report_unwinding();
+  if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,
               concat("worker ", worker_, ": ended by an exception; its log says which")));
 }
