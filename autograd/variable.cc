@@ -7,6 +7,7 @@
 
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/recording.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/hash.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -148,7 +149,8 @@ bool AggregateOnReadScope::active() { return aggregate_on_read(); }
 static_assert(std::endian::native == std::endian::little,
               "hashes and checkpoints hold little-endian values");
 
-std::string hash_variables(std::span<const Variable> variables) {
+std::string hash_variables(std::span<const Variable> variables, const SourceLocation& where) {
+  const CallSite site(where);
   constexpr std::string_view kEnd("\0", 1);
   Hasher hasher;
   for (const Variable& variable : variables) {

@@ -10,6 +10,7 @@
 
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/random.h"
+#include "tutti/core/source_location.h"
 
 namespace tutti {
 
@@ -108,7 +109,8 @@ std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value,
 
 /// XXH3-128 over name, dtype, shape and plain little-endian values of the variables in this order;
 /// ON_READ ones as aggregated. Outside replicas. docs/determinism.md.
-std::string hash_variables(std::span<const Variable> variables);
+std::string hash_variables(std::span<const Variable> variables,
+                           const SourceLocation& where = SourceLocation::current());
 
 /// In a replica an ON_READ variable reads as this replica's component. While this object lives it
 /// reads as the aggregate over all replicas (all replicas must then read it): tf's

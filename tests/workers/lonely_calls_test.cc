@@ -37,6 +37,7 @@ std::vector<LonelyCall> lonely_calls(Sequential& model, const Tensor& x) {
       TUTTI_LONELY_CALL(model.checkpoint().save(file)),
       TUTTI_LONELY_CALL(save_weights(file, model.variables())),
       TUTTI_LONELY_CALL(export_onnx(model, file)),
+      TUTTI_LONELY_CALL(hash_variables(model.variables())),
   };
 }
 
@@ -66,7 +67,7 @@ TEST(LonelyCall, NamesTheLineOfTheUser) {
   const std::string file =
       (std::filesystem::path(::testing::TempDir()) / concat("lonely-", ::getpid(), ".safetensors"))
           .string();
-  constexpr int kCalls = 7;
+  constexpr int kCalls = 8;
   for (int number = 0; number < kCalls; ++number) {
     MultiProcessRunner runner("lonely_call_of_chief", {.num_workers = 2},
                               Json::object().set("number", number).set("file", file));
