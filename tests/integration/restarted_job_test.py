@@ -220,7 +220,7 @@ class KilledAtAnyMoment(unittest.TestCase):
 
     def test_example_of_the_estimator(self):
         self.check_style(ARGUMENTS.estimator,
-                         lambda folder: ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--epochs", "400", "--examples", "400",
+                         lambda folder: ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "400",
                                          "--checkpoint-dir", os.path.join(folder, "ck")], "examples/estimator")
 
 
