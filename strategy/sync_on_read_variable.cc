@@ -77,9 +77,13 @@ Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
 void SyncOnReadStorage::note_update(int index) {
   if (!counts_updates()) return;
   ++updates_[static_cast<std::size_t>(index)];
-  // Replays of a captured step write, too, and run no code of ours.
-  if (StepRecorder* const recorder = StepRecorder::current())
-    recorder->on_replay([] {}, [this, index] { ++updates_[static_cast<std::size_t>(index)]; });
+  // Replays of a captured step write on every replica, and run no code of ours.
+  if (StepRecorder* const recorder = StepRecorder::current()) {
+    recorder->on_replay([] {},
+                        [this] {
+                          for (std::int64_t& count : updates_) ++count;
+                        });
+  }
 }
 
 void SyncOnReadStorage::set_components(std::span<const Tensor> values) {

@@ -34,14 +34,17 @@ struct Nothing {};
 /// The type of `{}` in the place of a key. A key without fields is no key: the overloads below draw
 /// from next_random_key(), as calls without the argument do. `RandomKey{}` is a key.
 using NoRandomKey = std::initializer_list<internal::Nothing>;
+/// Same as random_uniform() with a fresh key.
 inline Tensor random_uniform(const Shape& shape, NoRandomKey, double low = 0.0, double high = 1.0,
                              DType dtype = DType::kFloat32, Device device = current_device()) {
   return random_uniform(shape, next_random_key(), low, high, dtype, device);
 }
+/// Same as random_normal() with a fresh key.
 inline Tensor random_normal(const Shape& shape, NoRandomKey, double mean = 0.0, double stddev = 1.0,
                             DType dtype = DType::kFloat32, Device device = current_device()) {
   return random_normal(shape, next_random_key(), mean, stddev, dtype, device);
 }
+/// Same as truncated_normal() with a fresh key.
 inline Tensor truncated_normal(const Shape& shape, NoRandomKey, double mean = 0.0,
                                double stddev = 1.0, DType dtype = DType::kFloat32,
                                Device device = current_device()) {

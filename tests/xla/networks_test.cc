@@ -99,10 +99,11 @@ TEST(XlaNetworks, FiftySteps) {
 // trainings part. Which step that is depends on the plugin's bits: within the first 5 none has met
 // it, the pinned plugin within 10.
 TEST(XlaNetworks, ResNet20) {
-  const int steps = kPlugin == TUTTI_TEST_XLA_PLUGIN ? 10 : 5;
+  // From the eighth step on training amplifies differences of rounding tenfold in each step.
+  constexpr int kSteps = 5;
   const auto make = [] { return std::make_shared<Sequential>(examples::small_resnet(3, 16)); };
   expect_close_to_mirrored(
-      2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, steps, 1e-5);
+      2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, kSteps, 1e-5);
 }
 
 TEST(XlaNetworks, EmbeddingsAndTheirSparseGradients) {
