@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "tutti/cluster/resolver_registry.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
@@ -27,25 +28,26 @@ void require_at_least(const char* option, std::int64_t value, std::int64_t least
        " or more, got ", value);
 }
 
-/// Options of one strategy mean nothing to another one.
-void check_owners(const StrategySpec& spec) {
+/// Warns of options of other strategies: a program that swaps strategies may set them on purpose.
+void warn_of_unused_options(const StrategySpec& spec) {
   const StrategySpec defaults;
-  const auto require_owner = [&](const char* option, const auto& value, const auto& otherwise,
-                                 const std::vector<std::string>& owners) {
+  const auto warn_unless_used = [&](const char* option, const auto& value, const auto& otherwise,
+                                    const std::vector<std::string>& owners) {
     if (value == otherwise || std::ranges::find(owners, spec.strategy) != owners.end()) return;
-    fail(ErrorCode::kInvalidArgument, "strategy options: ", option, " ", value, ": an option of ",
-         join(owners), ", got ", spec.strategy);
+    log_warning_once(concat("strategy options: ", option, " ", value, " is an option of ",
+                            join(owners), "; ", spec.strategy, " does not use it"));
   };
   const std::vector<std::string> sharded = {"fully_sharded"}, servers = {"parameter_server"},
                                  workers = {"multi_worker_mirrored", "fully_sharded",
                                             "parameter_server"};
-  require_owner("stage", spec.stage, defaults.stage, sharded);
-  require_owner("min_shard_bytes", spec.min_shard_bytes, defaults.min_shard_bytes, sharded);
-  require_owner("staleness", spec.staleness, defaults.staleness, servers);
-  require_owner("replicas_to_aggregate", spec.replicas_to_aggregate, defaults.replicas_to_aggregate,
-                servers);
-  require_owner("parameter_servers", spec.parameter_servers, defaults.parameter_servers, servers);
-  require_owner("transport", spec.transport, defaults.transport, workers);
+  warn_unless_used("stage", spec.stage, defaults.stage, sharded);
+  warn_unless_used("min_shard_bytes", spec.min_shard_bytes, defaults.min_shard_bytes, sharded);
+  warn_unless_used("staleness", spec.staleness, defaults.staleness, servers);
+  warn_unless_used("replicas_to_aggregate", spec.replicas_to_aggregate,
+                   defaults.replicas_to_aggregate, servers);
+  warn_unless_used("parameter_servers", spec.parameter_servers, defaults.parameter_servers,
+                   servers);
+  warn_unless_used("transport", spec.transport, defaults.transport, workers);
 }
 
 void check(const StrategySpec& spec) {
@@ -69,7 +71,7 @@ void check(const StrategySpec& spec) {
     fail(ErrorCode::kInvalidArgument, "strategy options: update_mode ", spec.update_mode,
          ": steps of ", spec.strategy, " are synchronous; try parameter_server");
   }
-  check_owners(spec);
+  warn_of_unused_options(spec);
 }
 
 LocalStrategyOptions local_options(const StrategySpec& spec) {

@@ -270,7 +270,7 @@ class Examples(unittest.TestCase):
 
     def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
         flags = ["run", "-n", "2", "--", os.path.join(FOLDER, "linear_regression"), "--strategy", "multi_worker_mirrored", "--devices",
-                 "cpu:0", "--epochs", "1"]
+                 "cpu:0"]
         for by_flag in (False, True):
             with self.subTest(by_flag=by_flag), tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "trace.json")

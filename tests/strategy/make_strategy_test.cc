@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/factory/make_strategy.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -137,19 +138,21 @@ TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
   }
 }
 
-TEST(MakeStrategy, OptionsOfAnotherStrategyAreRefused) {
-  expect_error(kInvalid, {"stage 2", "of fully_sharded", "got mirrored"},
-               [] { make_strategy("mirrored", {.stage = 2}); });
-  expect_error(kInvalid, {"min_shard_bytes 0"},
-               [] { make_strategy("central_storage", {.min_shard_bytes = 0}); });
-  expect_error(kInvalid, {"staleness 5", "of parameter_server", "got one_device"},
-               [] { make_strategy("one_device", {.staleness = 5}); });
-  expect_error(kInvalid, {"replicas_to_aggregate 2"},
-               [] { make_strategy("mirrored", {.replicas_to_aggregate = 2}); });
-  expect_error(kInvalid, {"parameter_servers 3", "got fully_sharded"},
-               [] { make_strategy("fully_sharded", {.parameter_servers = 3}); });
-  expect_error(kInvalid, {"transport tcp", "got mirrored", "multi_worker_mirrored"},
-               [] { make_strategy("mirrored", {.transport = "tcp"}); });
+TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
+  const auto lines = thrown::warnings_of([] {
+    for (int i = 0; i < 2; ++i) {
+      (void)make_strategy("mirrored", {.devices = "cpu:0", .stage = 2, .transport = "tcp"});
+      (void)make_strategy("one_device", {.devices = "cpu:0", .staleness = 5});
+    }
+    (void)make_strategy("fully_sharded", {.devices = "cpu:0", .stage = 2});
+  });
+  EXPECT_THAT(
+      lines,
+      ::testing::ElementsAre(
+          "strategy options: stage 2 is an option of fully_sharded; mirrored does not use it",
+          ::testing::HasSubstr("transport tcp is an option of multi_worker_mirrored, "),
+          ::testing::HasSubstr(
+              "staleness 5 is an option of parameter_server; one_device does not")));
 }
 
 TEST(MakeStrategy, TheLogCountsReplicasInWords) {
