@@ -318,12 +318,12 @@ void LocalStrategy::complete_input_plan(InputPlan& plan) {
   if (impl_->balancer) {
     plan.current_weights = [balancer = impl_->balancer] { return balancer->shares(); };
   }
+  if (!team()) return;
   if (num_workers() > 1) {
     plan.note_global_batch = [check = team()->check()](const Element& batch, bool is_first) {
       note_global_batch(*check, batch, is_first);
     };
   }
-  if (!team()) return;
   plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
     std::vector<std::int64_t> all;
     for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
