@@ -347,7 +347,8 @@ std::span<const double> LocalStrategy::replica_weights() const {
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
   if (impl_->xla) return "stablehlo.all_reduce";
-  return num_workers() > 1 ? team()->algorithm() : impl_->ops->name();
+  // Workers of parameter servers are no team.
+  return impl_->services.num_workers() > 1 ? team()->algorithm() : impl_->ops->name();
 }
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 

@@ -141,7 +141,7 @@ TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
 TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
   const auto lines = thrown::warnings_of([] {
     for (int i = 0; i < 2; ++i) {
-      (void)make_strategy("mirrored", {.devices = "cpu:0", .stage = 2, .transport = "tcp"});
+      (void)make_strategy("mirrored", {.devices = "cpu:0", .transport = "tcp", .stage = 2});
       (void)make_strategy("one_device", {.devices = "cpu:0", .staleness = 5});
     }
     (void)make_strategy("fully_sharded", {.devices = "cpu:0", .stage = 2});
