@@ -35,10 +35,10 @@ def main():
             sys.exit(f"FAILED: {mode}: expected {STEPS} steps with their losses, and a rate: {metrics}")
         if not losses[-1] < 0.01:  # of 7.2 before the first step of anybody
             sys.exit(f"FAILED: {mode}: it has not learnt: {losses[-1]} at last")
-    # Synchronous steps give the same weights, however they are made so; those that are not saw other weights.
+    # Synchronous steps give the same weights, however they are made so. Those of the other modes depend on timing.
     hashes = {mode: metrics["weights_hash"] for mode, metrics in found.items()}
-    if hashes["sync"] != hashes["sync_replicas"] or hashes["async"] == hashes["sync"]:
-        sys.exit(f"FAILED: expected the same weights of the synchronous modes, and others of async: {hashes}")
+    if hashes["sync"] != hashes["sync_replicas"]:
+        sys.exit(f"FAILED: expected the same weights of the synchronous modes: {hashes}")
 
 
 if __name__ == "__main__":
