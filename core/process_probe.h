@@ -22,7 +22,7 @@ struct ProcessIdentity {
 };
 const ProcessIdentity& this_process();
 
-/// What a launcher's variable says about the processes that it started.
+/// Contents of a launcher's variable about the processes that it started.
 struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"

@@ -1,4 +1,4 @@
-// What a thread asks of core/random.h: how often, and from which numbers on.
+// Per-thread counters of core/random.h: draws, and numbers of layers and variables.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -206,7 +206,7 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
 
 namespace {
 
-// What to try where a column of numbers holds a text.
+// Remedies for a text in a column of numbers.
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,

@@ -71,7 +71,7 @@ class MapSource : public internal::ForwardingSource {
   }
 
  private:
-  /// Of an element and of its number in this iterator.
+  /// Key of an element, from its number in this iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = make_(epoch), random = random_.of_pass(epoch, below().pass_shard())](
                const Element& element, std::uint64_t n) {

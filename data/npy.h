@@ -30,7 +30,7 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
   bool has(std::string_view name) const;
 };
 
-/// What is read of a .npz file.
+/// Options of read_npz() and parse_npz().
 struct NpzOptions {
   /// The arrays to read, in this order. Default: all; members that are not arrays, and arrays of
   /// types that no tensor holds (texts, objects), are then left out with a warning.

@@ -85,7 +85,7 @@ std::string TarReader::wrong_checksum(std::string_view block) const {
   return concat("expected ", sum, ", got ", expected);
 }
 
-// Whether another archive begins behind the zeros that end one: then `block` is its first header.
+// Returns true if another archive begins behind the zeros; `block` is then its first header.
 bool TarReader::find_next_archive(std::string& block) {
   do {
     header_ = file_.offset();

@@ -81,7 +81,7 @@ class SourceOfParts : public DatasetSource {
     });
   }
 
-  /// Of the first part that is one of several.
+  /// Position of the first part that is one of several.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;

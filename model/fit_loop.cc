@@ -238,7 +238,7 @@ void warn_of_epochs(const FitOptions& options) {
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
 
-/// Classes that no label of the model can have, where the loss says what labels are classes of.
+/// Returns the classes that no label can have under a loss of class labels.
 void warn_of_classes(const Model& model, const std::map<std::int64_t, double>& class_weight) {
   const Shape output = model.output_shapes().front();
   const std::int64_t num_classes = output.rank() > 0 ? output[output.rank() - 1] : 1;

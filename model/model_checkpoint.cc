@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace {
 
-/// What stands in braces.
+/// Names in braces.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::size_t close = 0;

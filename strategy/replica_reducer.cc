@@ -73,7 +73,7 @@ std::string digest_of(const Gradient& gradient) {
   return hasher.hex_digest();
 }
 
-/// What a replica gives for a variable whose value others have, too.
+/// Gradient of one replica for a variable whose copies other replicas have.
 struct SharedGradient {
   const Variable* variable = nullptr;
   const Placement* placement = nullptr;

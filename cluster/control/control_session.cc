@@ -368,7 +368,7 @@ void ControlSession::take_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
-  // The program gets it from its calls, and says it once.
+  // The program gets it from its calls and reports it once.
   const bool is_thrown =
       verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&

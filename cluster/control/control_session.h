@@ -90,7 +90,7 @@ class ControlSession final : public ControlClient {
   }
   bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  /// Of its process; unknown on another machine.
+  /// State of its process; unknown on another machine.
   ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);

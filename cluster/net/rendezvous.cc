@@ -441,7 +441,7 @@ class Rendezvous {
     }
   }
 
-  /// Tells all ranks that this one has all its connections; returns true if all have said so.
+  /// Reports to all ranks that this one has all its connections; returns true if all have done so.
   bool confirm_all() {
     bool have_all_told = true;
     for (int rank = 0; rank < size(); ++rank) {

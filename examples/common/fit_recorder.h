@@ -30,7 +30,7 @@ class FitRecorder final : public Callback {
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
-/// What --checkpoint-dir and --resume mean for fit. The arguments must outlive it.
+/// Callbacks for --checkpoint-dir and --resume. The arguments must outlive it.
 class CheckpointedFit {
  public:
   /// Begins with the weights of the last run with --resume. A run that was killed is continued

@@ -1,4 +1,4 @@
-// What must be alike on all workers.
+// Implements ConsistencyCheck: notes, digests and the comparison of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker/consistency_check.h"
 
@@ -67,7 +67,7 @@ std::string hex(std::uint64_t number) {
   return text;
 }
 
-/// What a worker noted about a subject.
+/// Note of one worker about a subject.
 struct Entry {
   std::string digest, shown;
 };

@@ -1,4 +1,4 @@
-// What must be alike on all workers, and an error that names what is not.
+// Compares inputs, settings and writes of workers; the error names what differs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

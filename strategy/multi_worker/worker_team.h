@@ -141,7 +141,7 @@ class WorkerTeam {
                                       std::span<const std::size_t> counts, std::string_view name,
                                       std::optional<DType> wire = std::nullopt);
 
-  /// What must be alike on all workers, since they were connected.
+  /// Notes of what must be alike on all workers, since they were connected.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
   /// Collective: exchanges the notes of check(), and removes them. Throws what require_alike()
   /// does.

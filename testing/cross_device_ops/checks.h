@@ -44,7 +44,7 @@ void abort_all(const Communicators& communicators);
 Result check_ranks(const Case& c, Subject& subject);
 Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject);
 
-/// What became of calls that the last rank did not make.
+/// Outcome of calls that the last rank did not make.
 struct Scene {
   Outcomes outcomes;
   std::vector<TimePoint> begins;  // of the calls, by rank

@@ -1,4 +1,4 @@
-// What errors call files that a reader cannot read.
+// Names of kinds of files in errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/file_kind.h"
 
@@ -17,7 +17,7 @@ TEST(FileKind, NamesKindsByTheirFirstBytes) {
   std::string tar(512, '\0');
   tar.replace(0, 5, "a.txt");
   tar.replace(257, 5, "ustar");
-  // What file(1) and the formats' own pages give as their magic bytes.
+  // Magic bytes as file(1) and the formats' own pages give them.
   const std::vector<std::pair<std::string, std::string>> expected = {
       {"", "an empty file"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS"},

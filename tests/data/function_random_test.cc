@@ -180,7 +180,7 @@ Dataset records() {
   return tfrecord_dataset(paths);
 }
 
-// What is drawn for the rows of all workers.
+// Numbers drawn for the rows of all workers.
 Numbers drawn_on_workers(const Dataset& dataset, int workers, AutoShardPolicy policy) {
   Numbers all;
   for (int worker = 0; worker < workers; ++worker) {

@@ -1,4 +1,4 @@
-// What callbacks may call while fit() runs, and what is refused.
+// Calls that callbacks may make while fit() runs, and calls that are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 

@@ -1,4 +1,4 @@
-// What compile, fit, evaluate and predict refuse or warn of before anything is computed.
+// Arguments that compile, fit, evaluate and predict refuse or warn of before they compute.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
 #include "tests/support/warnings.h"

@@ -229,7 +229,7 @@ TEST(WorkerConsistency, WriteIsNamedWhereReplicasSumByHand) {
   }
 }
 
-/// What workers may do differently, and what all do alike.
+/// Differences that workers may have, and writes that all make alike.
 TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   const int index = this_process().index;
   const auto strategy = make_workers(
