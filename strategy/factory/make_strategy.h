@@ -14,8 +14,9 @@
 
 namespace tutti {
 
-/// What a program can let its user choose: every strategy takes the same options, and refuses those
-/// that it has no use for. Values are texts, as flags have them.
+/// Options that a program can let its user choose: every strategy takes the same ones. Those that
+/// it does not use are logged once as a warning, since a program that swaps strategies may set them;
+/// an update_mode other than "sync" is refused by all but parameter_server.
 struct StrategySpec {
   std::string strategy = "mirrored";  // one of strategy_names()
   std::string devices = "";           // "cpu:0-1", "gpu:0", "xla:0"; empty: default_devices()
