@@ -15,8 +15,8 @@
 namespace tutti {
 
 /// Options that a program can let its user choose: every strategy takes the same ones. Those that
-/// it does not use are logged once as a warning, since a program that swaps strategies may set them;
-/// an update_mode other than "sync" is refused by all but parameter_server.
+/// it does not use are logged once as a warning, since a program that swaps strategies may set
+/// them; an update_mode other than "sync" is refused by all but parameter_server.
 struct StrategySpec {
   std::string strategy = "mirrored";  // one of strategy_names()
   std::string devices = "";           // "cpu:0-1", "gpu:0", "xla:0"; empty: default_devices()
