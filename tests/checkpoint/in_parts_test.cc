@@ -194,7 +194,9 @@ TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
     // The fourth exchange tells of a commit.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
     EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
-    EXPECT_EQ(std::filesystem::exists(folder + "/step_2"), call >= 4);
+    // During the second exchange a worker may still write into the folder that worker 0 removes.
+    const bool may_be_left = call == 2;
+    EXPECT_TRUE(may_be_left || std::filesystem::exists(folder + "/step_2") == (call >= 4));
   }
 }
 
