@@ -199,7 +199,8 @@ std::function<std::vector<launch::TaskProcess>()> find_failed(const ControlServe
     for (const Verdict& verdict : control.verdicts()) {
       const bool is_end = verdict.kind == VerdictKind::kDead ||
                           verdict.kind == VerdictKind::kStopped ||
-                          verdict.kind == VerdictKind::kFailed;
+                          verdict.kind == VerdictKind::kFailed ||
+                          (verdict.kind == VerdictKind::kLeft && verdict.is_fatal);
       if (!is_end) continue;
       const launch::Task task{verdict.who.task.job, verdict.who.task.index, ""};
       failed.push_back({task.name(), static_cast<int>(verdict.who.incarnation)});

@@ -121,6 +121,14 @@ TEST(Supervisor, KillsAProcessThatTheJobTakesForDeadAndThatStays) {
                                     "worker 0 died: it lost its connection"));
 }
 
+TEST(Supervisor, NamesAnExitWithCode0ThatMadeAnotherFail) {
+  const Ended ended = run_two_that_fail("exit 0");
+  EXPECT_EQ(ended.outcome.first_failure, 1);
+  EXPECT_EQ(ended.outcome.exit_code(), 1);
+  EXPECT_THAT(ended.said, HasSubstr("worker-1 failed first: exited with code 0 before the others "
+                                    "finished, after "));
+}
+
 TEST(Supervisor, NamesTheCauseFirstAlsoWhereItEndsLater) {
   const Ended ended = run_two_that_fail("sleep 0.3; echo my own bug; exit 3");
   EXPECT_EQ(ended.outcome.first_failure, 1);

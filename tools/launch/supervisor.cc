@@ -19,6 +19,7 @@ constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
 constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
 constexpr std::size_t kLastLines = 12;
+constexpr const char* kBeforeOthersFinished = "before the others finished";
 
 bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
@@ -203,10 +204,23 @@ struct Supervisor::Impl {
     if (decision.delay) {
       slot.restart_at = deadline_after(now(), *decision.delay);
       reporter.on_restart(slot.outcome, *decision.delay);
+    } else if (Slot* const cause = early_exit_before(slot)) {
+      cause->outcome.too_early = kBeforeOthersFinished;
+      fail_job(*cause, decision.reason);
     } else {
       fail_job(slot, decision.reason);
     }
     return decision.delay.has_value();
+  }
+
+  /// Returns the process that exited with code 0 and is the first cause that the job knows of, if
+  /// it is not `failed` itself; nullptr if there is none.
+  Slot* early_exit_before(const Slot& failed) {
+    const std::vector<const Slot*> causes = known_causes();
+    if (causes.empty() || causes.front() == &failed) return nullptr;
+    Slot& first = slots[static_cast<std::size_t>(causes.front()->rank)];
+    const bool has_exited = !first.running && !first.restart_at && first.outcome.status.success();
+    return has_exited ? &first : nullptr;
   }
 
   void end_for_good(Slot& slot) { slot.outcome.order = num_ended++; }
@@ -342,7 +356,7 @@ struct Supervisor::Impl {
       if (has_joined && waiting != slots.end()) {
         bring_back(*slot, *waiting);
       } else {
-        slot->outcome.too_early = has_joined ? "before the others finished" : "before it joined";
+        slot->outcome.too_early = has_joined ? kBeforeOthersFinished : "before it joined";
         judge_failure(*slot);
       }
     }
