@@ -96,6 +96,13 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
 BatchNormalization::Statistics BatchNormalization::normalize_batch(const Tensor& x,
                                                                    const Tensor& gamma,
                                                                    const Tensor& beta) const {
+  if (x.num_elements() > 0 && x.num_elements() == x.shape()[-1]) {
+    log_warning_once(concat(
+        "layer '", name(), "' is trained on one value per channel and replica, got shape ",
+        x.shape(),
+        ": its variance is 0, so the output is beta and moving_variance shrinks towards "
+        "0; use a larger batch, fewer replicas, or BatchNormalization({.synchronized = true})"));
+  }
   const BatchNormResult result = batch_norm_training(x, gamma, beta, options_.epsilon);
   return {result.y, result.mean, result.variance, x.num_elements() > 0};
 }

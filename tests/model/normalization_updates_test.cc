@@ -177,6 +177,30 @@ TEST(NormalizationUpdates, S1_11_ForgettingTheTrainingFlagIsWarnedOfOnce) {
   EXPECT_THAT(warnings[0], ::testing::HasSubstr("{.training = true}"));
 }
 
+TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
+  std::vector<std::string> warnings;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  BatchNormalization rows({.name = "rows"}), pixels({.name = "pixels"}),
+      synchronized({.synchronized = true, .name = "synchronized"});
+  rows.build_for({3});
+  pixels.build_for({2, 2, 3});
+  synchronized.build_for({3});
+  for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
+  (void)rows(Tensor::ones({0, 3}), {.training = true});
+  (void)rows(Tensor::ones({2, 3}), {.training = true});
+  (void)rows(Tensor::ones({1, 3}));  // inference
+  (void)pixels(Tensor::ones({1, 2, 2, 3}), {.training = true});
+  (void)synchronized(Tensor::ones({1, 3}), {.training = true});
+  set_log_sink(before);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0],
+              ::testing::AllOf(::testing::StartsWith("layer 'rows' is trained on one value per "
+                                                     "channel and replica, got shape [1, 3]"),
+                               ::testing::HasSubstr("{.synchronized = true}")));
+}
+
 namespace small_batches_test {
 
 constexpr double kMomentum = 0.9;
