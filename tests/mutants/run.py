@@ -145,8 +145,7 @@ def write(path, data):
 
 def build(source, folder, programs):
     if not (folder / "CMakeCache.txt").exists():
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_BUILD_EXAMPLES=OFF",
-                   "-DTUTTI_CUDA=OFF", "-DTUTTI_MPI=OFF"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_BUILD_TESTS=ON", "-DTUTTI_CUDA=OFF", "-DTUTTI_MPI=OFF"]
         if shutil.which("ld.gold"):
             options.append("-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=gold")
         subprocess.run(["cmake", "-S", source, "-B", folder, "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
