@@ -86,32 +86,33 @@ Told break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// A machine that has other things to do gives some of the ranks their turn late.
-void expect_within_a_second(const char* what, const Told& told) {
+/// Calls end because of the break, long before their deadline of a minute: within a second on a
+/// quiet machine.
+void expect_early_end(const char* what, const Told& told) {
   const double median = told.seconds[told.seconds.size() / 2];
   std::printf("broken | %s | %zu times | both ranks told after %.4f s (median), at most %.3f s\n",
               what, told.seconds.size(), median, told.seconds.back());
-  EXPECT_LT(median, 1.0);
+  EXPECT_LT(median, 15.0);
 }
 
 TEST(TcpChaos, AResetAtAnyByteEndsTheCallsOfBothRanks) {
   const testing::HangWatchdog watchdog("resets", 110s);
   const Told told = break_pairs(Fault::kCut, 32);
-  expect_within_a_second("reset", told);
+  expect_early_end("reset", told);
   EXPECT_EQ(told.damaged, 0);
 }
 
 TEST(TcpChaos, AChangedBitAnywhereEndsTheCallsOfBothRanksAndIsNoMessage) {
   const testing::HangWatchdog watchdog("changed bits", 110s);
   const Told told = break_pairs(Fault::kFlip, 48);
-  expect_within_a_second("changed bit", told);
+  expect_early_end("changed bit", told);
   EXPECT_EQ(told.damaged, 48);  // one of the two ranks has seen it, and says so
 }
 
 TEST(TcpChaos, AnEndThatOneRankAloneSeesEndsTheCallsOfBoth) {
   const testing::HangWatchdog watchdog("half closes", 110s);
   const Told told = break_pairs(Fault::kHalfClose, 16);
-  expect_within_a_second("closed on one side", told);
+  expect_early_end("closed on one side", told);
   EXPECT_EQ(told.damaged, 0);
 }
 

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <future>
 #include <memory>
 
 #include "tests/cluster/acceptor_visitor.h"
@@ -27,13 +29,15 @@ using namespace std::chrono_literals;
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
 /// `wait` is under way for a while, then the reason comes; it ends with that, not with its 60 s.
+/// `before`, if given, runs before the reason comes.
 template <class Wait>
-void expect_that_it_ends(const Wait& wait) {
+void expect_that_it_ends(const Wait& wait, const std::function<void()>& before = nullptr) {
   const testing::HangWatchdog watchdog("interruption", 120s);
   const auto interruption = std::make_shared<Interruption>();
   const TimePoint begin = Clock::system().now();
   const auto other = Executor::system().start("alarm", [&] {
     Clock::system().sleep_for(100ms);
+    if (before) before();
     interruption->raise(kReason);
     interruption->raise(Error(ErrorCode::kInternal, "the second one does not count"));
   });
@@ -96,17 +100,21 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
                                           .group_size = 2,
                                           .build = internal::make_build("", {})}));
   internal::FileDescriptor socket;
+  std::promise<void> is_connected;
   const auto peer = Executor::system().start("rank-1", [&] {
     const auto zero = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
     socket = acceptor_visitor::connect_to(zero.endpoint);
     const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
     EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
+    is_connected.set_value();
   });
-  expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
-    (void)connect_ranks(
-        0, 2, store,
-        {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
-  });
+  expect_that_it_ends(
+      [&](const std::shared_ptr<const Interruption>& interruption) {
+        (void)connect_ranks(
+            0, 2, store,
+            {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
+      },
+      [&] { is_connected.get_future().wait(); });
   peer->join();
 }
 
