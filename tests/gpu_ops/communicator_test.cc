@@ -401,11 +401,12 @@ TEST(CommunicatorOnGpus, ARankThatHasLeftEndsWhatNcclDoesWithItsName) {
 
 TEST(CommunicatorOnGpus, WhatTakesLongerThanTheTimeoutEndsNamingTheCall) {
   const testing::HangWatchdog watchdog("timeout of NCCL", std::chrono::seconds(60));
-  EXPECT_THAT(error_while_nccl_waits({.timeout = std::chrono::milliseconds(300)},
-                                     [](std::unique_ptr<Communicator>& own) {
-                                       Clock::system().sleep_for(std::chrono::seconds(2));
-                                       own.reset();
-                                     }),
+  const auto leave_late = [](std::unique_ptr<Communicator>& own) {
+    Clock::system().sleep_for(std::chrono::seconds(2));
+    own.reset();
+  };
+  // Each rank has the timeout: the first one to see it ends the call of both.
+  EXPECT_THAT(error_while_nccl_waits({.timeout = std::chrono::milliseconds(300)}, leave_late, ""),
               AllOf(HasSubstr("all_reduce of 1 x float32 of 2 ranks"), HasSubstr("300 ms")));
 }
 
