@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <future>
 #include <memory>
 
 #include "tests/cluster/acceptor_visitor.h"
@@ -100,13 +99,12 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
                                           .group_size = 2,
                                           .build = internal::make_build("", {})}));
   internal::FileDescriptor socket;
-  std::promise<void> is_connected;
   const auto peer = Executor::system().start("rank-1", [&] {
     const auto zero = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
     socket = acceptor_visitor::connect_to(zero.endpoint);
     const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
     EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
-    is_connected.set_value();
+    store.set("is connected", "");
   });
   expect_that_it_ends(
       [&](const std::shared_ptr<const Interruption>& interruption) {
@@ -114,7 +112,7 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
             0, 2, store,
             {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
       },
-      [&] { is_connected.get_future().wait(); });
+      [&] { (void)store.wait("is connected", after(60s)); });
   peer->join();
 }
 
