@@ -36,25 +36,18 @@ void require_numbers(const InputPlan& plan) {
          "distribute_dataset: expected a weight for each of the replicas of all workers, ",
          replicas, ", or none, got ", plan.weights.size());
   }
-  if (!plan.max_rows.empty() && std::ssize(plan.max_rows) != replicas) {
-    fail(ErrorCode::kInvalidArgument,
-         "distribute_dataset: expected a limit of rows for each of the replicas of all workers, ",
-         replicas, ", or none, got ", plan.max_rows.size());
-  }
 }
 
 // tf's sizes take all workers to be alike.
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
-      plan.first_replica != local * plan.worker || !plan.weights.empty() || plan.current_weights ||
-      !plan.max_rows.empty()) {
+      plan.first_replica != local * plan.worker || !plan.weights.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
          "with equal shares, got ",
          local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
-         plan.weights.size(), " weights, ", plan.max_rows.size(),
-         " limits; try ShardingRule::kCanonical");
+         plan.weights.size(), " weights; try ShardingRule::kCanonical");
   }
 }
 
@@ -162,13 +155,8 @@ namespace tutti::internal {
 namespace {
 
 std::vector<std::int64_t> sizes_of(const Element& batch, const InputPlan& plan) {
-  std::vector<double> weights = plan.current_weights ? plan.current_weights() : plan.weights;
-  if (weights.empty() && plan.max_rows.empty()) {
-    return replica_rows(batch.rows(), plan.num_replicas_in_sync);
-  }
-  weights.resize(static_cast<std::size_t>(plan.num_replicas_in_sync), 1.0);
-  return plan.max_rows.empty() ? weighted_replica_rows(batch.rows(), weights)
-                               : capped_replica_rows(batch.rows(), weights, plan.max_rows);
+  return plan.weights.empty() ? replica_rows(batch.rows(), plan.num_replicas_in_sync)
+                              : weighted_replica_rows(batch.rows(), plan.weights);
 }
 
 bool is_batched(const Element& element) { return element.size() > 0 && element[0].rank() > 0; }

@@ -55,9 +55,6 @@ inline constexpr std::int64_t kNoMoreRows = -1;
 struct InputPlan {
   std::vector<Device> replica_devices = {};  // of this worker
   std::vector<double> weights = {};          // one per replica of all workers; empty: equal shares
-  std::vector<std::int64_t> max_rows = {};   // one per replica of all workers; empty: any number
-  /// Asked for the weights of each batch before it is cut, where they change; none: `weights`.
-  std::function<std::vector<double>()> current_weights = {};
   InputCut cut = InputCut::kSplit;
   InputOptions options = {};
 

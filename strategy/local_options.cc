@@ -25,44 +25,6 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   return devices;
 }
 
-void check_weights(std::string_view who, const LocalStrategyOptions& options,
-                   std::size_t num_replicas) {
-  const auto& weights = options.replica_weights;
-  if (weights.empty()) return;
-  const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
-  if (weights.size() == num_replicas && std::ranges::all_of(weights, is_positive)) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
-       " positive numbers, one per replica, or none, got [", join(weights), "]");
-}
-
-void check_max_rows(std::string_view who, const LocalStrategyOptions& options,
-                    std::size_t num_replicas) {
-  const auto& limits = options.replica_max_rows;
-  if (limits.empty()) return;
-  const auto is_positive = [](std::int64_t limit) { return limit > 0; };
-  if (limits.size() == num_replicas && std::ranges::all_of(limits, is_positive)) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replica_max_rows; expected ", num_replicas,
-       " positive numbers, one per replica, or none, got [", join(limits), "]");
-}
-
-/// What auto_balance cannot be used with.
-void check_balance(std::string_view who, const LocalStrategyOptions& options, bool has_team) {
-  if (!options.auto_balance) return;
-  const Device first_device = replica_devices_of(who, options).front();
-  if (options.deterministic.value_or(false)) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": auto_balance with deterministic = true; expected one of both: shares that follow "
-         "measured time do not give the same bits twice; try replica_weights with the shares that "
-         "a balanced run has logged");
-  }
-  if (has_team || first_device.type != DeviceType::kCpu) {
-    fail(ErrorCode::kUnimplemented, who, ": auto_balance ",
-         has_team ? std::string("with several workers") : concat("on ", first_device),
-         "; expected replicas on CPUs of one process, whose time the host sees; try "
-         "replica_weights");
-  }
-}
-
 /// CPUs or GPUs, not both: an operation reduces the memory of one kind.
 void check_kinds(std::string_view who, const LocalStrategyOptions& options,
                  const std::vector<Device>& replica_devices) {
@@ -115,9 +77,7 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
       {communication.compression != WireCompression::kNone, "compression"},
       {communication.non_finite != NonFinitePolicy::kIgnore, "non_finite"},
       {options.deterministic.value_or(false), "deterministic = true (canonical order)"},
-      {!options.replica_weights.empty(), "replica_weights"},
-      {!options.replica_max_rows.empty(), "replica_max_rows"},
-      {options.auto_balance.has_value(), "auto_balance"}};
+      {!options.replica_weights.empty(), "replica_weights"}};
   for (const auto& [is_given, option] : refused) {
     if (!is_given) continue;
     fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
@@ -168,11 +128,13 @@ std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions&
   return on_xla;
 }
 
-void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,
-                  bool has_team) {
-  check_weights(who, options, static_cast<std::size_t>(num_replicas));
-  check_max_rows(who, options, static_cast<std::size_t>(num_replicas));
-  check_balance(who, options, has_team);
+void check_weights(std::string_view who, const LocalStrategyOptions& options, int num_replicas) {
+  const auto& weights = options.replica_weights;
+  if (weights.empty()) return;
+  const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
+  if (std::ssize(weights) == num_replicas && std::ranges::all_of(weights, is_positive)) return;
+  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
+       " positive numbers, one per replica, or none, got [", join(weights), "]");
 }
 
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,

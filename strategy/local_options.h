@@ -20,10 +20,9 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
 /// which XLA computes has no use for.
 std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
-/// Throws kInvalidArgument naming `who` and the option unless weights and limits are positive and
-/// one for each of `num_replicas` (of all workers), or none; and as auto_balance says.
-void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,
-                  bool has_team);
+/// Throws kInvalidArgument naming `who` unless replica_weights is empty or has one positive number
+/// for each of `num_replicas` (of all workers).
+void check_weights(std::string_view who, const LocalStrategyOptions& options, int num_replicas);
 
 /// By the rule of LocalStrategyOptions::deterministic.
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/clock.h"
 #include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/replicas/rendezvous.h"
 #include "tutti/strategy/replicas/replica_services.h"
@@ -51,12 +52,12 @@ class LocalReplicaContext final : public ReplicaContext {
         : context_(context.timing_ ? nullptr : &context) {
       if (!context_) return;
       context_->timing_ = true;
-      begin_ = context_->now();
+      begin_ = Clock::system().now();
     }
     ~CommunicationTimer() {
       if (!context_) return;
       context_->timing_ = false;
-      context_->communication_seconds_ += seconds_between(begin_, context_->now());
+      context_->communication_seconds_ += seconds_between(begin_, Clock::system().now());
     }
     CommunicationTimer(const CommunicationTimer&) = delete;
     CommunicationTimer& operator=(const CommunicationTimer&) = delete;
@@ -67,7 +68,6 @@ class LocalReplicaContext final : public ReplicaContext {
   };
   /// Seconds in collectives and gradient exchange so far, waiting for the others included.
   double communication_seconds() const { return communication_seconds_; }
-  TimePoint now() const { return services_.clock->now(); }
   /// The rows that this replica took all replicas to have, if it did.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
   /// The rows of the batch that the step was called with, if it was.

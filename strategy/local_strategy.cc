@@ -3,7 +3,6 @@
 #include "tutti/strategy/local_strategy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <typeinfo>
 
 #include "tutti/core/call_site.h"
@@ -16,7 +15,6 @@
 #include "tutti/strategy/local_options.h"
 #include "tutti/strategy/replica_reducer.h"
 #include "tutti/strategy/replicas/replica_threads.h"
-#include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/step_warnings.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/xla/xla_steps.h"
@@ -80,10 +78,7 @@ struct LocalStrategy::Impl {
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
                 options.timeout) {
-    internal::check_shares(name, options, services.num_replicas(), services.team != nullptr);
-    if (!options.auto_balance) return;
-    services.clock = options.auto_balance->clock;
-    make_balancer();
+    internal::check_weights(name, options, services.num_replicas());
   }
 
   /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
@@ -107,8 +102,6 @@ struct LocalStrategy::Impl {
                    const std::function<void(ReplicaContext&)>& body);
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
-  void make_balancer();
-  void balance();
   void end_team(const internal::RunOutcome& outcome);
   [[noreturn]] void report(internal::RunOutcome outcome);
 
@@ -122,8 +115,6 @@ struct LocalStrategy::Impl {
   std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
   internal::StepWarnings warnings;
   double run_seconds = 0.0;
-  std::shared_ptr<internal::ShareBalancer> balancer;  // with auto_balance
-  std::vector<double> shares;                         // what it said last
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   std::uint64_t random_step = 0;  // keys random numbers: runs that train or draw, so evaluation
@@ -186,7 +177,6 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   if (nested) return;  // part of the run around it
   run_seconds += seconds_between(begin, Clock::system().now());
   warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
-  if (balancer) balance();
   ++step;
   if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
 }
@@ -209,7 +199,6 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const RandomContextScope random(
       {seed(), random_step, static_cast<std::uint32_t>(context.replica_id())});
   const std::uint64_t num_draws = internal::num_random_draws();
-  const TimePoint begin = context.now();
   body(context);
   internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
   note.communication_seconds += context.communication_seconds();
@@ -218,36 +207,6 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   note.non_finite_result = context.non_finite_result();
   note.summed_mean = context.summed_mean();
   note.draws = internal::num_random_draws() != num_draws;
-  note.compute_seconds = seconds_between(begin, context.now()) - context.communication_seconds();
-}
-
-void LocalStrategy::Impl::make_balancer() {
-  std::vector<double> weights = options.replica_weights;
-  weights.resize(services.replica_devices.size(), 1.0);
-  balancer = std::make_shared<internal::ShareBalancer>(*options.auto_balance, std::move(weights),
-                                                       options.replica_max_rows);
-  shares = balancer->shares();
-  if (options.deterministic.has_value()) return;
-  log_info(concat(name,
-                  ": auto_balance: shares follow measured time, the same bits are not "
-                  "promised"));
-}
-
-/// After a step: shares of the next one.
-void LocalStrategy::Impl::balance() {
-  std::vector<std::int64_t> rows;
-  std::vector<double> seconds;
-  for (const internal::ReplicaNotes& note : notes) {
-    rows.push_back(note.batch_rows.value_or(0));
-    seconds.push_back(note.compute_seconds);
-  }
-  const auto move = balancer->note(rows, seconds);
-  if (!move) return;
-  shares = move->to;
-  log_info(concat("strategy '", name, "', step ", step, ": shares of the global batch [",
-                  join(move->from), "] -> [", join(move->to), "]: a step of ", move->seconds * 1e3,
-                  " ms is expected to take ", std::lround(move->expected_part * 100.0),
-                  " % of that"));
 }
 
 /// The other workers must not wait for this one's part of the step.
@@ -314,10 +273,6 @@ bool LocalStrategy::stops_after(std::int64_t step) {
 }
 
 void LocalStrategy::complete_input_plan(InputPlan& plan) {
-  plan.max_rows = impl_->options.replica_max_rows;
-  if (impl_->balancer) {
-    plan.current_weights = [balancer = impl_->balancer] { return balancer->shares(); };
-  }
   if (!team()) return;
   if (num_workers() > 1) {
     plan.note_global_batch = [check = team()->check()](const Element& batch, bool is_first) {
@@ -342,7 +297,7 @@ std::span<const Device> LocalStrategy::replica_devices() const {
   return impl_->services.replica_devices;
 }
 std::span<const double> LocalStrategy::replica_weights() const {
-  return impl_->balancer ? impl_->shares : impl_->options.replica_weights;
+  return impl_->options.replica_weights;
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
@@ -381,7 +336,6 @@ Json LocalStrategy::save_state() const {
   Json state = Json::object();
   state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
   state.set("step", impl_->step).set("random_step", impl_->random_step);
-  if (impl_->balancer) state.set("shares", impl_->balancer->save());
   return state;
 }
 
@@ -394,14 +348,6 @@ void LocalStrategy::restore_state(const Json& state) {
       random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl_->step;
   impl_->half_updated = false;
   impl_->plans.clear();
-  const Json* const saved = impl_->balancer ? state.find("shares") : nullptr;
-  if (!saved) return;
-  if (!impl_->balancer->restore(*saved)) {
-    log_warning(concat("strategy '", impl_->name, "': the checkpoint has shares of ",
-                       saved->as_array().size(), " replicas, this strategy has ",
-                       impl_->shares.size(), "; it begins with its own"));
-  }
-  impl_->shares = impl_->balancer->shares();
 }
 
 void LocalStrategy::set_after_updates(std::function<void()> action) {
@@ -409,11 +355,6 @@ void LocalStrategy::set_after_updates(std::function<void()> action) {
 }
 
 void LocalStrategy::number_replicas_apart(int first, int total) {
-  if (impl_->balancer) {
-    fail(ErrorCode::kUnimplemented, impl_->name,
-         ": auto_balance with workers that train apart; expected replicas of one process alone; "
-         "try replica_weights");
-  }
   impl_->services.first_apart = first;
   impl_->services.num_apart = total;
 }

@@ -11,33 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device.h"
 
 namespace tutti {
-
-/// How LocalStrategyOptions::auto_balance measures replicas and moves their shares. A replica's
-/// time is what its part of a step takes without what it waits for the others. Shares move between
-/// steps, so which replica adds which rows follows measured time: **the same bits are not
-/// promised** (docs/determinism.md). With a Clock that gives the same times, shares are the same.
-struct AutoBalance {
-  /// Steps between two looks at the shares. The median of a replica's times counts, so that a step
-  /// which something else has disturbed moves nothing.
-  int window = 8;
-  /// Steps that do not count: at the beginning, they make what is made at first use.
-  int warm_up = 2;
-  /// Shares move when that is expected to shorten a step by more than this part of it, and so come
-  /// to rest.
-  double tolerance = 0.05;
-  /// By how much of the global batch a replica's share changes in one move at most.
-  double max_change = 0.1;
-  /// No share gets smaller, nor smaller than a row of the batch: who has no row is not measured.
-  double min_share = 0.01;
-  /// Measures. Must outlive the strategy.
-  Clock* clock = &Clock::system();
-};
 
 namespace internal {
 class ConsistencyCheck;
@@ -105,13 +83,6 @@ struct LocalStrategyOptions {
   /// Shares of the global batch for devices of different speed; one positive number per replica, or
   /// none.
   std::vector<double> replica_weights = {};
-  /// Rows of a batch that fit each replica's memory (rows_that_fit()), or none: the others take
-  /// what is beyond. For datasets that the strategy cuts.
-  std::vector<std::int64_t> replica_max_rows = {};
-  /// Shares that follow what replicas are measured to need, from replica_weights on: see
-  /// AutoBalance. Refused with deterministic = true (kInvalidArgument); on GPUs, whose time the
-  /// host does not see, and with several workers (kUnimplemented).
-  std::optional<AutoBalance> auto_balance = std::nullopt;
   /// How long a replica waits for the others in a collective before kDeadlineExceeded names those
   /// missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -127,7 +98,6 @@ class LocalStrategy : public Strategy {
   int worker() const override;
   int first_replica() const override;
   std::span<const Device> replica_devices() const override;
-  /// With auto_balance those of the next step, which add up to 1; valid until then.
   std::span<const double> replica_weights() const override;
   CrossDeviceOps& cross_device_ops() override;
   std::string_view reduction_name() override;

@@ -41,54 +41,6 @@ std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows,
   return sizes;
 }
 
-std::vector<std::int64_t> capped_replica_rows(std::int64_t rows, std::span<const double> weights,
-                                              std::span<const std::int64_t> max_rows) {
-  const std::int64_t room = std::accumulate(max_rows.begin(), max_rows.end(), std::int64_t{0});
-  if (rows > room) {
-    fail(ErrorCode::kResourceExhausted, "a batch of ", rows,
-         " rows does not fit the replicas; expected at most ", room, " rows, [", join(max_rows),
-         "] by replica (replica_max_rows); try a smaller batch, or accumulated gradients");
-  }
-  std::vector<std::int64_t> sizes(weights.size(), 0);
-  std::vector<std::size_t> open(weights.size());  // replicas that are not at their limit
-  std::iota(open.begin(), open.end(), 0);
-  for (std::int64_t left = rows;;) {
-    std::vector<double> open_weights;
-    for (const std::size_t r : open) open_weights.push_back(weights[r]);
-    const std::vector<std::int64_t> wanted = weighted_replica_rows(left, open_weights);
-    std::vector<std::size_t> still_open;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      const std::size_t r = open[i];
-      sizes[r] = std::min(wanted[i], max_rows[r]);
-      if (wanted[i] <= max_rows[r]) {
-        still_open.push_back(r);
-      } else {
-        left -= max_rows[r];
-      }
-    }
-    if (still_open.size() == open.size()) return sizes;
-    open = std::move(still_open);
-  }
-}
-
-std::vector<std::int64_t> rows_that_fit(std::span<const std::uint64_t> memory_bytes,
-                                        std::uint64_t fixed_bytes, std::uint64_t bytes_per_row) {
-  if (bytes_per_row == 0) {
-    fail(ErrorCode::kInvalidArgument, "rows_that_fit: expected 1 byte per row or more, got 0");
-  }
-  std::vector<std::int64_t> rows;
-  for (std::size_t r = 0; r < memory_bytes.size(); ++r) {
-    if (memory_bytes[r] < fixed_bytes + bytes_per_row) {
-      fail(ErrorCode::kResourceExhausted, "rows_that_fit: replica ", r, ": expected at least ",
-           fixed_bytes + bytes_per_row, " bytes of memory (", fixed_bytes, " whatever the rows, ",
-           bytes_per_row, " for a row), got ", memory_bytes[r],
-           "; try variables on another device (central_storage), or smaller rows");
-    }
-    rows.push_back(static_cast<std::int64_t>((memory_bytes[r] - fixed_bytes) / bytes_per_row));
-  }
-  return rows;
-}
-
 std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size, int num_workers,
                                                  int replicas_per_worker, int worker) {
   if (global_batch_size < 0 || num_workers < 1 || replicas_per_worker < 1 || worker < 0 ||

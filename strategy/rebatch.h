@@ -20,19 +20,6 @@ std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 /// replica), for any `rows`.
 std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows, std::span<const double> weights);
 
-/// The same, with at most `max_rows[r]` for replica r: what a replica cannot take the others share
-/// by their weights. Throws kResourceExhausted naming both numbers when all together cannot take
-/// `rows`.
-std::vector<std::int64_t> capped_replica_rows(std::int64_t rows, std::span<const double> weights,
-                                              std::span<const std::int64_t> max_rows);
-
-/// How many rows fit into each replica's memory of `memory_bytes[r]`, of which `fixed_bytes` are
-/// taken whatever the rows (variables, slots) and `bytes_per_row` by each row: what
-/// LocalStrategyOptions::replica_max_rows takes. Throws kResourceExhausted naming the replica whose
-/// memory is too small for one row, with the numbers, and kInvalidArgument for 0 bytes per row.
-std::vector<std::int64_t> rows_that_fit(std::span<const std::uint64_t> memory_bytes,
-                                        std::uint64_t fixed_bytes, std::uint64_t bytes_per_row);
-
 /// tf's batch_sizes: num_workers * replicas_per_worker sizes that sum to the global batch and
 /// differ by at most 1; for `worker` rotated left by worker * replicas_per_worker, so that each
 /// step's sizes sum to the global batch over the workers.

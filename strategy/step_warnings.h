@@ -16,7 +16,6 @@ struct ReplicaNotes {
   double communication_seconds = 0.0;
   std::optional<std::int64_t> assumed_rows;
   std::optional<std::int64_t> batch_rows;  // of the batch that the step was called with
-  double compute_seconds = 0.0;
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
   bool draws = false;  // asked for random numbers, or called an optimizer

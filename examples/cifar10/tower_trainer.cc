@@ -28,11 +28,6 @@ CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
   CentralStorageOptions result{.local = {.devices = options.devices, .deterministic = true},
                                .parameter_device = options.variable_device};
   result.local.replica_weights = options.tower_weights;
-  result.local.auto_balance = options.auto_balance;
-  if (options.auto_balance) {  // what moves by the clock does not give the same bits
-    result.local.cross_device_ops.name = "canonical";
-    result.local.deterministic = std::nullopt;
-  }
   return result;
 }
 

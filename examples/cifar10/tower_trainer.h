@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +29,6 @@ struct TowerTrainerOptions {
   /// Shares of the batch for towers on devices of different speed, one per tower; empty: equal. The
   /// loss and the update stay those of the whole batch.
   std::vector<double> tower_weights = {};
-  /// Shares that follow the towers' measured time.
-  std::optional<AutoBalance> auto_balance = std::nullopt;
 };
 
 /// What one step gave.

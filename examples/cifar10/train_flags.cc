@@ -69,8 +69,6 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
     flags.add("--devices", values.devices, "the towers' devices instead: gpu:0,gpu:2 or cpu:0-3");
     flags.add("--tower_weights,--tower-weights", values.tower_weights,
               "the towers' shares of the batch, as 3,1; empty: equal");
-    flags.add("--auto_balance,--auto-balance", values.auto_balance,
-              "shares follow the towers' measured time; CPUs only");
   }
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {

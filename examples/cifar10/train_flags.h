@@ -28,7 +28,6 @@ struct TrainFlags {
   std::string devices = "";
   std::string variable_device = "cpu:0";
   std::string tower_weights = "";
-  bool auto_balance = false;
   bool memory_report = false;
 };
 

@@ -27,8 +27,7 @@ TowerTrainerOptions trainer_options(const TrainFlags& flags, const std::vector<D
           .variable_device = variable_device(flags, devices),
           .batch_size = flags.batch_size,
           .use_fp16 = flags.use_fp16,
-          .tower_weights = tower_weights(flags, devices.size()),
-          .auto_balance = flags.auto_balance ? std::optional(AutoBalance{}) : std::nullopt};
+          .tower_weights = tower_weights(flags, devices.size())};
 }
 
 /// Each tower gets its own part of every batch.
@@ -154,10 +153,6 @@ int TrainingRun::train() {
     if (!one_step(batch)) break;
   }
   checkpoints_->wait();
-  if (flags_.auto_balance) {
-    std::printf("The towers' shares at the end: %s.\n",
-                join(trainer_.strategy().replica_weights()).c_str());
-  }
   if (checkpoints_->last_error()) return 1;
   const bool has_finished = trainer_.global_step().value().item_int() >= flags_.max_steps;
   return has_finished ? 0 : kStoppedOnRequest;

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
@@ -32,8 +31,6 @@ struct ReplicaServices {
   /// how many there are; they exchange nothing. 0: this process counts for itself.
   int first_apart = 0;
   int num_apart = 0;
-  /// Measures what replicas need.
-  Clock* clock = &Clock::system();
 
   int first_number() const { return num_apart > 0 ? first_apart : first_replica(); }
   int num_in_sync() const { return num_apart > 0 ? num_apart : num_replicas(); }

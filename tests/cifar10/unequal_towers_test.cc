@@ -60,26 +60,6 @@ Trained train(const TowerTrainerOptions& options, int steps) {
   return trained;
 }
 
-/// Each look at it takes a millisecond on the thread of the test, which runs tower 0, and three on
-/// others: tower 1 takes three times as long, whatever its rows.
-class CallersClock final : public Clock {
- public:
-  CallersClock() { is_caller() = true; }
-  ~CallersClock() override { is_caller() = false; }
-  TimePoint now() const override {
-    thread_local TimePoint time{};
-    time += std::chrono::milliseconds(is_caller() ? 1 : 3);
-    return time;
-  }
-  void sleep_until(TimePoint) override {}
-
- private:
-  static bool& is_caller() {
-    thread_local bool is_caller = false;
-    return is_caller;
-  }
-};
-
 void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
                  double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -98,21 +78,6 @@ TEST(UnequalTowers, S1_06_TowersWithSharesOf3And1TrainAsOneTower) {
   expect_near(towers.losses, one.losses, 1e-4);
   expect_near(towers.averages, one.averages, 1e-4);
   EXPECT_NE(one.losses.front(), one.losses.back());
-}
-
-// Rows move to the faster tower until the other one has a single one left; the training does not
-// change.
-TEST(UnequalTowers, S1_06_TowersWhoseSharesMoveTrainAsOneTower) {
-  using namespace unequal_towers_test;
-  const testing::HangWatchdog watchdog("moving shares", kTimeLimit);
-  CallersClock clock;
-  TowerTrainerOptions options = options_for("cpu:0-1");
-  options.auto_balance = AutoBalance{.window = 1, .warm_up = 0, .clock = &clock};
-  const Trained moving = train(options, 8);
-  EXPECT_THAT(moving.rows, ElementsAre(7, 1));
-  const Trained one = train(options_for("cpu:0"), 8);
-  expect_near(moving.weights, one.weights, 1e-6);
-  expect_near(moving.losses, one.losses, 1e-4);
 }
 
 // Of 8 rows a tower with a share of 1 in 100 gets none: it has no loss and does not count.

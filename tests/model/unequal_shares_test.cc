@@ -38,15 +38,5 @@ TEST(UnequalSharesInFit, S1_06_FitIsThatOfTheUnsplitBatch) {
   }
 }
 
-// Whatever the clock of this machine says.
-TEST(UnequalSharesInFit, S1_06_FitWithSharesThatMoveIsThatOfTheUnsplitBatch) {
-  OneDeviceStrategy one("cpu:0");
-  LocalStrategyOptions options{.devices = "cpu:0-1"};
-  options.replica_weights = {5, 1};
-  options.auto_balance = AutoBalance{.window = 1, .warm_up = 0};
-  MirroredStrategy balanced(options);
-  expect_near(fitted_with_shares(balanced), fitted_with_shares(one), 2e-5);
-}
-
 }  // namespace
 }  // namespace tutti

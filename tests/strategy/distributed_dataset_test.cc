@@ -130,6 +130,12 @@ TEST(DistributedDataset, S1_06_WeightsGiveUnequalShares) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replica_weights = {3, 1}});
   EXPECT_EQ(steps_of(strategy.distribute_dataset(Dataset::range(8).batch(8))),
             (std::vector<Step>{{{0, 1, 2, 3, 4, 5}, {6, 7}}}));
+  for (const auto& parts : strategy.distribute_dataset(Dataset::range(128).batch(128))) {
+    EXPECT_EQ(parts[0].rows(), 96);
+    EXPECT_EQ(parts[1].rows(), 32);
+    EXPECT_EQ(parts[1].global_rows(), 128);
+    EXPECT_EQ(parts[1].element().first_row(), 96);
+  }
 }
 
 TEST(DistributedDataset, EachPieceIsOnTheDeviceOfItsReplica) {

@@ -111,8 +111,6 @@ TEST(MirroredOnXla, WhatHasNoPartInItsStepsIsRefusedByName) {
   expect_refused(with({.non_finite = NonFinitePolicy::kSkip}), "non_finite");
   expect_refused({.devices = two, .deterministic = true}, "deterministic");
   expect_refused({.devices = two, .replica_weights = {1, 2}}, "replica_weights");
-  expect_refused({.devices = two, .replica_max_rows = {8, 8}}, "replica_max_rows");
-  expect_refused({.devices = two, .auto_balance = AutoBalance{}}, "auto_balance");
   EXPECT_NO_THROW(MirroredStrategy({.devices = two, .cross_device_ops = {"canonical"}}));
 }
 
