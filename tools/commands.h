@@ -52,7 +52,6 @@ struct RunFlags {
   bool chief = false;
   std::string log_dir = "";
   std::int64_t max_restarts = 0;
-  std::int64_t max_job_restarts = -1;
   double grace = 30;
   double timeout = 0;
   std::vector<std::string> environment;
@@ -72,7 +71,7 @@ struct RunFlags {
 
 /// Runs a program in several processes of this machine. The exit code is that of the job
 /// (docs/launching.md), 2 for flags that make no sense.
-int run_command(const RunFlags& flags, OutputFormat format);
+int run_command(const RunFlags& flags);
 
 /// What `tutti ckpt` is asked for.
 struct CkptOptions {

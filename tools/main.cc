@@ -97,12 +97,10 @@ int run(int argc, char** argv) {
   };
   flags.add_command("ckpt", "look at checkpoints", declare_ckpt, [] { return 2; });
   RunFlags run_flags;
-  const auto declare_run = [&](tutti::Flags& command) {
-    declare(command);
-    run_flags.declare(command);
-  };
-  flags.add_command("run", "run a program in several processes of this machine", declare_run,
-                    [&] { return run_command(run_flags, format()); });
+  flags.add_command(
+      "run", "run a program in several processes of this machine",
+      [&](tutti::Flags& command) { run_flags.declare(command); },
+      [&] { return run_command(run_flags); });
   if (const int error = run_flags.take_program(argc, argv)) return error;
   return flags.parse(argc, argv);
 }

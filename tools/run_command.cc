@@ -116,7 +116,6 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
 /// Throws kInvalidArgument naming the flag, or kNotFound naming the program.
 RunOptions parse_run_options(const RunFlags& flags) {
   check_range<std::int64_t>("--max-restarts", flags.max_restarts, 0, 1'000'000);
-  check_range<std::int64_t>("--max-job-restarts", flags.max_job_restarts, -1, 1'000'000'000);
   check_range("--grace", flags.grace, 0.0, 1e6);
   check_range("--timeout", flags.timeout, 0.0, 1e9);
   check_range<std::int64_t>("--port", flags.port, 1, 65'535 - kMaxProcesses);
@@ -135,25 +134,13 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.dry_run = flags.dry_run;
   options.supervisor.grace = seconds(flags.grace);
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
-  options.supervisor.restarts.per_task = static_cast<int>(flags.max_restarts);
-  options.supervisor.restarts.per_job = static_cast<int>(
-      flags.max_job_restarts >= 0 ? flags.max_job_restarts
-                                  : flags.max_restarts * options.job.counts.total());
+  options.supervisor.max_restarts = static_cast<int>(flags.max_restarts);
   options.reporter.log_dir = flags.log_dir;
   options.reporter.grace = options.supervisor.grace;
-  options.reporter.max_restarts = options.supervisor.restarts.per_task;
+  options.reporter.max_restarts = options.supervisor.max_restarts;
   // A dry run is often for machines that have the program where this one has not.
   if (!flags.dry_run) launch::find_program(flags.program.front());
   return options;
-}
-
-int print_plan(const launch::JobPlan& plan, OutputFormat format) {
-  if (format == OutputFormat::kJson) {
-    std::printf("%s\n", launch::to_json(plan).dump(2).c_str());
-  } else {
-    std::printf("%s", launch::dry_run_text(plan).c_str());
-  }
-  return 0;
 }
 
 /// The job's store and its watch over the members, in a process that outlives all of theirs: who is
@@ -223,24 +210,22 @@ std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlSer
 
 /// Returns true for the flags of this command without a value.
 bool is_switch(std::string_view flag) {
-  constexpr std::array<std::string_view, 6> kSwitches = {"--chief", "--bind-cores", "--dry-run",
-                                                         "--json",  "--help",       "-h"};
+  constexpr std::array<std::string_view, 5> kSwitches = {"--chief", "--bind-cores", "--dry-run",
+                                                         "--help", "-h"};
   return std::ranges::find(kSwitches, flag) != kSwitches.end();
 }
 
 /// A thread must not be started before signals and guard are there.
-int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format) {
+int run_job(launch::JobPlan plan, const RunOptions& options) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
   launch::Guard guard(secret.folder(), secret.file(),
                       concat("TUTTI_JOB_ID=", *plan.variable("TUTTI_JOB_ID")));
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
-  plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
+  plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.max_restarts));
   const std::unique_ptr<ControlServer> control = options.has_control ? host_control(plan) : nullptr;
   if (control) plan.add_variable("TUTTI_CONTROL", control->target());
-  launch::ReporterOptions reporting = options.reporter;
-  reporting.output_to_error = format == OutputFormat::kJson;
-  launch::RunReporter reporter(plan, reporting);
+  launch::RunReporter reporter(plan, options.reporter);
   launch::SupervisorOptions supervising = options.supervisor;
   if (control) supervising.find_given_up = find_given_up(*control);
   if (control) supervising.find_failed = find_failed(*control);
@@ -249,11 +234,6 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   const launch::JobOutcome outcome = supervisor.run();
   reporter.summarize(outcome);
   supervisor.hand_over_output();
-  if (format == OutputFormat::kJson) {
-    Json json = launch::to_json(outcome);
-    json.set("job_id", plan.job_id);
-    std::printf("%s\n", json.dump(2).c_str());
-  }
   return outcome.exit_code();
 }
 
@@ -266,7 +246,6 @@ void RunFlags::declare(Flags& flags) {
   flags.add("--chief", chief, "one process is the chief, beside the workers");
   flags.add("--log-dir", log_dir, "also write each process's lines to worker-0.log and so on here");
   flags.add("--max-restarts", max_restarts, "start a failed process again, so often each");
-  flags.add("--max-job-restarts", max_job_restarts, "so often in all; -1: no limit of its own");
   flags.add("--grace", grace, "seconds between SIGTERM and SIGKILL");
   flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
   flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
@@ -301,7 +280,7 @@ int RunFlags::take_program(int& argc, char** argv) {
   return 0;
 }
 
-int run_command(const RunFlags& flags, OutputFormat format) {
+int run_command(const RunFlags& flags) {
   RunOptions options;
   try {
     options = parse_run_options(flags);
@@ -311,9 +290,12 @@ int run_command(const RunFlags& flags, OutputFormat format) {
     return 2;
   }
   launch::JobPlan plan = launch::make_plan(options.job);
-  if (options.dry_run) return print_plan(plan, format);
+  if (options.dry_run) {
+    std::printf("%s", launch::dry_run_text(plan).c_str());
+    return 0;
+  }
   try {
-    return run_job(std::move(plan), options, format);
+    return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     std::fprintf(stderr, "tutti: %s\n", error.what());  // no program after all

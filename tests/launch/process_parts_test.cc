@@ -57,53 +57,43 @@ TEST(ExitStatus, HasWordsAndAShellsNumber) {
   EXPECT_EQ(exit_status_of(W_EXITCODE(0, SIGSEGV)), (ExitStatus{0, SIGSEGV}));
 }
 
-TEST(RestartBudget, CountsPerTaskAndPerJob) {
-  RestartBudget budget({.per_task = 2, .per_job = 3}, 2);
+TEST(RestartCount, RefusesBeyondItsLimit) {
+  RestartCount count(2);
   const ExitStatus failed{1, 0};
-  EXPECT_TRUE(budget.decide(0, failed, seconds(9)).delay.has_value());
-  EXPECT_TRUE(budget.decide(0, failed, seconds(9)).delay.has_value());
-  EXPECT_EQ(budget.decide(0, failed, seconds(9)).reason, "it was started again 2 times already");
-  EXPECT_TRUE(budget.decide(1, failed, seconds(9)).delay.has_value());
-  EXPECT_EQ(budget.decide(1, failed, seconds(9)).reason, "the job has used its 3 restarts");
-  EXPECT_EQ(budget.num_restarts(0), 2);
-  EXPECT_EQ(budget.num_restarts(1), 1);
+  EXPECT_EQ(count.refusal(failed, seconds(9)), std::nullopt);
+  EXPECT_EQ(count.refusal(failed, seconds(9)), std::nullopt);
+  EXPECT_EQ(count.refusal(failed, seconds(9)), "it was started again 2 times already");
+  EXPECT_EQ(count.restarts(), 2);
 }
 
-TEST(RestartBudget, IsSlowerEachTimeForWhatFailsAtOnceAndThenGivesUp) {
-  RestartBudget budget({.per_task = 100, .per_job = 100}, 1);
-  std::vector<std::optional<Duration>> delays;
-  for (const int lived : {5000, 1, 1, 1, 5000, 1, 1, 1, 1, 1}) {
-    delays.push_back(budget.decide(0, ExitStatus{1, 0}, milliseconds(lived)).delay);
+TEST(RestartCount, RefusesTheFifthFailureAtOnceInARow) {
+  RestartCount count(100);
+  for (const int lived : {5000, 1, 1, 1, 1, 5000, 1, 1, 1, 1}) {
+    EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(lived)), std::nullopt);
   }
-  const std::vector<std::optional<Duration>> expected{
-      milliseconds(0), milliseconds(0),   milliseconds(100), milliseconds(200), milliseconds(0),
-      milliseconds(0), milliseconds(100), milliseconds(200), milliseconds(400), std::nullopt};
-  EXPECT_EQ(delays, expected);
+  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
 }
 
-TEST(RestartBudget, KillsFromOutsideAreNoFailuresAtOnce) {
-  RestartBudget budget({.per_task = 100, .per_job = 100}, 1);
+TEST(RestartCount, KillsFromOutsideAreNotFailuresAtOnce) {
+  RestartCount count(100);
   for (int kill = 0; kill < 20; ++kill) {
     const ExitStatus status{0, kill % 2 == 0 ? SIGKILL : SIGTERM};
-    EXPECT_EQ(budget.decide(0, status, milliseconds(1)).delay, milliseconds(0));
+    EXPECT_EQ(count.refusal(status, milliseconds(1)), std::nullopt);
   }
   for (int crash = 0; crash < 4; ++crash) {
     const ExitStatus status{0, crash % 2 == 0 ? SIGSEGV : SIGABRT};
-    EXPECT_TRUE(budget.decide(0, status, milliseconds(1)).delay.has_value());
+    EXPECT_EQ(count.refusal(status, milliseconds(1)), std::nullopt);
   }
-  EXPECT_TRUE(budget.decide(0, ExitStatus{0, SIGKILL}, milliseconds(1)).delay.has_value());
-  EXPECT_EQ(budget.decide(0, ExitStatus{1, 0}, milliseconds(1)).reason,
-            "it failed at once 5 times in a row");
+  EXPECT_EQ(count.refusal(ExitStatus{0, SIGKILL}, milliseconds(1)), std::nullopt);
+  EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
 }
 
-TEST(RestartBudget, DoesNotRepeatWrongUsageAndSaysNothingWhenNotAsked) {
-  RestartBudget budget({.per_task = 5, .per_job = 5}, 1);
-  EXPECT_EQ(budget.decide(0, ExitStatus{2, 0}, seconds(9)).reason, "wrong usage is wrong again");
-  EXPECT_TRUE(budget.decide(0, ExitStatus{0, 2}, seconds(9)).delay.has_value());
-  RestartBudget none({}, 1);
-  const RestartBudget::Decision decision = none.decide(0, ExitStatus{1, 0}, seconds(9));
-  EXPECT_FALSE(decision.delay.has_value());
-  EXPECT_EQ(decision.reason, "");
+TEST(RestartCount, RefusesWrongUsageAndGivesNoReasonWithoutRestarts) {
+  RestartCount count(5);
+  EXPECT_EQ(count.refusal(ExitStatus{2, 0}, seconds(9)), "wrong usage is wrong again");
+  EXPECT_EQ(count.refusal(ExitStatus{0, 2}, seconds(9)), std::nullopt);
+  RestartCount none(0);
+  EXPECT_EQ(none.refusal(ExitStatus{1, 0}, seconds(9)), "");
 }
 
 JobOutcome outcome_of(StopReason reason, const std::vector<ExitStatus>& in_order_of_ends) {

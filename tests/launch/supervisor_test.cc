@@ -29,7 +29,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
     SignalQueue signals;
     const SecretFolder secret;
     Guard guard(secret.folder(), secret.file(), "TUTTI_JOB_ID=" + plan.job_id);
-    RunReporter reporter(plan, {.max_restarts = options.restarts.per_task});
+    RunReporter reporter(plan, {.max_restarts = options.max_restarts});
     Supervisor supervisor(plan, options, signals, guard, reporter);
     ended.outcome = supervisor.run();
     reporter.summarize(ended.outcome);
@@ -61,18 +61,21 @@ Ended run_two_that_fail(const std::string& end_of_worker_1) {
       options);
 }
 
+std::string file_of_this_process(const std::string& name) {
+  const std::string own = concat("supervisor_test-", ::getpid(), "-", name);
+  return (std::filesystem::path(::testing::TempDir()) / own).string();
+}
+
 /// Worker 1 exits with code 0 while worker 0 waits for it, until the file exists that a second
 /// process of worker 1 makes. `joined`: what the job knows of worker 1.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
-  const std::string file = (std::filesystem::path(::testing::TempDir()) /
-                            concat("supervisor_test-", ::getpid(), "-", max_restarts))
-                               .string();
+  const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =
       concat("case \"$TF_CONFIG\" in *\\\"index\\\":1*) [ $TUTTI_RESTART = 0 ] || touch ", file,
              "; exit 0;; esac; while [ ! -e ", file, " ]; do sleep 0.05; done");
   const JobPlan plan =
       make_plan({.arguments = {"/bin/sh", "-c", script}, .counts = {.workers = 2}, .cores = {0}});
-  SupervisorOptions options{.restarts = {max_restarts, max_restarts}};
+  SupervisorOptions options{.max_restarts = max_restarts};
   options.find_given_up = [] { return std::vector<GivenUp>(); };
   options.find_waited_for = [&]() -> std::vector<WaitedFor> {
     if (std::filesystem::exists(file)) return {};
@@ -104,7 +107,31 @@ TEST(Supervisor, EarlyExitWithCode0CostsARestart) {
   EXPECT_EQ(ended.outcome.exit_code(), 0);
   EXPECT_EQ(ended.outcome.tasks[1].restarts, 1);
   EXPECT_THAT(ended.said, HasSubstr("worker-1: exited with code 0 before it joined, after "));
-  EXPECT_THAT(ended.said, HasSubstr("is started again now (restart 1 of 1)"));
+  EXPECT_THAT(ended.said, HasSubstr("is started again (restart 1 of 1)"));
+}
+
+// Both workers fail once. Then worker 1 finishes, and worker 0, which was started again, waits for
+// it.
+TEST(Supervisor, WaitedForMemberWithoutRestartsLeftEndsTheJob) {
+  const std::string file = file_of_this_process("waiting");
+  const std::string script = concat(
+      "[ $TUTTI_RESTART = 1 ] || exit 9; case \"$TF_CONFIG\" in *'\"index\":1'*) exit 0;; esac; ",
+      "touch ", file, "; exec sleep 600");
+  SupervisorOptions options{.max_restarts = 1};
+  options.find_given_up = [] { return std::vector<GivenUp>(); };
+  options.find_waited_for = [&]() -> std::vector<WaitedFor> {
+    if (!std::filesystem::exists(file)) return {};
+    return {{"worker-1", 1}};
+  };
+  const Ended ended = run_job(
+      make_plan({.arguments = {"/bin/sh", "-c", script}, .counts = {.workers = 2}, .cores = {0}}),
+      options);
+  std::filesystem::remove(file);
+  EXPECT_EQ(ended.outcome.first_failure, 0);
+  EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
+  EXPECT_THAT(ended.said,
+              HasSubstr("worker-1 has finished and cannot repeat the last steps with it: it was "
+                        "started again 1 times already"));
 }
 
 TEST(Supervisor, SaysOfAProcessThatDiesByItselfOnlyHow) {

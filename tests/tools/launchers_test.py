@@ -23,9 +23,9 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def free_addresses(count):
-    text = subprocess.run([TUTTI, "run", "-n", str(count), "--dry-run", "--json", "--", "true"], text=True,
+    text = subprocess.run([TUTTI, "run", "-n", str(count), "--dry-run", "--", "true"], text=True,
                           capture_output=True, timeout=LIMIT, check=True, env=ENVIRONMENT).stdout
-    return [process["address"] for process in json.loads(text)["processes"]]
+    return json.loads(re.search("^TF_CONFIG='([^']*)'", text, re.MULTILINE)[1])["cluster"]["worker"]
 
 
 def sums(output):

@@ -2,7 +2,6 @@
 # What `tutti run` shows: whole lines with names, streams and files that are closed, full or slow.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_output_test.py PROGRAM"""
-import json
 import os
 import pathlib
 import pty
@@ -60,18 +59,6 @@ class Output(unittest.TestCase):
         self.assertEqual(self.on_terminal({}), "\033[36m[worker-0]:\033[0m hello\r\n")
         self.assertEqual(self.on_terminal({"NO_COLOR": "1"}), "[worker-0]: hello\r\n")
         self.assertEqual(tutti_run("-n", "1", "--", "echo", "hello")[1], "[worker-0]: hello\n")
-
-    def test_json_is_the_only_standard_output(self):
-        code, output, errors = tutti_run("-n", "2", "--json", "--grace", "20", "--", *python(
-            'say("hello")\nif index == 1: sys.exit(3)\ntime.sleep(100)'))
-        self.assertEqual(code, 3)
-        report = json.loads(output)
-        self.assertEqual(report["exit_code"], 3)
-        self.assertEqual(report["first_failure"], "worker-1")
-        self.assertEqual(report["stopped_by"], "failure")
-        self.assertEqual([task["exit_code"] for task in report["tasks"]], [None, 3])
-        self.assertEqual([task["signal"] for task in report["tasks"]], [signal.SIGTERM, None])
-        self.assertIn("[worker-1]: hello\n", errors)
 
     def test_when_nobody_reads_any_more_the_job_is_asked_to_stop(self):
         body = 'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nwhile True: say("line"); time.sleep(0.001)'

@@ -23,6 +23,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/json.h"
 #include "tutti/core/network_address.h"
 #include "tutti/core/random.h"
 
@@ -309,25 +310,6 @@ std::string dry_run_text(const JobPlan& plan) {
                    "\n", command_of(plan, process, secret_file), "\n");
   }
   return text;
-}
-
-Json to_json(const JobPlan& plan) {
-  Json processes = Json::array();
-  for (const ProcessPlan& process : plan.processes) {
-    Json one = Json::object();
-    one.set("task", process.task.name());
-    one.set("address", process.task.address);
-    Json environment = Json::object();
-    for (const auto& [name, value] : process.environment) environment.set(name, value);
-    one.set("environment", std::move(environment));
-    one.set("cores", Json::array_of(process.cores));
-    processes.push_back(std::move(one));
-  }
-  Json json = Json::object();
-  json.set("job_id", plan.job_id);
-  json.set("arguments", Json::array_of(plan.arguments));
-  json.set("processes", std::move(processes));
-  return json;
 }
 
 SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {

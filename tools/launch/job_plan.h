@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tools/launch/child_process.h"
-#include "tutti/core/json.h"
 
 namespace tutti::launch {
 
@@ -90,7 +89,6 @@ std::string shell_quote(const std::string& text);
 
 /// Lines for shells: the secret, then each process with its whole environment.
 std::string dry_run_text(const JobPlan& plan);
-Json to_json(const JobPlan& plan);
 
 /// Makes a folder (mode 0700) with a file (mode 0600) of 32 random bytes in hexadecimal, below
 /// XDG_RUNTIME_DIR, TMPDIR or /tmp. The destructor removes both. Throws kUnavailable naming the

@@ -1,5 +1,5 @@
-// How a job ended, as an exit code, as words and as JSON; lines with names and colours, log files,
-// and the launcher's own messages.
+// How a job ended, as an exit code and as words; lines with names and colours, log files, and the
+// launcher's own messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/run_reporter.h"
 
@@ -34,24 +34,6 @@ bool same_file(int a, int b) {
   struct stat of_a = {}, of_b = {};
   return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
          of_a.st_ino == of_b.st_ino;
-}
-
-Json name_of(StopReason reason) {
-  switch (reason) {
-    case StopReason::kNone:
-      return nullptr;
-    case StopReason::kFinished:
-      return "finished";
-    case StopReason::kFailure:
-      return "failure";
-    case StopReason::kSignal:
-      return "signal";
-    case StopReason::kTaskAsked:
-      return "task_asked";
-    case StopReason::kTimeout:
-      return "timeout";
-  }
-  return nullptr;
 }
 
 /// Returns the exit code of a job that was asked to stop: that of the first task that did something
@@ -97,30 +79,6 @@ int JobOutcome::exit_code() const {
     default:
       return 0;
   }
-}
-
-Json to_json(const JobOutcome& outcome) {
-  Json tasks = Json::array();
-  for (const TaskOutcome& task : outcome.tasks) {
-    Json one = Json::object();
-    one.set("task", task.task);
-    one.set("pid", static_cast<std::int64_t>(task.pid));
-    one.set("restarts", task.restarts);
-    one.set("exit_code", task.status.signal == 0 ? Json(task.status.code) : Json());
-    one.set("signal", task.status.signal == 0 ? Json() : Json(task.status.signal));
-    one.set("seconds", task.seconds);
-    one.set("end", task.describe());
-    tasks.push_back(std::move(one));
-  }
-  Json json = Json::object();
-  json.set("exit_code", outcome.exit_code());
-  json.set("stopped_by", name_of(outcome.reason));
-  json.set("first_failure",
-           outcome.first_failure
-               ? Json(outcome.tasks[static_cast<std::size_t>(*outcome.first_failure)].task)
-               : Json());
-  json.set("tasks", std::move(tasks));
-  return json;
 }
 
 void PatientWriter::add(std::string_view text) {
@@ -235,7 +193,7 @@ std::string RunReporter::names(const std::vector<int>& ranks) const {
 
 void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
   const Shown& shown = at(rank);
-  const bool to_error = stream == Stream::kError || options_.output_to_error;
+  const bool to_error = stream == Stream::kError;
   std::string text = colors_[to_error ? 1 : 0] ? shown.color_prefix : shown.plain_prefix;
   text.append(line).push_back('\n');
   write(to_error, text);
@@ -251,11 +209,9 @@ void RunReporter::on_start(int rank, int restarts) {
   if (log && restarts > 0) std::fprintf(log, "--- started again, restart %d\n", restarts);
 }
 
-void RunReporter::on_restart(const TaskOutcome& ended, Duration delay) {
-  const std::string when =
-      delay > Duration::zero() ? concat("in ", seconds_of(delay), " s") : "now";
-  say(concat(ended.task, ": ", ended.describe(), "; is started again ", when, " (restart ",
-             ended.restarts + 1, " of ", options_.max_restarts, ")"));
+void RunReporter::on_restart(const TaskOutcome& ended) {
+  say(concat(ended.task, ": ", ended.describe(), "; is started again (restart ", ended.restarts + 1,
+             " of ", options_.max_restarts, ")"));
 }
 
 void RunReporter::on_waited_for(int rank, int waiting) {

@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -17,7 +15,6 @@
 #include "tools/launch/child_process.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/core/clock.h"
-#include "tutti/core/json.h"
 
 namespace tutti::launch {
 
@@ -38,7 +35,6 @@ enum class StopReason {
 
 struct TaskOutcome {
   std::string task;  // "worker-0"
-  pid_t pid = 0;
   int restarts = 0;
   ExitStatus status = {};  // of the last process
   double seconds = 0;      // that it lived
@@ -59,8 +55,6 @@ struct JobOutcome {
 
   int exit_code() const;
 };
-
-Json to_json(const JobOutcome& outcome);
 
 /// Keeps what the reader of a pipe does not take yet, so that a reader who is slow stops nothing
 /// else. Other processes should not write into the same pipe.
@@ -91,7 +85,6 @@ class PatientWriter {
 
 struct ReporterOptions {
   std::string log_dir = "";                   // with a file "worker-0.log" of each; empty: none
-  bool output_to_error = false;               // standard output is needed for something else
   Duration grace = std::chrono::seconds(30);  // as the supervisor's, for messages
   int max_restarts = 0;
 };
@@ -111,8 +104,8 @@ class RunReporter {
   void on_line(int rank, Stream stream, std::string_view line);
   /// Process number `restarts` of a task has been started; 0 is its first.
   void on_start(int rank, int restarts);
-  /// A process has ended and is started again after `delay`.
-  void on_restart(const TaskOutcome& ended, Duration delay);
+  /// A process has ended and is started again.
+  void on_restart(const TaskOutcome& ended);
   /// The same for a process that had ended well, and that the process of `waiting` waits for.
   void on_waited_for(int rank, int waiting);
   /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started

@@ -17,7 +17,7 @@ namespace {
 constexpr int kWrongUsage = 2;  // the same arguments would be wrong again
 constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
-constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
+constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the others finished";
 
@@ -27,8 +27,14 @@ bool is_stop_signal(int number) {
 
 /// A task with its process of the moment.
 struct Slot {
-  int rank = 0;
-  const ProcessPlan* plan = nullptr;
+  Slot(int number, const ProcessPlan& process, int max_restarts)
+      : rank(number), plan(&process), count(max_restarts) {
+    outcome.task = process.task.name();
+  }
+
+  int rank;
+  const ProcessPlan* plan;
+  RestartCount count;
   std::unique_ptr<ChildProcess> process;
   TimePoint started;
   Duration lived{};  // of the process that ended last
@@ -42,51 +48,28 @@ struct Slot {
 
 }  // namespace
 
-RestartBudget::RestartBudget(RestartLimits limits, int num_tasks)
-    : limits_(limits), tasks_(static_cast<std::size_t>(num_tasks)) {}
-
-int RestartBudget::num_restarts(int rank) const {
-  return tasks_[static_cast<std::size_t>(rank)].restarts;
-}
-
-RestartBudget::Decision RestartBudget::decide(int rank, const ExitStatus& status, Duration lived) {
-  Task& task = tasks_[static_cast<std::size_t>(rank)];
+std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
-    task.quick_failures = 0;
+    quick_failures_ = 0;
   } else if (!status.killed_from_outside()) {  // else it might have lived longer
-    ++task.quick_failures;
+    ++quick_failures_;
   }
-  if (limits_.per_task == 0) return {};
-  if (status == ExitStatus{kWrongUsage, 0}) return {{}, "wrong usage is wrong again"};
-  if (task.restarts >= limits_.per_task) {
-    return {{}, concat("it was started again ", task.restarts, " times already")};
+  if (limit_ == 0) return "";
+  if (status == ExitStatus{kWrongUsage, 0}) return "wrong usage is wrong again";
+  if (restarts_ >= limit_) return concat("it was started again ", restarts_, " times already");
+  if (quick_failures_ >= kQuickFailures) {
+    return concat("it failed at once ", quick_failures_, " times in a row");
   }
-  if (restarts_ >= limits_.per_job) {
-    return {{}, concat("the job has used its ", restarts_, " restarts")};
-  }
-  if (task.quick_failures >= kQuickFailures) {
-    return {{}, concat("it failed at once ", task.quick_failures, " times in a row")};
-  }
-  ++task.restarts;
   ++restarts_;
-  const int doublings = std::max(0, task.quick_failures - 2);
-  return {task.quick_failures < 2 ? Duration::zero() : kFirstDelay * (1 << doublings), ""};
+  return std::nullopt;
 }
 
 struct Supervisor::Impl {
   Impl(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue, Guard& watcher,
        RunReporter& shown)
-      : plan(job),
-        options(chosen),
-        signals(queue),
-        guard(watcher),
-        reporter(shown),
-        budget(chosen.restarts, static_cast<int>(job.processes.size())),
-        slots(job.processes.size()) {
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      slots[i].rank = static_cast<int>(i);
-      slots[i].plan = &plan.processes[i];
-      slots[i].outcome.task = plan.processes[i].task.name();
+      : plan(job), options(chosen), signals(queue), guard(watcher), reporter(shown) {
+    for (const ProcessPlan& process : plan.processes) {
+      slots.emplace_back(static_cast<int>(slots.size()), process, options.max_restarts);
     }
   }
 
@@ -94,7 +77,7 @@ struct Supervisor::Impl {
 
   void start(Slot& slot) {
     ChildOptions child{plan.arguments, slot.plan->environment, slot.plan->cores};
-    const int restarts = budget.num_restarts(slot.rank);
+    const int restarts = slot.count.restarts();
     for (auto& [name, value] : child.environment) {
       if (name == "TUTTI_RESTART") value = std::to_string(restarts);
     }
@@ -106,7 +89,6 @@ struct Supervisor::Impl {
     guard.watch(slot.process->pid());
     slot.running = true;
     slot.started = now();
-    slot.outcome.pid = slot.process->pid();
     slot.outcome.restarts = restarts;
     reporter.on_start(slot.rank, restarts);
   }
@@ -199,18 +181,21 @@ struct Supervisor::Impl {
 
   /// Returns true if the task is started again; otherwise ends the job.
   bool judge_failure(Slot& slot) {
-    const RestartBudget::Decision decision =
-        budget.decide(slot.rank, slot.outcome.status, slot.lived);
-    if (decision.delay) {
-      slot.restart_at = deadline_after(now(), *decision.delay);
-      reporter.on_restart(slot.outcome, *decision.delay);
+    const std::optional<std::string> refusal = slot.count.refusal(slot.outcome.status, slot.lived);
+    if (!refusal) {
+      schedule_restart(slot);
     } else if (Slot* const cause = early_exit_before(slot)) {
       cause->outcome.too_early = kBeforeOthersFinished;
-      fail_job(*cause, decision.reason);
+      fail_job(*cause, *refusal);
     } else {
-      fail_job(slot, decision.reason);
+      fail_job(slot, *refusal);
     }
-    return decision.delay.has_value();
+    return !refusal;
+  }
+
+  void schedule_restart(Slot& slot) {
+    slot.restart_at = deadline_after(now(), kRestartPause);
+    reporter.on_restart(slot.outcome);
   }
 
   /// Returns the process that exited with code 0 and is the first cause that the job knows of, if
@@ -364,20 +349,18 @@ struct Supervisor::Impl {
 
   void bring_back(Slot& finished, Slot& waiting) {
     // Servers have its updates already, which a second process would add once more.
-    const RestartBudget::Decision decision =
+    const std::optional<std::string> refusal =
         has_parameter_servers()
-            ? RestartBudget::Decision{{}, "the parameter servers have its updates"}
-            : budget.decide(finished.rank, finished.outcome.status, Duration::max());
-    if (decision.delay) {
-      finished.restart_at = deadline_after(now(), *decision.delay);
+            ? std::optional<std::string>("the parameter servers have its updates")
+            : finished.count.refusal(finished.outcome.status, Duration::max());
+    if (!refusal) {
       reporter.on_waited_for(finished.rank, waiting.rank);
-      reporter.on_restart(finished.outcome, *decision.delay);
+      schedule_restart(finished);
       return;
     }
     waiting.process->send(SIGKILL);
-    fail_job(waiting,
-             concat(finished.outcome.task,
-                    " has finished and cannot repeat the last steps with it: ", decision.reason));
+    fail_job(waiting, concat(finished.outcome.task,
+                             " has finished and cannot repeat the last steps with it: ", *refusal));
   }
 
   // --- Time.
@@ -482,7 +465,6 @@ struct Supervisor::Impl {
   Guard& guard;
   RunReporter& reporter;
   OomCounter oom;
-  RestartBudget budget;
   std::vector<Slot> slots;
   StopReason reason = StopReason::kNone;
   int stop_signal = 0;

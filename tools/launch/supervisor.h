@@ -15,34 +15,21 @@
 
 namespace tutti::launch {
 
-struct RestartLimits {
-  int per_task = 0;
-  int per_job = 0;
-};
-
-/// What is left of the limits. Threads: one.
-class RestartBudget {
+/// Counts the restarts of one task. Not thread-safe.
+class RestartCount {
  public:
-  struct Decision {
-    std::optional<Duration> delay;  // start again after that; empty: do not
-    std::string reason;             // why not
-  };
+  explicit RestartCount(int limit) : limit_(limit) {}
 
-  RestartBudget(RestartLimits limits, int num_tasks);
-  /// To be called once per failure; counts a restart when it allows one. A process that lived less
-  /// than a second has failed at once, unless it was killed from outside: in between the launcher
-  /// waits longer each time, and after five such ends in a row it is not started again.
-  Decision decide(int rank, const ExitStatus& status, Duration lived);
-  int num_restarts(int rank) const;
+  /// Counts a failed process that lived for `lived`. Returns nothing if the task is to be started
+  /// again, which counts as a restart; otherwise the reason, which is empty if the limit is 0. The
+  /// fifth process in a row that ends within a second, without a kill from outside, is the last.
+  std::optional<std::string> refusal(const ExitStatus& status, Duration lived);
+  int restarts() const { return restarts_; }
 
  private:
-  struct Task {
-    int restarts = 0;
-    int quick_failures = 0;  // in a row
-  };
-  RestartLimits limits_;
-  std::vector<Task> tasks_;
+  int limit_;
   int restarts_ = 0;
+  int quick_failures_ = 0;  // in a row
 };
 
 /// A process that the job goes on without: it is stopped, or its connection is gone.
@@ -68,7 +55,7 @@ struct TaskProcess {
 };
 
 struct SupervisorOptions {
-  RestartLimits restarts = {};
+  int max_restarts = 0;                            // of each task
   Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // of the whole job
   /// Asked some times a second, if it is there, for those given up since the last time: those that
@@ -84,9 +71,9 @@ struct SupervisorOptions {
   std::function<std::vector<WaitedFor>()> find_waited_for = {};
 };
 
-/// Starts the processes of a plan, passes signals on, starts failed ones again as the limits say,
-/// and ends all when one fails for good. No process remains when run() returns or throws, also none
-/// that the processes left behind.
+/// Starts the processes of a plan, passes signals on, starts failed ones again after a short pause,
+/// as often as the options say, and ends all when one fails for good. No process remains when run()
+/// returns or throws, also none that the processes left behind.
 class Supervisor {
  public:
   Supervisor(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
