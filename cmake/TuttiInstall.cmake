@@ -26,7 +26,7 @@ endforeach()
 # Guides, the reference where it was made (target `reference`), and the examples as a project by itself.
 install(FILES LICENSE README.md CHANGELOG.md CITATION.cff SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc PATTERN "__pycache__" EXCLUDE
-        PATTERN "coverage*" EXCLUDE PATTERN "docs/reference" EXCLUDE REGEX "docs/pictures/.*\\.(py|csv)$" EXCLUDE)
+        PATTERN "docs/reference" EXCLUDE REGEX "docs/pictures/.*\\.(py|csv)$" EXCLUDE)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/reference/site/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/reference COMPONENT doc OPTIONAL)
 install(CODE "set(tutti_pages \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}\")" COMPONENT doc)
 install(SCRIPT cmake/package/installed_links.cmake COMPONENT doc)

@@ -1,11 +1,10 @@
 # What a build leaves out of the tests, for want of a library: ./test prints it, so that it is not taken for tested.
-# Result: tests-not-built.txt in the build folder, a line per reason, with the rows of the source documents that have tests among them.
+# Result: tests-not-built.txt in the build folder, a line per reason.
 file(WRITE ${CMAKE_BINARY_DIR}/tests-not-built.txt "")
 
 # tutti_tests_not_built("no libpng" data/png_*_test.cc gpu ...): folders and files below tests/. A script counts as one test.
 function(tutti_tests_not_built reason)
   set(count 0)
-  set(rows)
   foreach(place IN LISTS ARGN)
     file(GLOB sources ${CMAKE_CURRENT_SOURCE_DIR}/${place})
     if(IS_DIRECTORY "${sources}")
@@ -16,8 +15,6 @@ function(tutti_tests_not_built reason)
       if(source MATCHES "\\.cc$")
         file(STRINGS ${source} tests REGEX "^(TYPED_)?TEST(_F|_P)?\\(")
       endif()
-      string(REGEX MATCHALL "S[0-9]_[0-9][0-9]_" ids "${tests}")
-      list(APPEND rows ${ids})
       list(LENGTH tests own)
       math(EXPR count "${count} + ${own}")
     endforeach()
@@ -26,10 +23,5 @@ function(tutti_tests_not_built reason)
     message(FATAL_ERROR "tutti_tests_not_built(${reason}): no test in ${ARGN}")
   endif()
   list(JOIN ARGN ", " places)
-  list(REMOVE_DUPLICATES rows)
-  list(SORT rows)
-  list(TRANSFORM rows REPLACE "(S[0-9])_([0-9]+)_" "\\1-\\2")
-  list(JOIN rows ", " rows)
-  string(REGEX REPLACE "(.+)" ": \\1" rows "${rows}")
-  file(APPEND ${CMAKE_BINARY_DIR}/tests-not-built.txt "${count} tests of ${places} (${reason})${rows}\n")
+  file(APPEND ${CMAKE_BINARY_DIR}/tests-not-built.txt "${count} tests of ${places} (${reason})\n")
 endfunction()

@@ -81,11 +81,11 @@ class Summary(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("  not built here: 258 tests of cuda, gpu (no CUDA toolkit)\n", text)
 
-    def test_rows_whose_tests_are_not_built_are_named(self):
+    def test_tests_that_are_not_built_are_counted(self):
         with tempfile.TemporaryDirectory() as folder:
             tests, script = pathlib.Path(folder, "tests"), pathlib.Path(folder, "script.cmake")
             (tests / "gpu").mkdir(parents=True)
-            (tests / "gpu" / "a_test.cc").write_text("TEST(A, S2_33_One) {}\nTEST(A, S0_05_S2_33_Two) {}\n", encoding="utf-8")
+            (tests / "gpu" / "a_test.cc").write_text("TEST(A, One) {}\nTEST(A, Two) {}\n", encoding="utf-8")
             (tests / "png_test.cc").write_text("TEST(B, Reads) {}\n", encoding="utf-8")
             script.write_text(f"""set(CMAKE_BINARY_DIR {folder})
                 set(CMAKE_CURRENT_SOURCE_DIR {tests})
@@ -94,7 +94,7 @@ class Summary(unittest.TestCase):
                 tutti_tests_not_built("no libpng" png_*_test.cc png_test.cc)""", encoding="utf-8")
             subprocess.run(["cmake", "-P", script], check=True, capture_output=True)
             lines = pathlib.Path(folder, "tests-not-built.txt").read_text(encoding="utf-8")
-        self.assertEqual(lines, "2 tests of gpu (no CUDA): S0-05, S2-33\n1 tests of png_*_test.cc, png_test.cc (no libpng)\n")
+        self.assertEqual(lines, "2 tests of gpu (no CUDA)\n1 tests of png_*_test.cc, png_test.cc (no libpng)\n")
 
 
 if __name__ == "__main__":

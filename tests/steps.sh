@@ -35,7 +35,6 @@ run_tests() {
   ctest --test-dir "$build" -j "$((2 * $(nproc)))" --output-on-failure --output-junit "$report" "$@" \
     > "$build/test-output.log" 2>&1 || true
   ctest --test-dir "$build" --show-only=json-v1 "$@" > "$build/tests.json" 2> /dev/null
-  python3 tests/docs/coverage.py "$report" docs/coverage_rows.csv "$build/coverage.md" "$build/tests-not-built.txt"
   python3 tests/summarize_results.py "$report" "$build/tests.json" "$build/test-output.log" "$build/tests-not-built.txt" || exit 1
   echo "tested $build in $((SECONDS - begin)) s"
 }
