@@ -57,7 +57,7 @@ QUICK = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
 
 
 class Configurations(unittest.TestCase):
-    def test_S4_08_S4_09_with_and_without_optional_libraries(self):
+    def test_with_and_without_optional_libraries(self):
         usual = configure()
         for name in OPTIONAL.values():
             self.assertIn(name, usual)
@@ -72,7 +72,7 @@ class Configurations(unittest.TestCase):
                     else:
                         self.assertEqual(state, usual[name][0])
 
-    def test_S4_09_is_built_without_mpi(self):
+    def test_is_built_without_mpi(self):
         """The only library that knows MPI, compiled: nothing of it is wanted. The build that runs this test may have it."""
         with tempfile.TemporaryDirectory() as folder:
             configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
@@ -84,7 +84,7 @@ class Configurations(unittest.TestCase):
             self.assertIn("tutti::", wanted)
             self.assertNotRegex(wanted, r"\bMPI_|\bompi_")
 
-    def test_S4_10_nothing_is_downloaded(self):
+    def test_nothing_is_downloaded(self):
         files = subprocess.run(["git", "-C", SOURCE, "ls-files", "*CMakeLists.txt", "*.cmake", "*.cmake.in"], text=True,
                                capture_output=True, check=False).stdout.split()
         if not files:  # no repository: an archive
@@ -105,7 +105,7 @@ class Configurations(unittest.TestCase):
 
 
 class Combinations(unittest.TestCase):
-    def test_S4_08_with_and_without_cuda_mpi_and_nccl(self):
+    def test_with_and_without_cuda_mpi_and_nccl(self):
         """This machine has all three. Without NCCL no module for GPUs is built, and the table says so."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
@@ -123,7 +123,7 @@ class Combinations(unittest.TestCase):
 
 
 class WithoutNetwork(unittest.TestCase):
-    def test_S4_10_is_built_without_a_network(self):
+    def test_is_built_without_a_network(self):
         prefix = without_network()
         if not prefix:
             self.skipTest("unshare may not take the network away here")

@@ -96,12 +96,12 @@ part_chaos() {
     python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
 }
 
-part_bad_wire() {  # REL_G4b
+part_bad_wire() {
   step "a bad wire between three workers" \
     python3 tests/integration/bad_wire_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --full
 }
 
-part_recovery() {  # REL_G3
+part_recovery() {
   local transport
   for transport in auto tcp; do
     step "10 kills of workers with 100 MB of state, transport $transport" \
@@ -116,7 +116,7 @@ part_recovery() {  # REL_G3
     "$build/examples/estimator" "$build/bin/tutti" --moments 20 KilledAtAnyMoment
 }
 
-part_durable() {  # REL_G5b over processes
+part_durable() {
   step "10,000 closures, 30 processes killed" \
     python3 tests/integration/durable_servers_test.py "$build/bin/coordinated_counter" "$build/bin/tutti" \
     --closures 10000 --kills 30 --only logged

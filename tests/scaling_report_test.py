@@ -25,7 +25,7 @@ class ScalingReport(unittest.TestCase):
         self.assertIn("processes  images/s  speed-up  efficiency    loss  accuracy", result.stdout)
         return [(int(row[0]), *map(float, row[1:6]), row[6]) for row in ROW.findall(result.stdout)]
 
-    def test_S3_30_images_per_second_and_speed_up_of_1_2_4_processes(self):
+    def test_reports_images_per_second_and_speed_up_of_1_2_4_processes(self):
         result = run("--processes", "1,2,4")
         self.assertEqual(result.returncode, 0)
         rows = self.rows_of(result)
@@ -43,7 +43,7 @@ class ScalingReport(unittest.TestCase):
         self.assertGreater(rows[0][5], 0.1)
 
     # No bound on time holds on a busy machine: it is printed, and what the program makes of a bound is tested.
-    def test_S4_02_an_efficiency_below_the_least_is_an_error(self):
+    def test_efficiency_below_the_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
         self.assertEqual(few.returncode, 0)  # one process is as fast as itself
         self.assertEqual(self.rows_of(few)[0][2:4], (1.0, 1.0))

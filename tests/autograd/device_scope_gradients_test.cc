@@ -56,7 +56,7 @@ struct ThreeDevices {
 
 using namespace device_scope_gradients;
 
-TEST(DeviceScopeGradients, S3_07_WeightsOnTwoDevicesAndTheComputationOnAThird) {
+TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
   const Tensor x = numbers({4, 6}, 9).to(on_cpu(2));
   ThreeDevices split({"/cpu:0", "/cpu:1", "/cpu:2"});
   TransferLog log;
@@ -83,7 +83,7 @@ TEST(DeviceScopeGradients, S3_07_WeightsOnTwoDevicesAndTheComputationOnAThird) {
   EXPECT_EQ(results[3].device(), on_cpu(1));
 }
 
-TEST(DeviceScopeGradients, S3_10_S0_16_VariablesAreWhereTheScopeSays) {
+TEST(DeviceScopeGradients, VariablesAreOnTheDeviceOfTheScope) {
   const ThreeDevices split({"/cpu:0", "/device:CPU:1", "cpu:2"});
   std::vector<std::string> devices;
   for (const Variable& variable : split.variables) {
@@ -104,7 +104,7 @@ TEST(DeviceScopeGradients, S3_10_S0_16_VariablesAreWhereTheScopeSays) {
 }
 
 // tf's towers: variables on the CPU by default, the computation on other devices.
-TEST(DeviceScopeGradients, S0_16_PlacementOfVariablesAndComputation) {
+TEST(DeviceScopeGradients, PlacementOfVariablesAndComputation) {
   const DeviceScope by_default("/cpu:0");
   const Variable weights(numbers({3, 2}, 5), {.name = "weights"});
   const Tensor x = numbers({4, 3}, 6);

@@ -24,7 +24,7 @@ std::vector<Variable> dense_layer(VariableStore& store, const std::string& name)
 
 }  // namespace variable_store_test
 
-TEST(VariableStore, S0_22_TheSecondTowerSharesTheVariablesOfTheFirst) {
+TEST(VariableStore, SecondTowerSharesVariablesOfTheFirst) {
   using namespace variable_store_test;
   VariableStore store;
   std::vector<std::vector<Variable>> towers;
@@ -42,7 +42,7 @@ TEST(VariableStore, S0_22_TheSecondTowerSharesTheVariablesOfTheFirst) {
   EXPECT_EQ(towers[0][1].value().to_doubles(), (std::vector<double>{2.0, 2.0}));
 }
 
-TEST(VariableStore, S0_22_TheTwoErrorsOfReuseNameTheVariable) {
+TEST(VariableStore, ReuseErrorsNameTheVariable) {
   using namespace variable_store_test;
   VariableStore store;
   dense_layer(store, "conv1");
@@ -67,7 +67,7 @@ TEST(VariableStore, ShapesMustAgree) {
                         [&] { store.get("w", {3}, filled({3}, 0.0)); });
 }
 
-TEST(VariableStore, S0_17_AStepCounterIsNoTrainableVariable) {
+TEST(VariableStore, StepCounterIsNotTrainable) {
   VariableStore store;
   store.get("global_step", {},
             [](const InitializerContext&) { return Tensor::scalar(0, DType::kInt64); },

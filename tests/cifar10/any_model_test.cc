@@ -72,7 +72,7 @@ std::vector<double> weights_after(const Case& each, const char* devices) {
 
 }  // namespace any_model_test
 
-TEST(AverageGradientsOfAnyModel, S1_13_ThreeModelsTrainWithTowersAsWithout) {
+TEST(AverageGradientsOfAnyModel, ThreeModelsTrainAlikeWithAndWithoutTowers) {
   using namespace any_model_test;
   const testing::HangWatchdog watchdog("towers of three models", std::chrono::seconds(60));
   for (const Case& each : cases()) {

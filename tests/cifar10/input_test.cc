@@ -68,7 +68,7 @@ float at(const Tensor& image, std::int64_t y, std::int64_t x, std::int64_t c) {
 }  // namespace input_test
 
 // cifar10_input_test.py: three records of label and constant planes, then the end.
-TEST(Cifar10Input, S0_04_ThreeRecordsComeBackAsPicturesInDepthMajorOrder) {
+TEST(Cifar10Input, RecordsBecomeImagesInDepthMajorOrder) {
   const std::array<int, 3> labels = {9, 3, 0};
   const int colours[3][3] = {{255, 0, 0}, {0, 255, 0}, {0, 0, 255}};
   std::string bytes;
@@ -91,7 +91,7 @@ TEST(Cifar10Input, S0_04_ThreeRecordsComeBackAsPicturesInDepthMajorOrder) {
 
 // One bright pixel at (16, 16) and a darker one right of it tell the place of the crop (0 .. 8 on
 // each axis) and whether it was mirrored. Standardising keeps the order of values.
-TEST(Cifar10Input, S0_08_CropsAreUniformAndHalfAreMirrored) {
+TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   using namespace input_test;
   const ImageData data = pictures(8, [](auto, auto y, auto x, auto) {
     if (y == 16 && x == 16) return 250;
@@ -126,7 +126,7 @@ TEST(Cifar10Input, S0_08_CropsAreUniformAndHalfAreMirrored) {
 // Contrast changes what lies within a colour by its factor, and not the distance between the means
 // of colours: their ratio is the factor, which standardising keeps. (Brightness it takes away;
 // tests/data/augment_test.cc sees to it.)
-TEST(Cifar10Input, S0_08_ContrastFactorsAreUniformBetween02And18) {
+TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   using namespace input_test;
   const ImageData data = pictures(
       8, [](auto, auto y, auto, auto c) { return (c == 0 ? 150 : 90) + (y % 2 == 0 ? 10 : -10); });
@@ -148,7 +148,7 @@ TEST(Cifar10Input, S0_08_ContrastFactorsAreUniformBetween02And18) {
   EXPECT_NEAR(sum / kCount, 1.0, 5.0 * (1.6 / std::sqrt(12.0)) / std::sqrt(kCount));
 }
 
-TEST(Cifar10Input, S0_08_PicturesAreStandardised) {
+TEST(Cifar10Input, ImagesAreStandardized) {
   using namespace input_test;
   const ImageData data = pictures(
       8, [](auto i, auto y, auto x, auto c) { return (7 * i + 5 * y + 3 * x + 31 * c) % 256; });
@@ -167,7 +167,7 @@ TEST(Cifar10Input, S0_08_PicturesAreStandardised) {
   }
 }
 
-TEST(Cifar10Input, S0_08_TheSeedAloneDecides) {
+TEST(Cifar10Input, SeedDeterminesTheImages) {
   using namespace input_test;
   const testing::HangWatchdog watchdog("threads that distort pictures", std::chrono::seconds(60));
   const ImageData data = pictures(
@@ -183,7 +183,7 @@ TEST(Cifar10Input, S0_08_TheSeedAloneDecides) {
   EXPECT_EQ(equal, 0);
 }
 
-TEST(Cifar10Input, S0_08_TowersGetDifferentPictures) {
+TEST(Cifar10Input, TowersGetDifferentImages) {
   using namespace input_test;
   const testing::HangWatchdog watchdog("input of two towers", std::chrono::seconds(60));
   const ImageData data = pictures(40, [](auto, auto y, auto x, auto) { return y + x; });
@@ -235,7 +235,7 @@ TEST(Cifar10Input, TheQueueHoldsTwoFifthsOfAnEpochAndThreeBatches) {
   EXPECT_EQ(queue_size(128), 20'384);
 }
 
-TEST(Cifar10Input, S0_03_MissingFilesAreNamedWithWhatToDo) {
+TEST(Cifar10Input, MissingFilesAreNamedWithRemedy) {
   const std::string folder = input_test::folder_for("missing");
   testing::expect_error(ErrorCode::kNotFound,
                         {"failed to find file: data_batch_1.bin", folder, "cifar-10-binary.tar.gz",

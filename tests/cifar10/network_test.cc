@@ -129,7 +129,7 @@ std::vector<double> slow_logits(const std::vector<Variable>& v, const Tensor& im
 
 }  // namespace network_test
 
-TEST(Cifar10Network, S0_09_HasThePublishedNumberOfParameters) {
+TEST(Cifar10Network, HasThePublishedNumberOfParameters) {
   VariableStore store;
   const Cifar10Network network(store);
   std::int64_t count = 0;
@@ -145,7 +145,7 @@ TEST(Cifar10Network, S0_09_HasThePublishedNumberOfParameters) {
                                              "softmax_linear/weights", "softmax_linear/biases"}));
 }
 
-TEST(Cifar10Network, S0_09_LogitsAreThoseOfASlowComputation) {
+TEST(Cifar10Network, LogitsMatchDirectComputation) {
   using namespace network_test;
   set_random_seed(1);
   VariableStore store;
@@ -193,7 +193,7 @@ TEST(Cifar10Network, WeightsBeginAsTruncatedNormalsOfTheTutorialsDeviations) {
 
 // ln 10 + 0.004 / 2 * 0.77374 * 0.04^2 * (2304 * 384 + 384 * 192) = 4.676; the tutorial's log says
 // 4.68.
-TEST(Cifar10Network, S0_07_TheLossOfStep0IsThePublishedOne) {
+TEST(Cifar10Network, LossOfStep0MatchesPublishedValue) {
   using namespace network_test;
   double mean = 0.0;
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
@@ -209,7 +209,7 @@ TEST(Cifar10Network, S0_07_TheLossOfStep0IsThePublishedOne) {
   EXPECT_NEAR(mean, 4.676, 0.02);
 }
 
-TEST(Cifar10Network, S0_11_DecayAddsItsRateTimesTheWeightToTheGradient) {
+TEST(Cifar10Network, WeightDecayAddsRateTimesWeightToGradient) {
   const Variable w(Tensor::from<float>({3}, {1.0f, -2.0f, 0.5f}), {.name = "w"});
   GradientTape tape;
   const Tensor loss = weight_decay_loss(w.value(), 0.004);
@@ -217,7 +217,7 @@ TEST(Cifar10Network, S0_11_DecayAddsItsRateTimesTheWeightToTheGradient) {
   testing::expect_tensor(tape.gradient(loss, w).dense(), {3}, {0.004, -0.008, 0.002}, 1e-7);
 }
 
-TEST(Cifar10Network, S0_10_ATowersLossIsOneCrossEntropyAndItsDecayTerms) {
+TEST(Cifar10Network, TowerLossIsCrossEntropyPlusDecayTerms) {
   using namespace network_test;
   set_random_seed(3);
   VariableStore store;
@@ -251,13 +251,13 @@ TEST(Cifar10Network, S0_10_ATowersLossIsOneCrossEntropyAndItsDecayTerms) {
   }
 }
 
-TEST(Cifar10Network, S0_18_TheRateFallsAfter136718StepsOf128) {
+TEST(Cifar10Network, LearningRateFallsAfter136718StepsOf128) {
   EXPECT_EQ(decay_steps(128), 136'718);
   EXPECT_EQ(decay_steps(50'000), 350);
   EXPECT_EQ(decay_steps(3), 5'833'333);  // steps of an epoch stay a fraction until the end
 }
 
-TEST(Cifar10Network, S0_19_TheRateIsATenthAfterEachFall) {
+TEST(Cifar10Network, LearningRateFallsToATenth) {
   const ExponentialDecay rate = learning_rate_schedule(128);
   EXPECT_DOUBLE_EQ(rate(0), 0.1);
   EXPECT_DOUBLE_EQ(rate(136'717), 0.1);
@@ -268,7 +268,7 @@ TEST(Cifar10Network, S0_19_TheRateIsATenthAfterEachFall) {
   EXPECT_NEAR(smooth(68'359), 0.1 * std::sqrt(0.1), 1e-12);
 }
 
-TEST(Tower, S0_14_S0_21_NamesHaveTheTowerAndPeopleSeeThemWithout) {
+TEST(Tower, DisplayedNamesOmitTheTower) {
   Tower tower("tower_12");
   {
     const auto outer = tower.name_scope("loss");
@@ -285,7 +285,7 @@ TEST(Tower, S0_14_S0_21_NamesHaveTheTowerAndPeopleSeeThemWithout) {
                         [&] { tower.total_loss(); });
 }
 
-TEST(Tower, S1_10_ScopesNestInNames) {
+TEST(Tower, ScopesNestInNames) {
   Tower tower("tower_0");
   const auto scope = tower.name_scope("loss");
   tower.add_loss("cross_entropy", Tensor(1.0f));

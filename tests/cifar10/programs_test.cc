@@ -17,7 +17,7 @@ namespace {
 
 using namespace examples::cifar10;
 
-TEST(StepLog, S0_05_TheLineIsThePublishedOne) {
+TEST(StepLog, LineHasPublishedFormat) {
   std::tm parts{};
   parts.tm_year = 2019 - 1900;
   parts.tm_mon = 1;
@@ -32,7 +32,7 @@ TEST(StepLog, S0_05_TheLineIsThePublishedOne) {
             "0.845 sec/batch)");
 }
 
-TEST(StepLog, S0_05_TheProductOfBothSpeedsIsTheBatchOfATower) {
+TEST(StepLog, ProductOfBothSpeedsIsTheBatchOfATower) {
   for (const std::size_t towers : {1, 2, 4}) {
     const StepSpeed speed = step_speed(0.9, 128, towers);
     EXPECT_DOUBLE_EQ(speed.examples_per_second, 128.0 * static_cast<double>(towers) / 0.9);
@@ -41,7 +41,7 @@ TEST(StepLog, S0_05_TheProductOfBothSpeedsIsTheBatchOfATower) {
   }
 }
 
-TEST(SpeedReport, S0_06_ComparesTheMeanOfTheStepsThatCountWithThePublishedSpeed) {
+TEST(SpeedReport, ComparesMeanOfMeasuredStepsWithPublishedSpeed) {
   std::vector<double> seconds(10, 9.0);  // these make what is made at first use
   seconds.insert(seconds.end(), {0.8, 0.9, 0.8, 0.9});
   const SpeedReport one = speed_report(seconds, 10, 128, 1);
@@ -68,7 +68,7 @@ int parse(std::vector<std::string> words, bool with_towers, TrainFlags& flags) {
                            flags);
 }
 
-TEST(TrainFlags, S0_02_HaveTheTutorialsNamesAndDefaults) {
+TEST(TrainFlags, HaveNamesAndDefaultsOfTheTutorial) {
   TrainFlags flags;
   ASSERT_EQ(parse({}, true, flags), -1);
   EXPECT_EQ(flags.batch_size, 128);

@@ -104,7 +104,7 @@ std::multiset<std::string> tags_with(const std::string& devices) {
 // A float32 weight of 0.1 has steps of 7e-9. Labels are random, and a sum in another order (which
 // depends on the processor, too) may choose another largest value of a pool: from then on the two
 // drift apart, so weights are compared after a few steps.
-TEST(TowerTrainer, S0_24_S3_09_TwoTowersEqualOneTowerOfTheWholeBatch) {
+TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("two towers and one", kLimit);
   const auto one = trainer_on("cpu:0", 8);
@@ -123,7 +123,7 @@ TEST(TowerTrainer, S0_24_S3_09_TwoTowersEqualOneTowerOfTheWholeBatch) {
   EXPECT_NE(losses_of_one[16].loss, first_of_one[0].loss);
 }
 
-TEST(TowerTrainer, S0_17_S0_22_TowersShareTenVariablesAndOneStepCounter) {
+TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   for (const char* devices : {"cpu:0", "cpu:0-3"}) {
@@ -138,7 +138,7 @@ TEST(TowerTrainer, S0_17_S0_22_TowersShareTenVariablesAndOneStepCounter) {
   }
 }
 
-TEST(TowerTrainer, S1_07_NamesFollowTheNumbersOfTheDevices) {
+TEST(TowerTrainer, TowerNamesHaveDeviceNumbers) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   const auto trainer = trainer_on("cpu:0,cpu:2,cpu:3", 1);
@@ -150,7 +150,7 @@ TEST(TowerTrainer, S1_07_NamesFollowTheNumbersOfTheDevices) {
                                   "/job:localhost/replica:0/task:0/device:CPU:3"));
 }
 
-TEST(TowerTrainer, S0_10_S0_21_EachTowerHasItsOwnLossesAndVariablesHaveNoTower) {
+TEST(TowerTrainer, LossNamesHaveTheTowerVariableNamesDoNot) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   const auto trainer = trainer_on("cpu:0-1", 4);
@@ -171,7 +171,7 @@ TEST(TowerTrainer, S0_10_S0_21_EachTowerHasItsOwnLossesAndVariablesHaveNoTower) 
 }
 
 // The variables' device has them, computes the mean and applies it; towers compute on theirs.
-TEST(TowerTrainer, S1_02_S1_03_PlacementOfVariablesAndTowers) {
+TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   const Device third{DeviceType::kCpu, 2};
@@ -226,7 +226,7 @@ const std::vector<std::size_t> kBytesOfVariables = {19200, 256,    409600, 256, 
                                                     1536,  294912, 768,    7680, 40};
 
 // Of ten variables on the host: to each of two towers, and as many gradients back.
-TEST(TowerTrainer, S1_02_AStepMovesEachParameterToEachTowerOnceAndItsGradientBack) {
+TEST(TowerTrainer, StepCopiesEachParameterAndGradientOncePerTower) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   testing::FakeGpus gpus;
@@ -246,7 +246,7 @@ TEST(TowerTrainer, S1_02_AStepMovesEachParameterToEachTowerOnceAndItsGradientBac
 
 // The second tower's gradients are gathered where the variables are, on the first one's GPU; the
 // mean is computed and applied there afterwards, and the second GPU has nothing to do with it.
-TEST(TowerTrainer, S1_03_GradientsAreGatheredThenAveragedThenAppliedWhereTheVariablesAre) {
+TEST(TowerTrainer, AveragesAndAppliesGradientsOnTheVariablesDevice) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   testing::FakeGpus gpus;
@@ -295,7 +295,7 @@ TEST(TowerTrainer, MirroredVariablesTakeTheSameMemoryEverywhereSharedOnesOneDevi
   EXPECT_EQ(bytes_on(store.variables(), second), 4'273'192u);
 }
 
-TEST(TowerTrainer, S0_13_AskingForTheLossMovesItsAverageOnce) {
+TEST(TowerTrainer, ReadingTheLossUpdatesItsAverageOnce) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("a step", kLimit);
   const auto trainer = trainer_on("cpu:0", 4);
@@ -327,7 +327,7 @@ TEST(TowerTrainer, VariableAveragesFollowTheWeightsAfterTheUpdate) {
   EXPECT_NE(expected, 0.0);
 }
 
-TEST(TowerTrainer, S0_12_S0_14_S0_23_S4_15_TagsAreTheSameWithOneTowerAndWithFour) {
+TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("summaries", kLimit);
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");

@@ -68,7 +68,7 @@ void expect_near(const std::vector<double>& actual, const std::vector<double>& e
 
 }  // namespace unequal_towers_test
 
-TEST(UnequalTowers, S1_06_TowersWithSharesOf3And1TrainAsOneTower) {
+TEST(UnequalTowers, TowersWithSharesOf3And1TrainAsOneTower) {
   using namespace unequal_towers_test;
   const testing::HangWatchdog watchdog("unequal towers", kTimeLimit);
   const Trained one = train(options_for("cpu:0"), 10);
@@ -104,7 +104,7 @@ TEST(UnequalTowers, TheFlagTakesAPositiveNumberPerTower) {
   }
 }
 
-TEST(UnequalTowers, S1_12_TheReportOfTheTutorialsTowers) {
+TEST(UnequalTowers, MemoryReportOfTutorialTowers) {
   using namespace unequal_towers_test;
   const testing::HangWatchdog watchdog("towers", kTimeLimit);
   const TowerTrainer trainer(options_for("cpu:0-1"));

@@ -163,7 +163,7 @@ TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
   EXPECT_EQ(rank.log.text(), "");
 }
 
-TEST(Acceptor, G15_S4_06_OtherJobsGroupsAndNumericsAreRefusedWithTheReason) {
+TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
   const testing::HangWatchdog watchdog("refusals", 100s);
   struct Case {
     const char* reason;
@@ -190,7 +190,7 @@ TEST(Acceptor, G15_S4_06_OtherJobsGroupsAndNumericsAreRefusedWithTheReason) {
   }
 }
 
-TEST(Acceptor, G15_OtherSecretsAreRefusedWithTheReason) {
+TEST(Acceptor, RefusesOtherSecretsWithReason) {
   const testing::HangWatchdog watchdog("secrets", 60s);
   for (const JobSecret& secret : {JobSecret::generate(), JobSecret()}) {
     Serving rank;
@@ -218,7 +218,7 @@ TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
   EXPECT_NE(rank.log.text().find("127.0.0.1: rank 1 left"), std::string::npos) << rank.log.text();
 }
 
-TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
+TEST(Acceptor, RefusesReplayAndReflection) {
   const testing::HangWatchdog watchdog("replay", 60s);
   Serving rank;
   // What a peer says, word by word.
@@ -249,7 +249,7 @@ TEST(Acceptor, G15_RecordingsAndReflectionsAreRefused) {
   EXPECT_FALSE(rank.has_ended());
 }
 
-TEST(Acceptor, G15_StrangersAndSilentAndSlowOnesAreShownOut) {
+TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
   const testing::HangWatchdog watchdog("strangers", 100s);
   Serving rank;
   const std::size_t before = num_descriptors();

@@ -18,7 +18,7 @@ const ClusterSpec& ps_and_workers() {
   return cluster;
 }
 
-TEST(ClusterSpec, CLS_01_S3_15_IsTheSameFromEveryForm) {
+TEST(ClusterSpec, EveryInputFormGivesTheSameSpec) {
   const ClusterSpec& cluster = ps_and_workers();
   EXPECT_EQ(ClusterSpec(cluster), cluster);
   EXPECT_EQ(ClusterSpec(cluster.as_dict()), cluster);
@@ -28,7 +28,7 @@ TEST(ClusterSpec, CLS_01_S3_15_IsTheSameFromEveryForm) {
   EXPECT_EQ(ClusterSpec::from_cluster_def(text), cluster);
 }
 
-TEST(ClusterSpec, CLS_01_ComparesJobsTasksAndTheirOrder) {
+TEST(ClusterSpec, ComparesJobsTasksAndTheirOrder) {
   EXPECT_EQ(ClusterSpec({{"job", {{0, "a:1"}}}}), ClusterSpec({{"job", {"a:1"}}}));
   EXPECT_EQ(ClusterSpec({{"job", {{1, "b:1"}, {0, "a:1"}}}}),
             ClusterSpec({{"job", {"a:1", "b:1"}}}));
@@ -38,7 +38,7 @@ TEST(ClusterSpec, CLS_01_ComparesJobsTasksAndTheirOrder) {
   EXPECT_NE(ClusterSpec({{"job", {"a:1"}}}), ClusterSpec({{"job", {"a:1"}}, {"other", {"b:1"}}}));
 }
 
-TEST(ClusterSpec, CLS_01_IsFalseWhenEmpty) {
+TEST(ClusterSpec, IsFalseWhenEmpty) {
   EXPECT_FALSE(ClusterSpec());
   EXPECT_TRUE(ClusterSpec().empty());
   EXPECT_FALSE(ClusterSpec::from_json(Json::object()));
@@ -47,7 +47,7 @@ TEST(ClusterSpec, CLS_01_IsFalseWhenEmpty) {
   EXPECT_EQ(ClusterSpec().total_tasks(), 0);
 }
 
-TEST(ClusterSpec, CLS_02_S3_15_AnswersForListsAndSparseJobs) {
+TEST(ClusterSpec, SupportsListsAndSparseJobs) {
   const ClusterSpec cluster({{"ps", {"ps0:2222", "ps1:2222"}},
                              {"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}},
                              {"sparse", {{0, "sparse0:2222"}, {3, "sparse3:2222"}}}});
@@ -66,7 +66,7 @@ TEST(ClusterSpec, CLS_02_S3_15_AnswersForListsAndSparseJobs) {
   EXPECT_EQ(cluster.total_tasks(), 7);
 }
 
-TEST(ClusterSpec, CLS_02_NamesWhatThereIsWhenSomethingIsMissing) {
+TEST(ClusterSpec, MissingTaskErrorListsExistingTasks) {
   const ClusterSpec cluster({{"ps", {"a:1"}}, {"sparse", {{0, "b:1"}, {3, "c:1"}}}});
   expect_error(ErrorCode::kNotFound, {"'sparse' has no task 2", "0, 3"},
                [&] { cluster.task_address("sparse", 2); });
@@ -92,7 +92,7 @@ TEST(ClusterSpec, KeepsAJobWithoutTasks) {
   expect_error(ErrorCode::kNotFound, {"it has no tasks"}, [&] { cluster.task_address("ps", 0); });
 }
 
-TEST(ClusterSpec, S3_15_RefusesWhatIsNoCluster) {
+TEST(ClusterSpec, RefusesInvalidClusters) {
   expect_error(ErrorCode::kInvalidArgument, {"'a' is given twice"}, [] {
     ClusterSpec({{"a", {"a:1"}}, {"a", {"b:1"}}});
   });
@@ -124,7 +124,7 @@ TEST(ClusterSpec, CutsLongListsWhenPrinted) {
             "500 workers (a:1, a:1, a:1, a:1, a:1, a:1, a:1, a:1, ... (500 in all))");
 }
 
-TEST(ClusterSpec, S3_15_ListsTasksByJobAndIndex) {
+TEST(ClusterSpec, ListsTasksByJobAndIndex) {
   const std::vector<Task> expected{
       {"ps", 0}, {"ps", 1}, {"worker", 0}, {"worker", 1}, {"worker", 2}};
   EXPECT_EQ(ps_and_workers().tasks(), expected);

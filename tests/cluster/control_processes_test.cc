@@ -147,7 +147,7 @@ void print_time(const std::string& what, const std::vector<double>& times) {
   std::printf("detection | %-34s | %s ms\n", what.c_str(), join(times).c_str());
 }
 
-TEST(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
+TEST(ControlProcesses, KillIsReportedToAllSurvivors) {
   const testing::HangWatchdog watchdog("killed member", std::chrono::seconds(90));
   Job job = job_of(4);
   const pid_t pid = job.workers[2]->pid();
@@ -163,7 +163,7 @@ TEST(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
   print_time("kill -9 (goal 250)", times);
 }
 
-TEST(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
+TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
   const testing::HangWatchdog watchdog("stopped member", std::chrono::seconds(90));
   for (const bool fast : {false, true}) {
     Job job = job_of(3, fast ? HealthOptions::fast_detect() : HealthOptions{});
@@ -211,7 +211,7 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-TEST(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
+TEST(ControlProcesses, ConnectionThatLosesPacketsIsReopened) {
   const testing::HangWatchdog watchdog("half-open connection", std::chrono::seconds(90));
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
@@ -231,7 +231,7 @@ TEST(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
 }
 
 // The opening of the new connection may be damaged, or vanish: it is not all that is tried.
-TEST(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) {
+TEST(ControlProcesses, SilentReconnectionIsRetried) {
   const testing::HangWatchdog watchdog("silent opening", std::chrono::seconds(90));
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
@@ -251,7 +251,7 @@ TEST(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) {
 }
 
 // Its process can be seen to run: what is silent is the way to it, which may pass.
-TEST(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
+TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
   const testing::HangWatchdog watchdog("half-open network", std::chrono::seconds(90));
   ProxiedJob job;
   const TimePoint begin = now();
@@ -269,7 +269,7 @@ TEST(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
   print_time("half-open (goal 5500)", times);
 }
 
-TEST(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
+TEST(ControlProcesses, FailuresReachAllMembersAndAreKept) {
   const testing::HangWatchdog watchdog("failing members", std::chrono::seconds(90));
   Job job = job_of(3);
   const TimePoint begin = now();
@@ -290,7 +290,7 @@ TEST(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
   EXPECT_EQ(failures, 2);
 }
 
-TEST(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
+TEST(ControlProcesses, LateMemberIsNamedWithCallAndDelay) {
   const testing::HangWatchdog watchdog("late member", std::chrono::seconds(90));
   HealthOptions health;
   health.abort_stuck_after = 6s;
@@ -308,7 +308,7 @@ TEST(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
   print_time("stuck: warning (goal 5000), abort", {warning.milliseconds, end.milliseconds});
 }
 
-TEST(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
+TEST(ControlProcesses, RunningMembersStopAfterAgreedStepWhileOneIsSuspended) {
   const testing::HangWatchdog watchdog("agreed stop", std::chrono::seconds(90));
   Job job = job_of(5);
   for (std::size_t i = 0; i < 3; ++i) job.workers[i]->tell(concat("steps ", 5 + 10 * i));
@@ -323,7 +323,7 @@ TEST(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
   print_time("agreed stop, one unreachable (goal 2000)", {1e3 * seconds_between(begin, now())});
 }
 
-TEST(ControlPulses, G1d_ShortPausesOnBusyCoresAreRiddenOut) {
+TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
   const testing::HangWatchdog watchdog("pulses", std::chrono::seconds(110));
   Job job = job_of(4);
   std::atomic<bool> done{false};
@@ -347,7 +347,7 @@ TEST(ControlPulses, G1d_ShortPausesOnBusyCoresAreRiddenOut) {
   }
 }
 
-TEST(ControlStart, G14_TheMissingOneIsNamedAndAllEndWithAnError) {
+TEST(ControlStart, MissingMemberIsNamedAndAllFail) {
   const testing::HangWatchdog watchdog("missing member", std::chrono::seconds(60));
   ControlServerOptions options;
   for (int i = 0; i < 4; ++i)
@@ -367,7 +367,7 @@ TEST(ControlStart, G14_TheMissingOneIsNamedAndAllEndWithAnError) {
   }
 }
 
-TEST(ControlStart, G14_AMissingServerIsNamed) {
+TEST(ControlStart, MissingServerIsNamed) {
   MemberProcess worker("grpc://127.0.0.1:1", "worker", 1, {"1"});
   const std::string line = worker.line_with("error");
   EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "

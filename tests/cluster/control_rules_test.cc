@@ -76,7 +76,7 @@ std::string silence_of(const internal::MemberRecord& record, Duration time,
   return finding ? concat(to_string(finding->kind), ": ", finding->message) : "";
 }
 
-TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
+TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   using Kind = internal::ProcessState::Kind;
   internal::MemberRecord record = record_of(2);
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
@@ -146,7 +146,7 @@ std::vector<std::string> stuck_at(std::vector<internal::MemberRecord>& records, 
   return texts;
 }
 
-TEST(HealthRules, G1b_WarnOfARankInUserCodeAndAbortAtTheDeadline) {
+TEST(HealthRules, WarnAboutRankInUserCodeAndAbortAtDeadline) {
   auto records = a_stall();
   EXPECT_THAT(stuck_at(records, 4s), ElementsAre());
   EXPECT_THAT(
@@ -225,7 +225,7 @@ std::vector<Groups> a_deadlock() {
           {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};
 }
 
-TEST(HealthRules, G12_MembersThatWaitForEachOtherAreNamedWithTheirCallsOnce) {
+TEST(HealthRules, DeadlockedMembersAreNamedOnceWithTheirCalls) {
   auto records = members_in(a_deadlock());
   EXPECT_EQ(deadlock_of(records),
             "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
@@ -235,7 +235,7 @@ TEST(HealthRules, G12_MembersThatWaitForEachOtherAreNamedWithTheirCallsOnce) {
   EXPECT_EQ(deadlock_of(records), "");
 }
 
-TEST(HealthRules, G12_ACircleOfThreeAndWhoWaitsForItAreNamed) {
+TEST(HealthRules, DeadlockOfThreeAndItsWaitersAreNamed) {
   auto records =
       members_in({{waits("a", 1, "A"), outside("b", 0), outside("c", 1), outside("d", 4)},
                   {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
@@ -251,7 +251,7 @@ TEST(HealthRules, G12_ACircleOfThreeAndWhoWaitsForItAreNamed) {
                       "worker 3 waits in D since 2.1 s for worker 0, worker 1, worker 2;")));
 }
 
-TEST(HealthRules, G12_AllWhoWaitInOneOfTheCallsAreNamedOnceTheyHaveWaitedForLongEnough) {
+TEST(HealthRules, AllWaitersOfADeadlockedCallAreNamedAfterTheTimeout) {
   auto groups = a_deadlock();
   groups.push_back(groups[1]);
   auto records = members_in(groups);
@@ -321,7 +321,7 @@ TEST(HealthRules, ReportsAreTheSameIfTheyNameTheSameCalls) {
   }
 }
 
-TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
+TEST(StopAgreement, ChoosesAStepThatNoMemberHasPassed) {
   internal::StopAgreement server(2s);
   internal::StopGate a, b;
   EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // works on step 2
@@ -356,7 +356,7 @@ TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
   }
 }
 
-TEST(StopAgreement, G17_EndsThoughMembersAreFasterThanMessages) {
+TEST(StopAgreement, TerminatesWhenStepsAreFasterThanMessages) {
   internal::StopAgreement server(2s);
   internal::StopGate gate;
   std::uint64_t step = 0;
@@ -375,7 +375,7 @@ TEST(StopAgreement, G17_EndsThoughMembersAreFasterThanMessages) {
   EXPECT_LT(num_rounds, 6);
 }
 
-TEST(StopAgreement, G17_AnUnreachableMemberHoldsNobodyUp) {
+TEST(StopAgreement, UnreachableMemberDoesNotBlockTheOthers) {
   internal::StopAgreement server(2s);
   internal::StopGate a;
   const auto proposal = server.request("x", {{1, 5}, {2, 5}}, at(0s));

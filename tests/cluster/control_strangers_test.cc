@@ -44,7 +44,7 @@ std::size_t num_descriptors() {
       std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
-TEST(ControlStrangers, G15_HundredsOfThemDisturbNoMember) {
+TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   const testing::HangWatchdog watchdog("strangers", std::chrono::seconds(100));
   auto options = server_options();
   options.tls = testing::make_certificate("strangers");
@@ -113,7 +113,7 @@ TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
   join(*server, 0)->set("k", "v");
 }
 
-TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
+TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
   const testing::HangWatchdog watchdog("resets", std::chrono::seconds(90));
   auto options = server_options();
   options.tls = testing::make_certificate("resets");
@@ -144,7 +144,7 @@ TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
 }
 
 // As a damaged length does: one end waits for what never comes, and no end of it is told.
-TEST(ControlConnection, G7_AMemberInTheServersProcessComesBackWhenPacketsVanish) {
+TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   const testing::HangWatchdog watchdog("vanished", std::chrono::seconds(60));
   auto options = server_options();
   options.tls = testing::make_certificate("vanished");

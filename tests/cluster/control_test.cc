@@ -220,7 +220,7 @@ TEST_F(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception: tcp: rank 0 is gone");
 }
 
-TEST_F(Control, G14_WaitsForMissingMembersAndNamesThem) {
+TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
@@ -300,7 +300,7 @@ TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
                [&] { join(*server, 1); });
 }
 
-TEST_F(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
+TEST_F(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   auto options = server_options();
   options.secret = JobSecret::generate();
   options.job_id = "job-1";
@@ -373,7 +373,7 @@ TEST_F(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
                [&] { (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}); });
 }
 
-TEST_F(Control, G17_MembersStopAfterTheSameStep) {
+TEST_F(Control, MembersStopAfterTheSameStep) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   std::atomic<std::uint64_t> stopped_a{0}, stopped_b{0};
@@ -409,7 +409,7 @@ TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
   EXPECT_FALSE(a->fatal_verdict());
 }
 
-TEST_F(Control, G14_ATakenPortIsNamedWithItsOwner) {
+TEST_F(Control, PortInUseIsNamedWithItsOwner) {
   const auto server = ControlServer::start(server_options());
   auto options = server_options();
   options.address = server->target().substr(server->target().rfind('/') + 1);

@@ -78,7 +78,7 @@ void expect_that_both_are_told(const Silence& silence) {
 }
 
 // All at once, for each takes as long as the system waits.
-TEST(TcpHalfOpen, REL_G1c_PacketsThatVanishEndTheCallsOfBothRanks) {
+TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
   const testing::HangWatchdog watchdog("vanishing packets", 110s);
   std::list<std::unique_ptr<Thread>> threads;
   for (const Silence& silence : kSilences) {

@@ -84,7 +84,7 @@ Pod pod(const std::string& name, const std::string& ip, const std::string& job_n
   return {.name = name, .phase = phase, .ip = ip, .labels = {{"job-name", job_name}}};
 }
 
-TEST(KubernetesPodsResolver, CLS_03_SortsRunningPodsByName) {
+TEST(KubernetesPodsResolver, SortsRunningPodsByName) {
   const KubernetesPodsResolver one(
       {pod("tensorflow-abc123", "10.1.2.3", "tensorflow"), pod("other", "10.9.9.9", "other")});
   EXPECT_EQ(one.cluster_spec(), ClusterSpec({{"worker", {"10.1.2.3:8470"}}}));
@@ -96,7 +96,7 @@ TEST(KubernetesPodsResolver, CLS_03_SortsRunningPodsByName) {
   EXPECT_EQ(three.task(), std::nullopt);
 }
 
-TEST(KubernetesPodsResolver, CLS_03_SortsWithinEachSelector) {
+TEST(KubernetesPodsResolver, SortsWithinEachSelector) {
   const std::vector<Pod> pods{pod("tensorflow-abc123", "10.1.2.3", "tensorflow"),
                               pod("tensorflow-def456", "10.1.2.4", "tensorflow"),
                               pod("tensorflow-999999", "10.1.2.5", "tensorflow"),
@@ -113,7 +113,7 @@ TEST(KubernetesPodsResolver, CLS_03_SortsWithinEachSelector) {
   EXPECT_EQ(resolver.master(), "grpc://10.1.2.8:8470");
 }
 
-TEST(KubernetesPodsResolver, CLS_03_NamesAPodThatDoesNotRun) {
+TEST(KubernetesPodsResolver, NamesPodThatIsNotRunning) {
   expect_error(ErrorCode::kFailedPrecondition, {"'tensorflow-1'", "'Failed'"}, [] {
     KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")});
   });
@@ -181,7 +181,7 @@ Environment sage_maker(const std::string& hosts, const std::string& current) {
   return Environment({{"SM_HOSTS", hosts}, {"SM_CURRENT_HOST", current}});
 }
 
-TEST(SageMakerResolver, CLS_05_SortsHostsAndFindsItself) {
+TEST(SageMakerResolver, SortsHostsAndFindsItself) {
   const SageMakerResolver resolver(2223, {}, sage_maker(R"(["algo-2", "algo-1"])", "algo-2"));
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"worker", {"algo-1:2223", "algo-2:2223"}}}));
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
@@ -189,13 +189,13 @@ TEST(SageMakerResolver, CLS_05_SortsHostsAndFindsItself) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://algo-1:2223");
 }
 
-TEST(SageMakerResolver, CLS_05_IsEmptyWhenTheHostIsNotInTheList) {
+TEST(SageMakerResolver, IsEmptyWhenTheHostIsNotInTheList) {
   const SageMakerResolver resolver(2223, {}, sage_maker(R"(["algo-1", "algo-2"])", "algo-3"));
   EXPECT_TRUE(resolver.cluster_spec().empty());
   EXPECT_EQ(resolver.master(), "");
 }
 
-TEST(SageMakerResolver, CLS_05_SaysWhenThereIsNoSageMaker) {
+TEST(SageMakerResolver, ReportsMissingSageMakerEnvironment) {
   expect_error(ErrorCode::kFailedPrecondition, {"Not a SageMaker Environment", "SM_HOSTS"},
                [] { SageMakerResolver(2223, {}, Environment()); });
   expect_error(ErrorCode::kFailedPrecondition, {"Not a SageMaker Environment", "SM_CURRENT_HOST"},
@@ -204,7 +204,7 @@ TEST(SageMakerResolver, CLS_05_SaysWhenThereIsNoSageMaker) {
                });
 }
 
-TEST(SageMakerResolver, CLS_05_HasNoMasterWithOneHost) {
+TEST(SageMakerResolver, HasNoMasterWithOneHost) {
   EXPECT_EQ(SageMakerResolver(2223, {}, sage_maker(R"(["algo-1"])", "algo-1")).master(), "");
 }
 

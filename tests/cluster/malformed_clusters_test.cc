@@ -28,7 +28,7 @@ std::string error_of(const Environment& environment) {
   return "no error";
 }
 
-TEST(MalformedClusters, S2_14_EachGivesOneLineWithPathExpectedAndFound) {
+TEST(MalformedClusters, ErrorHasPathExpectedAndFoundInOneLine) {
   const Json table = Json::parse(read_file(TUTTI_MALFORMED_CLUSTERS));
   EXPECT_GE(table.as_array().size(), 60U);
   for (const Json& entry : table.as_array()) {

@@ -26,7 +26,7 @@ const ClusterSpec& workers_alone() {
   return cluster;
 }
 
-TEST(MultiWorkerUtil, RES_13_IsChief) {
+TEST(MultiWorkerUtil, IsChief) {
   EXPECT_TRUE(is_chief(with_chief(), {"chief", 0}));
   EXPECT_TRUE(is_chief(with_chief(), {"evaluator", 0}));
   EXPECT_FALSE(is_chief(with_chief(), {"worker", 0}));
@@ -36,7 +36,7 @@ TEST(MultiWorkerUtil, RES_13_IsChief) {
   EXPECT_TRUE(is_chief(ClusterSpec({{"chief", {}}, {"worker", {"b:1"}}}), {"worker", 0}));
 }
 
-TEST(MultiWorkerUtil, RES_13_IdInCluster) {
+TEST(MultiWorkerUtil, IdInCluster) {
   EXPECT_EQ(id_in_cluster(with_chief(), {"chief", 0}), 0);
   EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 0}), 1);
   EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 1}), 2);
@@ -47,7 +47,7 @@ TEST(MultiWorkerUtil, RES_13_IdInCluster) {
   });
 }
 
-TEST(MultiWorkerUtil, RES_13_WorkerCount) {
+TEST(MultiWorkerUtil, WorkerCount) {
   EXPECT_EQ(worker_count(with_chief(), "chief"), 3);
   EXPECT_EQ(worker_count(with_chief(), "worker"), 3);
   EXPECT_EQ(worker_count(with_chief(), "evaluator"), 1);
@@ -56,7 +56,7 @@ TEST(MultiWorkerUtil, RES_13_WorkerCount) {
                [] { worker_count(with_chief(), "ps"); });
 }
 
-TEST(MultiWorkerUtil, RES_13_CollectiveLeader) {
+TEST(MultiWorkerUtil, CollectiveLeader) {
   EXPECT_EQ(collective_leader(with_chief(), {"worker", 1}), "/job:chief/replica:0/task:0");
   EXPECT_EQ(collective_leader(with_chief(), {"ps", 0}), "/job:chief/replica:0/task:0");
   EXPECT_EQ(collective_leader(workers_alone(), {"worker", 1}), "/job:worker/replica:0/task:0");
@@ -64,7 +64,7 @@ TEST(MultiWorkerUtil, RES_13_CollectiveLeader) {
   EXPECT_EQ(collective_leader({}, {}), "");
 }
 
-TEST(MultiWorkerUtil, RES_14_RefusesWhatIsNoCluster) {
+TEST(MultiWorkerUtil, RefusesInvalidClusters) {
   const auto refused = [](const ClusterSpec& cluster, const Task& task,
                           const std::vector<std::string>& parts) {
     expect_error(ErrorCode::kInvalidArgument, parts, [&] { validate_cluster(cluster, task); });

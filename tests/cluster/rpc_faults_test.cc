@@ -61,7 +61,7 @@ class Counts {
   std::vector<std::string> order_ TUTTI_GUARDED_BY(mutex_);
 };
 
-TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseNothingAndKeepTheOrder) {
+TEST_F(RpcFaults, ConnectionFaultsLoseNoCallAndKeepTheOrder) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
@@ -106,7 +106,7 @@ TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseNothingAndKeepTheOrde
 
 /// An answer that is whole and a damaged one behind it come in one piece again and again: whoever
 /// took the first must not stay to wait for the second on a connection that has broken.
-TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
+TEST_F(RpcFaults, DamagedResponseAfterACompleteOneBlocksNoCall) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));

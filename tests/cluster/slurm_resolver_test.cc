@@ -40,7 +40,7 @@ TEST(SlurmGrammar, ExpandsNodeLists) {
   EXPECT_EQ(expand_node_list("n[0-65535]").size(), 65536U);
 }
 
-TEST(SlurmGrammar, RES_09_ExpandsTasksPerNode) {
+TEST(SlurmGrammar, ExpandsTasksPerNode) {
   EXPECT_EQ(expand_tasks_per_node("2"), (std::vector<int>{2}));
   EXPECT_EQ(expand_tasks_per_node("2,1,3"), (std::vector<int>{2, 1, 3}));
   EXPECT_EQ(expand_tasks_per_node("3(x2),2,1"), (std::vector<int>{3, 3, 2, 1}));
@@ -67,7 +67,7 @@ TEST(SlurmGrammar, SaysWhereAListBreaks) {
                [] { expand_tasks_per_node("1(x999999999)"); });
 }
 
-TEST(SlurmResolver, RES_10_MakesEveryTaskAWorker) {
+TEST(SlurmResolver, MakesEveryTaskAWorker) {
   const Environment environment = slurm({{"CUDA_VISIBLE_DEVICES", "0"}});
   const SlurmResolver resolver({}, environment);
   EXPECT_EQ(resolver.cluster_spec(),
@@ -80,7 +80,7 @@ TEST(SlurmResolver, RES_10_MakesEveryTaskAWorker) {
   EXPECT_EQ(environment.find("CUDA_VISIBLE_DEVICES"), "0");
 }
 
-TEST(SlurmResolver, RES_11_FillsJobsInOrder) {
+TEST(SlurmResolver, FillsJobsInOrder) {
   SlurmResolverOptions options{.jobs = {{"ps", 1}, {"worker", 2}}};
   const SlurmResolver resolver(options, slurm({{"SLURM_PROCID", "2"}}));
   EXPECT_EQ(resolver.cluster_spec(),

@@ -77,7 +77,7 @@ void expect_code(const std::string& line, ErrorCode code, const std::string& par
   EXPECT_NE(line.find(part), std::string::npos) << line;
 }
 
-TEST(TcpProcesses, S3_16_EitherOfTwoMayStartFirst) {
+TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
   const testing::HangWatchdog watchdog("two processes", std::chrono::seconds(60));
   for (const int first : {0, 1}) {
     const std::string folder = fresh_folder(concat("first_", first));

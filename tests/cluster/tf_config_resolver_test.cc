@@ -22,7 +22,7 @@ TfConfigResolver read(const std::string& members, const ResolverOverrides& overr
 
 std::string with_cluster(const std::string& members) { return concat(kCluster, ", ", members); }
 
-TEST(TfConfigResolver, RES_01_S2_14_GivesClusterTaskAndMaster) {
+TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
   const TfConfigResolver resolver = read(with_cluster(R"("task": {"type": "ps", "index": 0})"));
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"ps", {"ps0:2222", "ps1:2222"}},
@@ -35,21 +35,21 @@ TEST(TfConfigResolver, RES_01_S2_14_GivesClusterTaskAndMaster) {
                [&] { resolver.master("worker", 3); });
 }
 
-TEST(TfConfigResolver, RES_01_PutsTheLayerInFront) {
+TEST(TfConfigResolver, PrefixesMasterWithRpcLayer) {
   const TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 0}, "rpc_layer": "grpc")"));
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
   EXPECT_EQ(resolver.master(), "grpc://ps0:2222");
 }
 
-TEST(TfConfigResolver, RES_01_SessionMasterWinsWhateverTheTask) {
+TEST(TfConfigResolver, SessionMasterOverridesTheTask) {
   const TfConfigResolver resolver = read(with_cluster(
       R"("task": {"type": "ps", "index": 0}, "session_master": "sessionmaster:2222")"));
   EXPECT_EQ(resolver.master(), "sessionmaster:2222");
   EXPECT_EQ(resolver.master("worker", 1), "sessionmaster:2222");
 }
 
-TEST(TfConfigResolver, RES_02_S3_13_ReadsNumbersAsTextAndTextAsNumbers) {
+TEST(TfConfigResolver, ReadsNumbersAsTextAndTextAsNumbers) {
   const TfConfigResolver resolver =
       read(R"("cluster": {"123456": ["a:1", "b:1"]}, "task": {"type": 123456, "index": "1"})");
   EXPECT_EQ(resolver.task_type(), "123456");
@@ -57,7 +57,7 @@ TEST(TfConfigResolver, RES_02_S3_13_ReadsNumbersAsTextAndTextAsNumbers) {
   EXPECT_EQ(resolver.master(), "b:1");
 }
 
-TEST(TfConfigResolver, RES_02_ArgumentsAndLaterSetsOverride) {
+TEST(TfConfigResolver, ArgumentsAndLaterSetsOverride) {
   TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 1}, "rpc_layer": "grpc")"),
            {.task_type = "ps", .task_id = 0, .rpc_layer = "test", .environment = "lab"});
@@ -70,7 +70,7 @@ TEST(TfConfigResolver, RES_02_ArgumentsAndLaterSetsOverride) {
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
 }
 
-TEST(TfConfigResolver, RES_03_HasNoMasterWithoutPeers) {
+TEST(TfConfigResolver, HasNoMasterWithoutPeers) {
   EXPECT_EQ(read("").master(), "");
   EXPECT_EQ(read(R"("cluster": {"worker": ["worker0:2222"]})").master(), "");
   EXPECT_EQ(TfConfigResolver({}, Environment()).master(), "");

@@ -18,7 +18,7 @@ ClusterSpec joined(const StaticResolver& first, const StaticResolver& second) {
   return UnionResolver({&first, &second}).cluster_spec();
 }
 
-TEST(UnionResolver, RES_05_TakesPropertiesOfTheFirst) {
+TEST(UnionResolver, TakesPropertiesOfTheFirst) {
   const StaticResolver first({{"worker", {"a:1"}}}, {.task_type = "ps",
                                                      .task_id = 1,
                                                      .environment = "cloud",
@@ -42,21 +42,21 @@ TEST(UnionResolver, RES_05_TakesPropertiesOfTheFirst) {
   EXPECT_EQ(resolver.rpc_layer(), "http");
 }
 
-TEST(UnionResolver, RES_05_ArgumentsOverrideTheFirst) {
+TEST(UnionResolver, ArgumentsOverrideTheFirst) {
   const StaticResolver first({{"worker", {"a:1"}}}, {.task_type = "worker", .task_id = 0});
   const UnionResolver resolver({&first}, {.task_type = "ps", .task_id = 2, .rpc_layer = "test"});
   EXPECT_EQ(resolver.task(), (Task{"ps", 2}));
   EXPECT_EQ(resolver.rpc_layer(), "test");
 }
 
-TEST(UnionResolver, RES_05_JoinsDifferentJobs) {
+TEST(UnionResolver, JoinsDifferentJobs) {
   EXPECT_EQ(joined(of({{"ps", {"ps0:2222", "ps1:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222"}}})),
             ClusterSpec(
                 {{"ps", {"ps0:2222", "ps1:2222"}}, {"worker", {"worker0:2222", "worker1:2222"}}}));
 }
 
-TEST(UnionResolver, RES_05_PutsListsOneBehindTheOther) {
+TEST(UnionResolver, ConcatenatesLists) {
   EXPECT_EQ(joined(of({{"worker", {"worker4:2222", "worker5:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}}})),
             ClusterSpec({{"worker",
@@ -64,7 +64,7 @@ TEST(UnionResolver, RES_05_PutsListsOneBehindTheOther) {
                            "worker2:2222"}}}));
 }
 
-TEST(UnionResolver, RES_05_KeepsIndicesOfSparseJobs) {
+TEST(UnionResolver, KeepsIndicesOfSparseJobs) {
   const StaticResolver odd = of({{"worker", {{1, "b:1"}, {3, "d:1"}}}});
   EXPECT_EQ(joined(odd, of({{"worker", {{0, "a:1"}, {2, "c:1"}}}})),
             ClusterSpec({{"worker", {"a:1", "b:1", "c:1", "d:1"}}}));
@@ -75,7 +75,7 @@ TEST(UnionResolver, RES_05_KeepsIndicesOfSparseJobs) {
   });
 }
 
-TEST(UnionResolver, RES_05_AListCountsFromZeroBesideASparseJob) {
+TEST(UnionResolver, ListIndicesStartAtZeroNextToASparseJob) {
   const StaticResolver list = of({{"worker", {"a:1", "b:1"}}});
   EXPECT_EQ(joined(list, of({{"worker", {{4, "e:1"}, {6, "g:1"}}}})),
             ClusterSpec({{"worker", {{0, "a:1"}, {1, "b:1"}, {4, "e:1"}, {6, "g:1"}}}}));
@@ -84,7 +84,7 @@ TEST(UnionResolver, RES_05_AListCountsFromZeroBesideASparseJob) {
   });
 }
 
-TEST(UnionResolver, RES_06_MasterIsThatOfTheTaskAskedFor) {
+TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
   const StaticResolver first = of({{"ps", {"ps0:2222"}}});
   const StaticResolver second = of({{"worker", {"worker0:2222", "worker1:2222"}}});
   const UnionResolver resolver({&first, &second});
@@ -95,13 +95,13 @@ TEST(UnionResolver, RES_06_MasterIsThatOfTheTaskAskedFor) {
                [&] { resolver.master("chief", 0); });
 }
 
-TEST(UnionResolver, RES_06_WithoutATaskItIsTheFirstOnes) {
+TEST(UnionResolver, MasterWithoutTaskIsThatOfTheFirst) {
   const StaticResolver first({{"ps", {"ps0:2222"}}}, {.master = "here:1", .rpc_layer = "grpc"});
   EXPECT_EQ(UnionResolver({&first}).master(), "grpc://here:1");
   EXPECT_EQ(UnionResolver({&first}, {.rpc_layer = "test"}).master(), "test://here:1");
 }
 
-TEST(UnionResolver, RES_07_ALonelySparseJobKeepsItsIndices) {
+TEST(UnionResolver, SingleSparseJobKeepsItsIndices) {
   const ClusterSpec sparse({{"worker", {{1, "b:1"}, {3, "d:1"}, {5, "f:1"}}}});
   const StaticResolver only = of(sparse), other = of({{"ps", {"p:1"}}});
   EXPECT_EQ(UnionResolver({&only}).cluster_spec(), sparse);
@@ -127,7 +127,7 @@ TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError)
   EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
 }
 
-TEST(UnionResolver, RES_05_NumAcceleratorsOfATaskAreWhatTheFirstSays) {
+TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirst) {
   const StaticResolver said({{"worker", {"a:1"}}}, {.num_accelerators = {{"GPU", 8}}});
   const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
   const UnionResolver resolver({&said, &second});

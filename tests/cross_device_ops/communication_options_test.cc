@@ -8,7 +8,7 @@ namespace {
 using namespace cdo_tests;
 using std::chrono::milliseconds;
 
-TEST(CommunicationOptionsTest, COP_01_FieldsAreChecked) {
+TEST(CommunicationOptionsTest, FieldsAreChecked) {
   const CommunicationOptions defaults;
   EXPECT_EQ(defaults.bytes_per_pack, 0);
   EXPECT_FALSE(defaults.timeout.has_value());
@@ -24,7 +24,7 @@ TEST(CommunicationOptionsTest, COP_01_FieldsAreChecked) {
                [] { make_cross_device_ops("ring", {.bytes_per_pack = -2}); });
 }
 
-TEST(CommunicationOptionsTest, COP_01_ImplementationsAreReadInAnyCase) {
+TEST(CommunicationOptionsTest, ImplementationsAreReadInAnyCase) {
   EXPECT_EQ(parse_communication_implementation("nccl"), CommunicationImplementation::kNccl);
   EXPECT_EQ(parse_communication_implementation("Ring"), CommunicationImplementation::kRing);
   for (const char* name : {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"}) {
@@ -53,7 +53,7 @@ TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
   EXPECT_EQ(merged.non_finite, NonFinitePolicy::kError);
 }
 
-TEST(CommunicationOptionsTest, COP_02_MergingTakesFieldsThatAreNotDefault) {
+TEST(CommunicationOptionsTest, MergeTakesNonDefaultFields) {
   const CommunicationOptions a{.bytes_per_pack = 7,
                                .timeout = milliseconds(5),
                                .implementation = CommunicationImplementation::kRing};
@@ -69,7 +69,7 @@ TEST(CommunicationOptionsTest, COP_02_MergingTakesFieldsThatAreNotDefault) {
   EXPECT_EQ(b.timeout, std::nullopt);
 }
 
-TEST(CommunicationOptionsTest, COP_03_TheGroupMustFitTheDevices) {
+TEST(CommunicationOptionsTest, GroupMustMatchTheDevices) {
   expect_error(kInvalid, {"world size 3", "2 local devices"}, [] {
     build_cross_device_ops({}, Group{3, 0, cpus(2)});
   });
@@ -91,14 +91,14 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
                [&] { built("canonical", CommunicationImplementation::kRing); });
 }
 
-TEST(CommunicationOptionsTest, S2_10_MpiIsForProcessesThatMpiStarted) {
+TEST(CommunicationOptionsTest, MpiIsRefusedWithoutMpirun) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
   expect_error(ErrorCode::kUnimplemented, {"mpi: ", "try ", "canonical"}, [&] {
     build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
   });
 }
 
-TEST(CommunicationOptionsTest, S2_10_NcclForCpusIsRefused) {
+TEST(CommunicationOptionsTest, NcclForCpusIsRefused) {
   const CrossDeviceOpsSpec nccl{"", {.implementation = CommunicationImplementation::kNccl}};
   try {
     build_cross_device_ops(nccl, Group{2, 0, cpus(2)});

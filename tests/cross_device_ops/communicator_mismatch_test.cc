@@ -77,7 +77,7 @@ TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
   });
 }
 
-TEST(CommunicatorMismatch, REL_G12_WhatOneRankMayNotAskForDoesNotLeaveTheOthersWaiting) {
+TEST(CommunicatorMismatch, InvalidOptionOfOneRankFailsOnAll) {
   for (const char* algorithm : {"ring", "tree", "halving_doubling"}) {
     for (const int size : {2, 3, 5}) {
       const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
@@ -158,7 +158,7 @@ const WrongCall kWrongCalls[] = {
 
 constexpr const char* kAlgorithms[] = {"canonical", "auto", "ring", "tree", "halving_doubling"};
 
-TEST(CommunicatorMismatch, REL_G12_ArgumentsThatAreWrongOnOneRankAreAnErrorOnAll) {
+TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAll) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       for (const int size : {2, 3, 5}) {
@@ -293,7 +293,7 @@ void expect_no_result(const char* algorithm, int size, unsigned who, const Plain
 
 class MixedCalls : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(MixedCalls, REL_G12_GiveNobodyAResult) {
+TEST_P(MixedCalls, FailOnEveryRank) {
   const testing::HangWatchdog watchdog("mixed calls", std::chrono::seconds(300));
   for (const int size : {2, 3, 4, 5}) {
     for (unsigned who = 1; who < (1u << size) - 1; who += 2) {  // rank 0 and some others

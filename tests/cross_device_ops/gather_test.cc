@@ -22,7 +22,7 @@ PerReplica<Tensor> uneven_ones(int replicas, int uneven_axis) {
   return PerReplica<Tensor>(std::move(values));
 }
 
-TEST(CrossDeviceOpsGather, GAT_01_Vectors) {
+TEST(CrossDeviceOpsGather, Vectors) {
   const Tensor value = Tensor::from<std::int32_t>({3}, {1, 2, 3});
   const Tensor two = gather_copies(value, 2, 0, cpu(1));
   expect_tensor(two, {6}, {1, 2, 3, 1, 2, 3});
@@ -31,26 +31,26 @@ TEST(CrossDeviceOpsGather, GAT_01_Vectors) {
   expect_tensor(gather_copies(value, 1, 0), {3}, {1, 2, 3});
 }
 
-TEST(CrossDeviceOpsGather, GAT_02_MatricesAlongEitherAxis) {
+TEST(CrossDeviceOpsGather, MatricesAlongEitherAxis) {
   const Tensor value = Tensor::from<float>({1, 3}, {1, 2, 3});
   expect_tensor(gather_copies(value, 2, 0), {2, 3}, {1, 2, 3, 1, 2, 3});
   expect_tensor(gather_copies(value, 2, 1), {1, 6}, {1, 2, 3, 1, 2, 3});
   expect_tensor(gather_copies(value, 2, -1), {1, 6}, {1, 2, 3, 1, 2, 3});
 }
 
-TEST(CrossDeviceOpsGather, GAT_03_CDO_19_CubesAlongEachAxis) {
+TEST(CrossDeviceOpsGather, CubesAlongEachAxis) {
   const Tensor value = Tensor::from<double>({1, 2, 2}, {1, 2, 3, 4});
   expect_tensor(gather_copies(value, 3, 0), {3, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
   expect_tensor(gather_copies(value, 3, 1), {1, 6, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
   expect_tensor(gather_copies(value, 3, 2), {1, 2, 6}, {1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4});
 }
 
-TEST(CrossDeviceOpsGather, GAT_04_UnevenLengthsAlongAxis0) {
+TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis0) {
   const Tensor all = make_op("canonical", 3)->gather(uneven_ones(3, 0), 0, cpu(0));
   expect_tensor(all, {6, 1}, {1, 1, 1, 1, 1, 1});
 }
 
-TEST(CrossDeviceOpsGather, GAT_05_UnevenLengthsAlongAxis1) {
+TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis1) {
   const Tensor all = make_op("canonical", 4)->gather(uneven_ones(4, 1), 1, cpu(0));
   expect_tensor(all, {1, 10}, std::vector<double>(10, 1.0));
   const PerReplica<Tensor> rows({Tensor::from<float>({2, 1}, {1, 2}),
@@ -58,7 +58,7 @@ TEST(CrossDeviceOpsGather, GAT_05_UnevenLengthsAlongAxis1) {
   expect_tensor(make_op("canonical", 3)->gather(rows, 1, cpu(0)), {2, 3}, {1, 3, 4, 2, 5, 6});
 }
 
-TEST(CrossDeviceOpsGather, GAT_06_OtherDimensionsMustBeEqual) {
+TEST(CrossDeviceOpsGather, OtherDimensionsMustBeEqual) {
   const auto ops = make_op("canonical", 2);
   expect_error(kInvalid,
                {"Shape mismatch", "dimension 1 must be equal in both shapes", "[1, 1]", "[1, 2]",
@@ -66,13 +66,13 @@ TEST(CrossDeviceOpsGather, GAT_06_OtherDimensionsMustBeEqual) {
                [&] { ops->gather(uneven_ones(2, 1), 0, cpu(0)); });
 }
 
-TEST(CrossDeviceOpsGather, GAT_07_SparseRowsAreRefused) {
+TEST(CrossDeviceOpsGather, SparseRowsAreRefused) {
   const PerReplica<IndexedSlices> value({rows_of({1}, {0}, {5, 1}), rows_of({1}, {0}, {5, 1})});
   expect_error(ErrorCode::kUnimplemented, {"gather does not support IndexedSlices"},
                [&] { (void)make_op("canonical", 2)->gather(value, 0, cpu(0)); });
 }
 
-TEST(CrossDeviceOpsGather, GAT_08_RanksMustBeEqual) {
+TEST(CrossDeviceOpsGather, RanksMustBeEqual) {
   const PerReplica<Tensor> value({Tensor::zeros({1}), Tensor::zeros({1, 1})});
   const auto ops = make_op("canonical", 2);
   expect_error(kInvalid, {"rank", "[1]", "[1, 1]", "replica 1"},

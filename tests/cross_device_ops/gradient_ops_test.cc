@@ -12,7 +12,7 @@ using namespace cdo_tests;
 Tensor matrix_of_cdu() { return Tensor::from<float>({3, 2}, {1, 2, 0, 0, 3, 4}); }
 IndexedSlices rows_of_cdu() { return rows_of({1, 2, 3, 4}, {0, 2}, {3, 2}); }
 
-TEST(GradientOps, CDU_01_AggregateKeepsTheKind) {
+TEST(GradientOps, AggregateKeepsTheKind) {
   const std::vector<double> expected = {1, 2, 5, 6, 10, 12};
   const std::vector<Gradient> dense = {matrix_of_cdu(),
                                        Tensor::from<float>({3, 2}, {0, 0, 5, 6, 7, 8})};
@@ -27,7 +27,7 @@ TEST(GradientOps, CDU_01_AggregateKeepsTheKind) {
   expect_error(ErrorCode::kInvalidArgument, {"one gradient or more"}, [] { aggregate({}); });
 }
 
-TEST(GradientOps, CDU_02_DivisionKeepsTheKind) {
+TEST(GradientOps, DivisionKeepsTheKind) {
   const std::vector<double> expected = {0.5, 1, 0, 0, 1.5, 2};
   expect_tensor(divide_by(matrix_of_cdu(), 2).dense(), {3, 2}, expected);
   const Gradient half = divide_by(rows_of_cdu(), 2);
@@ -38,7 +38,7 @@ TEST(GradientOps, CDU_02_DivisionKeepsTheKind) {
                [] { divide_by(Tensor::ones({2}, DType::kInt32), 2); });
 }
 
-TEST(GradientOps, CDU_03_CopiesAreOnTheirDevice) {
+TEST(GradientOps, CopiesAreOnTheirDevice) {
   const Gradient dense = copy_to(matrix_of_cdu(), cpu(3));
   EXPECT_EQ(device_of(dense), cpu(3));
   expect_tensor(dense.dense(), {3, 2}, {1, 2, 0, 0, 3, 4});

@@ -1,4 +1,4 @@
-// Reductions of values of replicas: tf's scenarios for every operation of the build.
+// Reductions of values of replicas, as tf tests them, for every operation of the build.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/cdo_helpers.h"
 
@@ -31,7 +31,7 @@ std::vector<std::vector<Device>> destinations_of(int num_replicas) {
   return {cpus(num_replicas), {cpu(9)}, {Device::parse("cpu:7")}};
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_01_ReduceMeanAndSum) {
+TEST_P(CrossDeviceOpsTest, ReduceMeanAndSum) {
   for (const int replicas : {1, 2, 4}) {
     const auto ops = make(replicas);
     std::vector<double> values;
@@ -44,7 +44,7 @@ TEST_P(CrossDeviceOpsTest, CDO_01_ReduceMeanAndSum) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_02_ResultsLiveOnTheDestination) {
+TEST_P(CrossDeviceOpsTest, ResultsAreOnTheDestination) {
   const int replicas = 4;
   const auto ops = make(replicas);
   for (const auto& destinations : destinations_of(replicas)) {
@@ -56,7 +56,7 @@ TEST_P(CrossDeviceOpsTest, CDO_02_ResultsLiveOnTheDestination) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_03_BatchReduceHasADestinationPerValue) {
+TEST_P(CrossDeviceOpsTest, BatchReduceHasADestinationPerValue) {
   const int replicas = 4;
   const auto ops = make(replicas);
   for (const auto& first : destinations_of(replicas)) {
@@ -78,7 +78,7 @@ PerReplica<Gradient> slices_of_cdo_05() {
   return sparse({rows_of({1, 2}, {1}, {5, 2}), rows_of({3, 4, 5, 6}, {1, 3}, {5, 2})});
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_05_SumOfSparseRows) {
+TEST_P(CrossDeviceOpsTest, SumOfSparseRows) {
   const Gradient sum = make(2)->reduce(ReduceOp::kSum, slices_of_cdo_05(), cpu(3));
   expect_rows(sum, {1, 2, 3, 4, 5, 6}, {1, 1, 3});
   EXPECT_EQ(device_of_value(sum), cpu(3));
@@ -86,13 +86,13 @@ TEST_P(CrossDeviceOpsTest, CDO_05_SumOfSparseRows) {
   expect_tensor(sum.to_dense(), {5, 2}, {0, 0, 4, 6, 0, 0, 5, 6, 0, 0});
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_06_MeanOfSparseRowsDividesByTheReplicas) {
+TEST_P(CrossDeviceOpsTest, MeanOfSparseRowsDividesByTheReplicas) {
   const Gradient mean = make(2)->reduce(ReduceOp::kMean, slices_of_cdo_05(), cpu(0));
   expect_rows(mean, {0.5, 1, 1.5, 2, 2.5, 3}, {1, 1, 3});
   expect_tensor(mean.to_dense(), {5, 2}, {0, 0, 2, 3, 0, 0, 2.5, 3, 0, 0});
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_07_BatchReduceOfOneSparseValue) {
+TEST_P(CrossDeviceOpsTest, BatchReduceOfOneSparseValue) {
   const std::vector<ReduceTask> tasks = {{slices_of_cdo_05(), {cpu(0), cpu(1)}}};
   const auto sums = make(2)->batch_reduce(ReduceOp::kSum, tasks);
   const auto means = make(2)->batch_reduce(ReduceOp::kMean, tasks);
@@ -104,7 +104,7 @@ TEST_P(CrossDeviceOpsTest, CDO_07_BatchReduceOfOneSparseValue) {
   expect_rows(means[0][0], {0.5, 1, 1.5, 2, 2.5, 3}, {1, 1, 3});
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_10_DenseScalarsOfGroupsOfSeveralSizes) {
+TEST_P(CrossDeviceOpsTest, DenseScalarsOfGroupsOfSeveralSizes) {
   const std::vector<double> inputs = {1, 2, 3, 4};
   const std::vector<std::pair<int, double>> sums = {{1, 1.0}, {2, 3.0}, {4, 10.0}};
   for (const auto& [size, sum] : sums) {
@@ -116,7 +116,7 @@ TEST_P(CrossDeviceOpsTest, CDO_10_DenseScalarsOfGroupsOfSeveralSizes) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_11_SparseRowsAreConcatenatedInReplicaOrder) {
+TEST_P(CrossDeviceOpsTest, SparseRowsAreConcatenatedInReplicaOrder) {
   const std::vector<IndexedSlices> rows = {
       rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({3, 4}, {1, 2}, {10, 1}),
       rows_of({5, 6}, {7, 8}, {10, 1}), rows_of({7, 8}, {3, 2}, {10, 1})};
@@ -126,7 +126,7 @@ TEST_P(CrossDeviceOpsTest, CDO_11_SparseRowsAreConcatenatedInReplicaOrder) {
               {0, 1, 1, 2, 7, 8, 3, 2});
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_13_BatchesOfDenseScalars) {
+TEST_P(CrossDeviceOpsTest, BatchesOfDenseScalars) {
   const std::vector<PerReplica<Gradient>> two = {scalars({1, 3}), scalars({2, 4})};
   const auto sums_of_two = make(2)->batch_all_reduce(ReduceOp::kSum, two);
   expect_scalar_on(sums_of_two[0], cpus(2), 4);
@@ -143,7 +143,7 @@ TEST_P(CrossDeviceOpsTest, CDO_13_BatchesOfDenseScalars) {
   expect_scalar_on(means[1], cpus(4), 5);
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_14_CDO_15_MixedBatchKeepsTheOrder) {
+TEST_P(CrossDeviceOpsTest, MixedBatchKeepsTheOrder) {
   const PerReplica<Gradient> sparse_a =
       sparse({rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({5, 6}, {1, 2}, {10, 1})});
   const PerReplica<Gradient> sparse_b =
@@ -154,7 +154,7 @@ TEST_P(CrossDeviceOpsTest, CDO_14_CDO_15_MixedBatchKeepsTheOrder) {
   ASSERT_EQ(results.size(), 4u);
   expect_scalar_on(results[0], cpus(2), 4);
   expect_scalar_on(results[2], cpus(2), 6);
-  for (int r = 0; r < 2; ++r) {  // CDO-14's numbers
+  for (int r = 0; r < 2; ++r) {
     const auto replica = static_cast<std::size_t>(r);
     expect_rows(results[1][replica], {1, 2, 5, 6}, {0, 1, 1, 2});
     expect_rows(results[3][replica], {3, 4, 7, 8}, {1, 2, 0, 1});
@@ -162,7 +162,7 @@ TEST_P(CrossDeviceOpsTest, CDO_14_CDO_15_MixedBatchKeepsTheOrder) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_17_AllReduceOfSparseRows) {
+TEST_P(CrossDeviceOpsTest, AllReduceOfSparseRows) {
   const IndexedSlices one = rows_of({1}, {0}, {5, 1});
   const IndexedSlices three = rows_of({3}, {2}, {5, 1});
   for (const int group : {1, 2, 4}) {
@@ -178,7 +178,7 @@ TEST_P(CrossDeviceOpsTest, CDO_17_AllReduceOfSparseRows) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_18_MixedTupleKeepsTheOrder) {
+TEST_P(CrossDeviceOpsTest, MixedTupleKeepsTheOrder) {
   const IndexedSlices one = rows_of({1}, {0}, {5, 1});
   const IndexedSlices three = rows_of({3}, {2}, {5, 1});
   const std::vector<PerReplica<Gradient>> batch = {sparse({one, one}), scalars({1, 1}),
@@ -190,7 +190,7 @@ TEST_P(CrossDeviceOpsTest, CDO_18_MixedTupleKeepsTheOrder) {
   expect_scalar_on(results[3], cpus(2), 4);
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_22_ResultsSitOnTheDevicesOfTheirReplicas) {
+TEST_P(CrossDeviceOpsTest, ResultsAreOnTheDevicesOfTheirReplicas) {
   const auto ops = make(2);
   const PerReplica<Tensor> ones = ops->broadcast(Tensor(1.0f), cpus(2));
   const PerReplica<Gradient> value = ones.map([](const Tensor& t) { return Gradient(t); });
@@ -200,7 +200,7 @@ TEST_P(CrossDeviceOpsTest, CDO_22_ResultsSitOnTheDevicesOfTheirReplicas) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_25_PackingDoesNotChangeResults) {
+TEST_P(CrossDeviceOpsTest, PackingDoesNotChangeResults) {
   const std::vector<PerReplica<Gradient>> batch = {scalars({0, 1, 2}), scalars({1, 2, 3}),
                                                    scalars({-1, 5, 9})};
   for (const std::int64_t bytes_per_pack : {0, 1, 4, 8}) {
@@ -212,7 +212,7 @@ TEST_P(CrossDeviceOpsTest, CDO_25_PackingDoesNotChangeResults) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_26_SparseRowsOfVariableLengthAreAggregated) {
+TEST_P(CrossDeviceOpsTest, SparseRowsOfVariableLengthAreAggregated) {
   const std::vector<IndexedSlices> equal = {
       rows_of({1, 2}, {1}, {10, 2}), rows_of({3, 4}, {2}, {10, 2}), rows_of({2, 1}, {3}, {10, 2})};
   expect_rows(make(3)->reduce(ReduceOp::kSum, sparse(equal), cpu(0)), {1, 2, 3, 4, 2, 1},
@@ -255,7 +255,7 @@ TEST_P(CrossDeviceOpsTest, BatchOfSeveralTypesAndShapesWithEmptyOnes) {
   EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
 }
 
-TEST(CrossDeviceOps, CDO_09_TheDefaultForTheseDevicesIsCanonical) {
+TEST(CrossDeviceOps, DefaultForCpusIsCanonical) {
   const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
   EXPECT_EQ(ops->name(), "canonical");
   EXPECT_EQ(ops->determinism(), Determinism::kCanonical);

@@ -78,7 +78,7 @@ TEST(CrossDeviceOpsRegistry, BuiltinOperationsComeFirst) {
   for (const std::string& name : kBuiltinOps) EXPECT_EQ(make_op(name, 2)->name(), name);
 }
 
-TEST(CrossDeviceOpsRegistry, S2_07_AnOperationOfTheUserIsCalled) {
+TEST(CrossDeviceOpsRegistry, UserOperationIsCalled) {
   int& calls = register_tree_sum("tree_sum");
   const auto names = registered_cross_device_ops();
   EXPECT_EQ(std::ranges::count(names, "tree_sum"), 1);
@@ -93,7 +93,7 @@ TEST(CrossDeviceOpsRegistry, S2_07_AnOperationOfTheUserIsCalled) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(CrossDeviceOpsRegistry, S2_07_S2_11_PacksAreCountedByCalls) {
+TEST(CrossDeviceOpsRegistry, EachPackIsOneCall) {
   int& calls = register_tree_sum("counting_sum");
   const auto ops = make_op("counting_sum", 2);
   std::vector<PerReplica<Gradient>> batch(6, scalars({1, 2}));

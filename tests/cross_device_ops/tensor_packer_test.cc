@@ -31,12 +31,12 @@ TEST(TensorPacker, APackClosesWhenItReachesTheLimit) {
   EXPECT_EQ(packed_tensors(tensors, 1000), (Lists{{3, 2, 1, 0}}));
 }
 
-TEST(TensorPacker, CDO_25_ALimitBelowAnElementGivesOneTensorPerPack) {
+TEST(TensorPacker, LimitBelowOneElementGivesOneTensorPerPack) {
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 1}), 1), (Lists{{2}, {1}, {0}}));
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 1}), 4), (Lists{{2}, {1}, {0}}));
 }
 
-TEST(TensorPacker, CDU_05_ZeroBytesPerPackIsAutomatic) {
+TEST(TensorPacker, ZeroBytesPerPackIsAutomatic) {
   const std::int64_t mebi = 1 << 18;  // floats in a MiB
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 2, 3}), 0), (Lists{{2, 1, 0}}));
   EXPECT_EQ(packed_tensors(floats_of_sizes({1, 3 * mebi, 1 * mebi, 5}), 0),

@@ -45,7 +45,7 @@ TEST(CudaModule, ItsErrorsAreTutti) {
                [&] { loaded.backend->inspect(7); });
 }
 
-TEST(CudaModule, S4_08_RefusesAnotherBuild) {
+TEST(CudaModule, RefusesModuleOfAnotherBuild) {
   void* const module = dlopen(TUTTI_SIMULATED_MODULE, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(module, nullptr);
   const auto open = reinterpret_cast<OpenBackend>(dlsym(module, "tutti_open_backend"));

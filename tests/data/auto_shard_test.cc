@@ -1,4 +1,4 @@
-// Sharding over workers: family ASH of the tf.distribute scenarios.
+// Sharding over workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/auto_shard.h"
 
@@ -78,7 +78,7 @@ class Opaque : public DatasetSource {
   Dataset below_;
 };
 
-TEST(AutoShard, ASH_01_AutoTakesFilesAndKeepsBatches) {
+TEST(AutoShard, AutoShardsFilesAndKeepsBatches) {
   const Dataset batches = records_of(record_files()).batch(5);
   EXPECT_EQ(
       rows_of(auto_shard(batches, 5, 3, AutoShardPolicy::kAuto)),
@@ -86,7 +86,7 @@ TEST(AutoShard, ASH_01_AutoTakesFilesAndKeepsBatches) {
           {30, 31, 32, 33, 34}, {35, 36, 37, 38, 39}, {80, 81, 82, 83, 84}, {85, 86, 87, 88, 89}}));
 }
 
-TEST(AutoShard, ASH_01_AutoSaysItsChoiceAndWhyInOneLine) {
+TEST(AutoShard, AutoLogsChoiceAndReasonInOneLine) {
   std::vector<std::string> lines;
   const std::string pattern = record_files();
   LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
@@ -109,7 +109,7 @@ TEST(AutoShard, ASH_01_AutoSaysItsChoiceAndWhyInOneLine) {
                 "meant, name AutoShardPolicy::kData"}));
 }
 
-TEST(AutoShard, ASH_02_EveryBranchIsShardedAtItsFiles) {
+TEST(AutoShard, EveryBranchIsShardedAtItsFiles) {
   const std::string pattern = record_files();
   const Dataset records = records_of(pattern);
   const Numbers own = records_of_files({3, 8});
@@ -129,7 +129,7 @@ TEST(AutoShard, ASH_02_EveryBranchIsShardedAtItsFiles) {
             twice);
 }
 
-TEST(AutoShard, ASH_02_InterleavedFilesAreDealtOut) {
+TEST(AutoShard, InterleavedFilesAreDistributed) {
   const auto paths = std::make_shared<std::vector<std::string>>(list_files(record_files()));
   const Dataset interleaved = Dataset::range(kFiles).interleave(
       [paths](const Element& e) {
@@ -157,7 +157,7 @@ TEST(AutoShard, ASH_02_InterleavedFilesAreDealtOut) {
   EXPECT_EQ(scalars_of(auto_shard(even, 2, 1, AutoShardPolicy::kFile)), records_of_files({2, 6}));
 }
 
-TEST(AutoShard, ASH_02_ThroughEveryDecorator) {
+TEST(AutoShard, FilesAreShardedThroughEveryTransformation) {
   const Dataset all = records_of(record_files())
                           .shuffle(50, 3)
                           .cache()
@@ -247,7 +247,7 @@ TEST(AutoShard, EveryDecoratorKeepsFiles) {
   }
 }
 
-TEST(AutoShard, ASH_03_WithoutFilesAutoTakesEveryNthElement) {
+TEST(AutoShard, AutoWithoutFilesTakesEveryNthElement) {
   Numbers even;
   for (std::int64_t i = 0; i < 1024; i += 2) even.push_back(i);
   const Dataset part = auto_shard(Dataset::range(1024), 2, 0, AutoShardPolicy::kAuto);
@@ -255,7 +255,7 @@ TEST(AutoShard, ASH_03_WithoutFilesAutoTakesEveryNthElement) {
   EXPECT_EQ(part.cardinality(), 512);
 }
 
-TEST(AutoShard, ASH_05_FileWithoutFilesIsAnError) {
+TEST(AutoShard, FileWithoutFilesIsAnError) {
   const Dataset records = records_of(record_files());
   const Dataset generated = Dataset::from_generator(
       [](std::uint64_t) { return [] { return std::optional<Element>(); }; });
@@ -268,7 +268,7 @@ TEST(AutoShard, ASH_05_FileWithoutFilesIsAnError) {
   }
 }
 
-TEST(AutoShard, ASH_06_OffGivesEverythingToEveryWorker) {
+TEST(AutoShard, OffGivesEverythingToEveryWorker) {
   const Dataset records = records_of(record_files());
   for (int worker = 0; worker < 5; ++worker) {
     EXPECT_EQ(scalars_of(auto_shard(records, 5, worker, AutoShardPolicy::kOff)),
@@ -276,7 +276,7 @@ TEST(AutoShard, ASH_06_OffGivesEverythingToEveryWorker) {
   }
 }
 
-TEST(AutoShard, ASH_07_DataTakesElementsOfEveryFile) {
+TEST(AutoShard, DataTakesElementsOfEveryFile) {
   Numbers expected;
   for (std::int64_t f = 0; f < kFiles; ++f) {
     expected.push_back(kRecords * f);
@@ -287,7 +287,7 @@ TEST(AutoShard, ASH_07_DataTakesElementsOfEveryFile) {
 }
 
 // tf: "the shard before these datasets so that the right number of elements is prefetched".
-TEST(AutoShard, ASH_07_TheDataShardStandsBeforeWhatReadsAheadAtTheEnd) {
+TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
   const Dataset ahead = Dataset::range(10).map([](const Element& e) { return e; }).prefetch(2);
   const Dataset own = auto_shard(ahead.prefetch(1), 5, 3, AutoShardPolicy::kData);
   EXPECT_EQ(scalars_of(own), (Numbers{3, 8}));
@@ -307,7 +307,7 @@ TEST(AutoShard, ASH_07_TheDataShardStandsBeforeWhatReadsAheadAtTheEnd) {
   EXPECT_EQ(rows_of(batches), (Rows{{6, 7}}));
 }
 
-TEST(AutoShard, ASH_09_FewerElementsThanWorkers) {
+TEST(AutoShard, FewerElementsThanWorkers) {
   const auto any = [](const Element&) { return true; };
   expect_error(ErrorCode::kInvalidArgument, {"at least 10", "got 5"},
                [] { (void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData); });
@@ -325,7 +325,7 @@ TEST(AutoShard, ASH_09_FewerElementsThanWorkers) {
             Numbers{9});
 }
 
-TEST(AutoShard, ASH_10_TheIndexMustBeThatOfAWorker) {
+TEST(AutoShard, IndexMustBeThatOfAWorker) {
   const auto expect_refused = [](int workers, int index) {
     expect_error(ErrorCode::kInvalidArgument, {"0 <= index < num_workers"}, [&] {
       (void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto);
@@ -337,7 +337,7 @@ TEST(AutoShard, ASH_10_TheIndexMustBeThatOfAWorker) {
   expect_refused(1, 1);
 }
 
-TEST(AutoShard, ASH_11_AWorkerBeyondTheFilesHasNoElements) {
+TEST(AutoShard, WorkerBeyondTheFilesHasNoElements) {
   const std::string pattern = record_files();
   EXPECT_EQ(scalars_of(auto_shard(records_of(pattern), 500, 499, AutoShardPolicy::kFile)),
             Numbers{});
@@ -347,7 +347,7 @@ TEST(AutoShard, ASH_11_AWorkerBeyondTheFilesHasNoElements) {
             records_of_files({9}));
 }
 
-TEST(AutoShard, ASH_14_PartsAreDisjointAndCompleteAlsoOfShuffledListings) {
+TEST(AutoShard, ShardsOfShuffledListingsAreDisjointAndComplete) {
   const std::string pattern = record_files();
   const auto paths = std::make_shared<std::vector<std::string>>(list_files(pattern));
   const Dataset listed = records_of(list_files(pattern, {.shuffle = true, .seed = 7}));
@@ -369,7 +369,7 @@ TEST(AutoShard, ASH_14_PartsAreDisjointAndCompleteAlsoOfShuffledListings) {
   }
 }
 
-TEST(AutoShard, ASH_14_FilesOfTextAreDealtOutByTheirPlaceInTheList) {
+TEST(AutoShard, TextFilesAreDistributedByPositionInTheList) {
   const std::string folder = empty_folder("");
   std::vector<std::string> paths;
   for (int f = 0; f < 3; ++f) {
@@ -382,7 +382,7 @@ TEST(AutoShard, ASH_14_FilesOfTextAreDealtOutByTheirPlaceInTheList) {
   EXPECT_EQ(scalars_of(auto_shard(rows, 2, 1, AutoShardPolicy::kAuto)), (Numbers{2, 3}));
 }
 
-TEST(AutoShard, ASH_15_BehindAnOpaqueStepAutoTakesElements) {
+TEST(AutoShard, AutoBehindAnOpaqueStepShardsElements) {
   const Dataset opaque(std::make_shared<Opaque>(records_of(record_files())));
   Numbers expected;
   for (std::int64_t i = 0; i < 100; i += 5) expected.push_back(i);

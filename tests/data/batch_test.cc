@@ -14,7 +14,7 @@ using testing::ElementsAre;
 
 const BatchOptions kDropRemainder{.drop_remainder = true};
 
-TEST(BatchDataset, S1_04_StacksRowsInOrder) {
+TEST(BatchDataset, StacksRowsInOrder) {
   const Dataset dataset = Dataset::range(5).batch(2);
   EXPECT_EQ(rows_of(dataset), (Rows{{0, 1}, {2, 3}, {4}}));
   EXPECT_EQ(dataset.cardinality(), 3);
@@ -90,7 +90,7 @@ TEST(BatchDataset, RefusesASizeBelowOne) {
   }
 }
 
-TEST(BatchSize, RBT_17_BatchSetsItWithAndWithoutDropRemainder) {
+TEST(BatchSize, BatchSetsItWithAndWithoutDropRemainder) {
   EXPECT_EQ(Dataset::range(8).batch_size(), std::nullopt);
   EXPECT_EQ(Dataset::range(8).batch(4).batch_size(), 4);
   EXPECT_EQ(Dataset::range(8).batch(4, kDropRemainder).batch_size(), 4);
@@ -98,7 +98,7 @@ TEST(BatchSize, RBT_17_BatchSetsItWithAndWithoutDropRemainder) {
   EXPECT_EQ(Dataset::range(10).batch(4).batch_size(), 4);
 }
 
-TEST(BatchSize, RBT_17_WhatSelectsOrReordersKeepsIt) {
+TEST(BatchSize, SelectionAndReorderingKeepIt) {
   const Dataset batches = Dataset::range(32).batch(4);
   EXPECT_EQ(batches.take(5).batch_size(), 4);
   EXPECT_EQ(batches.skip(5).batch_size(), 4);
@@ -110,7 +110,7 @@ TEST(BatchSize, RBT_17_WhatSelectsOrReordersKeepsIt) {
   EXPECT_EQ(batches.shuffle(3, 1).repeat().prefetch(1).take(2).batch_size(), 4);
 }
 
-TEST(BatchSize, RBT_17_AFunctionMakesItUnknown) {
+TEST(BatchSize, FunctionMakesItUnknown) {
   const Dataset batches = Dataset::range(32).batch(4);
   auto same = [](const Element& element) { return element; };
   EXPECT_EQ(batches.map(same).batch_size(), std::nullopt);
@@ -118,7 +118,7 @@ TEST(BatchSize, RBT_17_AFunctionMakesItUnknown) {
   EXPECT_EQ(batches.map(same).batch(2).batch_size(), 2);
 }
 
-TEST(BatchSize, RBT_17_ZipNeedsEqualSizes) {
+TEST(BatchSize, ZipNeedsEqualSizes) {
   const Dataset four = Dataset::range(32).batch(4);
   const Dataset eight = Dataset::range(32).batch(8);
   EXPECT_EQ(Dataset::zip({four, four}).batch_size(), 4);

@@ -23,7 +23,7 @@ std::string record(int label, int red, int green, int blue) {
 
 // The original's test: labels 9, 3, 0 with constant planes decode exactly; the fourth read is the
 // end of the data.
-TEST(Cifar10, S0_04_DecodesThreeRecordsThenEnds) {
+TEST(Cifar10, DecodesThreeRecordsThenEnds) {
   const std::string path = empty_folder("") + "/three.bin";
   const int colours[3][3] = {{255, 0, 0}, {0, 255, 0}, {0, 0, 255}};
   const int labels[3] = {9, 3, 0};
@@ -105,7 +105,7 @@ TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
 
 // "Good": the archive as it is downloaded, without unpacking it by hand. (Packed:
 // gzip_input_test.cc.)
-TEST(Cifar10, S0_03_ReadsTheArchiveInTheFolderOrByItsPath) {
+TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   const std::string folder = empty_folder("");
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
   TarWriter writer(archive);
@@ -129,7 +129,7 @@ TEST(Cifar10, S0_03_ReadsTheArchiveInTheFolderOrByItsPath) {
   EXPECT_EQ(read_cifar10(folder, Split::kTrain).labels.num_elements(), 5);
 }
 
-TEST(Cifar10, S0_03_AnArchiveThatIsCutOrOfAnotherKindIsNamed) {
+TEST(Cifar10, TruncatedOrForeignArchiveIsNamed) {
   const std::string folder = empty_folder("");
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
   TarWriter writer(archive);
@@ -143,7 +143,7 @@ TEST(Cifar10, S0_03_AnArchiveThatIsCutOrOfAnotherKindIsNamed) {
   expect_error(ErrorCode::kDataLoss, {archive}, [&] { read_cifar10(folder, Split::kTrain); });
 }
 
-TEST(Cifar10, S0_03_SaysWhichFileIsMissingAndWhereItWasLookedFor) {
+TEST(Cifar10, MissingFileIsNamedWithSearchedPlaces) {
   const std::string folder = empty_folder("");
   expect_error(ErrorCode::kNotFound,
                {"failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin",

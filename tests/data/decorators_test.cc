@@ -16,7 +16,7 @@ using data_test::scalars_of;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST(RepeatDataset, S1_04_RepeatsCountTimesOrForEver) {
+TEST(RepeatDataset, RepeatsCountTimesOrIndefinitely) {
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(3)), ElementsAre(0, 1, 0, 1, 0, 1));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat().take(5)), ElementsAre(0, 1, 0, 1, 0));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(0)), IsEmpty());
@@ -95,7 +95,7 @@ TEST(TakeDataset, ReadsNoMoreThanItYields) {
   EXPECT_EQ(read, 3);
 }
 
-TEST(MapDataset, S1_04_AppliesTheFunction) {
+TEST(MapDataset, AppliesTheFunction) {
   const Dataset squares = Dataset::range(4).map([](const Element& element) {
     return Element({number(number_in(element) * number_in(element))});
   });

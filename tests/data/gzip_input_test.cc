@@ -32,7 +32,7 @@ TEST(PackedInput, IsReadLikePlainFiles) {
   EXPECT_EQ(rows_of(tar_dataset({packed_file("a.tar.gz", tar)})).size(), 4u);
 }
 
-TEST(PackedInput, S0_03_Cifar10sArchiveIsReadAsItIsDownloaded) {
+TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
   const std::string tar = empty_folder("") + "/plain.tar";
   TarWriter writer(tar);
   writer.write("cifar-10-batches-bin/test_batch.bin",

@@ -16,7 +16,7 @@ using testing::UnorderedElementsAreArray;
 
 using Numbers = std::vector<std::int64_t>;
 
-TEST(Shuffle, S1_04_IsAPermutationForEveryBufferSize) {
+TEST(Shuffle, IsAPermutationForEveryBufferSize) {
   for (std::int64_t buffer : {1, 2, 3, 7, 99, 100, 101, 1000}) {
     const Numbers order = scalars_of(Dataset::range(100).shuffle(buffer, 5));
     EXPECT_THAT(order, UnorderedElementsAreArray(first_numbers(100))) << "buffer " << buffer;

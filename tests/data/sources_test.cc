@@ -20,7 +20,7 @@ Tensor int_tensor(const Shape& shape) {
   return Tensor::from(shape, first_numbers(shape.num_elements()));
 }
 
-TEST(Dataset, S1_04_FromTensorSlicesYieldsRows) {
+TEST(Dataset, FromTensorSlicesYieldsRows) {
   const Dataset dataset = Dataset::from_tensor_slices({int_tensor({3, 2}), int_tensor({3})});
   EXPECT_EQ(dataset.cardinality(), 3);
   EXPECT_EQ(dataset.batch_size(), std::nullopt);
@@ -49,7 +49,7 @@ TEST(Dataset, FromTensorSlicesOfNoRowsIsEmpty) {
   EXPECT_THAT(rows_of(dataset), IsEmpty());
 }
 
-TEST(Dataset, S2_22_FromTensorsRepeatedAndBatched) {
+TEST(Dataset, FromTensorsRepeatedAndBatched) {
   const Dataset one =
       Dataset::from_tensors({Tensor::from<float>({1}, {1}), Tensor::from<float>({1}, {1})});
   const Dataset dataset = one.repeat(100);

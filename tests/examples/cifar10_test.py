@@ -56,7 +56,7 @@ class Cifar10(unittest.TestCase):
             self.assertAlmostEqual(rate * seconds, batch, delta=error, msg=line[0])
         return [float(line[3]) for line in lines]
 
-    def test_S0_02_S0_05_lines_and_a_checkpoint(self):
+    def test_prints_lines_and_saves_a_checkpoint(self):
         output = self.train("cifar10_multi_gpu_train", "--num_gpus", "2", "--max_steps", "50", "--batch_size", "16",
                             "--devices", "cpu:0-1")
         losses = self.check_lines(output, [0, 10, 20, 30, 40], 16)
@@ -76,7 +76,7 @@ class Cifar10(unittest.TestCase):
         self.assertTrue(self.checkpoints()[0].endswith("3"))
         self.assertTrue(os.path.exists(os.path.join(self.train_dir, "notes.txt")))
 
-    def test_S0_05_resumed_runs_count_on(self):
+    def test_resumed_runs_continue_the_step_count(self):
         flags = ["--batch_size", "8", "--log_frequency", "2", "--seed", "5"]
         straight = self.check_lines(self.train("cifar10_train", "--max_steps", "9", *flags), [0, 2, 4, 6, 8], 8)
         first = self.check_lines(self.train("cifar10_train", "--max_steps", "5", *flags), [0, 2, 4], 8)
@@ -94,7 +94,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn(f"tower_2/conv1/Conv2D: (Conv2D): {place}2", lines)
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
 
-    def test_S0_07_real_data_is_proven_or_unproven(self):
+    def test_real_data_is_proven_or_unproven(self):
         nowhere = os.path.join(self.folder.name, "nowhere")
         result = run("check_real_data", "--data_dir", nowhere)
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
@@ -106,7 +106,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
         self.assertIn("expected the 50000 pictures", result.stdout)
 
-    def test_S0_03_the_archive_is_compared_with_the_published_one(self):
+    def test_archive_is_compared_with_the_published_one(self):
         archive = os.path.join(self.folder.name, "cifar-10-binary.tar.gz")
         with tarfile.open(archive, "w:gz") as tar:
             pictures = os.path.join(self.folder.name, "made_up.bin")
@@ -123,7 +123,7 @@ class Cifar10(unittest.TestCase):
                           "expected 170052171 bytes, MD5 c32a1d4ab5d03f1284b67883e8d87530", result.stdout)
             self.assertIn("expected the 50000 pictures of CIFAR-10, got 25", result.stdout)
 
-    def test_S0_06_speed_beside_the_published_one(self):
+    def test_speed_is_compared_with_the_published_one(self):
         result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", "4",
                      "--batch_size", "16", "--devices", "cpu:0-1")
         found = re.search(r"^(\d+\.\d) examples/sec \((\d+\.\d{3}) sec/batch\) in 4 steps; published: 151\.4 to 155\.7 "
@@ -135,7 +135,7 @@ class Cifar10(unittest.TestCase):
         # How fast by the clock depends on what else this machine does; that the program says it does not.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
-    def test_S0_06_one_core_is_faster_than_the_published_machine(self):
+    def test_one_core_is_faster_than_the_published_machine(self):
         """By the time of the processors, which other programs do not take: the whole program, its start included."""
         steps, batch = 20, 64
         before = os.times()

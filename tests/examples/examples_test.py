@@ -79,7 +79,7 @@ class Examples(unittest.TestCase):
                 self.check_metrics(metrics, 3)
                 self.assertEqual(metrics["num_replicas"], 1)
 
-    def test_S4_14_estimator_has_the_bits_of_fit_and_a_loop(self):
+    def test_estimator_has_the_bits_of_fit_and_a_loop(self):
         hashes = set()
         for replicas in ("1", "2", "4"):
             with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ class Examples(unittest.TestCase):
             self.assertEqual(len(found), 2)
             self.assertEqual(len(hashes | set(found)), 3)  # those of two replicas
 
-    def test_S2_01_S4_14_a_client_trains_its_estimator_by_remote_workers(self):
+    def test_client_trains_an_estimator_on_remote_workers(self):
         program = os.path.join(FOLDER, "estimator_client")
         with tempfile.TemporaryDirectory() as folder:
             job = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--model-dir",
@@ -105,7 +105,7 @@ class Examples(unittest.TestCase):
             self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # of the client
             self.assertIn("step_300", os.listdir(folder))
 
-    def test_S3_28_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
+    def test_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
         result = run("one_weird_trick", "--steps", "3")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         replicas, batch, features, hidden, classes = 4, 128, 1024, 512, 4
@@ -143,7 +143,7 @@ class Examples(unittest.TestCase):
                 open_until.append(end)
         return events
 
-    def test_S4_07_a_trace_shows_input_and_reductions_beside_the_backward_pass(self):
+    def test_trace_shows_input_and_reductions_during_the_backward_pass(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
             result = run("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "3", "--bytes-per-pack", "4096",
@@ -384,22 +384,22 @@ class Examples(unittest.TestCase):
 
 
 class Tutorials(unittest.TestCase):
-    """The tutorials that the source documents name, as programs, each in a short form: docs/tutorials.md."""
+    """The tutorials of the guides to distributed training, as programs, each in a short form: docs/tutorials.md."""
 
     def check_losses(self, metrics, strategy, replicas, steps):
         self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))
         self.assertLess(sum(metrics["losses"][-3:]) / 3, 0.95 * metrics["losses"][0])
 
-    def test_S2_35_custom_loop_with_mirrored_strategy(self):
+    def test_custom_loop_with_mirrored_strategy(self):
         metrics, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "15")
         self.check_losses(metrics, "mirrored", 2, 15)
 
-    def test_S2_35_custom_loop_with_several_workers(self):
+    def test_custom_loop_with_several_workers(self):
         loop = [os.path.join(FOLDER, "fashion_mnist_custom_loop"), "--devices", "cpu:0", "--steps", "15", "--test-examples", "500"]
         metrics, _ = run_with_metrics("../bin/tutti", "run", "-n", "2", "--", *loop, "--strategy", "multi_worker_mirrored")
         self.check_losses(metrics, "multi_worker_mirrored", 2, 15)
 
-    def test_S2_35_custom_loop_with_parameter_servers(self):
+    def test_custom_loop_with_parameter_servers(self):
         program = os.path.join(FOLDER, "parameter_server_custom_loop")
         result = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--epochs", "5", "--steps-per-epoch", "5")
         said = result.stdout + result.stderr
@@ -410,7 +410,7 @@ class Tutorials(unittest.TestCase):
         self.assertGreater(float(epochs[-1][1]), 0.75, said)
         self.assertGreater(float(re.search(r"Evaluation accuracy: ([01]\.\d+)", said)[1]), 0.75, said)
 
-    def test_S2_35_model_garden(self):
+    def test_model_garden(self):
         """Its residual network, under the strategy that copies it."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")

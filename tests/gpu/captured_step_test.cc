@@ -107,7 +107,7 @@ TEST(CapturedStep, ReplaysOfOneReplicaGiveTheBitsOfTheFunction) {
   expect_replays_equal_the_function("gpu:0", "canonical", 1);
 }
 
-TEST(CapturedStep, S2_33_ReplaysOfTwoGpusGiveTheBitsOfTheFunction) {
+TEST(CapturedStep, ReplaysOfTwoGpusGiveTheBitsOfTheFunction) {
   for (const char* ops :
        {"canonical", "reduction_to_one_device", "hierarchical_copy", "ring", "nccl"}) {
     SCOPED_TRACE(ops);

@@ -54,7 +54,7 @@ Result trained(const std::string& devices, HybridScheme scheme, bool is_captured
 
 }  // namespace hybrid_dense_test
 
-TEST(HybridDenseOnGpus, S3_28_TrainsAsOnCpusAndMovesAsMuch) {
+TEST(HybridDenseOnGpus, TrainsAndTransfersAsOnCpus) {
   using hybrid_dense_test::trained;
   const testing::HangWatchdog watchdog("hybrid dense layers on GPUs", std::chrono::seconds(100));
   for (const HybridScheme scheme :

@@ -91,7 +91,7 @@ TEST(GpuTraining, FitWithClippingAndAveragesAgreesWithTheCpu) {
   compare_training(options);
 }
 
-TEST(GpuTraining, S2_08_ALoopOfOnesOwnAgreesWithTheCpu) {
+TEST(GpuTraining, CustomLoopAgreesWithTheCpu) {
   const Tensor x = numbers({kRows, 6, 6, 2}, 1);
   const Dataset data = Dataset::from_tensor_slices({x, labels_of(x)}).batch(16);
   const auto losses = [&](Device device) {

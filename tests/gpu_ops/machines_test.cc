@@ -55,7 +55,7 @@ class OtherMachines : public ::testing::Test {
   OtherMachines() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-TEST_F(OtherMachines, CDO_09_WithoutNcclPeersAreRead) {
+TEST_F(OtherMachines, PeerMemoryIsReadWithoutNccl) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   EXPECT_EXIT(end_with([] { return is_chosen("hierarchical_copy"); }), ExitedWithCode(0),
               "hierarchical_copy, because the GPUs read each other's memory; nccl: cannot open "

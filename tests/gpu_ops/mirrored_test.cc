@@ -53,7 +53,7 @@ std::vector<Tensor> trained(Strategy& strategy) {
   return {w.value().to(Device{}), b.value().to(Device{})};
 }
 
-TEST(MirroredOnGpus, MIR_17_DefaultsToAllGpusAndNccl) {
+TEST(MirroredOnGpus, DefaultsToAllGpusAndNccl) {
   const int count = static_cast<int>(logical_gpus().size());
   ASSERT_GE(count, 4);
   MirroredStrategy strategy;
@@ -76,7 +76,7 @@ TEST(MirroredOnGpus, CanonicalHasTheBitsOfTheCpu) {
 
 // A backend that the host program knows by its plug-in interface alone, with reductions of its own,
 // under everything that strategies promise.
-TEST(MirroredOnGpus, S2_08_ABackendThatIsPluggedInPassesTheSuiteOfStrategies) {
+TEST(MirroredOnGpus, PluggedInBackendPassesTheStrategySuite) {
   const auto mirrored = [](const char* devices, const char* ops) {
     return [=] { return std::make_unique<MirroredStrategy>(on_devices(devices, ops)); };
   };
@@ -209,7 +209,7 @@ TEST(MirroredOnGpus, RowsOfEmbeddingsAreSummed) {
   expect_tensor(table.value(), {4, 2}, {-1, -1, -1, -1, 0, 0, -2, -2});
 }
 
-TEST(MirroredOnGpus, CDO_09_CpusAmongGpusAndCompressionAreRefused) {
+TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
   expect_error(ErrorCode::kUnimplemented, {"mirrored", "cpu:0", "gpu:0"},
                [] { MirroredStrategy strategy(on_devices("cpu:0,gpu:0")); });
   LocalStrategyOptions options = on_devices("gpu:0-1");

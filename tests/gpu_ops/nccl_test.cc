@@ -43,7 +43,7 @@ TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
             "finalize rank 0\nfinalize rank 1\ndestroy rank 0\ndestroy rank 1\n");
 }
 
-TEST(Nccl, CDO_21_LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
+TEST(Nccl, LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
   const testing::HangWatchdog watchdog("two threads", std::chrono::seconds(60));
   MirroredStrategy strategy({.devices = "gpu:0-1", .cross_device_ops = {"nccl"}});
   take_nccl_notes();
@@ -116,7 +116,7 @@ TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
   expect_tensor(ops->all_reduce(ReduceOp::kMin, powers_of_ten(gpus(2)))[1], {3}, {1, 10, 100});
 }
 
-TEST(Nccl, S2_10_CpusAreAnErrorThatNamesThem) {
+TEST(Nccl, CpusAreRefusedByName) {
   expect_error(ErrorCode::kInvalidArgument, {"nccl", "cpu:0 for replica 0", "canonical"}, [] {
     make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}});
   });

@@ -124,7 +124,7 @@ std::string chosen(const std::vector<Device>& devices, std::string& why) {
   return std::string(ops->name());
 }
 
-TEST(GpuReductions, CDO_09_TheAutomaticChoiceSaysWhy) {
+TEST(GpuReductions, AutomaticChoiceLogsItsReason) {
   std::string why;
   EXPECT_EQ(chosen(gpus(2), why), "nccl");
   EXPECT_THAT(why, HasSubstr("gpu:0, gpu:1: nccl, because each replica has a GPU of its own"));

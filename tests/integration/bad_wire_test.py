@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G4b: training over a wire that is slow, loses, stalls, damages and breaks: the bits of a calm run.
+# Training over a wire that is slow, loses, stalls, damages and breaks: the bits of a calm run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: bad_wire_test.py PROGRAM TUTTI [--full] [--log FILE]
 

@@ -127,7 +127,7 @@ def check_example(tutti, example):
 
 
 def check_killed_workers(tutti, counter, closures, kills):
-    """FTB-01, FTB-05, G5b (workers): however many workers are killed, each closure counts once."""
+    """However many workers are killed, each closure counts once."""
     begin = time.monotonic()
     chance = random.Random(7)
     pause_ms = max(1, round(3 * 1000 * 1.5 * (kills + 1) / closures))  # time to be old enough
@@ -229,7 +229,7 @@ def check_by_hand(counter):
 
 
 def check_worker_killed_by_hand(counter):
-    """FTB-09: a worker that nobody starts again is missed by nobody; one that is comes in."""
+    """A worker that nobody starts again is missed by nobody; one that is comes in."""
     begin = time.monotonic()
     job = Cluster([counter, "--closures", "1000", "--pause-ms", "5"], 3, 1)
     job.wait_until_started()
@@ -292,7 +292,7 @@ def check_failing_chief(counter):
 
 
 def check_dead_server(counter):
-    """FTB-06: the error names the server, and is told apart from a worker's."""
+    """The error names the server, and is told apart from a worker's."""
     begin = time.monotonic()
     job = Cluster([counter, "--closures", "100000", "--pause-ms", "5"], 2, 2)
     job.wait_until_started()
@@ -305,7 +305,7 @@ def check_dead_server(counter):
 
 
 def check_dead_server_beside_worker(counter):
-    """FTB-07: a server that dies while a worker's death is being dealt with is an error with its name, and no hang."""
+    """A server that dies while a worker's death is being dealt with is an error with its name, and no hang."""
     begin = time.monotonic()
     job = Cluster([counter, "--closures", "100000", "--pause-ms", "5"], 2, 2)
     job.wait_until_started()
@@ -320,7 +320,7 @@ def check_dead_server_beside_worker(counter):
 
 
 def check_reads_beside_dead_worker(counter):
-    """FTB-09: variables are read while a worker is away, starts again, and is back."""
+    """Variables are read while a worker is away, starts again, and is back."""
     begin = time.monotonic()
     job = Cluster([counter, "--closures", "50", "--reads", "200"], 2, 1)
     for line in job.processes["chief", 0].stdout:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: durable_servers_test.py COUNTER TUTTI [--closures N] [--kills N] [--only NAMES]
 
-COUNTER is coordinated_counter. REL_G5, REL_G5b and REL_G6 over processes.
+COUNTER is coordinated_counter.
 """
 import argparse
 import json
@@ -57,7 +57,7 @@ def run_flags(folder, closures, pause_ms, every=50):
 
 
 def check_kills(tutti, counter, closures, kills, jobs=JOBS, seed=11):
-    """REL_G5b, REL_G6: whoever is killed when, each closure counts once."""
+    """Whatever is killed when, each closure counts once."""
     begin = time.monotonic()
     chance = random.Random(seed)
     folder = tempfile.mkdtemp(prefix="tutti_durable_")
@@ -166,7 +166,7 @@ def print_recoveries(times):
 
 
 def check_recovery(tutti, counter, kills):
-    """REL_G5: how long a killed server process is missed; judged is that all comes back."""
+    """How long a killed server process is missed; judged is that all comes back."""
     begin = time.monotonic()
     print(f"  recovery of a killed server, median (worst) in s: process there, state there, the next step done (goal {GOAL})",
           flush=True)
@@ -175,7 +175,7 @@ def check_recovery(tutti, counter, kills):
 
 
 def check_large_recovery(tutti, counter, kills):
-    """REL_G5: the same with 100 MB of variables, all changes of which are counted once."""
+    """The same with 100 MB of variables, all changes of which are counted once."""
     begin = time.monotonic()
     print("  the same with 100 MB of variables", flush=True)
     print_recoveries(recoveries(tutti, counter, 400 * kills, kills, LARGE, ends=True))
@@ -189,7 +189,7 @@ def resident_mib(pid):
 
 
 def check_memory(tutti, counter):
-    """S2-12: the variables' bytes are in the servers, beyond the initial values that every task makes; they survive the death of a worker."""
+    """The variables' bytes are in the servers, beyond the initial values that every task makes; they survive the death of a worker."""
     begin = time.monotonic()
     closures, ballast = 400, 192
     job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "5"],
@@ -280,7 +280,7 @@ class Tasks:
 
 
 def check_resets(counter, closures, resets, kills, seed=5):
-    """REL_G5b with TF_CONFIG: connections are reset in the middle of frames, servers and workers killed."""
+    """With TF_CONFIG: connections are reset in the middle of frames, servers and workers killed."""
     begin = time.monotonic()
     chance = random.Random(seed)
     folder = tempfile.mkdtemp(prefix="tutti_durable_")

@@ -64,7 +64,7 @@ std::string error_of(const std::function<void()>& fn) {
   return "OK";
 }
 
-TEST_F(EstimatorTest, S4_14_ResumesWithTheBitsOfOneRun) {
+TEST_F(EstimatorTest, ResumesWithTheBitsOfOneRun) {
   const auto input = [] { return numbers_of(6, 6).repeat(); };  // the same batch in each step
   const std::string folder = own_folder();
   Estimator straight(line_with_dropout,
@@ -92,7 +92,7 @@ EstimatorSpec three_times(const Tensor& features, const Tensor& labels, Estimato
           .eval_metrics = {{"error", y - labels}}};
 }
 
-TEST_F(EstimatorTest, S4_14_EvaluatesAndPredictsUnderAnotherStrategy) {
+TEST_F(EstimatorTest, EvaluatesAndPredictsUnderAnotherStrategy) {
   Estimator estimator(three_times, {.model_dir = own_folder(), .eval_distribute = mirrored(2)});
   const auto data = [] { return numbers_of(3, 10); };  // batches of 3, 3, 3, 1 rows
   EXPECT_THAT(error_of([&] { estimator.evaluate(data); }), HasSubstr("NOT_FOUND"));
@@ -116,7 +116,7 @@ class Counter : public SessionRunHook {
   std::int64_t begun = -1, runs = 0, ended = -1;
 };
 
-TEST_F(EstimatorTest, S4_14_HooksSeeStepsAndEndTraining) {
+TEST_F(EstimatorTest, HooksSeeStepsAndEndTraining) {
   Estimator estimator(line_with_dropout, {.model_dir = own_folder(),
                                           .save_checkpoints_steps = 2,
                                           .save_summary_steps = 1,
@@ -140,7 +140,7 @@ TEST_F(EstimatorTest, S4_14_HooksSeeStepsAndEndTraining) {
   EXPECT_THAT(error_of([] { StopAtStepHook({}); }), HasSubstr("INVALID_ARGUMENT"));
 }
 
-TEST_F(EstimatorTest, S4_14_ALossThatIsNoNumberIsAnErrorOrTheEnd) {
+TEST_F(EstimatorTest, NanLossFailsOrEndsTraining) {
   const auto input = [] { return numbers_of(4).repeat(); };
   const ModelFn diverges = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
     EstimatorSpec spec = line_with_dropout(x, labels, mode);
@@ -157,7 +157,7 @@ TEST_F(EstimatorTest, S4_14_ALossThatIsNoNumberIsAnErrorOrTheEnd) {
   EXPECT_TRUE(context.is_asked_to_stop);
 }
 
-TEST_F(EstimatorTest, S4_14_WarmStartTakesWeightsOnce) {
+TEST_F(EstimatorTest, WarmStartTakesWeightsOnce) {
   const std::string folder = own_folder();
   const auto input = [] { return numbers_of(4).repeat(); };
   Estimator first(line_with_dropout, {.model_dir = folder + "/first"});
@@ -176,7 +176,7 @@ TEST_F(EstimatorTest, S4_14_WarmStartTakesWeightsOnce) {
   EXPECT_NE(values_of(second), values_of(first));
 }
 
-TEST_F(EstimatorTest, S4_14_TrainAndEvaluateEvaluatesAfterCheckpoints) {
+TEST_F(EstimatorTest, TrainAndEvaluateEvaluatesAfterCheckpoints) {
   Estimator estimator(line_with_dropout, {.model_dir = own_folder(), .save_checkpoints_steps = 4});
   std::vector<std::int64_t> evaluated;
   const EvalSpec eval{.input_fn = [&] {
@@ -192,7 +192,7 @@ TEST_F(EstimatorTest, S4_14_TrainAndEvaluateEvaluatesAfterCheckpoints) {
   EXPECT_EQ(again.at("loss"), logs.at("loss"));
 }
 
-TEST_F(EstimatorTest, S4_14_MistakesAreNamed) {
+TEST_F(EstimatorTest, UserErrorsAreNamed) {
   const std::string folder = own_folder();
   const auto input = [] { return numbers_of(4).repeat(); };
   int calls = 0;
@@ -257,7 +257,7 @@ Dataset ones(std::int64_t batches) {
   return Dataset::from_tensor_slices({Tensor::ones({2 * batches, 1})}).batch(2);
 }
 
-TEST_F(EstimatorTest, S2_01_S4_14_AClientTrainsByWorkersThatServe) {
+TEST_F(EstimatorTest, ClientTrainsOnServingWorkers) {
   const auto input = [] { return ones(3).repeat(); };
   Estimator client(counts_updates, {.model_dir = own_folder(),
                                     .train_distribute = coordinated(),
@@ -286,7 +286,7 @@ TEST_F(EstimatorTest, S2_01_S4_14_AClientTrainsByWorkersThatServe) {
   EXPECT_EQ(values_of(alone), (std::vector<std::vector<double>>{{-31.0}}));
 }
 
-TEST_F(EstimatorTest, S4_14_AClientEndsWithTheDataOfItsWorkers) {
+TEST_F(EstimatorTest, ClientEndsWithTheDataOfItsWorkers) {
   Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   (void)client.serve([] { return ones(6); });
   client.train_on_workers();
@@ -295,7 +295,7 @@ TEST_F(EstimatorTest, S4_14_AClientEndsWithTheDataOfItsWorkers) {
   EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
 }
 
-TEST_F(EstimatorTest, S4_14_AClientNeedsWorkersThatServe) {
+TEST_F(EstimatorTest, ClientNeedsServingWorkers) {
   const auto input = [] { return ones(1); };
   Estimator none(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   EXPECT_THAT(error_of([&] { none.train_on_workers(); }), HasSubstr("expected serve() before"));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G1c: packets vanish both ways and nothing is closed; it is found within seconds, and the bits are those of a calm run.
+# Packets vanish both ways and nothing is closed; it is found within seconds, and the bits are those of a calm run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 

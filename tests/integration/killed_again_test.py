@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G3: a worker's new process is killed, too, while it comes up: training goes on as after one kill.
+# A worker's new process is killed, too, while it comes up: training goes on as after one kill.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: killed_again_test.py PROGRAM TUTTI [--rounds N] [--workers N] [--state-mb M] [--transport auto|tcp] [--seed N] [--log FILE]
 

@@ -79,7 +79,7 @@ double shown(const char* name, std::int64_t batch, const std::function<double()>
 
 }  // namespace large_batches_test
 
-TEST(LargeBatches, S3_29_CostAccuracyThatScaledRatesWithWarmUpGiveBack) {
+TEST(LargeBatches, ScaledRatesWithWarmUpRestoreTheAccuracy) {
   using namespace large_batches_test;
   const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
   constexpr std::int64_t kLarge = 192;
@@ -100,7 +100,7 @@ TEST(LargeBatches, S3_29_CostAccuracyThatScaledRatesWithWarmUpGiveBack) {
   EXPECT_GT(linear, same_rate);
 }
 
-TEST(LargeBatches, S3_29_ASmallBatchOfTheDenseLayersGivesAccuracyBack) {
+TEST(LargeBatches, SmallBatchOfDenseLayersRestoresAccuracy) {
   using namespace large_batches_test;
   const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
   const double small = shown("(48, 48)", 48, [] { return accuracy_of_hybrid(48, 48); });

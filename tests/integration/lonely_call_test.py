@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G12: a collective call that one worker alone makes ends on all of them, with names, calls and the user's lines, not at the timeout.
+# A collective call that one worker alone makes ends on all of them, with names, calls and the user's lines, not at the timeout.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI [--mpirun MPIRUN]
 

@@ -125,7 +125,7 @@ std::vector<Program> programs() {
   return all;
 }
 
-TEST(LoopsOnEveryStrategy, GRD_09_WeightsLossAndAccuracyAreThoseWithoutAStrategy) {
+TEST(LoopsOnEveryStrategy, WeightsLossAndAccuracyMatchThoseWithoutStrategy) {
   for (const Program& program : programs()) {
     const Trained expected = train(default_strategy(), program);
     // Far from where it began, and from where it would end.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G12: calls that differ, or are wrong on one rank, x four algorithms x one transport: every rank gets an error that names both sides.
+# Calls that differ, or are wrong on one rank, x four algorithms x one transport: every rank gets an error that names both sides.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mismatch_test.py PROGRAM TRANSPORT [--ranks N] [--mpirun MPIRUN]
 

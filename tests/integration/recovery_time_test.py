@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# REL_G3: from the death of a worker with 100 MB of state to the next finished step, and where the time goes.
+# From the death of a worker with 100 MB of state to the next finished step, and where the time goes.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE]
 

@@ -157,7 +157,7 @@ std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, c
   return values;
 }
 
-TEST(ReplicatedLayers, S1_14_ThoseThatTreatRowsAreThoseOfTheWholeBatch) {
+TEST(ReplicatedLayers, RowwiseLayersMatchTheWholeBatch) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   for (const auto& [name, make] : kinds_by_row()) {
     SCOPED_TRACE(name);
@@ -167,7 +167,7 @@ TEST(ReplicatedLayers, S1_14_ThoseThatTreatRowsAreThoseOfTheWholeBatch) {
   }
 }
 
-TEST(ReplicatedLayers, S1_14_EmbeddingsAreThoseOfTheWholeBatch) {
+TEST(ReplicatedLayers, EmbeddingsMatchTheWholeBatch) {
   std::vector<std::int64_t> words;
   for (std::int64_t i = 0; i < kRows * 4; ++i) words.push_back(i * i % 7);  // many more than once
   const Tensor x = Tensor::from<std::int64_t>({kRows, 4}, words), y = noise({kRows, 2}, 4);
@@ -177,14 +177,14 @@ TEST(ReplicatedLayers, S1_14_EmbeddingsAreThoseOfTheWholeBatch) {
   expect_near(trained(two, make, x, y, kSteps), trained(one, make, x, y, kSteps), 2e-5);
 }
 
-TEST(ReplicatedLayers, S1_14_ThoseOfAReplicaAreThoseOfItsHalf) {
+TEST(ReplicatedLayers, BatchwiseLayersMatchTheHalfOfTheReplica) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   for (const auto& [name, make] : kinds_by_replica()) {
     SCOPED_TRACE(name);
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);
     std::vector<Tensor> got = trained(two, make, x, y, kSteps);
-    got.resize(expected.size());  // moving averages: S1_11_EveryTowersUpdateRunsAndTheirMeanIsRead
+    got.resize(expected.size());  // moving averages: UpdatesOfAllTowersAreAveraged
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");
     const std::vector<Tensor> whole = trained(one, make, x, y, kSteps);

@@ -42,13 +42,13 @@ def children_of(pid, program):
     return found
 
 
-def S3_11_hello_in_one_process(folder, _):
+def runs_in_one_process(folder, _):
     result = run(f"{folder}/hello_distributed")
     require(result.returncode == 0 and result.stdout == HELLO, "hello", result.stdout + result.stderr)
     require("1 + 2 on /job:local/replica:0/task:0: 3" in result.stderr, "a step", result.stderr)
 
 
-def S3_16_S3_19_hello_in_two_processes(folder, _):
+def runs_in_two_processes(folder, _):
     """Either may start first; the server ends with its session."""
     wire = re.search(r"serves at (\w+)://", run(f"{folder}/hello_distributed").stderr)[1]
     for server_first in (True, False):
@@ -70,7 +70,7 @@ def S3_16_S3_19_hello_in_two_processes(folder, _):
             result.stderr)
 
 
-def S3_16_two_servers_know_the_devices_of_both(folder, _):
+def two_servers_list_the_devices_of_both(folder, _):
     """Two processes serve one cluster, whichever starts first; each says the same of both."""
     program = f"{folder}/hello_distributed"
     for order in ((0, 1), (1, 0)):
@@ -88,7 +88,7 @@ def S3_16_two_servers_know_the_devices_of_both(folder, _):
         require(codes == [0, 0], f"the servers ended with {codes}")
 
 
-def S3_21_in_graph_replication(folder, tutti):
+def in_graph_replication(folder, tutti):
     """The loss of one process, with values that went straight from task to task."""
     flags = ["--steps", "20"]
     alone = run(f"{folder}/in_graph_trainer", *flags)
@@ -115,7 +115,7 @@ def fit_on_parameter_servers(folder, tutti):
             require(found and float(found[2]) < float(found[1]), f"{mode}: losses", text)
 
 
-def S3_31_one_command_starts_a_job_and_ctrl_c_ends_it(folder, tutti):
+def one_command_starts_a_job_and_ctrl_c_ends_it(folder, tutti):
     """Two servers and two workers by one command; Ctrl-C ends all of them."""
     job = subprocess.Popen([tutti, "run", "--workers", "2", "--ps", "2", "--", f"{folder}/parameter_server_fit",
                             "--epochs", "1000000"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-// compute_average_loss and scale_regularization_loss: the scenarios LOS-*.
+// compute_average_loss and scale_regularization_loss.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/average_loss.h"
 
@@ -21,11 +21,11 @@ concept TakenAsGlobalBatch = requires(const Tensor& losses, Size size) {
 
 Tensor example_losses() { return Tensor::from<float>({3}, {2.5, 6.2, 5.0}); }
 
-TEST(AverageLoss, LOS_01_WithoutAStrategyIsTheMean) {
+TEST(AverageLoss, IsTheMeanWithoutStrategy) {
   EXPECT_NEAR(compute_average_loss(example_losses()).item(), 13.7 / 3, 1e-5);
 }
 
-TEST(AverageLoss, LOS_02_DefaultGlobalBatchIsReplicasTimesLocal) {
+TEST(AverageLoss, DefaultGlobalBatchIsReplicasTimesLocal) {
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
   const Tensor loss = compute_average_loss(example_losses());
@@ -46,7 +46,7 @@ TEST(AverageLoss, TellsTheGroupWhenItAssumesEqualRows) {
   EXPECT_EQ(group.assumed, std::vector<std::int64_t>{3});
 }
 
-TEST(AverageLoss, LOS_03_WeightsMultiply) {
+TEST(AverageLoss, WeightsMultiply) {
   const Tensor losses = Tensor::from<float>({3}, {2, 4, 6});
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
@@ -67,7 +67,7 @@ TEST(AverageLoss, LOS_03_WeightsMultiply) {
                         "[3] or one that lacks trailing dimensions, got [2]"));
 }
 
-TEST(AverageLoss, LOS_05_GlobalBatchSizeIsTheDivisor) {
+TEST(AverageLoss, GlobalBatchSizeIsTheDivisor) {
   const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 5});
   EXPECT_EQ(compute_average_loss(losses, 10).item(), 1.5f);
   EXPECT_EQ(compute_average_loss(losses, {.global_batch_size = 10}).item(), 1.5f);
@@ -79,7 +79,7 @@ TEST(AverageLoss, LOS_05_GlobalBatchSizeIsTheDivisor) {
   static_assert(!TakenAsGlobalBatch<float> && !TakenAsGlobalBatch<double>);
 }
 
-TEST(AverageLoss, LOS_06_NoLossesGiveZero) {
+TEST(AverageLoss, NoLossesGiveZero) {
   const Tensor none = Tensor::zeros({0});
   EXPECT_EQ(compute_average_loss(none).item(), 0.0f);
   EXPECT_EQ(compute_average_loss(none, {.sample_weight = 2.0f}).item(), 0.0f);
@@ -87,11 +87,11 @@ TEST(AverageLoss, LOS_06_NoLossesGiveZero) {
   EXPECT_EQ(compute_average_loss(none, 8).item(), 0.0f);
 }
 
-TEST(AverageLoss, LOS_07_AScalarLossIsRefused) {
+TEST(AverageLoss, ScalarLossIsRefused) {
   EXPECT_THAT(error_of([] { compute_average_loss(Tensor(1.0f)); }), HasSubstr("at least rank 1"));
 }
 
-TEST(AverageLoss, LOS_09_CrossReplicaContextIsRefusedByName) {
+TEST(AverageLoss, CrossReplicaContextIsRefusedByName) {
   ReplicaGroupScope scope(nullptr);
   EXPECT_THAT(error_of([] { compute_average_loss(example_losses(), 3); }),
               HasSubstr("compute_average_loss: called in the cross-replica context"));
@@ -99,7 +99,7 @@ TEST(AverageLoss, LOS_09_CrossReplicaContextIsRefusedByName) {
               HasSubstr("scale_regularization_loss: called in the cross-replica context"));
 }
 
-TEST(AverageLoss, LOS_10_RegularizationIsDividedByTheReplicas) {
+TEST(AverageLoss, RegularizationIsDividedByTheReplicas) {
   EXPECT_NEAR(scale_regularization_loss(example_losses()).item(), 13.7, 1e-5);
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
@@ -110,7 +110,7 @@ TEST(AverageLoss, LOS_10_RegularizationIsDividedByTheReplicas) {
   EXPECT_EQ(scale_regularization_loss(std::vector<Tensor>{}).item(), 0.0f);
 }
 
-TEST(AverageLoss, LOS_11_TheReplicaCountIsThatOfTheCurrentReplica) {
+TEST(AverageLoss, ReplicaCountIsThatOfTheCurrentReplica) {
   EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 4})).item(), 3.0f);
   EqualReplicas eight(8), four(4), zero(0);
   ReplicaGroupScope outer(&eight);
@@ -124,7 +124,7 @@ TEST(AverageLoss, LOS_11_TheReplicaCountIsThatOfTheCurrentReplica) {
               HasSubstr("expected at least one replica, got 0"));
 }
 
-TEST(AverageLoss, S2_28_WorkedExampleOfTheGuide) {
+TEST(AverageLoss, WorkedExampleOfTheGuide) {
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
   const float first = compute_average_loss(Tensor::from<float>({2}, {2, 3}), 4).item();
@@ -135,7 +135,7 @@ TEST(AverageLoss, S2_28_WorkedExampleOfTheGuide) {
   EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 3})).item(), 1.25f);
 }
 
-TEST(AverageLoss, S2_34_GradientsOfTwoHalvesSumToThatOfTheWholeWithL2) {
+TEST(AverageLoss, GradientsOfTwoHalvesSumToThatOfTheWholeWithL2) {
   const Variable w(Tensor::from<float>({1}, {3}));
   auto gradient = [&](const Tensor& x) {
     GradientTape tape;

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-TEST(DeviceScopeLayers, S3_10_S0_16_WeightsAndResultsAreOnItsDevice) {
+TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
   constexpr Device kFirst{DeviceType::kCpu, 0}, kSecond{DeviceType::kCpu, 1};
   Dense dense(3, {.activation = "relu"});
   BatchNormalization normalization;

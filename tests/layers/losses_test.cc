@@ -133,7 +133,7 @@ TEST(LossFunctions, GradientOfTheSumIsSoftmaxMinusLabel) {
   expect_values(tape.gradient(loss, logits()).to_dense(), expected);
 }
 
-TEST(LossObjects, S2_27_BinaryCrossentropyFromLogitsByReduction) {
+TEST(LossObjects, BinaryCrossentropyFromLogitsByReduction) {
   const Tensor labels = Tensor::from<float>({3, 1}, {1, 0, 1});
   const Tensor z = Tensor::from<float>({3, 1}, {2, -1, 0});
   const double a = std::log1p(std::exp(-2)), b = std::log1p(std::exp(-1)), c = std::log(2.0);
@@ -152,7 +152,7 @@ TEST(LossObjects, S2_27_BinaryCrossentropyFromLogitsByReduction) {
   EXPECT_EQ(BinaryCrossentropy()(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).item(), 0.0f);
 }
 
-TEST(LossObjects, S2_27_MeansAreRefusedInAStepOfSeveralReplicas) {
+TEST(LossObjects, MeansAreRefusedInAStepOfSeveralReplicas) {
   const Tensor labels = Tensor::from<float>({1}, {1});
   const Tensor z = Tensor::from<float>({1}, {2});
   EqualReplicas group(2);

@@ -13,7 +13,7 @@ namespace {
 using layer_tests::error_of;
 using ::testing::HasSubstr;
 
-TEST(MetricTest, MET_01_MeanOfEqualValuesIsThatValue) {
+TEST(MetricTest, MeanOfEqualValuesIsThatValue) {
   Mean first("first"), second("second");
   first.update_state(5.0f);
   second.update_state(5.0f);
@@ -23,7 +23,7 @@ TEST(MetricTest, MET_01_MeanOfEqualValuesIsThatValue) {
   EXPECT_EQ(first.variables()[1].name(), "first/count");
 }
 
-TEST(MetricTest, MET_02_MeanIsOverValuesNotOverBatches) {
+TEST(MetricTest, MeanIsOverValuesNotOverBatches) {
   Mean mean;
   EXPECT_EQ(mean.result().item(), 0.0f) << "of nothing";
   mean.update_state(Tensor::from<std::int64_t>({3}, {0, 1, 2}));

@@ -144,7 +144,7 @@ class LeftOperand : public LayerOf<LeftOperand> {
   }
 };
 
-TEST(MixedPolicy, KER_10_AnAutocastVariableAsLeftOperandHasAGradient) {
+TEST(MixedPolicy, AutocastVariableAsLeftOperandHasAGradient) {
   const PolicyScope scope("mixed_float16");
   LeftOperand layer;
   layer.build_for(Shape{2});

@@ -153,7 +153,7 @@ TEST(JsonLogTest, WritesALinePerEpoch) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/validation"));
 }
 
-TEST(LearningRateScalingTest, S2_20_FollowsTheFormulas) {
+TEST(LearningRateScalingTest, FollowsTheFormulas) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
@@ -166,7 +166,7 @@ TEST(LearningRateScalingTest, S2_20_FollowsTheFormulas) {
   EXPECT_THAT(error_of([] { scaled_learning_rate(0.1, 0, 4); }), HasSubstr("positive batches"));
 }
 
-TEST(LearningRateScalingTest, S2_23_TheTableAnswersOrListsItsBatches) {
+TEST(LearningRateScalingTest, UnknownBatchErrorListsTheTable) {
   const std::map<std::int64_t, double> rates = {{5, 0.1}, {10, 0.15}, {20, 0.175}};
   EXPECT_EQ(learning_rate_for_batch(rates, 5), 0.1);
   EXPECT_EQ(learning_rate_for_batch(rates, 10), 0.15);

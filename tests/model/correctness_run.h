@@ -1,4 +1,4 @@
-// The run of Keras's correctness test (KER-01), with and without a strategy.
+// The run of Keras's correctness test, with and without a strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

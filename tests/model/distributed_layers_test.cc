@@ -1,4 +1,4 @@
-// Layers, metrics and losses in steps of several replicas: the scenarios MET-*.
+// Layers, metrics and losses in steps of several replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
 #include "tutti/model/layers/average_loss.h"
@@ -10,7 +10,7 @@ using model_tests::expect_near;
 using model_tests::label_of;
 using model_tests::several_strategies;
 
-TEST(DistributedMetrics, MET_01_EqualUpdatesGiveThatValue) {
+TEST(DistributedMetrics, EqualUpdatesGiveThatValue) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Mean first("first"), second("second");
@@ -22,7 +22,7 @@ TEST(DistributedMetrics, MET_01_EqualUpdatesGiveThatValue) {
   EXPECT_EQ(second.result().item(), 5.0f);
 }
 
-TEST(DistributedMetrics, MET_02_S4_15_TheMeanIsOverAllValues) {
+TEST(DistributedMetrics, MeanIsOverAllValues) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -74,7 +74,7 @@ TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
   }
 }
 
-TEST(DistributedMetrics, MET_03_AMetricFromOutsideWorksInCrossReplicaContext) {
+TEST(DistributedMetrics, MetricFromOutsideWorksInCrossReplicaContext) {
   Mean mean;
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -82,7 +82,7 @@ TEST(DistributedMetrics, MET_03_AMetricFromOutsideWorksInCrossReplicaContext) {
   EXPECT_EQ(mean.result().item(), 4.5f);
 }
 
-/// Counts calls and takes the mean of its input, as the layer of the scenario.
+/// Counts calls and takes the mean of its input.
 class Observer : public Layer {
  public:
   std::shared_ptr<Sum> sum() const { return sum_; }
@@ -107,7 +107,7 @@ class Observer : public Layer {
   std::shared_ptr<Mean> mean_;
 };
 
-TEST(DistributedMetrics, MET_05_ResultsInsideRunAreThoseOfAllReplicas) {
+TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -129,7 +129,7 @@ TEST(DistributedMetrics, MET_05_ResultsInsideRunAreThoseOfAllReplicas) {
   }
 }
 
-TEST(DistributedLosses, LOS_02_TheSumOverReplicasIsTheGlobalMean) {
+TEST(DistributedLosses, SumOverReplicasIsTheGlobalMean) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     const PerReplica<Tensor> losses = strategy->run([] {
@@ -141,14 +141,14 @@ TEST(DistributedLosses, LOS_02_TheSumOverReplicasIsTheGlobalMean) {
   }
 }
 
-TEST(DistributedLosses, LOS_09_OutsideRunIsRefused) {
+TEST(DistributedLosses, OutsideRunIsRefused) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   EXPECT_THAT(model_tests::error_of([] { compute_average_loss(Tensor::ones({2})); }),
               ::testing::HasSubstr("compute_average_loss: called in the cross-replica context"));
 }
 
-TEST(DistributedLosses, S2_27_AutoReductionIsRefusedInACustomLoop) {
+TEST(DistributedLosses, AutoReductionIsRefusedInACustomLoop) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   const std::string message = model_tests::error_of([&] {
     strategy->run([] {

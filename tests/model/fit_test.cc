@@ -1,4 +1,4 @@
-// Fit, evaluate and predict under strategies: the scenarios KER-*.
+// Fit, evaluate and predict under strategies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -24,8 +24,8 @@ using model_tests::three_classes;
 using model_tests::weights_of;
 using ::testing::HasSubstr;
 
-TEST(FitTest, KER_01_AStrategyChangesNothingButRounding) {
-  const testing::HangWatchdog watchdog("KER_01", std::chrono::seconds(60));
+TEST(FitTest, StrategyChangesOnlyRounding) {
+  const testing::HangWatchdog watchdog("fit under strategies", std::chrono::seconds(60));
   for (const bool as_dataset : {false, true}) {
     // 10,000 rows as tf's test; 1,280 where only the form of the input differs.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
@@ -40,7 +40,7 @@ TEST(FitTest, KER_01_AStrategyChangesNothingButRounding) {
   }
 }
 
-TEST(FitTest, KER_02_APartialLastBatchCountsExactly) {
+TEST(FitTest, PartialLastBatchCountsExactly) {
   // 10 batches of 64 and one of 3 rows: of 4 replicas three get a row, one none.
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {
@@ -50,7 +50,7 @@ TEST(FitTest, KER_02_APartialLastBatchCountsExactly) {
   }
 }
 
-TEST(FitTest, KER_02_S4_13_S4_15_EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
+TEST(FitTest, EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -75,7 +75,7 @@ TEST(FitTest, KER_02_S4_13_S4_15_EvaluationIsTheMeanOverExamplesWithRaggedBatche
   }
 }
 
-TEST(FitTest, KER_03_ALearningRatePerBatchIsTheSameUnderAStrategy) {
+TEST(FitTest, LearningRatePerBatchIsTheSameUnderAStrategy) {
   auto run = [](Strategy* strategy) {
     Sequential model = correctness_model(strategy);
     const Tensor x = alternating(640);
@@ -97,7 +97,7 @@ TEST(FitTest, KER_03_ALearningRatePerBatchIsTheSameUnderAStrategy) {
   }
 }
 
-TEST(FitTest, KER_05_ApplyGradientsInCrossReplicaContextIsRefused) {
+TEST(FitTest, ApplyGradientsInCrossReplicaContextIsRefused) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
@@ -107,7 +107,7 @@ TEST(FitTest, KER_05_ApplyGradientsInCrossReplicaContextIsRefused) {
               HasSubstr("cannot be called in cross-replica context"));
 }
 
-TEST(FitTest, KER_06_EveryReductionGivesTheSameHistoryWithAStrategy) {
+TEST(FitTest, EveryReductionGivesTheSameHistoryWithAStrategy) {
   using enum LossReduction;
   for (const LossReduction reduction : {kSumOverBatchSize, kSum, kAuto}) {
     auto run = [&](Strategy* strategy) {
@@ -146,7 +146,7 @@ class LossAndMetric : public Layer {
   std::shared_ptr<Mean> mean_;
 };
 
-TEST(FitTest, KER_07_AddedLossesAndMetricsAreTheSameUnderAStrategy) {
+TEST(FitTest, AddedLossesAndMetricsAreTheSameUnderAStrategy) {
   auto run = [](Strategy* strategy, std::optional<Loss> loss) {
     std::optional<Scope> scope;
     if (strategy) scope.emplace(strategy->scope());
@@ -192,7 +192,7 @@ class Recorder : public Callback {
   std::vector<std::int64_t> begins, ends, test_ends;
 };
 
-TEST(FitTest, KER_11_CallbacksSeeEachGlobalBatchOnce) {
+TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     Sequential model = correctness_model(strategy.get());
@@ -213,7 +213,7 @@ TEST(FitTest, KER_11_CallbacksSeeEachGlobalBatchOnce) {
   }
 }
 
-TEST(FitTest, S2_17_AProgramThatDiffersInTheStrategyAloneGivesTheSameBits) {
+TEST(FitTest, ReplacingTheStrategyKeepsTheBits) {
   set_random_seed(3);  // strategies take the seed when they are made
   auto train = [](Strategy& strategy) {
     set_random_seed(3);
@@ -234,7 +234,7 @@ TEST(FitTest, S2_17_AProgramThatDiffersInTheStrategyAloneGivesTheSameBits) {
             train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
 }
 
-TEST(FitTest, S2_19_ABatchOfTenIsFivePerReplica) {
+TEST(FitTest, BatchOfTenIsFivePerReplica) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto data = strategy->distribute_dataset(Dataset::range(10).batch(10));
   int num_batches = 0;
@@ -247,7 +247,7 @@ TEST(FitTest, S2_19_ABatchOfTenIsFivePerReplica) {
   EXPECT_EQ(num_batches, 1);
 }
 
-TEST(FitTest, S2_34_RegularizationIsCountedOnceUnderReplicas) {
+TEST(FitTest, RegularizationIsCountedOnceUnderReplicas) {
   auto run = [](Strategy* strategy) {
     std::optional<Scope> scope;
     if (strategy) scope.emplace(strategy->scope());
@@ -380,7 +380,7 @@ TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
   EXPECT_THAT(recorder->events, ::testing::Contains("epoch 2 ended"));
 }
 
-TEST(FitTest, S4_13_LearnsAndPredictsInOrder) {
+TEST(FitTest, LearnsAndPredictsInOrder) {
   set_random_seed(1);
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();

@@ -21,8 +21,8 @@ struct PolicyScope {
   ~PolicyScope() { set_dtype_policy("float32"); }
 };
 
-TEST(MixedFitTest, KER_01_AStrategyChangesNothingButRoundingInHalfPrecision) {
-  const testing::HangWatchdog watchdog("KER_01", std::chrono::seconds(60));
+TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
+  const testing::HangWatchdog watchdog("fit under strategies", std::chrono::seconds(60));
   const Outcome float32 = correctness_run(nullptr, 1280, false, true);
   for (const char* name : {"mixed_bfloat16", "mixed_float16"}) {
     const PolicyScope policy(name);
@@ -44,7 +44,7 @@ TEST(MixedFitTest, KER_01_AStrategyChangesNothingButRoundingInHalfPrecision) {
   }
 }
 
-TEST(MixedFitTest, KER_10_MixedFloat16FitsEvaluatesAndPredicts) {
+TEST(MixedFitTest, MixedFloat16FitsEvaluatesAndPredicts) {
   const PolicyScope policy("mixed_float16");
   for (const auto& strategy : several_strategies()) {
     for (const std::int64_t batch_size : {2, 8}) {

@@ -123,7 +123,7 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 }  // namespace normalization_updates_test
 
-TEST(NormalizationUpdates, S1_11_AfterKStepsTheAveragesHaveTheirClosedForm) {
+TEST(NormalizationUpdates, MovingAveragesHaveTheirClosedForm) {
   using namespace normalization_updates_test;
   OneDeviceStrategy one("cpu:0");
   expect_near(after_steps(one, true, false), mean_over({12}), 1e-5);
@@ -138,20 +138,20 @@ TEST(NormalizationUpdates, S1_11_AfterKStepsTheAveragesHaveTheirClosedForm) {
   expect_near(after_steps(unequal, true, false), mean_over({8, 4}), 1e-5);
 }
 
-TEST(NormalizationUpdates, S1_11_AStepThatSkipsUpdatesLeavesThem) {
+TEST(NormalizationUpdates, AveragesStayWithoutTrainingAndWhenFrozen) {
   using namespace normalization_updates_test;
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   EXPECT_EQ(after_steps(strategy, false, false), kUntouched);
   EXPECT_EQ(after_steps(strategy, true, /*frozen=*/true), kUntouched);
 }
 
-TEST(NormalizationUpdates, S1_11_EveryTowersUpdateRunsAndTheirMeanIsRead) {
+TEST(NormalizationUpdates, UpdatesOfAllTowersAreAveraged) {
   using namespace normalization_updates_test;
   expect_near(after_steps_of_towers(true), mean_over({6, 6}), 1e-5);
   EXPECT_EQ(after_steps_of_towers(false), kUntouched);
 }
 
-TEST(NormalizationUpdates, S1_11_ForgettingTheTrainingFlagIsWarnedOfOnce) {
+TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   using namespace normalization_updates_test;
   std::vector<std::string> warnings;
   const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {

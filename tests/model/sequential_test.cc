@@ -78,7 +78,7 @@ TEST(SequentialTest, DotIsAChainOfLayers) {
 )");
 }
 
-TEST(SequentialTest, S2_18_TheFirstLayerMaySayItsInput) {
+TEST(SequentialTest, FirstLayerMayDeclareTheInput) {
   Sequential model(Dense(1, {.input_shape = Shape{1}}));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   EXPECT_EQ(model.num_parameters(), 2);
@@ -87,7 +87,7 @@ TEST(SequentialTest, S2_18_TheFirstLayerMaySayItsInput) {
                         "made; try Sequential(Input{{784}}, ...)"));
 }
 
-TEST(SequentialTest, S2_18_UnknownNamesListTheValidOnes) {
+TEST(SequentialTest, UnknownNameErrorListsValidNames) {
   Sequential model(Input{{1}}, Dense(1));
   EXPECT_THAT(error_of([&] { model.compile({.optimizer = "sdg", .loss = "mse"}); }),
               HasSubstr("sgd"));
@@ -213,7 +213,7 @@ TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
-TEST(ModelTest, S2_24_AModelFromOutsideTheScopeIsRefusedInside) {
+TEST(ModelTest, ModelFromOutsideTheScopeIsRefused) {
   Sequential outside(Input{{1}}, Dense(1));
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -224,7 +224,7 @@ TEST(ModelTest, S2_24_AModelFromOutsideTheScopeIsRefusedInside) {
   EXPECT_TRUE(strategy->variable_created_in_scope(inside.variables()[0]));
 }
 
-TEST(ModelTest, S2_24_ACustomLoopOverVariablesFromOutsideIsRefused) {
+TEST(ModelTest, CustomLoopOverVariablesFromOutsideIsRefused) {
   const testing::HangWatchdog watchdog("variables from outside");
   Sequential outside(Input{{1}}, Dense(1));
   auto strategy = model_tests::mirrored("cpu:0-1");
@@ -241,7 +241,7 @@ TEST(ModelTest, S2_24_ACustomLoopOverVariablesFromOutsideIsRefused) {
   EXPECT_THAT(message, HasSubstr("scope"));
 }
 
-TEST(ModelTest, S2_24_AMetricFromOutsideTheScopeIsRefused) {
+TEST(ModelTest, MetricFromOutsideTheScopeIsRefused) {
   SparseCategoricalAccuracy outside;
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();

@@ -26,7 +26,7 @@ std::vector<double> fitted_with_shares(Strategy& strategy) {
   return values;
 }
 
-TEST(UnequalSharesInFit, S1_06_FitIsThatOfTheUnsplitBatch) {
+TEST(UnequalSharesInFit, MatchesTheUnsplitBatch) {
   OneDeviceStrategy one("cpu:0");
   const std::vector<double> expected = fitted_with_shares(one);
   for (const std::vector<double>& weights :

@@ -47,8 +47,8 @@ TUTTI_PROCESS_FUNCTION(mpr_sum) {
               testing::this_process().index);
 }
 
-TEST(MultiProcessRunner, MPR_01_EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected) {
-  const HangWatchdog watchdog("MPR-01", kLimit);
+TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected) {
+  const HangWatchdog watchdog("TF_CONFIG", kLimit);
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2, .num_ps = 1, .num_chiefs = 1});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -66,15 +66,15 @@ TEST(MultiProcessRunner, MPR_01_EachProcessHasItsOwnTfConfigAndReturnValuesAreCo
   }
 }
 
-TEST(MultiProcessRunner, MPR_01_AFunctionThatReturnsNothingGivesAnEmptyList) {
-  const HangWatchdog watchdog("MPR-01 nothing", kLimit);
+TEST(MultiProcessRunner, FunctionWithoutResultGivesAnEmptyList) {
+  const HangWatchdog watchdog("no result", kLimit);
   MultiProcessRunner runner("mpr_nothing", {.num_workers = 2});
   runner.start();
   EXPECT_TRUE(runner.join().return_values.empty());
 }
 
-TEST(MultiProcessRunner, MPR_01_ArgumentsArePassedThrough) {
-  const HangWatchdog watchdog("MPR-01 arguments", kLimit);
+TEST(MultiProcessRunner, ArgumentsArePassedThrough) {
+  const HangWatchdog watchdog("arguments", kLimit);
   MultiProcessRunner runner("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})"));
   runner.start();
   EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"42", "43", "44"}));
@@ -87,8 +87,8 @@ TUTTI_PROCESS_FUNCTION(mpr_write) {
   return {};
 }
 
-TEST(MultiProcessRunner, MPR_02_OutputIsCapturedWithThePrefixOfItsTask) {
-  const HangWatchdog watchdog("MPR-02", kLimit);
+TEST(MultiProcessRunner, OutputIsCapturedWithThePrefixOfItsTask) {
+  const HangWatchdog watchdog("output", kLimit);
   MultiProcessRunner runner("mpr_write", {.num_workers = 2});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -118,8 +118,8 @@ TUTTI_PROCESS_FUNCTION(mpr_iterate) {
 
 const Json kWorker0Waits = Json(Json::Object{{"waits", "worker-0"}});
 
-TEST(MultiProcessRunner, MPR_03_TerminateStopsInTheMiddleWhileTheOtherCompletes) {
-  const HangWatchdog watchdog("MPR-03", kLimit);
+TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletes) {
+  const HangWatchdog watchdog("terminate", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -133,8 +133,8 @@ TEST(MultiProcessRunner, MPR_03_TerminateStopsInTheMiddleWhileTheOtherCompletes)
   EXPECT_EQ(testing::num_lines(result.output, "[worker-1]: worker-1, iteration 9"), 1);
 }
 
-TEST(MultiProcessRunner, MPR_03_ATerminatedTaskCanBeStartedAgain) {
-  const HangWatchdog watchdog("MPR-03 again", kLimit);
+TEST(MultiProcessRunner, TerminatedTaskCanBeStartedAgain) {
+  const HangWatchdog watchdog("terminate and restart", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -163,8 +163,8 @@ TUTTI_PROCESS_FUNCTION(mpr_meet) {
   return {};
 }
 
-TEST(MultiProcessRunner, MPR_05_TheBarrierWaitsForAllProcesses) {
-  const HangWatchdog watchdog("MPR-05", kLimit);
+TEST(MultiProcessRunner, BarrierWaitsForAllProcesses) {
+  const HangWatchdog watchdog("barrier", kLimit);
   const std::string folder = ::testing::TempDir() + "/tutti_mpr_meet";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
@@ -174,7 +174,7 @@ TEST(MultiProcessRunner, MPR_05_TheBarrierWaitsForAllProcesses) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(MultiProcessRunner, MPR_05_TheBarrierIsRefusedInTheMainProcess) {
+TEST(MultiProcessRunner, BarrierIsRefusedInTheMainProcess) {
   const Error error = error_of([] { testing::process_barrier(); });
   EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
   EXPECT_EQ(error.message(),
@@ -187,8 +187,8 @@ TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
   return {};
 }
 
-TEST(MultiProcessRunner, MPR_05_ABarrierThatNobodyElseReachesNamesHowManyCame) {
-  const HangWatchdog watchdog("MPR-05 alone", kLimit);
+TEST(MultiProcessRunner, BarrierTimeoutReportsTheNumberOfArrivals) {
+  const HangWatchdog watchdog("lonely barrier", kLimit);
   MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
   runner.start_single_process("worker", 1);
   const Error error = error_of([&] { runner.join(); });

@@ -11,7 +11,7 @@ namespace {
 
 using namespace optimizer_tests;
 
-TEST(ExponentialMovingAverage, S0_12_TheAverageOfANumberHasItsClosedForm) {
+TEST(ExponentialMovingAverage, AverageOfANumberHasItsClosedForm) {
   ExponentialMovingAverage averages({.decay = 0.9, .name = "avg"});
   averages.track_number("total_loss");
   EXPECT_EQ(averages.average("total_loss").name(), "total_loss/avg");

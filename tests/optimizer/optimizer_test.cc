@@ -58,7 +58,7 @@ TEST(OptimizerTest, MinimizeTellsTheReducerOfEachGradient) {
   expect_tensor(b.value(), {1}, {4.8}, 1e-15);
 }
 
-TEST(OptimizerTest, GRD_03_GradientsAreSummedNotAveraged) {
+TEST(OptimizerTest, GradientsAreSummedNotAveraged) {
   RecordingReducer reducer(3);
   const GradientReducerScope scope(&reducer);
   Sgd optimizer(std::vector{variable(doubles({0.0, 0.0}), "v")}, {.learning_rate = 0.1});
@@ -66,7 +66,7 @@ TEST(OptimizerTest, GRD_03_GradientsAreSummedNotAveraged) {
   EXPECT_EQ(reducer.calls, (Calls{"begin 1", "ready 0", "finish", "updates_done"}));
 }
 
-TEST(OptimizerTest, GRD_05_OneDeviceTakesTheGradientAsItIs) {
+TEST(OptimizerTest, OneDeviceUsesTheGradientUnchanged) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     const Variable v = variable(doubles({0.0, 0.0}), "v");
     Sgd optimizer(std::vector{v}, {.learning_rate = 0.1});
@@ -107,7 +107,7 @@ TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
   EXPECT_EQ(reducer.calls.back(), "updates_done");
 }
 
-TEST(OptimizerTest, KER_05_RefusedInCrossReplicaContext) {
+TEST(OptimizerTest, ApplyIsRefusedInCrossReplicaContext) {
   const Variable v = variable(doubles({1.0}), "v");
   Sgd optimizer(std::vector{v});
   const ReplicaGroupScope nowhere(nullptr);

@@ -47,7 +47,7 @@ TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
                          {(1 * 4 + 3 * -2) / 4.0, (1 * 8 + 3 * 1) / 4.0}, 1e-6);
 }
 
-TEST(AverageGradients, S0_15_IsTheDirectMean) {
+TEST(AverageGradients, IsTheDirectMean) {
   using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();
   for (const std::size_t count : {1, 2, 3, 8}) {
@@ -67,7 +67,7 @@ TEST(AverageGradients, S0_15_IsTheDirectMean) {
   }
 }
 
-TEST(AverageGradients, S0_15_HasTheBitsOfAllReduceMean) {
+TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
   using namespace average_gradients_test;
   const testing::HangWatchdog watchdog("an all_reduce of towers");
   const std::vector<Variable> variables = two_variables();
@@ -84,7 +84,7 @@ TEST(AverageGradients, S0_15_HasTheBitsOfAllReduceMean) {
   }
 }
 
-TEST(AverageGradients, S0_15_NamesWhatDoesNotFit) {
+TEST(AverageGradients, MismatchesAreNamed) {
   using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();
   const auto refused = [&](const std::vector<Tower>& towers,

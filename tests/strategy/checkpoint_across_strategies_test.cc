@@ -110,7 +110,7 @@ Read train_and_save(const Way& from, const std::string& folder) {
   return saved.value();
 }
 
-TEST(CheckpointAcrossStrategies, S4_17_EveryPairAgrees) {
+TEST(CheckpointAcrossStrategies, RestoresBetweenEveryPairOfStrategies) {
   const std::string folder =
       (std::filesystem::path(::testing::TempDir()) / "tutti_across_strategies").string();
   for (const Way& from : all_ways()) {

@@ -1,4 +1,4 @@
-// all_reduce and all_gather inside replicas, with gradients (RED, GAT, GRD scenarios).
+// all_reduce and all_gather inside replicas, with gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <mutex>
@@ -42,7 +42,7 @@ std::vector<double> numbers_of_replicas(int replicas, int width) {
   return values;
 }
 
-TEST_P(CollectivesOfAll, GAT_09_AllGatherGivesEveryReplicaTheWhole) {
+TEST_P(CollectivesOfAll, AllGatherGivesEveryReplicaTheWhole) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const Tensor rank_3 = matrix({1, 2, 2}, {1, 2, 1, 2});
@@ -64,7 +64,7 @@ TEST_P(CollectivesOfAll, GAT_09_AllGatherGivesEveryReplicaTheWhole) {
   }
 }
 
-TEST_P(CollectivesOfAll, GAT_10_LengthsAlongTheAxisMayDiffer) {
+TEST_P(CollectivesOfAll, LengthsAlongTheAxisMayDiffer) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -83,7 +83,7 @@ TEST_P(CollectivesOfAll, GAT_10_LengthsAlongTheAxisMayDiffer) {
   }
 }
 
-TEST_P(CollectivesOfAll, GAT_11_SeveralValuesAtOnce) {
+TEST_P(CollectivesOfAll, SeveralValuesAtOnce) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -100,7 +100,7 @@ TEST_P(CollectivesOfAll, GAT_11_SeveralValuesAtOnce) {
   }
 }
 
-TEST_P(CollectivesOfAll, GAT_14_GradientOfAllGatherIsTheOwnPartOfTheSum) {
+TEST_P(CollectivesOfAll, GradientOfAllGatherIsTheOwnPartOfTheSum) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const Tensor x = matrix({2, 1}, {3, 5});
@@ -115,7 +115,7 @@ TEST_P(CollectivesOfAll, GAT_14_GradientOfAllGatherIsTheOwnPartOfTheSum) {
   }
 }
 
-TEST_P(CollectivesOfAll, GAT_15_GradientOfAllGatherOfSeveralValues) {
+TEST_P(CollectivesOfAll, GradientOfAllGatherOfSeveralValues) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const Tensor x = matrix({2, 1}, {3, 5});
@@ -131,7 +131,7 @@ TEST_P(CollectivesOfAll, GAT_15_GradientOfAllGatherOfSeveralValues) {
   }
 }
 
-TEST_P(CollectivesOfAll, GAT_14_UnevenPartsGetTheirOwnGradient) {
+TEST_P(CollectivesOfAll, UnevenPartsGetTheirOwnGradient) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -201,7 +201,7 @@ TEST_P(CollectivesOfAll, DenseAndSparseValuesKeepTheCallersOrder) {
   }
 }
 
-TEST(Collectives, GRD_07_AllReduceOfPerReplicaValues) {
+TEST(Collectives, AllReduceOfPerReplicaValues) {
   auto strategy = mirrored(2);
   const PerReplica<float> scalars({1, 3});
   const PerReplica<std::vector<float>> vectors({{39, 2}, {3, 41}});
@@ -275,7 +275,7 @@ void register_delayed_ops() {
 }
 
 // NCCL: tests/gpu_ops/nccl_test.cc.
-TEST(Collectives, CDO_21_LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
+TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {
     testing::HangWatchdog watchdog(ops);
@@ -300,7 +300,7 @@ TEST(Collectives, CDO_21_LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   }
 }
 
-TEST(Collectives, GAT_13_ErrorsOfAllGatherNameIt) {
+TEST(Collectives, AllGatherErrorsNameTheCall) {
   auto strategy = mirrored(2);
   testing::HangWatchdog watchdog("all_gather errors");
   EXPECT_TUTTI_ERROR(strategy->run([] {

@@ -31,7 +31,7 @@ Tensor zeros_for(const InitializerContext& context) {
 
 using namespace strategy_device_scopes;
 
-TEST(StrategyDeviceScopes, PS2_02_TheStrategysPlacementWins) {
+TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
   const auto strategy = mirrored(2);
   {
     const DeviceScope around("cpu:5");
@@ -47,7 +47,7 @@ TEST(StrategyDeviceScopes, PS2_02_TheStrategysPlacementWins) {
 }
 
 // The servers' turn goes on: ps0, ps1, ps0.
-TEST(StrategyDeviceScopes, PS2_02_TheTurnOfServersGoesOn) {
+TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
   const auto strategy = parameter_server(1);
   const auto scope = strategy->scope();
   std::vector<std::string> servers;
@@ -96,7 +96,7 @@ TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
 
 // Ten thousand steps (a Session.run that has nothing to do): no thread is started, no tensor made.
 // What one costs is printed beside its goal; benchmarks/train_step/empty_steps.cc has more.
-TEST(StrategyDeviceScopes, S3_08_TenThousandEmptyStepsStartNothingAndMakeNothing) {
+TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
   const testing::HangWatchdog watchdog("10,000 empty steps", std::chrono::seconds(60));
   constexpr int kSteps = 10'000;
   const auto strategy = mirrored(2);

@@ -1,5 +1,4 @@
-// Distributed input: families INP, CTI, MIR and S2 of the tf.distribute scenarios, rows with one
-// worker.
+// Distributed input with one worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/distributed_dataset.h"
 
@@ -39,7 +38,7 @@ Dataset vector_dataset(std::vector<float> data) {
   return Dataset::from_tensor_slices({Tensor::from({count}, data)});
 }
 
-TEST(DistributedDataset, INP_01_OneDeviceYieldsAllAndStartsAgain) {
+TEST(DistributedDataset, OneDeviceYieldsAllAndStartsAgain) {
   OneDeviceStrategy strategy("cpu:0");
   DistributedDataset dataset = strategy.distribute_datasets_from_function(
       [](const InputContext&) { return Dataset::range(10); });
@@ -52,7 +51,7 @@ TEST(DistributedDataset, INP_01_OneDeviceYieldsAllAndStartsAgain) {
   }
 }
 
-TEST(DistributedDataset, INP_02_MIR_02_ConsecutiveElementsGoToConsecutiveReplicas) {
+TEST(DistributedDataset, ConsecutiveElementsGoToConsecutiveReplicas) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   int calls = 0;
   DistributedDataset dataset =
@@ -70,7 +69,7 @@ TEST(DistributedDataset, INP_02_MIR_02_ConsecutiveElementsGoToConsecutiveReplica
   EXPECT_EQ(calls, 1);
 }
 
-TEST(DistributedDataset, INP_03_ZippedComponentsStayTogether) {
+TEST(DistributedDataset, ZippedComponentsStayTogether) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const Dataset squares =
       Dataset::range(4).map([](const Element& e) { return Element({multiply(e[0], e[0])}); });
@@ -88,7 +87,7 @@ TEST(DistributedDataset, INP_03_ZippedComponentsStayTogether) {
   EXPECT_EQ(i, 4);
 }
 
-TEST(DistributedDataset, INP_05_ByValueSplitsByFunctionDoesNot) {
+TEST(DistributedDataset, DatasetByValueIsSplitByFunctionIsNot) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const Dataset batches = Dataset::range(100).batch(10);
   const auto split = steps_of(strategy.distribute_dataset(batches));
@@ -101,7 +100,7 @@ TEST(DistributedDataset, INP_05_ByValueSplitsByFunctionDoesNot) {
   EXPECT_EQ(whole[0][1].size(), 10u);
 }
 
-TEST(DistributedDataset, S2_25_RowsAreCeiledPerReplicaAndKeepTheGlobalCount) {
+TEST(DistributedDataset, RowsPerReplicaAreCeiledAndGlobalCountIsKept) {
   MirroredStrategy strategy({.devices = "cpu:0-3"});
   DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -126,7 +125,7 @@ TEST(DistributedDataset, S2_25_RowsAreCeiledPerReplicaAndKeepTheGlobalCount) {
   EXPECT_EQ(first[0], (Rows{0, 3, 6, 9}));
 }
 
-TEST(DistributedDataset, S1_06_WeightsGiveUnequalShares) {
+TEST(DistributedDataset, WeightsGiveUnequalShares) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replica_weights = {3, 1}});
   EXPECT_EQ(steps_of(strategy.distribute_dataset(Dataset::range(8).batch(8))),
             (std::vector<Step>{{{0, 1, 2, 3, 4, 5}, {6, 7}}}));
@@ -183,7 +182,7 @@ TEST(DistributedDataset, DatasetsOnDevicesAreRefused) {
   });
 }
 
-TEST(DistributedDataset, CTI_03_RunOverEveryBatch) {
+TEST(DistributedDataset, RunsOverEveryBatch) {
   for (const char* devices : {"cpu:0", "cpu:0-1"}) {
     MirroredStrategy strategy({.devices = devices});
     DistributedDataset dataset = strategy.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
@@ -197,7 +196,7 @@ TEST(DistributedDataset, CTI_03_RunOverEveryBatch) {
   }
 }
 
-TEST(DistributedDataset, CTI_06_ProductOfMeans) {
+TEST(DistributedDataset, ProductOfMeans) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
   double product = 2;
@@ -215,7 +214,7 @@ TEST(DistributedDataset, CTI_06_ProductOfMeans) {
   EXPECT_EQ(a.value().item(), 3.0f);
 }
 
-TEST(DistributedDataset, CTI_07_CTI_11_PartialBatches) {
+TEST(DistributedDataset, PartialBatches) {
   for (const char* devices : {"cpu:0", "cpu:0-1", "cpu:0-2"}) {
     MirroredStrategy strategy({.devices = devices});
     std::vector<Rows> flattened;
@@ -240,7 +239,7 @@ TEST(DistributedDataset, CTI_07_CTI_11_PartialBatches) {
   }
 }
 
-TEST(DistributedDataset, CTI_09_MeanOverUnevenRows) {
+TEST(DistributedDataset, MeanOverUnevenRows) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({3, 2})}).batch(4);
   int steps = 0;
@@ -252,7 +251,7 @@ TEST(DistributedDataset, CTI_09_MeanOverUnevenRows) {
   EXPECT_EQ(steps, 1);
 }
 
-TEST(DistributedDataset, CTI_10_ShapesMayDifferBetweenReplicas) {
+TEST(DistributedDataset, ShapesMayDifferBetweenReplicas) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_datasets_from_function([](const InputContext&) {
     return Dataset::from_generator([](std::uint64_t) {
@@ -275,7 +274,7 @@ TEST(DistributedDataset, CTI_10_ShapesMayDifferBetweenReplicas) {
   EXPECT_EQ(steps, 1);
 }
 
-TEST(DistributedDataset, CTI_13_ByFunctionWithoutBatch) {
+TEST(DistributedDataset, ByFunctionWithoutBatch) {
   MirroredStrategy strategy({.devices = "cpu:0-3"});
   const auto steps = steps_of(strategy.distribute_datasets_from_function([](const InputContext&) {
     return vector_dataset({5, 6, 7, 8});
@@ -283,7 +282,7 @@ TEST(DistributedDataset, CTI_13_ByFunctionWithoutBatch) {
   EXPECT_EQ(steps, (std::vector<Step>{{{5}, {6}, {7}, {8}}}));
 }
 
-TEST(DistributedDataset, CTI_14_MeanOfTheSecondStep) {
+TEST(DistributedDataset, MeanOfTheSecondStep) {
   for (const auto& [devices, expected] : {std::pair{"cpu:0", 10.0f}, std::pair{"cpu:0-1", 7.5f}}) {
     MirroredStrategy strategy({.devices = devices});
     DistributedDataset dataset =
@@ -298,7 +297,7 @@ TEST(DistributedDataset, CTI_14_MeanOfTheSecondStep) {
   }
 }
 
-TEST(DistributedDataset, CTI_15_ALoopPastTheEndIsOutOfRange) {
+TEST(DistributedDataset, IterationPastTheEndIsOutOfRange) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
   const auto scope = strategy.scope();
@@ -319,7 +318,7 @@ TEST(DistributedDataset, CTI_15_ALoopPastTheEndIsOutOfRange) {
                        [] { (void)*DistributedDataset::Iterator(); });
 }
 
-TEST(DistributedDataset, MIR_15_RepeatedArrayInOrder) {
+TEST(DistributedDataset, RepeatedArrayInOrder) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   std::vector<float> x(12), y(6);
   for (std::size_t i = 0; i < 12; ++i) x[i] = static_cast<float>(i);
@@ -337,7 +336,7 @@ TEST(DistributedDataset, MIR_15_RepeatedArrayInOrder) {
   EXPECT_EQ(steps, 2);
 }
 
-TEST(DistributedDataset, S2_19_S4_15_DocumentsSplits) {
+TEST(DistributedDataset, MatchesSplitsOfTheDocumentation) {
   MirroredStrategy two({.devices = "cpu:0-1"});
   EXPECT_EQ(steps_of(two.distribute_dataset(Dataset::range(10).batch(10))),
             (std::vector<Step>{{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}}));

@@ -43,36 +43,36 @@ void expect_scales(const DynamicLossScaleOptions& options, const std::string& st
   }
 }
 
-TEST(DynamicLossScale, DLS_01_GrowsAfterAPeriodOfGoodSteps) {
+TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteSteps) {
   expect_scales({.initial_scale = 1, .growth_steps = 2}, "gggggg", {1, 2, 2, 4, 4, 8});
 }
 
-TEST(DynamicLossScale, DLS_02_IsNeverInfinite) {
+TEST(DynamicLossScale, IsNeverInfinite) {
   const double s = kMaxFloat / 4;
   expect_scales({.initial_scale = s, .growth_steps = 2}, "gggggg",
                 {s, 2 * s, 2 * s, kMaxFloat, kMaxFloat, kMaxFloat});
 }
 
-TEST(DynamicLossScale, DLS_03_FallsWithEachBadStepAndNeverBelow1) {
+TEST(DynamicLossScale, FallsWithEachNonFiniteStepAndNeverBelow1) {
   expect_scales({.initial_scale = 1024, .growth_steps = 2}, "bbbbbb", {512, 256, 128, 64, 32, 16});
   expect_scales({.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1});
 }
 
-TEST(DynamicLossScale, DLS_05_APeriodOfOneStep) {
+TEST(DynamicLossScale, PeriodOfOneStep) {
   expect_scales({.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16});
   expect_scales({.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1});
 }
 
-TEST(DynamicLossScale, DLS_06_ABadStepBeginsThePeriodAnew) {
+TEST(DynamicLossScale, NonFiniteStepRestartsThePeriod) {
   expect_scales({.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4});
 }
 
-TEST(DynamicLossScale, DLS_07_WithAnotherMultiplier) {
+TEST(DynamicLossScale, WithAnotherMultiplier) {
   expect_scales({.initial_scale = 4, .growth_steps = 2, .multiplier = 3}, "ggbgg",
                 {4, 12, 4, 4, 12});
 }
 
-TEST(DynamicLossScale, DLS_09_OneReplicaDecidesForAll) {
+TEST(DynamicLossScale, NonFiniteGradientOfOneReplicaSkipsAll) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     for (const StrategyCase& each : all_strategies()) {
       const testing::HangWatchdog watchdog(each.name);

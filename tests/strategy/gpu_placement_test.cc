@@ -33,7 +33,7 @@ std::vector<Device> computing_devices(Strategy& strategy) {
   return devices;
 }
 
-TEST(GpuPlacement, S2_05_MIR_17_WithoutAListMirroredStrategyTakesEveryGpu) {
+TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   for (const int count : {0, 1, 2, 5}) {
     SCOPED_TRACE(count);
     const FakeGpus gpus(count);
@@ -72,7 +72,7 @@ TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
   }
 }
 
-TEST(GpuPlacement, S2_16_CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
+TEST(GpuPlacement, CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
   for (const int count : {0, 1, 2}) {
     SCOPED_TRACE(count);
     const FakeGpus gpus(count);

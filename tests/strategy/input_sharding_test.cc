@@ -1,5 +1,4 @@
-// Input of several workers: families ASH, RBT, INP and CTI of the tf.distribute scenarios, rows
-// with several workers.
+// Distributed input of several workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
 #include "tests/support/thrown.h"
@@ -59,7 +58,7 @@ TEST(InputSharding, SharesOfUnequalWorkersAreCutOverAllReplicas) {
             (Steps{{{0, 1, 2}, {3}, {4, 5}, {6, 7}}, {{8, 9, 10}, {11}, {12, 13}, {14, 15}}}));
 }
 
-TEST(InputSharding, RBT_01_EachStepOfAllWorkersHasTheGlobalBatch) {
+TEST(InputSharding, EachStepOfAllWorkersHasTheGlobalBatch) {
   for (const auto& [batch, workers, replicas] :
        {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
     // As many whole batches on every worker.
@@ -82,7 +81,7 @@ TEST(InputSharding, RBT_01_EachStepOfAllWorkersHasTheGlobalBatch) {
   }
 }
 
-TEST(InputSharding, RBT_03_RotatedSizes) {
+TEST(InputSharding, RotatedSizes) {
   const std::vector<Steps> passes =
       passes_of({.count = 3, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
   EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2}}, {{3}}}));
@@ -90,14 +89,14 @@ TEST(InputSharding, RBT_03_RotatedSizes) {
   EXPECT_EQ(passes[2], (Steps{{{0}}, {{1, 2}}, {{3}}}));
 }
 
-TEST(InputSharding, RBT_05_FewerRowsThanReplicasStillAddUp) {
+TEST(InputSharding, FewerRowsThanReplicasStillAddUp) {
   const std::vector<Steps> passes =
       passes_of({.count = 5, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
   for (const Step& step : all_replicas(passes)) EXPECT_EQ(sorted_rows({step}).size(), 4u);
   EXPECT_EQ(passes[1], (Steps{{{0}}, {{1}}, {{2}}, {{}}, {{3}}}));
 }
 
-TEST(InputSharding, RBT_13_BatchesOfUnknownSizeAreCutEvenly) {
+TEST(InputSharding, BatchesOfUnknownSizeAreCutEvenly) {
   // A map may change the rows: the size is not known before.
   const Dataset dataset =
       numbers_in(files_of({5, 4})).batch(4).map([](const Element& e) { return e; });
@@ -107,7 +106,7 @@ TEST(InputSharding, RBT_13_BatchesOfUnknownSizeAreCutEvenly) {
   EXPECT_EQ(passes[1], (Steps{{{5, 6}}, {{7, 8}}, {{}}}));
 }
 
-TEST(InputSharding, ASH_13_ShardingByDataCutsEvenly) {
+TEST(InputSharding, ShardingByDataCutsEvenly) {
   const std::vector<Steps> passes =
       passes_of({.count = 3, .options = named(AutoShardPolicy::kData)}, Dataset::range(8).batch(4));
   EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4, 5}}}));
@@ -115,7 +114,7 @@ TEST(InputSharding, ASH_13_ShardingByDataCutsEvenly) {
   EXPECT_EQ(passes[2], (Steps{{{}}, {{}}}));
 }
 
-TEST(InputSharding, ASH_11_AWorkerWithoutFilesStepsAlongWithEmptyBatches) {
+TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
   const Dataset dataset = numbers_in(files_of({5, 2})).batch(4);
   Rows shapes;
   std::vector<Steps> passes(3);
@@ -138,7 +137,7 @@ TEST(InputSharding, ASH_11_AWorkerWithoutFilesStepsAlongWithEmptyBatches) {
   EXPECT_EQ(shapes, (Rows{3, 2, 1, 1}));
 }
 
-TEST(InputSharding, ASH_03_ASH_01_AutoSharesFilesOrElements) {
+TEST(InputSharding, AutoShardsFilesOrElements) {
   const Workers workers{.count = 2, .options = {.sharding_rule = ShardingRule::kTensorFlow}};
   const std::vector<Steps> by_file = passes_of(workers, numbers_in(files_of({4, 4})).batch(4));
   EXPECT_EQ(by_file[1], (Steps{{{4, 5}}, {{6, 7}}}));
@@ -210,19 +209,19 @@ std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                    [&](int worker) { return auto_shard(dataset, workers.count, worker, policy); });
 }
 
-TEST(InputSharding, INP_06_AutoSharesElementsAndOffRepeatsThem) {
+TEST(InputSharding, AutoShardsElementsAndOffRepeatsThem) {
   EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kAuto)),
             (Steps{{{0}, {1}}, {{2}, {3}}}));
   EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kOff)),
             (Steps{{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}));
 }
 
-TEST(InputSharding, INP_06_ScalarsEndWithTheShorterPart) {
+TEST(InputSharding, ScalarsEndWithTheShorterShard) {
   EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(5), AutoShardPolicy::kAuto)),
             (Steps{{{0}, {1}}, {{2}, {3}}}));
 }
 
-TEST(InputSharding, INP_09_WholeBatchesByValueAndByFunction) {
+TEST(InputSharding, WholeBatchesByValueAndByFunction) {
   const Workers workers{.count = 2, .replicas = 2};
   const Dataset batches = Dataset::range(9).batch(2);
   EXPECT_EQ(all_replicas(whole_batches(workers, batches, AutoShardPolicy::kAuto)),
@@ -233,7 +232,7 @@ TEST(InputSharding, INP_09_WholeBatchesByValueAndByFunction) {
           {{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}, {{8}, {}, {8}, {}}}));
 }
 
-TEST(InputSharding, INP_10_AWorkerThatHasEndedSuppliesEmptyBatches) {
+TEST(InputSharding, FinishedWorkerSuppliesEmptyBatches) {
   const Workers workers{.count = 2, .replicas = 2, .cut = InputCut::kWhole};
   const Steps steps = all_replicas(
       passes_of(workers, [](int worker) { return Dataset::range(8 + worker).batch(2); }));
@@ -241,14 +240,14 @@ TEST(InputSharding, INP_10_AWorkerThatHasEndedSuppliesEmptyBatches) {
   EXPECT_EQ(steps.back(), (Step{{}, {}, {8}, {}}));
 }
 
-TEST(InputSharding, INP_13_BothWorkersMakeAsManySteps) {
+TEST(InputSharding, BothWorkersMakeEquallyManySteps) {
   const std::vector<Steps> passes =
       whole_batches({.count = 2}, Dataset::range(5).batch(2), AutoShardPolicy::kData);
   EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4}}}));
   EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{}}}));
 }
 
-TEST(InputSharding, RED_09_TheTailOfAShardedDatasetIsSplitEvenly) {
+TEST(InputSharding, TailOfAShardedDatasetIsSplitEvenly) {
   const std::vector<Steps> passes = passes_of(
       {.count = 2, .options = named(AutoShardPolicy::kData)}, Dataset::range(14).batch(8));
   ASSERT_EQ(passes[0].size(), 2u);
@@ -256,7 +255,7 @@ TEST(InputSharding, RED_09_TheTailOfAShardedDatasetIsSplitEvenly) {
   EXPECT_EQ(passes[1][1], (Step{{11, 12, 13}}));
 }
 
-TEST(InputSharding, RED_10_ByFunctionTheTailStaysAsItIs) {
+TEST(InputSharding, TailOfADatasetByFunctionIsNotSplit) {
   const std::vector<Steps> passes =
       passes_of({.count = 2, .cut = InputCut::kWhole},
                 [](int worker) { return Dataset::range(14).batch(4).shard(2, worker); });
@@ -265,7 +264,7 @@ TEST(InputSharding, RED_10_ByFunctionTheTailStaysAsItIs) {
   EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
 }
 
-TEST(InputSharding, INP_07_ByFunctionEachPipelineSeesWhatItsFunctionGives) {
+TEST(InputSharding, EachPipelineReadsTheDatasetOfItsFunction) {
   std::vector<Steps> passes(2);
   std::vector<std::string> contexts(2);
   on_two_strategies([&](Strategy& strategy) {
@@ -284,7 +283,7 @@ TEST(InputSharding, INP_07_ByFunctionEachPipelineSeesWhatItsFunctionGives) {
             (Steps{{{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}));
 }
 
-TEST(InputSharding, CTI_03_CTI_07_CTI_11_BatchesReachTheReplicasOfAllWorkers) {
+TEST(InputSharding, BatchesReachTheReplicasOfAllWorkers) {
   for (const auto& [count, batch] : {std::pair{4, 2}, {3, 2}, {2, 1}}) {
     std::vector<Steps> passes(2);
     const Dataset data = Dataset::range(5, 5 + count).batch(batch);
@@ -296,7 +295,7 @@ TEST(InputSharding, CTI_03_CTI_07_CTI_11_BatchesReachTheReplicasOfAllWorkers) {
   }
 }
 
-TEST(InputSharding, CTI_13_ByFunctionWithoutBatchEachReplicaGetsAnElement) {
+TEST(InputSharding, UnbatchedDatasetByFunctionGivesEachReplicaAnElement) {
   std::vector<Steps> passes(2);
   on_two_strategies([&](Strategy& strategy) {
     DistributedDataset dataset =
@@ -390,7 +389,7 @@ TEST(InputSharding, WhatCannotBeShardedIsRefused) {
   };
   const Workers by_file{.count = 2, .options = named(AutoShardPolicy::kFile)};
   const Workers by_data{.count = 2, .options = named(AutoShardPolicy::kData)};
-  // No file to share, as in ASH-05; nobody to ask.
+  // There is no file to share, and no worker to ask.
   EXPECT_EQ(distribute(with_rows(plan_of(by_file, 0))), ErrorCode::kNotFound);
   EXPECT_EQ(distribute(plan_of(by_data, 0)), ErrorCode::kFailedPrecondition);
   EXPECT_EQ(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)),

@@ -49,7 +49,7 @@ using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
 }  // namespace memory_report_test
 
 // 120 parameters are 480 bytes, Adam's slots 960; the mean of 20 bytes is on every device.
-TEST(MemoryReport, S1_12_TheFirstDeviceHasTheParametersMoreAndMirroredDevicesAreEqual) {
+TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
   using namespace memory_report_test;
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
@@ -77,7 +77,7 @@ TEST(MemoryReport, S1_12_TheFirstDeviceHasTheParametersMoreAndMirroredDevicesAre
   }
 }
 
-TEST(MemoryReport, S1_12_TheHostHoldsWhatIsPutThere) {
+TEST(MemoryReport, HostVariablesAreCountedOnTheHost) {
   using namespace memory_report_test;
   CentralStorageStrategy strategy({{.devices = "cpu:1-2"}, Device{}});
   const Training training(strategy);

@@ -1,4 +1,4 @@
-// Variables that are synchronised when written (VAR scenarios, VAL-05, 11, GRD-10).
+// Variables that are synchronised when written.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -32,7 +32,7 @@ class MirroredVariable : public ::testing::Test {
 
 std::vector<double> both(double x) { return {x, x}; }
 
-TEST_F(MirroredVariable, VAR_01_CrossReplicaUpdatesWriteEveryComponent) {
+TEST_F(MirroredVariable, CrossReplicaUpdatesWriteEveryComponent) {
   for (const auto aggregation : kAllAggregations) {
     const Variable v = make(0.0, aggregation);
     const auto scope = strategy_->scope();
@@ -48,7 +48,7 @@ TEST_F(MirroredVariable, VAR_01_CrossReplicaUpdatesWriteEveryComponent) {
   }
 }
 
-TEST_F(MirroredVariable, VAR_02_PlainValuesInReplicasAreWrittenOnce) {
+TEST_F(MirroredVariable, PlainValuesInReplicasAreWrittenOnce) {
   for (const auto aggregation :
        {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
     Variable v = make(0.0, aggregation);
@@ -63,7 +63,7 @@ TEST_F(MirroredVariable, VAR_02_PlainValuesInReplicasAreWrittenOnce) {
   }
 }
 
-TEST_F(MirroredVariable, VAR_02_WithAggregationNoneItIsAnErrorUnlessDivergenceIsPermitted) {
+TEST_F(MirroredVariable, WriteWithoutAggregationFailsUnlessDivergenceIsPermitted) {
   Variable v = make(0.0, VariableAggregation::kNone);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(1.0); }), ErrorCode::kFailedPrecondition,
                      "Variable 'v'.assign");
@@ -74,14 +74,14 @@ TEST_F(MirroredVariable, VAR_02_WithAggregationNoneItIsAnErrorUnlessDivergenceIs
   EXPECT_EQ(components(permitted), (std::vector<double>{0, 1}));
 }
 
-TEST_F(MirroredVariable, VAR_03_APlainConstantCannotBeSummed) {
+TEST_F(MirroredVariable, PlainConstantCannotBeSummed) {
   Variable v = make(0.0, VariableAggregation::kSum);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(5.0); }), ErrorCode::kInvalidArgument, "SUM");
   strategy_->run([&] { v.assign(num(5.0)); });
   EXPECT_EQ(components(v), both(10));
 }
 
-TEST_F(MirroredVariable, VAR_05_OneVariableIsAssignedToAnother) {
+TEST_F(MirroredVariable, OneVariableIsAssignedToAnother) {
   const Variable source = make(2.0, VariableAggregation::kMean);
   for (const auto aggregation :
        {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
@@ -94,7 +94,7 @@ TEST_F(MirroredVariable, VAR_05_OneVariableIsAssignedToAnother) {
   }
 }
 
-TEST_F(MirroredVariable, VAR_06_MeanOfTheReplicasValues) {
+TEST_F(MirroredVariable, MeanOfReplicaValues) {
   Variable v = make(1.0, VariableAggregation::kMean);
   strategy_->run([&] { v.assign(num(replica_number())); });
   EXPECT_EQ(components(v), both(0.5));
@@ -114,7 +114,7 @@ TEST_F(MirroredVariable, VAR_06_MeanOfTheReplicasValues) {
   EXPECT_EQ(components(v), both(4));
 }
 
-TEST_F(MirroredVariable, VAR_07_CrossReplicaWritesAndTheDeviceList) {
+TEST_F(MirroredVariable, CrossReplicaWritesReachTheDeviceList) {
   Variable v = make(1.0, VariableAggregation::kNone);
   v.assign_add(6.0);
   EXPECT_EQ(v.value().item(), 7.0f);
@@ -127,7 +127,7 @@ TEST_F(MirroredVariable, VAR_07_CrossReplicaWritesAndTheDeviceList) {
   EXPECT_EQ(v.storage().devices(), strategy_->worker_devices());
 }
 
-TEST_F(MirroredVariable, VAR_09_AReadAfterAWriteInTheReplicaSeesIt) {
+TEST_F(MirroredVariable, ReadInAReplicaSeesThePrecedingWrite) {
   Variable v = make(1.0, VariableAggregation::kMean);
   const auto read = strategy_->run([&] {
     v.assign_add(1.0);
@@ -136,7 +136,7 @@ TEST_F(MirroredVariable, VAR_09_AReadAfterAWriteInTheReplicaSeesIt) {
   EXPECT_EQ(numbers(read), both(2));
 }
 
-TEST_F(MirroredVariable, VAR_10_ReadsAreOfTheOwnComponent) {
+TEST_F(MirroredVariable, ReplicasReadTheirOwnComponent) {
   for (const auto aggregation : kAllAggregations) {
     const Variable v = make(3.0, aggregation);
     const auto read = strategy_->run([&] { return v.value(); });
@@ -148,19 +148,19 @@ TEST_F(MirroredVariable, VAR_10_ReadsAreOfTheOwnComponent) {
   }
 }
 
-TEST_F(MirroredVariable, VAR_11_AssignedOutsideEveryScope) {
+TEST_F(MirroredVariable, AssignmentOutsideScopesWritesEveryComponent) {
   Variable v = make(1.0, VariableAggregation::kNone);
   v.assign(3.0);
   EXPECT_EQ(components(v), both(3));
 }
 
-TEST_F(MirroredVariable, VAR_14_OperatorsReadTheVariable) {
+TEST_F(MirroredVariable, OperatorsReadTheVariable) {
   const Variable v = make(1.0, VariableAggregation::kSum);
   EXPECT_EQ((v + 1.0f).item(), 2.0f);
   EXPECT_EQ(numbers(strategy_->run([&] { return v + 1.0f; })), both(2));
 }
 
-TEST_F(MirroredVariable, VAR_15_SavedAndRestoredAcrossPlacements) {
+TEST_F(MirroredVariable, SavedAndRestoredAcrossPlacements) {
   const auto lookup_in = [](std::vector<NamedTensor> saved) {
     return [saved](const std::string& name) {
       for (const NamedTensor& each : saved) {
@@ -193,7 +193,7 @@ IndexedSlices row(std::int64_t index, double value, std::int64_t rows,
           Shape{rows}};
 }
 
-TEST_F(MirroredVariable, VAR_17_LinearScatterOperationsCombineTheReplicasRows) {
+TEST_F(MirroredVariable, LinearScatterOperationsCombineReplicaRows) {
   Variable ints = make(Tensor::from<std::int32_t>({3}, {1, 6, 1}), VariableAggregation::kSum);
   strategy_->run([&] {
     const int r = ReplicaContext::current().replica_id();
@@ -210,7 +210,7 @@ TEST_F(MirroredVariable, VAR_17_LinearScatterOperationsCombineTheReplicasRows) {
   }
 }
 
-TEST_F(MirroredVariable, VAR_18_MinMaxAndUpdateNeedOnlyFirstReplica) {
+TEST_F(MirroredVariable, ScatterMinMaxAndUpdateNeedOnlyFirstReplica) {
   Variable sum = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kSum);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_min(row(1, 1, 3)); }),
                      ErrorCode::kUnimplemented, "scatter_min");
@@ -229,7 +229,7 @@ TEST_F(MirroredVariable, VAR_18_MinMaxAndUpdateNeedOnlyFirstReplica) {
   EXPECT_EQ(numbers(v.value()), (std::vector<double>{0, 3, 0}));
 }
 
-TEST_F(MirroredVariable, VAR_19_WithoutAggregationScatterIsLocal) {
+TEST_F(MirroredVariable, ScatterWithoutAggregationIsLocal) {
   Variable refused = make(Tensor::from<float>({1}, {4}), VariableAggregation::kNone);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { refused.scatter_sub(row(0, 2, 1)); }),
                      ErrorCode::kFailedPrecondition, "allow_divergent");
@@ -247,7 +247,7 @@ TEST_F(MirroredVariable, VAR_19_WithoutAggregationScatterIsLocal) {
   expect_after(&Variable::scatter_update, 2);
 }
 
-TEST_F(MirroredVariable, VAR_29_AllReduceOfAVariable) {
+TEST_F(MirroredVariable, AllReduceOfAVariable) {
   const Variable v = make(2.0, VariableAggregation::kNone);
   const auto results = strategy_->run([&] {
     return ReplicaContext::current().all_reduce(ReduceOp::kSum, v.value()) + replica_number();
@@ -255,7 +255,7 @@ TEST_F(MirroredVariable, VAR_29_AllReduceOfAVariable) {
   EXPECT_EQ(numbers(results), (std::vector<double>{4, 5}));
 }
 
-TEST_F(MirroredVariable, VAL_11_MeanOfIntegersNeedsEqualValues) {
+TEST_F(MirroredVariable, MeanOfIntegersNeedsEqualValues) {
   Variable v = make(Tensor::scalar(1, DType::kInt32), VariableAggregation::kMean);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(num(replica_number(), DType::kInt32)); }),
                      ErrorCode::kInvalidArgument, "Variable 'v'");
@@ -265,7 +265,7 @@ TEST_F(MirroredVariable, VAL_11_MeanOfIntegersNeedsEqualValues) {
   EXPECT_EQ(components(v), both(8));
 }
 
-TEST_F(MirroredVariable, GRD_10_UpdateSeesOneComponentAtATime) {
+TEST_F(MirroredVariable, UpdateSeesOneComponentAtATime) {
   Variable v = make(0.0, VariableAggregation::kNone);
   const PerReplica<Tensor> values({Tensor(1.0f), Tensor(2.0f)});
   strategy_->update(
@@ -283,7 +283,7 @@ TEST_F(MirroredVariable, GRD_10_UpdateSeesOneComponentAtATime) {
   EXPECT_EQ(components(v), (std::vector<double>{3, 6}));
 }
 
-TEST_F(MirroredVariable, MIR_09_ComponentsAreNamedByReplica) {
+TEST_F(MirroredVariable, ComponentsAreNamedByReplica) {
   const Variable v = make(0.0, VariableAggregation::kNone);
   std::vector<std::string> names;
   strategy_->update(
@@ -366,7 +366,7 @@ TEST(CentralVariable, OneComponentOnTheParameterDeviceIsReadOnTheReplicasDevice)
 using VariableOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, VariableOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(VariableOfAll, VAL_05_RestoreGivesTheSavedValueBack) {
+TEST_P(VariableOfAll, RestoresTheSavedValue) {
   for (const auto synchronization :
        {VariableSynchronization::kOnWrite, VariableSynchronization::kOnRead}) {
     for (const auto aggregation : {VariableAggregation::kMean, VariableAggregation::kSum,

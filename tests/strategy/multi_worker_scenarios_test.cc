@@ -25,7 +25,7 @@ std::vector<std::string> errors_of_two_workers(const TwoWorkersBody& body,
 }
 
 // docs/deviations.md: tf counts such a value once per worker.
-TEST(MultiWorkerScenarios, RED_03_ASumOfAValueThatIsNotDistributedIsRefused) {
+TEST(MultiWorkerScenarios, SumOfAnUndistributedValueIsRefused) {
   const auto errors = errors_of_two_workers([](MultiWorkerMirroredStrategy& strategy) {
     EXPECT_EQ(strategy.reduce(ReduceOp::kMean, num(1.0)).item(), 1.0f);
     strategy.reduce(ReduceOp::kSum, num(1.0));
@@ -64,7 +64,7 @@ ErrorCode code_of_call_alone(const TwoWorkersBody& call) {
 
 IndexedSlices one_row() { return {vec({1.0f}), Tensor::from<std::int64_t>({1}, {0}), Shape{5}}; }
 
-TEST(MultiWorkerScenarios, CDO_23_S2_11_ACallThatTheOtherWorkerDoesNotMakeEndsAtItsTimeout) {
+TEST(MultiWorkerScenarios, CallMissingOnTheOtherWorkerTimesOut) {
   const auto value = [] { return PerReplica<Tensor>({num(1.0)}); };
   const auto all_reduce = [](std::size_t count) {
     return [count](MultiWorkerMirroredStrategy& strategy) {

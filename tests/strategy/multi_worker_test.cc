@@ -35,7 +35,7 @@ void expect_bits_of_one_process(const std::vector<int>& replicas, Between betwee
   }
 }
 
-TEST(MultiWorker, S2_09_EqualWorkersGiveTheBitsOfOneProcess) {
+TEST(MultiWorker, EqualWorkersGiveTheBitsOfOneProcess) {
   expect_bits_of_one_process({1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMessages);
@@ -138,7 +138,7 @@ TEST(MultiWorker, StrategyReduceAndGatherReachAllReplicas) {
       Between::kMessages));
 }
 
-TEST(MultiWorker, S4_03_AssignmentsInReplicasAggregateOverAllWorkers) {
+TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
   expect_no_error(run_workers(
       workers_with({1, 2}),
       [](MultiWorkerMirroredStrategy& strategy) {

@@ -1,4 +1,4 @@
-// Cutting of global batches: families RBT and LIB-17/18 of the tf.distribute scenarios.
+// Cutting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/rebatch.h"
 
@@ -27,7 +27,7 @@ std::vector<Rows> pieces_of(const Dataset& dataset) {
   return pieces;
 }
 
-TEST(Rebatch, RBT_01_SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
+TEST(Rebatch, SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
   for (std::int64_t batch : {0, 1, 4, 7, 8, 130}) {
     for (int workers : {1, 2, 3, 5}) {
       for (int replicas : {1, 2, 5}) {
@@ -54,24 +54,24 @@ TEST(Rebatch, RBT_01_SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
   }
 }
 
-TEST(Rebatch, RBT_02_EvenSizes) {
+TEST(Rebatch, EvenSizes) {
   EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 0), (Rows{2, 2, 2, 2}));
   EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
 }
 
-TEST(Rebatch, RBT_03_SizesAreRotatedPerWorker) {
+TEST(Rebatch, SizesAreRotatedPerWorker) {
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 2), (Rows{1, 2, 1}));
 }
 
-TEST(Rebatch, RBT_05_FewerRowsThanReplicasGivesZeros) {
+TEST(Rebatch, FewerRowsThanReplicasGivesZeros) {
   EXPECT_EQ(batch_sizes_for_worker(4, 1, 5, 0), (Rows{1, 1, 1, 1, 0}));
   EXPECT_EQ(batch_sizes_for_worker(4, 5, 1, 1), (Rows{1, 1, 1, 0, 1}));
   EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);
 }
 
-TEST(Rebatch, RBT_06_CutsEachBatch) {
+TEST(Rebatch, CutsEachBatch) {
   const std::vector<Rows> expected{{0, 1}, {2, 3}, {4, 5}, {6, 7}};
   for (bool drop : {false, true}) {
     const Dataset batches = Dataset::range(8).batch(4, {.drop_remainder = drop});
@@ -79,19 +79,19 @@ TEST(Rebatch, RBT_06_CutsEachBatch) {
   }
 }
 
-TEST(Rebatch, RBT_07_RaggedTailFillsInOrder) {
+TEST(Rebatch, RaggedTailFillsInOrder) {
   const Dataset batches = Dataset::range(5).batch(4);
   EXPECT_EQ(pieces_of(rebatch(batches, {2, 2})), (std::vector<Rows>{{0, 1}, {2, 3}, {4}}));
   EXPECT_EQ(pieces_of(rebatch(batches, {2, 2}, {.drop_remainder = true})),
             (std::vector<Rows>{{0, 1}, {2, 3}}));
 }
 
-TEST(Rebatch, RBT_09_ZeroSizesGiveEmptyPieces) {
+TEST(Rebatch, ZeroSizesGiveEmptyPieces) {
   EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 1, 1, 1, 0})),
             (std::vector<Rows>{{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}));
 }
 
-TEST(Rebatch, RBT_10_EmptyPieceInFrontAndBehind) {
+TEST(Rebatch, EmptyPieceBeforeOrAfterEachRow) {
   std::vector<Rows> front, behind;
   for (std::int64_t i = 0; i < 8; ++i) {
     front.insert(front.end(), {Rows{}, Rows{i}});
@@ -102,12 +102,12 @@ TEST(Rebatch, RBT_10_EmptyPieceInFrontAndBehind) {
   EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 0})), behind);
 }
 
-TEST(Rebatch, RBT_11_OneSizeForAll) {
+TEST(Rebatch, OneSizeForAll) {
   EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {2})),
             (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
-TEST(Rebatch, RBT_13_LegacyCutsByCeiling) {
+TEST(Rebatch, LegacyCutsByCeiling) {
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4), 2)),
             (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(9).batch(4), 2)),
@@ -116,7 +116,7 @@ TEST(Rebatch, RBT_13_LegacyCutsByCeiling) {
             (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
-TEST(Rebatch, RBT_14_ScalarsNeedBatch) {
+TEST(Rebatch, ScalarsAreRefused) {
   try {
     (void)pieces_of(rebatch_evenly(Dataset::range(4), 2));
     FAIL() << "expected an error";
@@ -126,7 +126,7 @@ TEST(Rebatch, RBT_14_ScalarsNeedBatch) {
   }
 }
 
-TEST(Rebatch, RBT_15_OnlyTheOutermostDimensionIsCut) {
+TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
   const Dataset nested = Dataset::range(16).batch(2).batch(4);
   std::vector<Shape> shapes;
   std::int64_t next = 0;
@@ -137,7 +137,7 @@ TEST(Rebatch, RBT_15_OnlyTheOutermostDimensionIsCut) {
   EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
 }
 
-// ASH-12: what rebatch() cuts is still sharded by its files.
+// What rebatch() cuts is still sharded by its files.
 TEST(Rebatch, KeepsFilesForSharding) {
   const std::string folder = ::testing::TempDir() + "/tutti_rebatch_keeps_files";
   std::filesystem::create_directories(folder);
@@ -183,14 +183,14 @@ TEST(ReplicaRows, AreCeiledAndTheTailIsShort) {
   EXPECT_EQ(replica_rows(3, 1), (Rows{3}));
 }
 
-TEST(ReplicaRows, S1_06_WeightsCutByLargestRemainder) {
+TEST(ReplicaRows, WeightsSplitRowsByLargestRemainder) {
   EXPECT_EQ(weighted_replica_rows(128, std::vector<double>{3, 1}), (Rows{96, 32}));
   EXPECT_EQ(weighted_replica_rows(10, std::vector<double>{1, 1, 1}), (Rows{4, 3, 3}));
   EXPECT_EQ(weighted_replica_rows(0, std::vector<double>{1, 2}), (Rows{0, 0}));
   EXPECT_EQ(weighted_replica_rows(1, std::vector<double>{1, 2}), (Rows{0, 1}));
 }
 
-TEST(InputContext, LIB_17_PerReplicaBatchSize) {
+TEST(InputContext, PerReplicaBatchSize) {
   const InputContext context{2, 1, 6};
   EXPECT_EQ(context.num_input_pipelines, 2);
   EXPECT_EQ(context.input_pipeline_id, 1);
@@ -198,7 +198,7 @@ TEST(InputContext, LIB_17_PerReplicaBatchSize) {
   EXPECT_THROW((void)context.get_per_replica_batch_size(13), Error);
 }
 
-TEST(InputContext, LIB_18_TextNamesIdAndTotal) {
+TEST(InputContext, TextNamesIdAndTotal) {
   EXPECT_EQ((InputContext{3, 1, 6}.to_string()), "input pipeline id 1, total: 3");
 }
 

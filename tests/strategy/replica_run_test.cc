@@ -1,5 +1,4 @@
-// Running functions on all replicas: results, arguments, exceptions, merge calls (MIR, CTI, GRD, S2
-// scenarios).
+// Running functions on all replicas: results, arguments, exceptions, merge calls.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <atomic>
@@ -22,17 +21,17 @@ namespace {
 using RunOnAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(RunOnAll, MIR_13_EachReplicaIdOccursOnce) {
+TEST_P(RunOnAll, EachReplicaIdOccursOnce) {
   const PerReplica<int> ids = strategy_->run([] { return ReplicaContext::current().replica_id(); });
   for (int r = 0; r < replicas(); ++r) EXPECT_EQ(ids[static_cast<std::size_t>(r)], r);
 }
 
-TEST_P(RunOnAll, CTI_01_APlainArgumentGoesToAllReplicas) {
+TEST_P(RunOnAll, PlainArgumentGoesToAllReplicas) {
   const auto squares = strategy_->run([](const Tensor& x) { return square(x); }, Tensor(2.0f));
   EXPECT_EQ(numbers(squares), copies_of(4.0, replicas()));
 }
 
-TEST_P(RunOnAll, CTI_02_ARunWithoutResultStillRuns) {
+TEST_P(RunOnAll, RunWithoutResultStillRuns) {
   Variable v;
   {
     const auto scope = strategy_->scope();
@@ -42,7 +41,7 @@ TEST_P(RunOnAll, CTI_02_ARunWithoutResultStillRuns) {
   EXPECT_EQ(v.value().item(), 1.0f);
 }
 
-TEST_P(RunOnAll, CTI_05_AStructOfResultsIsPerReplica) {
+TEST_P(RunOnAll, StructOfResultsIsPerReplica) {
   struct Pair {
     float a, b;
   };
@@ -56,7 +55,7 @@ TEST_P(RunOnAll, CTI_05_AStructOfResultsIsPerReplica) {
   }
 }
 
-TEST_P(RunOnAll, MIR_14_OnlyTheFirstReplicaCountsTheGlobalStep) {
+TEST_P(RunOnAll, OnlyTheFirstReplicaCountsTheGlobalStep) {
   Variable step;
   {
     const auto scope = strategy_->scope();
@@ -67,7 +66,7 @@ TEST_P(RunOnAll, MIR_14_OnlyTheFirstReplicaCountsTheGlobalStep) {
   for (const double each : components(step)) EXPECT_EQ(each, 1.0);
 }
 
-TEST_P(RunOnAll, RED_06_AllReduceInReplicas) {
+TEST_P(RunOnAll, AllReduceInReplicas) {
   const auto sums =
       strategy_->run([] { return ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1.0)); });
   EXPECT_EQ(numbers(sums), copies_of(replicas(), replicas()));
@@ -132,7 +131,7 @@ struct Odd : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-TEST_P(RunOnAll, MIR_07_ExceptionsKeepTheirType) {
+TEST_P(RunOnAll, ExceptionsKeepTheirType) {
   EXPECT_THROW(strategy_->run([] { throw Odd("in the replica"); }), Odd);
   EXPECT_THROW(strategy_->run([] {
     ReplicaContext::current().merge_call(
@@ -155,7 +154,7 @@ TEST_P(RunOnAll, MIR_07_ExceptionsKeepTheirType) {
   EXPECT_EQ(strategy_->run([] { return 1; }).size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnAll, S2_29_AnErrorNamesReplicaAndStep) {
+TEST_P(RunOnAll, ErrorNamesReplicaAndStep) {
   strategy_->run([] {});
   const Error error = error_of([&] {
     strategy_->run([&] {
@@ -172,12 +171,12 @@ TEST_P(RunOnAll, S2_29_AnErrorNamesReplicaAndStep) {
   EXPECT_EQ(strategy_->last_failure().messages.size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnAll, S2_29_RunInsideAReplicaIsRefused) {
+TEST_P(RunOnAll, RunInsideAReplicaIsRefused) {
   EXPECT_TUTTI_ERROR(strategy_->run([&] { strategy_->run([] {}); }), ErrorCode::kFailedPrecondition,
                      "inside a replica");
 }
 
-TEST_P(RunOnAll, MIR_11_MinimisingByHandComesCloser) {
+TEST_P(RunOnAll, ManualMinimizationConverges) {
   Variable w;
   {
     const auto scope = strategy_->scope();
@@ -201,12 +200,12 @@ TEST_P(RunOnAll, MIR_11_MinimisingByHandComesCloser) {
   for (const double each : components(w)) EXPECT_LT(std::abs(each - 1.0), 0.2);
 }
 
-TEST_P(RunOnAll, VAR_13_AVariableCannotBeMadeInsideRun) {
+TEST_P(RunOnAll, VariableCreationInsideRunIsRefused) {
   EXPECT_TUTTI_ERROR(strategy_->run([] { Variable v(Tensor(1.0f), {.name = "late"}); }),
                      ErrorCode::kFailedPrecondition, "Variable 'late'");
 }
 
-TEST_P(RunOnAll, GRD_02_OneGradientPerReplica) {
+TEST_P(RunOnAll, OneGradientPerReplica) {
   Variable x;
   {
     const auto scope = strategy_->scope();
@@ -265,7 +264,7 @@ TEST_P(RunOnAll, RandomStepCountsRunsThatDrawOrTrain) {
   EXPECT_EQ(random_step(), 3) << "each run counted";
 }
 
-TEST(RunArguments, MIR_10_PerReplicaArgumentsAreSplit) {
+TEST(RunArguments, PerReplicaArgumentsAreSplit) {
   auto strategy = mirrored(2);
   const auto result = strategy->run([](const Tensor& x) { return x * 1.25f; },
                                     PerReplica<Tensor>({Tensor(5.0f), Tensor(3.0f)}));
@@ -274,7 +273,7 @@ TEST(RunArguments, MIR_10_PerReplicaArgumentsAreSplit) {
                      ErrorCode::kInvalidArgument, "one per replica");
 }
 
-TEST(RunArguments, GRD_06_ResultsOfTwoReplicasAndOfOneDevice) {
+TEST(RunArguments, ResultsOfTwoReplicasAndOfOneDevice) {
   auto strategy = mirrored(2);
   EXPECT_EQ(strategy->run([] { return ReplicaContext::current().replica_id() + 1; }).values(),
             (std::vector<int>{1, 2}));
@@ -292,7 +291,7 @@ TEST(RunArguments, GRD_06_ResultsOfTwoReplicasAndOfOneDevice) {
   EXPECT_EQ(one.run([](float u, float v) { return u + 2 * v + 2; }, 8.0f, 16.0f)[0], 42.0f);
 }
 
-TEST(RunArguments, S2_31_LocalResultsAreInReplicaOrder) {
+TEST(RunArguments, LocalResultsAreInReplicaOrder) {
   auto strategy = mirrored(3);
   const auto ids = strategy->run([] { return ReplicaContext::current().replica_id(); });
   EXPECT_EQ(strategy->local_results(ids), (std::vector<int>{0, 1, 2}));
@@ -336,7 +335,7 @@ TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
   }
 }
 
-TEST(RunThreads, CDO_21_RunsOfTwoUserThreadsTakeTurns) {
+TEST(RunThreads, RunsOfTwoUserThreadsTakeTurns) {
   auto strategy = mirrored(2);
   testing::HangWatchdog watchdog("two user threads");
   std::atomic<int> running = 0;

@@ -106,7 +106,7 @@ std::vector<double> line_by_hand() {
 }
 
 // On the way, not at the end, where whatever converges has arrived.
-TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
+TEST(SameBits, TrainingUnderAnyStrategyMatchesOneDevice) {
   const std::vector<double> expected = line_by_hand();
   const auto expect_line = [&](const std::vector<double>& weights, const std::string& name) {
     ASSERT_EQ(weights.size(), expected.size()) << name;
@@ -156,7 +156,7 @@ TEST(SameBits, OtherStepsGiveOtherBits) {
   EXPECT_NE(train(*strategy, 3).weights, train(*strategy, 4).weights);
 }
 
-TEST(SameBits, S2_04_MirroredComponentsStayEqual) {
+TEST(SameBits, MirroredComponentsStayEqual) {
   auto strategy = mirrored(3);
   const auto scope = strategy->scope();
   Variable w(random_normal({1'000}, RandomKey{3, kUserPurpose, 0, 0, 0}), {.name = "w"});
@@ -174,7 +174,7 @@ TEST(SameBits, S2_04_MirroredComponentsStayEqual) {
   }
 }
 
-TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
+TEST(SameBits, GradientsAreSummedAndMayBeLocal) {
   // Of two replicas whose gradients are 1 and 2: what each has after one step.
   const auto after_step = [](GradientAggregation aggregation,
                              VariableSynchronization synchronization) {
@@ -204,7 +204,7 @@ TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
               are({-0.1, -0.1, -0.2, -0.2}));
 }
 
-TEST(SameBits, GRD_05_OneDeviceWithEitherAggregation) {
+TEST(SameBits, OneDeviceWithEitherAggregation) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     OneDeviceStrategy strategy("cpu:0");
     const auto scope = strategy.scope();
@@ -309,7 +309,7 @@ TEST(SameBits, UnsummedGradientsOfOtherVariablesAreAMismatch) {
                      ErrorCode::kInvalidArgument, "gradients that are not summed");
 }
 
-TEST(SameBits, GRD_01_GradientsOfTheReplicasRows) {
+TEST(SameBits, GradientsAreThoseOfTheReplicaRows) {
   auto strategy = mirrored(2);
   for (const auto& [x, expected] :
        {std::pair(PerReplica<float>({5, 6}), std::vector<double>{10, 12}),

@@ -1,4 +1,4 @@
-// Scopes and contexts of threads (LIB scenarios).
+// Scopes and contexts of threads.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <optional>
@@ -31,14 +31,14 @@ void expect_scope_of(Strategy& strategy) {
   EXPECT_EQ(&get_strategy(), &strategy);
 }
 
-TEST(Scope, LIB_01_WithoutStrategyTheDefaultReplicaIsCurrent) {
+TEST(Scope, DefaultReplicaIsCurrentWithoutStrategy) {
   expect_default_state();
   EXPECT_EQ(ReplicaContext::current().num_replicas_in_sync(), 1);
   EXPECT_EQ(&ReplicaContext::current().strategy(), &default_strategy());
   EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, 3.0f).item(), 3.0f);
 }
 
-TEST(Scope, LIB_02_InsideScopeItIsTheCrossReplicaContext) {
+TEST(Scope, ScopeIsTheCrossReplicaContext) {
   auto strategy = mirrored(2);
   {
     const auto scope = strategy->scope();
@@ -50,7 +50,7 @@ TEST(Scope, LIB_02_InsideScopeItIsTheCrossReplicaContext) {
   expect_default_state();
 }
 
-TEST(Scope, LIB_03_InsideRunItIsAReplicaContext) {
+TEST(Scope, RunIsAReplicaContext) {
   auto strategy = mirrored(2);
   const auto check = [&] {
     EXPECT_NE(get_replica_context(), nullptr);
@@ -66,7 +66,7 @@ TEST(Scope, LIB_03_InsideRunItIsAReplicaContext) {
   expect_scope_of(*strategy);
 }
 
-TEST(Scope, LIB_05_ClosingInTheWrongOrderIsANestingError) {
+TEST(Scope, ClosingInTheWrongOrderIsANestingError) {
   auto strategy = mirrored(1);
   auto outer = strategy->scope();
   auto inner = strategy->scope();
@@ -77,7 +77,7 @@ TEST(Scope, LIB_05_ClosingInTheWrongOrderIsANestingError) {
   EXPECT_TUTTI_ERROR(outer.close(), ErrorCode::kFailedPrecondition, "not open");
 }
 
-TEST(Scope, LIB_05_AVariableCreatorScopeStillOpenIsANestingError) {
+TEST(Scope, OpenVariableCreatorScopeIsANestingError) {
   auto strategy = mirrored(1);
   auto scope = strategy->scope();
   struct Other final : VariableCreator {
@@ -96,7 +96,7 @@ TEST(Scope, LIB_05_AVariableCreatorScopeStillOpenIsANestingError) {
   expect_default_state();
 }
 
-TEST(Scope, LIB_05_ADeviceScopeStillOpenIsANestingError) {
+TEST(Scope, OpenDeviceScopeIsANestingError) {
   auto strategy = mirrored(1);
   auto scope = strategy->scope();
   {
@@ -112,7 +112,7 @@ TEST(Scope, LIB_05_ADeviceScopeStillOpenIsANestingError) {
   expect_default_state();
 }
 
-TEST(Scope, LIB_05_DestroyingInTheWrongOrderLeavesTheThreadUsable) {
+TEST(Scope, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   auto strategy = mirrored(1);
   std::vector<std::string> lines;
   const LogSink previous =
@@ -136,7 +136,7 @@ TEST(Scope, LIB_05_DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   EXPECT_THAT(lines[1], ::testing::HasSubstr("wrong order: device scope nesting error"));
 }
 
-TEST(Scope, LIB_06_AnotherStrategyInsideAScopeIsMixing) {
+TEST(Scope, OtherStrategyInsideAScopeIsAMixingError) {
   auto a = mirrored(2);
   auto b = mirrored(2);
   const auto scope = a->scope();
@@ -148,7 +148,7 @@ TEST(Scope, LIB_06_AnotherStrategyInsideAScopeIsMixing) {
   expect_scope_of(*a);
 }
 
-TEST(Scope, LIB_07_AScopeMayBeEnteredAgainAndUsedAgain) {
+TEST(Scope, ScopeMayBeReentered) {
   auto strategy = mirrored(1);
   auto scope = strategy->scope();
   scope.reopen();
@@ -219,7 +219,7 @@ TEST(Scope, SetStrategyInAScopeOrAReplicaIsRefused) {
   expect_default_state();
 }
 
-TEST(Scope, LIB_13_TheDefaultStrategysScopeChangesNothing) {
+TEST(Scope, DefaultStrategyScopeChangesNothing) {
   auto strategy = mirrored(1);
   {
     const auto before = strategy->scope();
@@ -265,7 +265,7 @@ double sum_over_batches(Strategy& strategy, const Dataset& data) {
   return sum;
 }
 
-TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
+TEST_P(ScopeOfAll, MethodsWorkInTheDefaultContextAndInScope) {
   const std::vector<Device> destinations = strategy_->parameter_devices();
   const auto use_methods = [&](const Variable& variable) {
     const PerReplica<Tensor> ones(
@@ -303,14 +303,14 @@ TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
   EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(count.storage().devices().size())));
 }
 
-TEST_P(ScopeOfAll, LIB_15_AnArrayIsADataset) {
+TEST_P(ScopeOfAll, DatasetFromAnArray) {
   const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({10})});
   EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
   const auto scope = strategy_->scope();
   EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
 }
 
-TEST_P(ScopeOfAll, LIB_09_TheOperationMayBeTextInEitherCase) {
+TEST_P(ScopeOfAll, ReduceOpMayBeTextInEitherCase) {
   const PerReplica<Tensor> twos(
       std::vector<Tensor>(static_cast<std::size_t>(replicas()), Tensor(2.0f)));
   for (const char* mean : {"mean", "MEAN"}) EXPECT_EQ(strategy_->reduce(mean, twos).item(), 2.0f);
@@ -321,7 +321,7 @@ TEST_P(ScopeOfAll, LIB_09_TheOperationMayBeTextInEitherCase) {
   EXPECT_TUTTI_ERROR(strategy_->reduce("max", twos), ErrorCode::kInvalidArgument, "SUM or MEAN");
 }
 
-TEST(DefaultStrategy, LIB_11_UpdateGetsTheVeryVariableAndTensor) {
+TEST(DefaultStrategy, UpdatePassesTheSameVariableAndTensor) {
   const Variable weight(Tensor(1.0f));
   const Variable count(Tensor::scalar(0, DType::kInt64), {.trainable = false});  // of no weight
   for (const Variable& variable : {weight, count}) {

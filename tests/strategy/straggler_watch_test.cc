@@ -37,7 +37,7 @@ std::pair<int, std::optional<Straggler>> first_report(StragglerWatch& watch, Clo
   return {0, std::nullopt};
 }
 
-TEST(StragglerWatch, G18_NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
+TEST(StragglerWatch, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
   StepClock clock;
   StragglerWatch watch({}, clock);
   EXPECT_EQ(first_report(watch, clock, {1.0, 1.0, 1.0}, 25).first, 0);  // evenly matched

@@ -1,4 +1,4 @@
-// Strategy::reduce, gather and values made per replica (MIR-01, RED, VAL scenarios).
+// Strategy::reduce, gather and values made per replica.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/logging.h"
@@ -10,7 +10,7 @@ namespace {
 using ReduceOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, ReduceOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(ReduceOfAll, MIR_01_WithAxisItIsExactForUnevenReplicas) {
+TEST_P(ReduceOfAll, AxisReductionIsExactForUnevenReplicas) {
   for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     const auto lists = strategy_->run([dtype] {
       const int r = ReplicaContext::current().replica_id();
@@ -29,7 +29,7 @@ TEST_P(ReduceOfAll, MIR_01_WithAxisItIsExactForUnevenReplicas) {
   }
 }
 
-TEST_P(ReduceOfAll, MIR_01_S2_30_SeveralAxesAndReplicasWithoutRows) {
+TEST_P(ReduceOfAll, SeveralAxesAndReplicasWithoutRows) {
   const auto values = strategy_->run([this] {
     const int r = ReplicaContext::current().replica_id();
     const bool is_last = r == replicas() - 1 && replicas() > 1;
@@ -48,14 +48,14 @@ TEST_P(ReduceOfAll, MIR_01_S2_30_SeveralAxesAndReplicasWithoutRows) {
                      "Strategy::reduce");
 }
 
-TEST_P(ReduceOfAll, RED_01_SumOfOnes) {
+TEST_P(ReduceOfAll, SumOfOnes) {
   const auto ones = strategy_->run([] { return num(1.0); });
   EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, ones).item(), static_cast<float>(replicas()));
   const auto scope = strategy_->scope();
   EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, ones).item(), static_cast<float>(replicas()));
 }
 
-TEST_P(ReduceOfAll, RED_02_MeanAndSumOverTheAxis) {
+TEST_P(ReduceOfAll, MeanAndSumOverTheAxis) {
   const auto values = strategy_->run([] { return vec({1, 2}); });
   EXPECT_EQ(strategy_->reduce(ReduceOp::kMean, values, 0).item(), 1.5f);
   EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, values, 0).item(),
@@ -97,7 +97,7 @@ TEST_P(ReduceOfAll, GatherConcatenatesInReplicaOrder) {
   EXPECT_EQ(numbers(strategy_->gather(values, 0)), expected);
 }
 
-TEST_P(ReduceOfAll, VAL_01_ValuesFromAFunctionOfTheReplica) {
+TEST_P(ReduceOfAll, ValuesFromAFunctionOfTheReplica) {
   const auto ids = strategy_->distribute_values_from_function([this](const ValueContext& context) {
     EXPECT_EQ(context.num_replicas_in_sync, replicas());
     return context.replica_id_in_sync_group;
@@ -112,7 +112,7 @@ TEST_P(ReduceOfAll, VAL_01_ValuesFromAFunctionOfTheReplica) {
   EXPECT_EQ(constants.values(), std::vector<float>(static_cast<std::size_t>(replicas()), 4.0f));
 }
 
-TEST_P(ReduceOfAll, VAL_01_ArraysTuplesAndNestsComeWholeToEachReplica) {
+TEST_P(ReduceOfAll, NestedValuesReachEachReplicaWhole) {
   const auto count = static_cast<std::size_t>(replicas());
   const auto arrays = strategy_->distribute_values_from_function([](const ValueContext&) {
     return vec({1, 2, 3});
@@ -142,7 +142,7 @@ TEST_P(ReduceOfAll, VAL_01_ArraysTuplesAndNestsComeWholeToEachReplica) {
   EXPECT_EQ(indexed.values(), range);
 }
 
-TEST_P(ReduceOfAll, VAL_02_TheFunctionDecidesWhereValuesAre) {
+TEST_P(ReduceOfAll, ValueFunctionDecidesThePlacement) {
   const auto values =
       strategy_->distribute_values_from_function([](const ValueContext&) { return Tensor(1.0f); });
   for (const Tensor& each : values) EXPECT_EQ(each.device(), Device{});
@@ -152,7 +152,7 @@ TEST_P(ReduceOfAll, VAL_02_TheFunctionDecidesWhereValuesAre) {
   for (const Tensor& each : placed) EXPECT_EQ(each.device(), other);
 }
 
-TEST_P(ReduceOfAll, VAL_03_ValuesMayBeSparse) {
+TEST_P(ReduceOfAll, ValuesMayBeSparse) {
   const auto values = strategy_->distribute_values_from_function([](const ValueContext&) {
     return IndexedSlices{Tensor::from<float>({2, 4}, {1, 0, 0, 0, 0, 0, 2, 0}),
                          Tensor::from<std::int64_t>({2}, {0, 1}), Shape{3, 4}};
@@ -162,7 +162,7 @@ TEST_P(ReduceOfAll, VAL_03_ValuesMayBeSparse) {
   }
 }
 
-TEST_P(ReduceOfAll, VAL_06_AVariableArgumentReachesReplicasWhole) {
+TEST_P(ReduceOfAll, VariableArgumentReachesReplicasWhole) {
   const auto scope = strategy_->scope();
   const Variable v(Tensor(1.0f));
   const auto same = strategy_->run([&](const Variable& argument) { return argument == v; }, v);
@@ -189,7 +189,7 @@ TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
 }
 
 // With GPUs: gpu_placement_test.cc.
-TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
+TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
   EXPECT_EQ(strategy.worker_devices(), std::vector<Device>{Device{}});
@@ -197,7 +197,7 @@ TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
 }
 
 // With a plugin: tests/xla.
-TEST(StrategyOptions, S2_08_ATpuThatIsNotHereIsRefusedWithTheRemedy) {
+TEST(StrategyOptions, MissingTpuIsRefusedWithRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "tpu:0"}), ErrorCode::kUnimplemented,
                      "-DTUTTI_XLA=ON");
@@ -221,7 +221,7 @@ TEST(StrategyOptions, DevicesOfXlaAreForMirroredVariablesOfOneProcess) {
                      "one kind");
 }
 
-TEST(StrategyOptions, S2_06_DevicesByNameAndRange) {
+TEST(StrategyOptions, DevicesByNameAndRange) {
   MirroredStrategy strategy({.devices = {"cpu:0", "/cpu:2"}});
   EXPECT_EQ(strategy.worker_devices(),
             (std::vector<Device>{{DeviceType::kCpu, 0}, {DeviceType::kCpu, 2}}));
@@ -243,7 +243,7 @@ TEST(StrategyOptions, EveryStrategyTakesDevices) {
   EXPECT_EQ(OneDeviceStrategy("cpu:0").worker_devices(), std::vector<Device>{Device{}});
 }
 
-TEST(StrategyOptions, S2_21_TheGlobalBatchFollowsFromTheNumberOfReplicas) {
+TEST(StrategyOptions, GlobalBatchFollowsFromTheNumberOfReplicas) {
   constexpr int kRowsPerReplica = 5;
   for (const int replicas : {1, 2, 4}) {
     const auto strategy = mirrored(replicas);
@@ -258,7 +258,7 @@ TEST(StrategyOptions, S2_21_TheGlobalBatchFollowsFromTheNumberOfReplicas) {
   }
 }
 
-TEST(StrategyOptions, S2_21_ReplicasShareDevicesInOrder) {
+TEST(StrategyOptions, ReplicasShareDevicesInOrder) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replicas = 5});
   std::vector<int> devices;
   for (const Device& device : strategy.replica_devices()) devices.push_back(device.index);

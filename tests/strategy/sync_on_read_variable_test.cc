@@ -1,4 +1,4 @@
-// Variables that are synchronised when read (VAR-21 to 31, VAL-09).
+// Variables that are synchronised when read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/sgd.h"
@@ -37,7 +37,7 @@ TensorLookup lookup_in(std::vector<NamedTensor> saved) {
 
 std::vector<double> two(double x) { return {x, x}; }
 
-TEST_F(SyncOnRead, VAR_21_WritesInReplicasAreLocal) {
+TEST_F(SyncOnRead, WritesInReplicasAreLocal) {
   for (const auto aggregation :
        {VariableAggregation::kNone, VariableAggregation::kSum, VariableAggregation::kMean,
         VariableAggregation::kOnlyFirstReplica}) {
@@ -74,7 +74,7 @@ TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) 
   EXPECT_EQ(v->value().item(), -1.0f);
 }
 
-TEST_F(SyncOnRead, VAR_22_CrossReplicaWritesGoToEveryComponent) {
+TEST_F(SyncOnRead, CrossReplicaWritesGoToEveryComponent) {
   for (const auto aggregation : {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica,
                                  VariableAggregation::kNone}) {
     Variable v = make(0.0, aggregation);
@@ -87,7 +87,7 @@ TEST_F(SyncOnRead, VAR_22_CrossReplicaWritesGoToEveryComponent) {
   }
 }
 
-TEST_F(SyncOnRead, VAR_23_AssignUnderSumDividesTheValue) {
+TEST_F(SyncOnRead, AssignUnderSumDividesTheValue) {
   Variable v = make(0.0, VariableAggregation::kSum);
   v.assign(2.0);
   EXPECT_EQ(components(v), two(1));
@@ -98,7 +98,7 @@ TEST_F(SyncOnRead, VAR_23_AssignUnderSumDividesTheValue) {
   EXPECT_TUTTI_ERROR(v.assign_sub(1.0), ErrorCode::kInvalidArgument, "assign_sub");
 }
 
-TEST_F(SyncOnRead, VAR_23_IntegersUnderSumKeepTheirSum) {
+TEST_F(SyncOnRead, IntegersUnderSumKeepTheirSum) {
   Variable v = make(Tensor::scalar(0, DType::kInt64), VariableAggregation::kSum);
   v.assign(7.0);
   EXPECT_EQ(components(v), (std::vector<double>{4, 3}));
@@ -107,7 +107,7 @@ TEST_F(SyncOnRead, VAR_23_IntegersUnderSumKeepTheirSum) {
   EXPECT_EQ(components(v), (std::vector<double>{-4, -3}));
 }
 
-TEST_F(SyncOnRead, VAR_25_ReadOutsideGivesTheAggregate) {
+TEST_F(SyncOnRead, ReadOutsideGivesTheAggregate) {
   Variable sum = make(0.0, VariableAggregation::kSum);
   assign_ids(sum);
   EXPECT_EQ(sum.value().item(), 1.0f);
@@ -120,13 +120,13 @@ TEST_F(SyncOnRead, VAR_25_ReadOutsideGivesTheAggregate) {
   EXPECT_EQ(first.value().item(), 0.0f);
 }
 
-TEST_F(SyncOnRead, VAR_26_WithoutAggregationThereIsNoSingleValue) {
+TEST_F(SyncOnRead, ReadWithoutAggregationIsRefusedOutsideReplicas) {
   Variable v = make(1.0, VariableAggregation::kNone);
   EXPECT_TUTTI_ERROR((void)v.value(), ErrorCode::kInvalidArgument, "aggregation NONE");
   EXPECT_EQ(numbers(strategy_->run([&] { return v.value(); })), two(1));
 }
 
-TEST_F(SyncOnRead, VAR_27_EachComponentStartsWithTheInitialValue) {
+TEST_F(SyncOnRead, EachComponentStartsWithTheInitialValue) {
   Variable sum = make(1.0, VariableAggregation::kSum);
   EXPECT_EQ(sum.value().item(), 2.0f);
   sum.assign(6.0);
@@ -137,7 +137,7 @@ TEST_F(SyncOnRead, VAR_27_EachComponentStartsWithTheInitialValue) {
   EXPECT_EQ(mean.value().item(), 6.0f);
 }
 
-TEST_F(SyncOnRead, VAR_30_VAL_09_SavedAsAggregateAndByComponent) {
+TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
   Variable sum = make(0.0, VariableAggregation::kSum);
   sum.storage().restore(lookup_in({{"v/replica_0", Tensor(4.0f)}, {"v/replica_1", Tensor(3.0f)}}));
   const auto saved_sum = sum.storage().save();
@@ -171,7 +171,7 @@ TEST_F(SyncOnRead, VAR_30_VAL_09_SavedAsAggregateAndByComponent) {
   EXPECT_EQ(components(mean), two(2));
 }
 
-TEST_F(SyncOnRead, VAR_30_AnotherNumberOfReplicasRestoresFromTheAggregate) {
+TEST_F(SyncOnRead, OtherNumberOfReplicasRestoresTheAggregate) {
   auto three = mirrored(3);
   const auto saved = [&] {
     const auto scope = three->scope();
@@ -222,7 +222,7 @@ TEST_F(SyncOnRead, NumbersOfUpdatesAreSavedAndFilesWithoutThemAreRead) {
   EXPECT_EQ(v.value().item(), 6.0f);
 }
 
-TEST_F(SyncOnRead, VAR_31_ScatterInReplicasIsUnimplemented) {
+TEST_F(SyncOnRead, ScatterInReplicasIsUnimplemented) {
   using Scatter = void (Variable::*)(const IndexedSlices&);
   const std::vector<Scatter> scatters = {&Variable::scatter_sub,   &Variable::scatter_add,
                                          &Variable::scatter_div,   &Variable::scatter_mul,

@@ -64,7 +64,7 @@ TEST(DeviceMemory, OtherDevicesAreNotCounted) {
   EXPECT_EQ(device_memory(kOther).in_use, shared + (1u << 10));
 }
 
-TEST(DeviceMemory, S3_26_ARequestBeyondTheLimitIsRefusedWithNumbers) {
+TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
   const OwnMemory memory(16u << 10);
   std::optional<Tensor> first = zeros_there(12);
   expect_error(ErrorCode::kResourceExhausted,

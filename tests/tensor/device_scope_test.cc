@@ -41,7 +41,7 @@ struct LoggedLines {
 
 using device_scope_test::on_cpu;
 
-TEST(DeviceScope, S0_16_InnerPartsOverrideOuterOnes) {
+TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   EXPECT_EQ(current_device(), on_cpu(0));
   const DeviceScope outer("/cpu:0");
@@ -61,7 +61,7 @@ TEST(DeviceScope, S0_16_InnerPartsOverrideOuterOnes) {
   EXPECT_EQ(current_device(), on_cpu(0));
 }
 
-TEST(DeviceScope, S0_16_SpellingsOfOneDevice) {
+TEST(DeviceScope, SpellingsOfOneDevice) {
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);
     EXPECT_EQ(current_device(), on_cpu(3)) << text;
@@ -79,7 +79,7 @@ TEST(DeviceScope, NamesWhatItCannotReadOrDoesNotHave) {
   EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open
 }
 
-TEST(DeviceScope, S3_10_ConstantsAreMadeOnItsDevice) {
+TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
   const DeviceScope scope("cpu:2");
   EXPECT_EQ(Tensor(3.0f).device(), on_cpu(2));
   EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(2));
@@ -127,7 +127,7 @@ TEST(DeviceScope, WithoutOneInputsMustBeTogether) {
   expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
 }
 
-TEST(DeviceScope, S0_16_OtherTasksAreRefusedByName) {
+TEST(DeviceScope, OtherTasksAreRefusedByName) {
   const device_scope_test::AsTask process("/job:worker/task:0");
   EXPECT_EQ(full_device_name(on_cpu(1)), "/job:worker/replica:0/task:0/device:CPU:1");
   const Tensor x = Tensor::ones({2});
@@ -177,7 +177,7 @@ TEST(DeviceScope, TransfersCanBeAskedFor) {
                [] { transfer(Tensor(), on_cpu(1)); });
 }
 
-TEST(DeviceScope, S3_10_WorksWithGpus) {
+TEST(DeviceScope, WorksWithGpus) {
   testing::FakeGpus gpus;
   const Tensor on_host = Tensor::from<float>({3}, {1, 2, 3});
   TransferLog log;
@@ -197,7 +197,7 @@ TEST(DeviceScope, S3_10_WorksWithGpus) {
 }
 
 // Lines as TensorFlow's log_device_placement writes them.
-TEST(PlacementLog, S3_32_GoldenLines) {
+TEST(PlacementLog, GoldenLines) {
   const Tensor x = Tensor::ones({2, 2});
   device_scope_test::LoggedLines log;
   const Tensor y = matmul(x, x);

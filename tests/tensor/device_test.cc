@@ -116,7 +116,7 @@ TEST(Device, RefusesListsWithGapsAndDuplicates) {
   expect_error(ErrorCode::kUnavailable, {"gpu:77"}, [] { parse_devices("gpu:77,gpu:78"); });
 }
 
-TEST(DeviceSpec, S3_18_RoundTrips) {
+TEST(DeviceSpec, RoundTrips) {
   for (const char* text : {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0",
                            "/task:3", "/job:ps/device:CPU:1", "/device:GPU:*"}) {
     EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
@@ -170,7 +170,7 @@ TEST(DeviceSpec, APartIsReplacedInACopy) {
   EXPECT_EQ(spec.to_string(), "/job:worker/replica:0/task:4/device:GPU:*");
 }
 
-TEST(DeviceSpec, S3_18_InnerPartsWinWhenMerged) {
+TEST(DeviceSpec, InnerPartsWinWhenMerged) {
   const DeviceSpec outer = DeviceSpec::parse("/job:worker/task:1/device:GPU:0");
   const DeviceSpec merged = outer.merged_with(DeviceSpec::parse("/task:2/device:CPU:*"));
   EXPECT_EQ(merged.to_string(), "/job:worker/task:2/device:CPU:0");

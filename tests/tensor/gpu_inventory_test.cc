@@ -1,5 +1,4 @@
-// GPUs as logical devices and as lines of the log, over an inventory that is made up (S3-01 ...
-// S3-05).
+// GPUs as logical devices and as lines of the log, over an inventory that is made up.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/gpu/inventory.h"
 
@@ -80,7 +79,7 @@ std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::st
   return found;
 }
 
-TEST(Devices, S3_01_VisibleDevicesMaskAndRenumber) {
+TEST(Devices, VisibleDevicesMaskAndRenumber) {
   using Behind = std::vector<std::pair<std::string, int>>;
   const std::pair<std::string, int> titan{"GeForce GTX TITAN X", 0}, gtx{"GeForce GTX 970", 1};
   EXPECT_EQ(gpus_behind(std::nullopt), (Behind{titan, gtx}));
@@ -94,7 +93,7 @@ TEST(Devices, S3_01_VisibleDevicesMaskAndRenumber) {
   EXPECT_EQ(gpus_behind("0,-1,1"), (Behind{titan}));
 }
 
-TEST(Devices, S3_01_VisibleDevicesAreReadAsCudaDoes) {
+TEST(Devices, VisibleDevicesAreReadAsCudaDoes) {
   using Indices = std::vector<int>;
   EXPECT_EQ(visible_devices(" 1, 0", 2), (Indices{1, 0}));
   EXPECT_EQ(visible_devices("1gpu,0", 2), (Indices{1, 0}));
@@ -106,20 +105,20 @@ TEST(Devices, S3_01_VisibleDevicesAreReadAsCudaDoes) {
   EXPECT_EQ(visible_devices("MIG-8932f937", 2), std::nullopt);
 }
 
-TEST(Devices, S3_02_LinesNameThePropertiesOfEachGpu) {
+TEST(Devices, LinesNameThePropertiesOfEachGpu) {
   EXPECT_EQ(describe(two_cards()[0], 0),
             "Found device 0 with properties: name: GeForce GTX TITAN X, compute capability: 5.2, "
             "memory clock: 1.076 GHz, PCI bus id: 0000:02:00.0, total memory: 11.92 GiB, free "
             "memory: 11.81 GiB");
 }
 
-TEST(Devices, S3_03_TheMatrixSaysWhichGpuReachesWhich) {
+TEST(Devices, MatrixShowsWhichGpusReachEachOther) {
   EXPECT_EQ(describe_peers(ListedGpus()),
             (std::vector<std::string>{"DMA: 0 1", "0:   Y N", "1:   Y Y"}));
   EXPECT_EQ(describe_peers(ListedGpus("0")), (std::vector<std::string>{"DMA: 0", "0:   Y"}));
 }
 
-TEST(Devices, S3_04_LinesMapLogicalToPhysicalGpus) {
+TEST(Devices, LinesMapLogicalToPhysicalGpus) {
   const std::regex line(
       R"(Created gpu:(\d+) -> \(device: (\d+), (GPU \d+ of this machine, )?name: [^,]+, )"
       R"(PCI bus id: [0-9A-F:.]+, (part \d of \d, )?memory limit: \d+\.\d\d GiB\))");
@@ -137,7 +136,7 @@ TEST(Devices, S3_04_LinesMapLogicalToPhysicalGpus) {
   EXPECT_EQ(describe(both, both.split()).size(), 2U + 3U + 2U);
 }
 
-TEST(Devices, S3_05_EachMissingLibraryIsNamed) {
+TEST(Devices, EachMissingLibraryIsNamed) {
   const std::vector<std::string> names{"libtutti_absent.so.1", "libc.so.6", "libtutti_gone.so.2"};
   const std::vector<FoundLibrary> found = find_libraries(names);
   ASSERT_EQ(found.size(), 3U);

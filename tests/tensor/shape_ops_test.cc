@@ -196,7 +196,7 @@ TEST(Stack, AddsAnAxis) {
   });
 }
 
-TEST(Split, S1_05_CutsIntoEqualPartsOrNamesTheSizes) {
+TEST(Split, SplitsEquallyOrNamesTheSizes) {
   const std::vector<Tensor> halves = split(counting({10}), 2);
   ASSERT_EQ(halves.size(), 2u);
   expect_tensor(halves[0], {5}, {0, 1, 2, 3, 4});

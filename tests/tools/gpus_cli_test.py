@@ -58,7 +58,7 @@ class SimulatedGpus(unittest.TestCase):
         self.assertEqual((gpu["total_bytes"], gpu["free_bytes"]), (256 << 20, 256 << 20))
         self.assertEqual(gpu["memory_limit_bytes"], 256 << 20)
 
-    def test_S3_01_masks_renumber(self):
+    def test_masks_renumber(self):
         def physical(mask):
             return [(gpu["device"], gpu["physical"], gpu["pci_bus_id"]) for gpu in self.gpus(
                 CUDA_VISIBLE_DEVICES=mask, TUTTI_SIMULATED_GPUS="2:64")]
@@ -73,7 +73,7 @@ class SimulatedGpus(unittest.TestCase):
             self.assertIn(f"gpu   none: CUDA_VISIBLE_DEVICES='{hidden}' shows no GPU", text)
             self.assertIn("A strategy without named devices uses cpu:0.", text)
 
-    def test_S3_02_to_04_text_names_properties_peers_and_mapping(self):
+    def test_text_names_properties_peers_and_mapping(self):
         code, text, _ = simulated("devices", TUTTI_SIMULATED_GPU_FAULTS="peers:none", CUDA_VISIBLE_DEVICES="1,0")
         self.assertEqual(code, 0)
         self.assertRegex(text, r"Found device 0 with properties: name: Simulated GPU, compute capability: 9\.0, "
@@ -117,7 +117,7 @@ class WithoutGpus(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
 
-    def test_S4_08_a_driver_that_is_too_old_is_named(self):
+    def test_outdated_driver_is_named(self):
         code, text, _ = simulated("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
         self.assertEqual(code, 0)
         self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
@@ -168,7 +168,7 @@ class StubDriver(unittest.TestCase):
 class MissingLibraries(unittest.TestCase):
     """A driver, and a module whose libraries are not there: programs work on the CPU, and each library has a line."""
 
-    def test_S3_05_programs_work_and_each_missing_library_has_a_line(self):
+    def test_programs_run_and_each_missing_library_is_listed(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "libcuda.so.1").symlink_to(pathlib.Path(STUBS) / "libcuda.so")
             environment = {"LD_LIBRARY_PATH": ":".join([folder, os.environ.get("LD_LIBRARY_PATH", "")]), "LD_PRELOAD": HIDING,
@@ -187,7 +187,7 @@ class MissingLibraries(unittest.TestCase):
 
 
 class RealGpus(unittest.TestCase):
-    def test_S3_02_fields_are_those_of_nvidia_smi(self):
+    def test_fields_are_those_of_nvidia_smi(self):
         if not shutil.which("nvidia-smi"):
             self.skipTest("a GPU, with nvidia-smi to compare with")
         fields = "name,compute_cap,pci.bus_id,memory.total,clocks.max.memory"

@@ -77,7 +77,7 @@ class TuttiProgram(unittest.TestCase):
         if report["verdict"] == "ok":
             self.assertRegex(report["summary"], "^trains on CPUs, .*; without .*GPU")
 
-    def test_S4_11_doctor_and_ldd_agree(self):
+    def test_doctor_and_ldd_agree(self):
         def libraries_of(path):
             return subprocess.run(["ldd", path], text=True, capture_output=True, check=True).stdout
 
@@ -150,7 +150,7 @@ class TuttiProgram(unittest.TestCase):
         self.assertGreaterEqual(of_floor["min"], 0.999 * floor["min"] / time["max"])
         self.assertLessEqual(of_floor["max"], 1.001 * floor["max"] / time["min"])
 
-    def test_S4_05_bench_has_the_columns_of_nccl_tests(self):
+    def test_bench_has_the_columns_of_nccl_tests(self):
         for ranks in (2, 3):
             rows, report = self.bench("-b", "4", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "-c", "1", "--op-names",
                                       "canonical", "--replicas", str(ranks))

@@ -38,7 +38,7 @@ void expect_replicas(const MultiProcessOptions& options, int per_process) {
   }
 }
 
-TEST(WorkerCollectives, MIR_18_AChiefAndTwoWorkersHaveTheReplicasOfAllThree) {
+TEST(WorkerCollectives, ChiefAndTwoWorkersHaveTheReplicasOfAllThree) {
   expect_replicas(
       {.num_workers = 2, .num_chiefs = 1, .environment = {{"CUDA_VISIBLE_DEVICES", ""}}}, 1);
 #ifdef TUTTI_SIMULATED_MODULE
@@ -74,7 +74,7 @@ TUTTI_PROCESS_FUNCTION(all_reduce_of_a_mixed_tuple) {
   return sums;
 }
 
-TEST(WorkerCollectives, CDO_18_AMixedTupleOfTwoProcessesKeepsItsOrder) {
+TEST(WorkerCollectives, MixedTupleOfTwoProcessesKeepsItsOrder) {
   MultiProcessRunner runner("all_reduce_of_a_mixed_tuple", {.num_workers = 2});
   runner.start();
   const auto& results = runner.join().return_values;

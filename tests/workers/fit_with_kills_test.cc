@@ -149,7 +149,7 @@ TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
   expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 0);
 }
 
-TEST(FitWithKills, PRE_01_AllWorkersStopAfterABatchThatTheyAgreeOnAndGoOnFromThere) {
+TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
   const MultiProcessOptions options{.num_workers = 2};
   const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
   const std::string folder =

@@ -72,7 +72,7 @@ TUTTI_PROCESS_FUNCTION(hvd_collectives) {
   return {};
 }
 
-TEST(Horovod, S4_12_RanksAndCollectives) { EXPECT_TRUE(run_ranks("hvd_collectives").empty()); }
+TEST(Horovod, RanksAndCollectives) { EXPECT_TRUE(run_ranks("hvd_collectives").empty()); }
 
 TUTTI_PROCESS_FUNCTION(hvd_alone) {
   hvd::init();
@@ -86,9 +86,7 @@ TUTTI_PROCESS_FUNCTION(hvd_alone) {
   return hvd::join();
 }
 
-TEST(Horovod, S4_12_OneProcessIsRank0Of1) {
-  EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0);
-}
+TEST(Horovod, OneProcessIsRank0Of1) { EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0); }
 
 TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   hvd::init();
@@ -123,11 +121,9 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   return {};
 }
 
-TEST(Horovod, S4_12_GradientsAreAveragedOverRanks) {
-  EXPECT_TRUE(run_ranks("hvd_gradients").empty());
-}
+TEST(Horovod, GradientsAreAveragedOverRanks) { EXPECT_TRUE(run_ranks("hvd_gradients").empty()); }
 
-TEST(Horovod, S4_12_GradientsAreAveragedOrAdded) {
+TEST(Horovod, GradientsAreAveragedOrAdded) {
   GradientTape tape;
   EXPECT_EQ(code_of([&] { hvd::DistributedGradientTape(tape, ReduceOp::kMax); }, "got MAX"),
             "INVALID_ARGUMENT");
@@ -151,7 +147,7 @@ TUTTI_PROCESS_FUNCTION(hvd_uneven) {
   return Json::Array{last, w.value().item(), sums.back()};
 }
 
-TEST(Horovod, S4_12_RanksWithoutDataJoinAndCountAsZeros) {
+TEST(Horovod, JoinedRanksCountAsZeros) {
   const auto values = run_ranks("hvd_uneven");
   ASSERT_EQ(values.size(), 3u);
   for (int r = 0; r < kRanks; ++r) {
@@ -173,7 +169,7 @@ TUTTI_PROCESS_FUNCTION(hvd_refused_after_join) {
   return hvd::join();
 }
 
-TEST(Horovod, S4_12_GathersAreRefusedOnceARankHasJoined) {
+TEST(Horovod, GathersAreRefusedAfterARankHasJoined) {
   for (const Json& last : run_ranks("hvd_refused_after_join")) EXPECT_EQ(last.as_int(), 2);
 }
 
@@ -188,7 +184,7 @@ TUTTI_PROCESS_FUNCTION(hvd_different_calls) {
       "rank 0 calls allreduce SUM and rank 1 calls allgather");
 }
 
-TEST(Horovod, S4_12_DifferentCallsAreNamedOnAllRanks) {
+TEST(Horovod, MismatchedCallsAreNamedOnAllRanks) {
   const auto codes = run_ranks("hvd_different_calls");
   ASSERT_EQ(codes.size(), 3u);
   for (const Json& code : codes) EXPECT_EQ(code.as_string(), "INVALID_ARGUMENT");
@@ -210,7 +206,7 @@ TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
   return static_cast<double>(numbers(w.value())[1]);
 }
 
-TEST(Horovod, S4_03_WeightsAreAveragedAsMatexDid) {
+TEST(Horovod, WeightsAreAveragedOverRanks) {
   // After two steps a rank has (3/4)^2, (1/2)^2 or (1/4)^2 of the common weight.
   const double mean = (9.0 / 16.0 + 4.0 / 16.0 + 1.0 / 16.0) / 3.0;
   const auto weights = run_ranks("hvd_weight_averaging");

@@ -78,7 +78,7 @@ std::vector<std::string> versions_in(const std::string& folder) {
   return names;
 }
 
-TEST(Preemption, PRE_01_SigtermToOneWorkerSavesOneStepOfAllAndNoStepIsLostOrRepeated) {
+TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
   const std::string folder =
       (std::filesystem::path(::testing::TempDir()) / concat("preempted-", ::getpid())).string();
   Json arguments = Json::object();

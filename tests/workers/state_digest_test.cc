@@ -57,7 +57,7 @@ TUTTI_PROCESS_FUNCTION(digest_flip_of_three) {
 TUTTI_PROCESS_FUNCTION(digest_flip_of_two) { return train("cpu:0-1", 12, 4, 0); }
 TUTTI_PROCESS_FUNCTION(digest_calm) { return train("cpu:0-1", 12, 0, -1); }
 
-TEST(StateDigest, REL_G19_AFlippedBitIsReportedOnAllWorkersWithWorkerAndVariable) {
+TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
   for (const int after : {3, 4, 5}) {
     MultiProcessRunner runner("digest_flip_of_three", {.num_workers = 3},
                               Json::parse(concat("{\"after\": ", after, "}")));
@@ -75,7 +75,7 @@ TEST(StateDigest, REL_G19_AFlippedBitIsReportedOnAllWorkersWithWorkerAndVariable
   }
 }
 
-TEST(StateDigest, REL_G19_AComponentOfOneDeviceCounts) {
+TEST(StateDigest, FlippedBitOfOneComponentIsReported) {
   MultiProcessRunner runner("digest_flip_of_two", {.num_workers = 2});
   runner.start();
   for (const Json& value : runner.join().return_values) {
@@ -86,7 +86,7 @@ TEST(StateDigest, REL_G19_AComponentOfOneDeviceCounts) {
   }
 }
 
-TEST(StateDigest, REL_G19_EqualWorkersTrainOn) {
+TEST(StateDigest, EqualWorkersContinue) {
   MultiProcessRunner runner("digest_calm", {.num_workers = 2});
   runner.start();
   for (const Json& value : runner.join().return_values) {

@@ -60,7 +60,7 @@ TUTTI_PROCESS_FUNCTION(worker_ends_between_variables) {
   return error_as_json([] { const Variable second = counter("second"); });
 }
 
-TEST(WorkerFailures, MWF_01_AWorkerThatEndsBetweenTwoVariablesIsMissedByTheOther) {
+TEST(WorkerFailures, WorkerExitBetweenTwoVariablesIsReported) {
   MultiProcessRunner runner("worker_ends_between_variables", {.num_workers = 2});
   runner.start();
   EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);  // worker 1 ended with 7
@@ -79,7 +79,7 @@ TUTTI_PROCESS_FUNCTION(worker_ends_between_reductions) {
   return error_as_json([&] { reduce_once(); });
 }
 
-TEST(WorkerFailures, MWF_02_TheSecondReductionFailsWhenTheOtherWorkerHasEnded) {
+TEST(WorkerFailures, SecondReductionFailsWhenTheOtherWorkerHasEnded) {
   MultiProcessRunner runner("worker_ends_between_reductions", {.num_workers = 2});
   runner.start();
   EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);
@@ -117,7 +117,7 @@ TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
   return Json(strategy->reduce(ReduceOp::kSum, ones).item_double());
 }
 
-TEST(WorkerFailures, G1b_ALateWorkerIsNamedWhileTheOthersWait) {
+TEST(WorkerFailures, LateWorkerIsNamedWhileTheOthersWait) {
   MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
@@ -175,7 +175,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
   return result;
 }
 
-TEST(WorkerFailures, MWF_03_AfterACrashAndARestartBothEndWithEqualValues) {
+TEST(WorkerFailures, WorkersEndEqualAfterCrashAndRestart) {
   MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true});
   runner.start();
   const auto& results = runner.join().return_values;
@@ -228,7 +228,7 @@ TUTTI_PROCESS_FUNCTION(workers_that_stop_together) {
   return result;
 }
 
-TEST(WorkerFailures, PRE_01_PRE_02_AllWorkersStopAfterOneAgreedStepAndGoOnFromItsCheckpoint) {
+TEST(WorkerFailures, WorkersStopAfterAnAgreedStepAndResumeFromItsCheckpoint) {
   const std::string folder =
       (std::filesystem::path(::testing::TempDir()) / concat("agreed-stop-", ::getpid())).string();
   Json arguments = Json::object();
@@ -304,7 +304,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   return result;
 }
 
-TEST(WorkerFailures, PRE_01_AGracePeriodEndsForAllWorkersAfterOneStep) {
+TEST(WorkerFailures, GracePeriodEndsForAllWorkersAfterOneStep) {
   MultiProcessRunner runner("workers_with_a_grace_period", {.num_workers = 2});
   runner.start();
   const std::vector<Json> results = runner.join().return_values;
@@ -349,7 +349,7 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
 }
 
 // In which step, and with which share, is judged on a clock of its own: straggler_watch_test.cc.
-TEST(WorkerFailures, G18_AWorkerThatIsFiveTimesSlowerIsNamedByAllInTheSameStep) {
+TEST(WorkerFailures, FiveTimesSlowerWorkerIsNamedByAllInTheSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "worker 1 is slow: the others waited");
@@ -379,7 +379,7 @@ TUTTI_PROCESS_FUNCTION(a_step_that_fails_on_worker_1) {
 }
 
 // docs/deviations.md: tf raises the same type on all workers; here it is ABORTED on the others.
-TEST(WorkerFailures, PRE_03_AnErrorInOneWorkersStepIsToldToAll) {
+TEST(WorkerFailures, StepErrorOfOneWorkerReachesAll) {
   MultiProcessRunner runner("a_step_that_fails_on_worker_1", {.num_workers = 2});
   runner.start();
   const auto& errors = runner.join().return_values;

@@ -203,7 +203,7 @@ std::size_t bytes_of_data_parallelism(std::int64_t num_replicas) {
 
 using namespace hybrid_test;
 
-TEST(HybridParallelism, S3_28_StepsAreThoseOfOneDeviceUnderEachScheme) {
+TEST(HybridParallelism, EachSchemeStepsAsOneDevice) {
   const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   constexpr int kReplicas = 8;
   OneDevice one;
@@ -223,7 +223,7 @@ TEST(HybridParallelism, S3_28_StepsAreThoseOfOneDeviceUnderEachScheme) {
   }
 }
 
-TEST(HybridParallelism, S3_28_BytesOfEachSchemeAreThoseOfTheFormula) {
+TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
   const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   for (const int replicas : {1, 2, 4, 8}) {
     for (const HybridScheme scheme : kSchemes) {
@@ -240,7 +240,7 @@ TEST(HybridParallelism, S3_28_BytesOfEachSchemeAreThoseOfTheFormula) {
 }
 
 // (128, 16) and (128, 32) of the paper's notation.
-TEST(HybridParallelism, S3_28_TheDenseLayersHaveABatchOfTheirOwn) {
+TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
   const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   constexpr int kReplicas = 8;
   for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {

@@ -117,7 +117,7 @@ TEST(ParallelParts, SumsFollowTheCanonicalTree) {
 }
 
 // Parts of weights are cut from what the whole would have been, whatever the initializer.
-TEST(ParallelDense, S3_27_InitialValuesAreThoseOfTheWhole) {
+TEST(ParallelDense, InitialValuesMatchTheWholeLayer) {
   for (const char* initializer : {"glorot_uniform", "orthogonal", "ones"}) {
     set_random_seed(11);
     Dense whole(7, {.kernel_initializer = initializer});
@@ -161,7 +161,7 @@ TEST(ParallelDense, WeightsHaveNamesAndDevices) {
                   "mlp/bias [3] cpu:1"));
 }
 
-TEST(ParallelDense, S0_01_S1_01_S3_27_TrainingIsThatOfOneDevice) {
+TEST(ParallelDense, TrainsAsOneDevice) {
   const testing::HangWatchdog watchdog("tensor-parallel layers", std::chrono::seconds(60));
   constexpr int kTrainingSteps = 50;
   const Training one = train_model(one_device(), kTrainingSteps);
@@ -181,7 +181,7 @@ TEST(ParallelDense, S0_01_S1_01_S3_27_TrainingIsThatOfOneDevice) {
   EXPECT_LT(one.losses.back(), 0.7 * one.losses.front());
 }
 
-TEST(ParallelDense, S3_07_APairMovesTheInputThereAndAResultBack) {
+TEST(ParallelDense, PairTransfersTheInputAndOneResult) {
   ParallelDensePair pair(6, 3, {.devices = "cpu:0-1", .activation = "relu"});
   pair.build_for({4});
   const Tensor x = noise({5, 4}, 1);
@@ -231,7 +231,7 @@ TEST(ParallelDense, RefusesWhatCannotBeCut) {
 }
 
 // A limit between what a device needs with a part of the model and with all of it.
-TEST(ParallelDense, S3_26_S3_27_DataParallelIsRefusedAndModelParallelTrainsTheSameModel) {
+TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
   const testing::HangWatchdog watchdog("memory limits", std::chrono::seconds(100));
   const Training expected =
       train_plainly(wide_model(), wide_examples(), wide_classes(), 4, kLimitedSteps);

@@ -131,7 +131,7 @@ TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
                [] { pipeline_schedule(kGpipe, 2, 2, 1); });
 }
 
-TEST(StagedSequential, S0_01_LayersAndWeightsAreWhereTheirStageIs) {
+TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
   const StagedSequential model = split_network({.devices = "cpu:0-2", .cuts = {1, 4}});
   std::vector<std::string> devices;
   for (const Variable& variable : model.variables()) {
@@ -170,7 +170,7 @@ TEST(StagedSequential, RefusesWhatIsNoSplit) {
                [&] { make({.devices = "cpu:0-1"}); });
 }
 
-TEST(StagedSequential, S0_01_FitEvaluateAndPredictWorkAsEver) {
+TEST(StagedSequential, FitsEvaluatesAndPredicts) {
   const testing::HangWatchdog watchdog("fit of a split model", std::chrono::seconds(60));
   const auto fitted = [](auto model) {
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1},
@@ -190,7 +190,7 @@ TEST(StagedSequential, S0_01_FitEvaluateAndPredictWorkAsEver) {
   EXPECT_EQ(fitted(split), fitted(whole));
 }
 
-TEST(Pipeline, S0_01_S1_01_S3_27_SplitByLayersHasTheBitsOfOneDevice) {
+TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
   const testing::HangWatchdog watchdog("pipelines", std::chrono::seconds(100));
   constexpr int kSteps = 50;
   const Training one = train_plainly(whole_network(), sample_rows(), sample_classes(), 4, kSteps);
@@ -208,7 +208,7 @@ TEST(Pipeline, S0_01_S1_01_S3_27_SplitByLayersHasTheBitsOfOneDevice) {
 }
 
 // (c): replicated over two devices, at the same global batch.
-TEST(Pipeline, S0_01_S1_01_ReplicatedOverTwoDevicesItIsTheSameTraining) {
+TEST(Pipeline, ReplicationOverTwoDevicesTrainsAlike) {
   const testing::HangWatchdog watchdog("replicas", std::chrono::seconds(60));
   constexpr int kSteps = 50;
   const auto make = [] {
@@ -240,7 +240,7 @@ TEST(Pipeline, S0_01_S1_01_ReplicatedOverTwoDevicesItIsTheSameTraining) {
   expect_close_training(replicated, one, 1e-5);
 }
 
-TEST(Pipeline, S3_27_StagesWorkAtTheSameTime) {
+TEST(Pipeline, StagesComputeConcurrently) {
   const testing::HangWatchdog watchdog("stages at the same time");
   // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 each wait for the other to be there.
   const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
@@ -252,7 +252,7 @@ TEST(Pipeline, S3_27_StagesWorkAtTheSameTime) {
   EXPECT_TRUE(second->is_set());
 }
 
-TEST(Pipeline, S3_07_OnlyActivationsAndTheirGradientsMove) {
+TEST(Pipeline, TransfersOnlyActivationsAndTheirGradients) {
   const testing::HangWatchdog watchdog("transfers of a pipeline");
   set_random_seed(1);
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
@@ -269,7 +269,7 @@ TEST(Pipeline, S3_07_OnlyActivationsAndTheirGradientsMove) {
                                  "cpu:0 -> cpu:1: int64 [2], 16 bytes"));
 }
 
-TEST(Pipeline, S3_27_PeakMemoryPerDeviceFalls) {
+TEST(Pipeline, PeakMemoryPerDeviceFalls) {
   const testing::HangWatchdog watchdog("peak memory", std::chrono::seconds(60));
   const Device a = on_cpu(kFirstDevice), b = on_cpu(kFirstDevice + 1);
   const Peaks one = peaks_of(1, [&] { return train_wide({a}, {.micro_batches = 8}); });

@@ -37,8 +37,8 @@ Dataset range(std::int64_t first, std::int64_t end) {
   return Dataset::from_tensors({Tensor::from<float>({end - first}, values)});
 }
 
-TEST(AsynchronousTraining, CCO_03_StepsReadTheirWorkersDatasetAndAddToAServersVariable) {
-  const testing::HangWatchdog watchdog("CCO-03");
+TEST(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
+  const testing::HangWatchdog watchdog("datasets of workers");
   ParameterServerStrategy strategy(with_workers(5));
   const auto scope = strategy.scope();
   Variable sum(num(0.0), {.name = "sum"});
@@ -59,8 +59,8 @@ TEST(AsynchronousTraining, CCO_03_StepsReadTheirWorkersDatasetAndAddToAServersVa
   EXPECT_EQ(sum.value().item(), 2.0F);
 }
 
-TEST(AsynchronousTraining, CCO_15_RunAndReduceWithinAStep) {
-  const testing::HangWatchdog watchdog("CCO-15");
+TEST(AsynchronousTraining, RunAndReduceWithinAStep) {
+  const testing::HangWatchdog watchdog("run and reduce");
   constexpr int kReplicas = 3;
   ParameterServerStrategy strategy(with_workers(2, 2, kReplicas));
   const auto scope = strategy.scope();
@@ -89,8 +89,8 @@ TEST(AsynchronousTraining, CCO_15_RunAndReduceWithinAStep) {
   EXPECT_EQ(first.value().item(), 6.0F);
 }
 
-TEST(AsynchronousTraining, CCO_17_WhatWasReadInAScopeStays) {
-  const testing::HangWatchdog watchdog("CCO-17");
+TEST(AsynchronousTraining, CachingScopeKeepsReadValues) {
+  const testing::HangWatchdog watchdog("caching scope");
   ParameterServerStrategy strategy(with_workers(1, 2, 2));
   const auto scope = strategy.scope();
   Variable v(num(1.0), {.name = "v"});
@@ -126,8 +126,8 @@ TEST(AsynchronousTraining, CCO_17_WhatWasReadInAScopeStays) {
       << "a scope that failed has ended";
 }
 
-TEST(AsynchronousTraining, CCO_18_EachWorkersBatchesAreCutForItsReplicas) {
-  const testing::HangWatchdog watchdog("CCO-18");
+TEST(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
+  const testing::HangWatchdog watchdog("batches of workers");
   for (const int replicas : {1, 2, 4}) {
     ParameterServerStrategy strategy(with_workers(2, 2, replicas));
     ClusterCoordinator coordinator(strategy);
@@ -254,7 +254,7 @@ TEST(AsynchronousTraining, OptimizersTrainOnServers) {
 }
 
 /// Steps count in three variables on two servers; workers die in the middle of them.
-TEST(AsynchronousTraining, REL_G5b_KilledWorkersChangeNoCount) {
+TEST(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
   const testing::HangWatchdog watchdog("kills", std::chrono::seconds(120));
   constexpr int kClosures = 1000, kWorkers = 3;
   ParameterServerStrategy strategy(with_workers(kWorkers));

@@ -1,4 +1,4 @@
-// The closure queue among threads: scenarios CCQ, each also with room for two entries alone.
+// The closure queue among threads, also with room for only two entries.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -67,7 +67,7 @@ class ClosureQueueTest : public ::testing::TestWithParam<std::size_t> {
   }
 };
 
-TEST_P(ClosureQueueTest, CCQ_01_PutBackComesAgainAndFinishedIsDone) {
+TEST_P(ClosureQueueTest, ReturnedClosureIsHandedOutAgainUntilFinished) {
   ClosureQueue queue(options());
   const auto work = counted();
   queue.put(work);
@@ -87,7 +87,7 @@ TEST_P(ClosureQueueTest, CCQ_01_PutBackComesAgainAndFinishedIsDone) {
   EXPECT_EQ(work->num_ended, 0);
 }
 
-TEST_P(ClosureQueueTest, CCQ_02_EachClosureRunsOnceThoughTheFirstOfEachThreadIsPutBack) {
+TEST_P(ClosureQueueTest, ReturnedClosuresRunExactlyOnce) {
   HangWatchdog watchdog("two threads on a closure queue");
   ClosureQueue queue(options(1));
   std::vector<std::shared_ptr<CountedWork>> works;
@@ -112,7 +112,7 @@ TEST_P(ClosureQueueTest, CCQ_02_EachClosureRunsOnceThoughTheFirstOfEachThreadIsP
   for (const auto& work : works) EXPECT_EQ(work->num_runs, 1);
 }
 
-TEST_P(ClosureQueueTest, CCQ_03_WaitThrowsTheFailureOnceAfterAllInFlightEnded) {
+TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   HangWatchdog watchdog("wait() beside a failure");
   ClosureQueue queue(options());
   const auto failing = counted(), running = counted();
@@ -143,7 +143,7 @@ TEST_P(ClosureQueueTest, CCQ_03_WaitThrowsTheFailureOnceAfterAllInFlightEnded) {
   EXPECT_EQ(running->num_ended, 0);
 }
 
-TEST_P(ClosureQueueTest, CCQ_05_DoneThrowsIt) {
+TEST_P(ClosureQueueTest, DoneThrowsTheFailure) {
   ClosureQueue queue(options());
   queue.put(counted());
   const auto handout = get(queue, 0);
@@ -153,7 +153,7 @@ TEST_P(ClosureQueueTest, CCQ_05_DoneThrowsIt) {
   EXPECT_TRUE(queue.done());
 }
 
-TEST_P(ClosureQueueTest, CCQ_06_TheFirstErrorAloneAfterTheSecondEnded) {
+TEST_P(ClosureQueueTest, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
   HangWatchdog watchdog("two failures");
   for (const bool by_put : {false, true}) {
     ClosureQueue queue(options());
@@ -185,7 +185,7 @@ TEST_P(ClosureQueueTest, CCQ_06_TheFirstErrorAloneAfterTheSecondEnded) {
   }
 }
 
-TEST_P(ClosureQueueTest, CCQ_07_TenThreadsOfTwentyActionsLoseNoWakeUp) {
+TEST_P(ClosureQueueTest, ConcurrentThreadsLoseNoWakeUp) {
   HangWatchdog watchdog("ten threads on a closure queue");
   ClosureQueue queue(options(1));
   std::vector<std::unique_ptr<Thread>> threads;
@@ -209,7 +209,7 @@ TEST_P(ClosureQueueTest, CCQ_07_TenThreadsOfTwentyActionsLoseNoWakeUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Unbounded, ClosureQueueTest, ::testing::Values(4096));
-INSTANTIATE_TEST_SUITE_P(CCO_13_TwoEntries, ClosureQueueTest, ::testing::Values(2));
+INSTANTIATE_TEST_SUITE_P(TwoEntries, ClosureQueueTest, ::testing::Values(2));
 
 TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   HangWatchdog watchdog("a full queue");

@@ -1,4 +1,4 @@
-// The coordinator with embedded workers: scenarios CCO and CCE, each with three kinds of queues.
+// The coordinator with embedded workers, each test with three kinds of queues.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
@@ -43,7 +43,7 @@ class CoordinatorTest : public ::testing::TestWithParam<CoordinatorKind> {
   }
 };
 
-TEST_P(CoordinatorTest, CCO_01_ThereIsOnePerStrategy) {
+TEST_P(CoordinatorTest, StrategyHasOneCoordinator) {
   ClusterCoordinator second(strategy_);
   EXPECT_EQ(second, coordinator_);
   define_count();
@@ -55,7 +55,7 @@ TEST_P(CoordinatorTest, CCO_01_ThereIsOnePerStrategy) {
   EXPECT_NE(ClusterCoordinator(other), coordinator_);
 }
 
-TEST_P(CoordinatorTest, CCO_02_ResultsKeepTheirStructure) {
+TEST_P(CoordinatorTest, ResultsKeepTheirStructure) {
   using Result = std::tuple<int, std::pair<int, int>, std::vector<int>, std::map<std::string, int>>;
   coordinator_.define("nest", [] { return Result{2, {3, 4}, {5}, {{"v", 1}}}; });
   coordinator_.define("nothing", [] {});
@@ -71,7 +71,7 @@ TEST_P(CoordinatorTest, CCO_02_ResultsKeepTheirStructure) {
                [&] { value.fetch<std::vector<std::string>>(); });
 }
 
-TEST_P(CoordinatorTest, CCO_03_ANewIteratorForEachClosure) {
+TEST_P(CoordinatorTest, EachClosureGetsANewIterator) {
   coordinator_.define("next", [this](DatasetIterator& iterator) {
     strategy_.count();
     return iterator.next().features();
@@ -87,7 +87,7 @@ TEST_P(CoordinatorTest, CCO_03_ANewIteratorForEachClosure) {
   strategy_.expect_counted(2);
 }
 
-TEST_P(CoordinatorTest, CCO_05_ADatasetFunctionThatMakesVariablesIsAnInputError) {
+TEST_P(CoordinatorTest, DatasetFunctionThatMakesVariablesIsAnInputError) {
   coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
   coordinator_.start();
   const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) {
@@ -99,7 +99,7 @@ TEST_P(CoordinatorTest, CCO_05_ADatasetFunctionThatMakesVariablesIsAnInputError)
                  [&] { coordinator_.join(); });
 }
 
-TEST_P(CoordinatorTest, CCO_06_EachWorkerShufflesInAnotherOrder) {
+TEST_P(CoordinatorTest, WorkersShuffleInDifferentOrders) {
   coordinator_.define("all", [](DatasetIterator& iterator) {
     std::vector<std::int64_t> all;
     while (const auto batch = iterator.try_next()) all.push_back(batch->features().item_int());
@@ -119,7 +119,7 @@ TEST_P(CoordinatorTest, CCO_06_EachWorkerShufflesInAnotherOrder) {
   }
 }
 
-TEST_P(CoordinatorTest, CCO_07_EachWorkerHasAVariableOfItsOwn) {
+TEST_P(CoordinatorTest, EachWorkerHasItsOwnVariable) {
   coordinator_.define("add", [](Variable& variable) { variable.assign_add(Tensor(1.0f)); });
   coordinator_.define("read", [](const Variable& variable) { return variable.value(); });
   const auto counters = coordinator_.create_per_worker([](int worker) {
@@ -138,7 +138,7 @@ TEST_P(CoordinatorTest, CCO_07_EachWorkerHasAVariableOfItsOwn) {
   }
 }
 
-TEST_P(CoordinatorTest, CCO_09_ADatasetThatCannotBeMadeOnTheWorkerIsAnInputError) {
+TEST_P(CoordinatorTest, DatasetThatFailsOnTheWorkerIsAnInputError) {
   coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
   coordinator_.start();
   const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) -> Dataset {
@@ -150,7 +150,7 @@ TEST_P(CoordinatorTest, CCO_09_ADatasetThatCannotBeMadeOnTheWorkerIsAnInputError
   expect_failure(ErrorOrigin::kInput, ErrorCode::kNotFound, "is not here", [&] { value.fetch(); });
 }
 
-TEST_P(CoordinatorTest, CCO_10_DatasetsAndFunctionsOfAWorkersContext) {
+TEST_P(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {
   coordinator_.define("next", [](DatasetIterator iterator) { return iterator.next().features(); });
   coordinator_.start();
   const auto numbers = coordinator_.create_per_worker_dataset(Dataset::range(1, 11).batch(4));
@@ -166,7 +166,7 @@ TEST_P(CoordinatorTest, CCO_10_DatasetsAndFunctionsOfAWorkersContext) {
   }
 }
 
-TEST_P(CoordinatorTest, CCO_11_TwoIteratorsAsArguments) {
+TEST_P(CoordinatorTest, TwoIteratorsAsArguments) {
   coordinator_.define("sum", [](DatasetIterator& a, DatasetIterator& b) {
     return a.next().features().item_int() + b.next().features().item_int();
   });
@@ -176,7 +176,7 @@ TEST_P(CoordinatorTest, CCO_11_TwoIteratorsAsArguments) {
   EXPECT_EQ(coordinator_.schedule("sum", low.iterate(), high.iterate()).fetch<int>(), 5);
 }
 
-TEST_P(CoordinatorTest, CCO_14_IteratorsAreReleasedWhenDropped) {
+TEST_P(CoordinatorTest, IteratorsAreReleasedWhenDropped) {
   coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
   coordinator_.start();
   const auto alive = std::make_shared<int>(0);
@@ -203,7 +203,7 @@ TEST_P(CoordinatorTest, CCO_14_IteratorsAreReleasedWhenDropped) {
   EXPECT_EQ(alive.use_count(), of_definition);
 }
 
-TEST_P(CoordinatorTest, CCE_01_AFailedAssertionIsRaisedOnceAndTheNextStepsWork) {
+TEST_P(CoordinatorTest, FailedAssertionIsThrownOnceAndNextStepsWork) {
   define_count();
   coordinator_.define("assert", [] { fail(ErrorCode::kInvalidArgument, "assertion failed"); });
   coordinator_.start();
@@ -225,7 +225,7 @@ TEST_P(CoordinatorTest, CCE_01_AFailedAssertionIsRaisedOnceAndTheNextStepsWork) 
   });
 }
 
-TEST_P(CoordinatorTest, CCE_03_AResourceThatCannotBeMadeFailsThoseWhoUseItAlone) {
+TEST_P(CoordinatorTest, FailedResourceFailsOnlyItsUsers) {
   define_count();
   coordinator_.define("use", [](const std::shared_ptr<int>& value) { return *value; });
   const auto broken = coordinator_.create_per_worker(
@@ -245,7 +245,7 @@ TEST_P(CoordinatorTest, CCE_03_AResourceThatCannotBeMadeFailsThoseWhoUseItAlone)
   strategy_.expect_counted(2);
 }
 
-TEST_P(CoordinatorTest, CCE_04_ALongClosureIsCancelledWhenAnotherFails) {
+TEST_P(CoordinatorTest, LongClosureIsCancelledWhenAnotherFails) {
   std::atomic<bool> runs{false};
   coordinator_.define("long", [&runs] {
     runs = true;

@@ -173,7 +173,7 @@ TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
   });
 }
 
-TEST(CoordinatedJob, PS2_14_AClusterThatIsNoneForParameterServersIsRefused) {
+TEST(CoordinatedJob, InvalidClusterIsRefused) {
   const auto expect_refused = [](const ClusterSpec::Jobs& jobs, const std::string& type,
                                  const std::vector<std::string>& parts) {
     expect_error(ErrorCode::kInvalidArgument, parts, [&] {

@@ -101,8 +101,8 @@ inline ClusterCoordinatorOptions options_of(const CoordinatorKind& kind) {
 
 inline std::vector<CoordinatorKind> all_coordinator_kinds() {
   return {{4096, Duration::zero(), "Plain"},
-          {2, Duration::zero(), "CCO_13_TwoEntries"},
-          {2, std::chrono::milliseconds(3), "CCO_13_StartDelay"}};
+          {2, Duration::zero(), "TwoEntries"},
+          {2, std::chrono::milliseconds(3), "StartDelay"}};
 }
 
 /// A step that waits until it is let go, whoever cancels it: what a thread of a killed worker is.

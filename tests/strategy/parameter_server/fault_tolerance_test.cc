@@ -1,4 +1,4 @@
-// Workers that die and come back while closures run: scenarios FTB, with == where tf asserts >=.
+// Workers that die and come back while closures run. Counts must be equal where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
@@ -48,7 +48,7 @@ class FaultToleranceTest : public ::testing::Test {
   ~FaultToleranceTest() override { gate_.open(); }
 };
 
-TEST_F(FaultToleranceTest, FTB_01_AWorkerThatIsRestartedBetweenSteps) {
+TEST_F(FaultToleranceTest, WorkerRestartedBetweenSteps) {
   start();
   schedule("count", 2);
   coordinator_.join();
@@ -60,7 +60,7 @@ TEST_F(FaultToleranceTest, FTB_01_AWorkerThatIsRestartedBetweenSteps) {
   strategy_.expect_counted(4);
 }
 
-TEST_F(FaultToleranceTest, FTB_02_S2_13_StepsInFlightOnAKilledWorkerCountOnce) {
+TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
@@ -77,7 +77,7 @@ TEST_F(FaultToleranceTest, FTB_02_S2_13_StepsInFlightOnAKilledWorkerCountOnce) {
   strategy_.expect_counted(4);  // tf: 4 or more
 }
 
-TEST_F(FaultToleranceTest, FTB_03_AWorkerLostBesideAUserError) {
+TEST_F(FaultToleranceTest, WorkerLossDuringAUserError) {
   start();
   const RemoteValue endless = coordinator_.schedule("endless");
   gate_.expect_inside(1);
@@ -96,7 +96,7 @@ TEST_F(FaultToleranceTest, FTB_03_AWorkerLostBesideAUserError) {
   strategy_.expect_counted(3);
 }
 
-TEST_F(FaultToleranceTest, FTB_05_TwoWorkersAtOnceAndOneTwiceInARow) {
+TEST_F(FaultToleranceTest, TwoWorkersLostAtOnceAndOneLostTwice) {
   start();
   schedule("long", 10);
   gate_.expect_inside(4);
@@ -112,7 +112,7 @@ TEST_F(FaultToleranceTest, FTB_05_TwoWorkersAtOnceAndOneTwiceInARow) {
   strategy_.expect_counted(10);
 }
 
-TEST_F(FaultToleranceTest, FTB_05_TheSameWorkerTwiceIsNotTheClosuresFault) {
+TEST_F(FaultToleranceTest, LosingTheSameWorkerTwiceFailsNoClosure) {
   start();
   for (int worker = 1; worker < 4; ++worker) kill(worker);
   coordinator_.schedule("long");
@@ -127,7 +127,7 @@ TEST_F(FaultToleranceTest, FTB_05_TheSameWorkerTwiceIsNotTheClosuresFault) {
   strategy_.expect_counted(1);
 }
 
-TEST_F(FaultToleranceTest, FTB_06_S2_13_AServersErrorSaysThatItIsOne) {
+TEST_F(FaultToleranceTest, ServerErrorIsReportedAsServerError) {
   start();
   strategy_.is_second_gone = true;
   try {
@@ -141,7 +141,7 @@ TEST_F(FaultToleranceTest, FTB_06_S2_13_AServersErrorSaysThatItIsOne) {
   }
 }
 
-TEST_F(FaultToleranceTest, FTB_07_AServerThatFailsWhileAWorkerIsRecovered) {
+TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
@@ -163,7 +163,7 @@ TEST_F(FaultToleranceTest, FTB_07_AServerThatFailsWhileAWorkerIsRecovered) {
   EXPECT_EQ(strategy_.counted(1), 3);
 }
 
-TEST(FaultTolerance, FTB_09_VariablesAreReadWhileAWorkerIsAwayAndBack) {
+TEST(FaultTolerance, VariablesAreReadableWhileAWorkerRestarts) {
   const HangWatchdog watchdog("reads");
   ParameterServerOptions options;
   options.local.devices = "cpu:0";
@@ -193,7 +193,7 @@ TEST(FaultTolerance, FTB_09_VariablesAreReadWhileAWorkerIsAwayAndBack) {
   EXPECT_EQ(count.value().item_int(), 11);
 }
 
-TEST_F(FaultToleranceTest, FTB_10_DroppingTheCoordinatorEndsItsThreads) {
+TEST_F(FaultToleranceTest, DroppingTheCoordinatorEndsItsThreads) {
   const int before = num_running_threads();
   {
     CountingStrategy strategy(4);

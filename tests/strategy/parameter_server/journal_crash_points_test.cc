@@ -55,11 +55,11 @@ void crash_journal_everywhere(file_faults::Action action) {
   }
 }
 
-TEST(JournalCrashPoints, REL_G6_AKilledCoordinatorLeavesEveryEvent) {
+TEST(JournalCrashPoints, KilledCoordinatorKeepsEveryEvent) {
   crash_journal_everywhere(file_faults::Action::kKill);
 }
 
-TEST(JournalCrashPoints, REL_G6_APowerCutLeavesEveryEventThatWasPutOnTheDisk) {
+TEST(JournalCrashPoints, PowerCutKeepsEverySyncedEvent) {
   crash_journal_everywhere(file_faults::Action::kPowerCut);
 }
 

@@ -68,7 +68,7 @@ TEST(JournalFile, CutsOffARecordThatWasBeingWritten) {
   }
 }
 
-TEST(JournalFile, REL_G8_DamageInTheMiddleIsRefusedWithItsPlace) {
+TEST(JournalFile, DamageInTheMiddleIsRefusedWithItsOffset) {
   const HangWatchdog watchdog("damaged journal", std::chrono::seconds(120));
   const OwnFolder folder("journal_damaged");
   const auto story = journal_story();
@@ -154,7 +154,7 @@ TEST(JournalFile, BeginsAnewWithTheStateItLedTo) {
   EXPECT_THAT(folder.names(), ElementsAre("journal"));
 }
 
-TEST(JournalFile, REL_G9_WritesNothingBehindHalfARecordOfAFullDisk) {
+TEST(JournalFile, WritesNothingAfterATruncatedRecord) {
   const HangWatchdog watchdog("full journal");
   const OwnFolder folder("journal_full");
   const auto story = journal_story();

@@ -74,7 +74,7 @@ Curve trained(std::string_view mode) {
 }  // namespace modes_of_one_program_test
 
 // Two replicas of one worker read two variables twice each in five steps, and change both.
-TEST(ModesOfOneProgram, S3_20_ValuesAndGradientsTravelOncePerStep) {
+TEST(ModesOfOneProgram, ValuesAndGradientsAreSentOncePerStep) {
   using namespace modes_of_one_program_test;
   ParameterServerOptions options;
   options.local = on_cpus(2);
@@ -104,7 +104,7 @@ TEST(ModesOfOneProgram, S3_20_ValuesAndGradientsTravelOncePerStep) {
 
 // Synchronous: 20 updates with the sum of two equal gradients 2 * (w - 3), so that w - 3 shrinks
 // by 1 - 0.1 * 4 each time. Asynchronous: 40 updates, each of one gradient.
-TEST(ModesOfOneProgram, S3_12_OneOptionMakesStepsSynchronousOrNot) {
+TEST(ModesOfOneProgram, OneOptionSelectsSynchronousSteps) {
   using namespace modes_of_one_program_test;
   const Curve together = trained("sync_replicas");
   EXPECT_EQ(together.updates, 20);
@@ -120,7 +120,7 @@ TEST(ModesOfOneProgram, S3_12_OneOptionMakesStepsSynchronousOrNot) {
   for (const Curve& curve : {together, apart}) EXPECT_NEAR(curve.weight, 3.0, 0.1);
 }
 
-TEST(ModesOfOneProgram, S3_22_ClientsPlaceVariablesAlikeInOrderOfCreation) {
+TEST(ModesOfOneProgram, ClientsPlaceVariablesAlikeInOrderOfCreation) {
   using namespace modes_of_one_program_test;
   const testing::HangWatchdog watchdog("placements", std::chrono::seconds(60));
   const auto places = [](VariablePlacement placement) {
@@ -143,7 +143,7 @@ TEST(ModesOfOneProgram, S3_22_ClientsPlaceVariablesAlikeInOrderOfCreation) {
   EXPECT_EQ(places(VariablePlacement::kLeastBytes), (std::vector<int>{0, 1, 1, 1, 1}));
 }
 
-TEST(ModesOfOneProgram, S4_04_StepsAreSynchronousUnlessToldOtherwise) {
+TEST(ModesOfOneProgram, StepsAreSynchronousByDefault) {
   using namespace modes_of_one_program_test;
   EXPECT_EQ(ParameterServerOptions{}.update_mode, UpdateMode::kSync);
   ParameterServerStrategy strategy({.local = on_cpus(2)});

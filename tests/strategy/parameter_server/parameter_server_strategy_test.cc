@@ -59,7 +59,7 @@ std::vector<std::int64_t> rows_of(const ParameterServerStrategy& strategy,
   return rows;
 }
 
-TEST(ParameterServerStrategy, PS2_01_S2_12_S3_22_VariablesOfTheScopeGoRoundTheServers) {
+TEST(ParameterServerStrategy, VariablesArePlacedRoundRobin) {
   ParameterServerStrategy strategy(with_servers(3));
   const Variable outside(num(1.0), {.name = "outside"});
   EXPECT_TUTTI_ERROR((void)strategy.shards_of(outside), ErrorCode::kInvalidArgument, "'outside'");
@@ -88,7 +88,7 @@ class ChoosingCreator final : public VariableCreator {
   VariableCreator* const next_;
 };
 
-TEST(ParameterServerStrategy, PS2_03_TheInnermostCreatorDecides) {
+TEST(ParameterServerStrategy, InnermostCreatorDecides) {
   ParameterServerStrategy strategy(with_servers(3));
   const Device chosen{DeviceType::kCpu, 5};
   const auto make = [](const char* name) { return Variable(counting({2}), {.name = name}); };
@@ -113,7 +113,7 @@ TEST(ParameterServerStrategy, PS2_03_TheInnermostCreatorDecides) {
   EXPECT_THAT(devices_of(strategy, make("beside")), ElementsAre(task(2)));
 }
 
-TEST(ParameterServerStrategy, PS2_05_ShardsOfRowsTheFirstOnesLonger) {
+TEST(ParameterServerStrategy, FirstShardsHaveTheRemainingRows) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable odd(counting({5, 2}), {.name = "odd"});
@@ -131,7 +131,7 @@ TEST(ParameterServerStrategy, PS2_05_ShardsOfRowsTheFirstOnesLonger) {
 }
 
 // The tutorial's embedding of 7 names and a rest: 512 KiB in shards of 256 KiB at least.
-TEST(ParameterServerStrategy, S2_15_TheTutorialsEmbeddingIsTwoShardsOfFourRows) {
+TEST(ParameterServerStrategy, TutorialEmbeddingIsTwoShardsOfFourRows) {
   ParameterServerStrategy strategy(with_servers(2, MinSizePartitioner(256 << 10, 2)));
   const auto scope = strategy.scope();
   const Variable embedding(counting({8, 16384}), {.name = "embedding"});
@@ -143,7 +143,7 @@ TEST(ParameterServerStrategy, S2_15_TheTutorialsEmbeddingIsTwoShardsOfFourRows) 
   EXPECT_THAT(devices_of(strategy, kernel), ElementsAre(task(0)));
 }
 
-TEST(ParameterServerStrategy, PS2_06_MoreShardsThanServersGoRound) {
+TEST(ParameterServerStrategy, MoreShardsThanServersArePlacedRoundRobin) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(4)));
   const auto scope = strategy.scope();
   const Variable variable(counting({10}), {.name = "v"});
@@ -152,7 +152,7 @@ TEST(ParameterServerStrategy, PS2_06_MoreShardsThanServersGoRound) {
   EXPECT_EQ(numbers(variable.value()), numbers(counting({10})));
 }
 
-TEST(ParameterServerStrategy, PS2_10_AColocatedVariableIsWholeAndBesideThatShard) {
+TEST(ParameterServerStrategy, ColocatedVariableIsWholeAndOnTheServerOfTheShard) {
   ParameterServerStrategy strategy(with_servers(3, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable variable(counting({4, 2}), {.name = "v"});
@@ -167,8 +167,8 @@ TEST(ParameterServerStrategy, PS2_10_AColocatedVariableIsWholeAndBesideThatShard
                      ErrorCode::kInvalidArgument, "expected 0 .. 1");
 }
 
-TEST(ParameterServerStrategy, PS2_13_WhatReplicasAssignIsAddedUp) {
-  const testing::HangWatchdog watchdog("PS2-13");
+TEST(ParameterServerStrategy, ReplicaAssignmentsAreSummed) {
+  const testing::HangWatchdog watchdog("embedding");
   for (const int replicas : {1, 2, 3}) {
     ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3), replicas));
     const auto scope = strategy.scope();
@@ -185,7 +185,7 @@ TEST(ParameterServerStrategy, PS2_13_WhatReplicasAssignIsAddedUp) {
   }
 }
 
-TEST(ParameterServerStrategy, PS2_11_InitialValuesDoNotDependOnTheNumberOfShards) {
+TEST(ParameterServerStrategy, InitialValuesDoNotDependOnTheNumberOfShards) {
   const Shape shape{4, 4};
   using Kind = ValueGenerator::Kind;
   const std::vector<std::pair<const char*, Variable::Initializer>> initializers = {
@@ -216,7 +216,7 @@ TEST(ParameterServerStrategy, PS2_11_InitialValuesDoNotDependOnTheNumberOfShards
               ElementsAre(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1));
 }
 
-TEST(ParameterServerStrategy, SHV_02_AssignmentsAreCutIntoTheShardsRows) {
+TEST(ParameterServerStrategy, AssignmentsAreSplitByShard) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3)));
   const auto scope = strategy.scope();
   const Variable variable(Tensor::from<float>({4, 2}, {0, 0, 1, 1, 2, 2, 3, 3}), {.name = "v"});

@@ -50,7 +50,7 @@ void expect_bits_of_mirrored(const std::vector<int>& replicas, int num_servers,
   }
 }
 
-TEST(ParameterServerWorkers, S3_24_TrainWithTheBitsOfMirroredStrategy) {
+TEST(ParameterServerWorkers, TrainWithTheBitsOfMirroredStrategy) {
   expect_bits_of_mirrored({1, 1}, 1, 1);
   expect_bits_of_mirrored({1, 1, 1}, 2, 3);
   expect_bits_of_mirrored({2, 1}, 2, 2);

@@ -19,16 +19,16 @@ using ::testing::ElementsAre;
 
 constexpr DType kFloat = DType::kFloat32;
 
-TEST(Partitioner, PTN_01_FixedShardsCutTheFirstDimension) {
+TEST(Partitioner, FixedShardsCutTheFirstDimension) {
   EXPECT_THAT(FixedShardsPartitioner(2)({10, 3}, kFloat), ElementsAre(2, 1));
 }
 
-TEST(Partitioner, PTN_02_MinSizeMakesAsManyShardsAsReachTheSize) {
+TEST(Partitioner, MinSizeMakesAsManyShardsAsReachTheSize) {
   EXPECT_THAT(MinSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MinSizePartitioner(4, 10)({6, 1}, kFloat), ElementsAre(6, 1));
 }
 
-TEST(Partitioner, PTN_03_MaxSizeMakesAsFewShardsAsStayWithin) {
+TEST(Partitioner, MaxSizeMakesAsFewShardsAsStayWithin) {
   EXPECT_THAT(MaxSizePartitioner(4)({6, 1}, kFloat), ElementsAre(6, 1));
   EXPECT_THAT(MaxSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MaxSizePartitioner(1024)({6, 1}, kFloat), ElementsAre(1, 1));
@@ -80,7 +80,7 @@ TEST(Partitioner, RowsAreCutContiguouslyWithTheRemainderInFront) {
   }
 }
 
-TEST(Partitioner, PS2_09_AnswersThatAreNoneNameVariablePartitioner) {
+TEST(Partitioner, InvalidResultNamesVariableAndPartitioner) {
   const auto answering = [](std::vector<std::int64_t> answer) {
     return [answer](const Shape&, DType) { return answer; };
   };
@@ -102,27 +102,27 @@ TEST(Partitioner, ScalarsAndEmptyVariablesAreNotCutAndNobodyIsAsked) {
   EXPECT_EQ(num_shards_of({}, "w", {5, 3}, kFloat), 1);
 }
 
-TEST(Partitioner, PS2_07_NeverMoreShardsThanRows) {
+TEST(Partitioner, MakesAtMostOneShardPerRow) {
   EXPECT_EQ(num_shards_of(FixedShardsPartitioner(4), "w", {3}, kFloat), 3);
   const Partitioner greedy = [](const Shape&, DType) { return std::vector<std::int64_t>{9}; };
   EXPECT_EQ(num_shards_of(greedy, "w", {3}, kFloat), 3);
 }
 
-TEST(ServerPicker, S3_22_RoundRobinGoesByOrderAlone) {
+TEST(ServerPicker, RoundRobinFollowsOrderAlone) {
   internal::ServerPicker picker(VariablePlacement::kRoundRobin, 3);
   std::vector<int> servers;
   for (const std::size_t bytes : {1000, 1, 1, 1, 5}) servers.push_back(picker.next(bytes));
   EXPECT_THAT(servers, ElementsAre(0, 1, 2, 0, 1));
 }
 
-TEST(ServerPicker, S3_22_LeastBytesFillsWhoHasLeastAndTheFirstOfEquals) {
+TEST(ServerPicker, LeastBytesChoosesTheEmptiestThenTheFirst) {
   internal::ServerPicker picker(VariablePlacement::kLeastBytes, 3);
   std::vector<int> servers;
   for (const std::size_t bytes : {10, 4, 4, 1, 7, 1}) servers.push_back(picker.next(bytes));
   EXPECT_THAT(servers, ElementsAre(0, 1, 2, 1, 2, 1));
 }
 
-TEST(ServerPicker, PS2_14_ThereMustBeAServer) {
+TEST(ServerPicker, RefusesZeroServers) {
   EXPECT_TUTTI_ERROR(internal::ServerPicker(VariablePlacement::kRoundRobin, 0),
                      ErrorCode::kInvalidArgument, "at least one ps");
 }

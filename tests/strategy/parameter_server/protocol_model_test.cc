@@ -56,7 +56,7 @@ TEST(ProtocolModel, CutsAreConsistent) {
 
 /// What was confirmed is there, whoever dies; nothing is applied twice. TUTTI_MODEL_BOUNDS sets
 /// other bounds here, too.
-TEST(ProtocolModel, REL_G5_NoStateLosesWhatWasConfirmed) {
+TEST(ProtocolModel, NoStateLosesConfirmedUpdates) {
   using Kind = ModelStep::Kind;
   ModelOptions options{2, 2, 0, PlantedBug::kNone, {Kind::kKillServer, Kind::kDeliverAnswerLost}};
   options = bounds(options);
@@ -67,7 +67,7 @@ TEST(ProtocolModel, REL_G5_NoStateLosesWhatWasConfirmed) {
   EXPECT_GT(result.num_states, 100u);
 }
 
-TEST(ProtocolModel, REL_G5_NorWithCuts) {
+TEST(ProtocolModel, NoStateWithSnapshotsLosesConfirmedUpdates) {
   using Kind = ModelStep::Kind;
   const ModelOptions options{
       1,
@@ -81,7 +81,7 @@ TEST(ProtocolModel, REL_G5_NorWithCuts) {
   EXPECT_TRUE(result.is_exhausted);
 }
 
-TEST(ProtocolModel, REL_G5_NorWithThreeServers) {
+TEST(ProtocolModel, NoStateWithThreeServersLosesConfirmedUpdates) {
   ModelOptions options{2, 2, 0, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
   options.num_servers = 3;
   options.num_workers = 1;

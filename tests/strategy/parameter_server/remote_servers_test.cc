@@ -103,7 +103,7 @@ TEST(RemoteServers, ServersAnswerWhenTheyKnowWhatTheyAre) {
   EXPECT_EQ(value_of_w(*service), 1);
 }
 
-TEST(RemoteServers, REL_G5_AServerThatIsBackHasAllThatItConfirmed) {
+TEST(RemoteServers, RestartedServerHasAllConfirmedUpdates) {
   const HangWatchdog watchdog("a server that is back");
   const OwnFolder folder("back");
   ServerProcesses processes(2);
@@ -153,7 +153,7 @@ TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
 }
 
 /// The connection finds out before the link does, which looks now and then.
-TEST(RemoteServers, REL_G5_AnOrderThatFindsAnotherProcessTellsWhoIsLost) {
+TEST(RemoteServers, OrderToAReplacedProcessNamesTheLostServer) {
   const HangWatchdog watchdog("found out by an order");
   const OwnFolder folder("found_out");
   const KeptWarnings quiet;
@@ -215,7 +215,7 @@ TEST(RemoteServers, ADamagedSnapshotIsNamedAndTheOthersStayAsTheyAre) {
   EXPECT_EQ(value_of_w(*services[0]), 1);
 }
 
-TEST(RemoteServers, REL_G5_SomeServersDieAndNothingIsLost) {
+TEST(RemoteServers, DeathsOfServersLoseNothing) {
   const HangWatchdog watchdog("servers die", 120s);
   const OwnFolder folder("die");
   const KeptWarnings warnings;
@@ -237,7 +237,7 @@ TEST(RemoteServers, REL_G5_SomeServersDieAndNothingIsLost) {
 }
 
 /// What is changed outside steps is confirmed, too; it is not in the cut.
-TEST(RemoteServers, REL_G5_WhatWasConfirmedIsThereAgain) {
+TEST(RemoteServers, ChangesOutsideStepsSurviveDeaths) {
   const HangWatchdog watchdog("what was confirmed");
   const OwnFolder folder("confirmed");
   const KeptWarnings quiet;
@@ -278,7 +278,7 @@ TEST(RemoteServers, DurabilitiesHaveNames) {
 }
 
 /// Some calls come twice, and everybody dies now and then.
-TEST(RemoteServers, REL_G5b_CountsAreExactWhoeverDies) {
+TEST(RemoteServers, CountsAreExactAfterAnyDeath) {
   const HangWatchdog watchdog("everybody dies", 300s);
   const OwnFolder folder("everybody_remote");
   const KeptWarnings quiet;

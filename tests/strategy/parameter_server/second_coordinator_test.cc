@@ -43,7 +43,7 @@ TEST(SecondCoordinator, WithANewFolderGoesOnWithWhatServersHave) {
   job.expect_counted(109);
 }
 
-TEST(SecondCoordinator, REL_G5_ANewFolderDoesNotBeginWithAnEmptyServer) {
+TEST(SecondCoordinator, NewFolderIsRefusedWithAnEmptyServer) {
   const HangWatchdog watchdog("an empty server");
   const OwnFolder first("second_c"), second("second_d");
   const KeptWarnings quiet;

@@ -93,7 +93,7 @@ struct Counting {
 
 /// 10,000 closures; 30 times a worker, the coordinator or the whole program ends. (Servers that die
 /// alone: remote_servers_test.cc.)
-TEST(ServerRecovery, REL_G5b_CountsAreExactWhoeverDies) {
+TEST(ServerRecovery, CountsAreExactAfterAnyDeath) {
   const HangWatchdog watchdog("everybody dies", std::chrono::seconds(600));
   const OwnFolder folder("everybody");
   const KeptWarnings quiet;
@@ -135,7 +135,7 @@ TEST(ServerRecovery, REL_G5b_CountsAreExactWhoeverDies) {
   program->expect_counted(kClosures);
 }
 
-TEST(ServerRecovery, REL_G6_ANewCoordinatorRunsWhatWasQueued) {
+TEST(ServerRecovery, NewCoordinatorRunsQueuedClosures) {
   const HangWatchdog watchdog("queued closures");
   const OwnFolder folder("queued");
   std::uint64_t term = 0;
@@ -255,7 +255,7 @@ TEST(ServerRecovery, ADamagedCutThatCountsEndsTheStartWithItsName) {
 }
 
 /// A full disk costs the cut, not the training; the cut before still counts, with the log.
-TEST(ServerRecovery, REL_G9_ACutThatCannotBeSavedIsTriedAgain) {
+TEST(ServerRecovery, FailedSnapshotIsRetried) {
   const HangWatchdog watchdog("full disk");
   const OwnFolder folder("full_disk");
   const KeptWarnings warnings;

@@ -81,7 +81,7 @@ TaskSteps arithmetic() {
   return steps;
 }
 
-TEST(SessionTest, S3_11_HelloByWayOfALocalServer) {
+TEST(SessionTest, RunsOnALocalServer) {
   const HangWatchdog watchdog("hello");
   const auto server = Server::create_local_server();
   Session session(server->target());
@@ -91,7 +91,7 @@ TEST(SessionTest, S3_11_HelloByWayOfALocalServer) {
   EXPECT_THAT(session.list_devices(), ElementsAre("/job:local/replica:0/task:0/device:CPU:0"));
 }
 
-TEST(SessionTest, S3_11_TheServerEndsWithItsLastSession) {
+TEST(SessionTest, ServerEndsWithItsLastSession) {
   const HangWatchdog watchdog("join");
   const auto server = Server::create_local_server();
   const auto client = Executor::system().start("client", [target = server->target()] {
@@ -101,7 +101,7 @@ TEST(SessionTest, S3_11_TheServerEndsWithItsLastSession) {
   server->join();
 }
 
-TEST(SessionTest, S3_13_JobsHaveAnyName) {
+TEST(SessionTest, JobsMayHaveAnyName) {
   const HangWatchdog watchdog("job names");
   SessionCluster cluster({{"store", 1}, {"trainer", 2}}, arithmetic());
   Session session(cluster.target());
@@ -120,7 +120,7 @@ TEST(SessionTest, S3_13_JobsHaveAnyName) {
                [&] { (void)session.run("length", "four"); });
 }
 
-TEST(SessionTest, S3_14_TwoClientsOnTwoMastersOfOneCluster) {
+TEST(SessionTest, TwoClientsOnTwoMastersOfOneCluster) {
   const HangWatchdog watchdog("two clients");
   SessionCluster cluster({{"ps", 1}, {"worker", 2}}, arithmetic());
   const auto add_up = [&](std::size_t server) {
@@ -142,7 +142,7 @@ TEST(SessionTest, S3_14_TwoClientsOnTwoMastersOfOneCluster) {
   expect_tensor(sum.read().fetch<Tensor>(), {2}, {2550, 2550});
 }
 
-TEST(SessionTest, S3_17_EveryTaskKnowsTheDevicesOfAll) {
+TEST(SessionTest, EveryTaskListsTheDevicesOfAll) {
   const HangWatchdog watchdog("devices");
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   for (std::size_t i = 0; i < cluster.size(); ++i) {
@@ -153,7 +153,7 @@ TEST(SessionTest, S3_17_EveryTaskKnowsTheDevicesOfAll) {
   }
 }
 
-TEST(SessionTest, S3_19_AWrongPortIsUnavailableInTime) {
+TEST(SessionTest, WrongPortIsUnavailableWithinTheDeadline) {
   const HangWatchdog watchdog("a wrong port");
   const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
   const std::string target = concat("grpc://", address);
@@ -171,7 +171,7 @@ TEST(SessionTest, AMissingTaskIsNamed) {
                [&] { Session(cluster.target(), {.connect_timeout = 2s}); });
 }
 
-TEST(SessionTest, S3_20_ValuesMoveToWorkersAndGradientsBackOnceEach) {
+TEST(SessionTest, EachValueAndGradientIsTransferredOnce) {
   const HangWatchdog watchdog("transfers");
   TaskSteps steps;
   steps.define("gradient", [](const Tensor& w, double x) { return std::vector{w * x}; });
@@ -316,7 +316,7 @@ TaskSteps with_replica_step() {
   return steps;
 }
 
-TEST(SessionTest, S3_21_OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
+TEST(SessionTest, OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
   const HangWatchdog watchdog("in-graph replication", 60s);
   {
     SessionCluster cluster({{"ps", 1}, {"worker", 2}}, with_replica_step());
@@ -330,7 +330,7 @@ TEST(SessionTest, S3_21_OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
 }
 
 /// In-graph replicas without coordination: a loop per worker, on common variables.
-TEST(SessionTest, S3_23_ReplicasThatDoNotWaitLoseNoUpdate) {
+TEST(SessionTest, AsynchronousReplicasLoseNoUpdate) {
   const HangWatchdog watchdog("asynchronous in-graph replication");
   constexpr int kUpdates = 60;
   TaskSteps steps;
@@ -355,7 +355,7 @@ TEST(SessionTest, S3_23_ReplicasThatDoNotWaitLoseNoUpdate) {
   session.wait();
 }
 
-TEST(SessionTest, S3_21_AnotherClientGoesOnWhereOneEnded) {
+TEST(SessionTest, NextClientContinuesTheOptimizer) {
   const HangWatchdog watchdog("a second client");
   SessionCluster cluster({{"ps", 1}, {"worker", 1}}, with_replica_step());
   const auto rule = std::make_shared<SgdRule>(0.9);

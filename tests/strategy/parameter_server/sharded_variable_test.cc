@@ -52,7 +52,7 @@ Tensor ids(std::vector<std::int64_t> values) {
 /// The table of tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
 ShardedVariable table() { return sharded({{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}}); }
 
-TEST(ShardedVariable, SHV_02_AssignmentsAreCutIntoParts) {
+TEST(ShardedVariable, AssignmentsAreSplitByShard) {
   ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
   const auto reset = [&] { variable.assign(rows_of_two({0, 0, 1, 1, 2, 2, 3, 3})); };
   variable.assign(rows_of_two({4, 4, 5, 5, 6, 6, 7, 7}));
@@ -68,7 +68,7 @@ TEST(ShardedVariable, SHV_02_AssignmentsAreCutIntoParts) {
               ElementsAre(ElementsAre(0, 0), ElementsAre(0, 0, 1, 1), ElementsAre(0, 0)));
 }
 
-TEST(ShardedVariable, SHV_03_ReadsAsTheConcatenation) {
+TEST(ShardedVariable, ReadsAsTheConcatenation) {
   const ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
   EXPECT_EQ(variable.shape(), Shape({4, 2}));
   EXPECT_THAT(numbers(variable.value()), ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
@@ -84,7 +84,7 @@ std::vector<std::vector<double>> restored(const ShardedVariable& variable,
   return parts_of(variable);
 }
 
-TEST(ShardedVariable, SHV_04_ACheckpointRestoresIntoAnyNumberOfParts) {
+TEST(ShardedVariable, CheckpointRestoresIntoAnyNumberOfShards) {
   const std::string of_four = saved(vector_in_parts({{0}, {1}, {2}, {3}}));
   EXPECT_THAT(restored(vector_in_parts({{9, 9, 9, 9}}), of_four),
               ElementsAre(ElementsAre(0, 1, 2, 3)));
@@ -95,7 +95,7 @@ TEST(ShardedVariable, SHV_04_ACheckpointRestoresIntoAnyNumberOfParts) {
               ElementsAre(ElementsAre(5), ElementsAre(10), ElementsAre(15), ElementsAre(20)));
 }
 
-TEST(ShardedVariable, SHV_04_AlsoIntoOneThatIsMadeOnlyAfterwards) {
+TEST(ShardedVariable, DeferredRestoreFillsAVariableMadeLater) {
   const std::string path = ::testing::TempDir() + "tutti_four_parts.safetensors";
   Checkpoint(std::vector<Variable>{vector_in_parts({{0}, {1}, {2}, {3}})}).save(path);
   for (const auto& parts : {std::vector<std::vector<float>>{{9, 9, 9, 9}}, {{9, 9}, {9, 9}}}) {
@@ -107,7 +107,7 @@ TEST(ShardedVariable, SHV_04_AlsoIntoOneThatIsMadeOnlyAfterwards) {
   }
 }
 
-TEST(ShardedVariable, SHV_06_ALookupAsksEachPartForItsRows) {
+TEST(ShardedVariable, LookupReadsRowsOfEachShard) {
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({0, 3, 4}))), ElementsAre(1, 2, 7, 8, 9, 10));
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
   EXPECT_TUTTI_ERROR((void)embedding_lookup(table(), ids({0, 5})), ErrorCode::kInvalidArgument,
@@ -135,7 +135,7 @@ class Gathers final : public OpObserver {
   const ObserverScope scope_{*this};
 };
 
-TEST(ShardedVariable, SHV_06_EachPartIsAskedOnceAndTheWholeTableIsNeverMade) {
+TEST(ShardedVariable, LookupAsksEachShardOnceAndNeverBuildsTheTable) {
   const ShardedVariable variable = table();
   {
     const Gathers gathers;
@@ -152,14 +152,14 @@ TEST(ShardedVariable, SHV_06_EachPartIsAskedOnceAndTheWholeTableIsNeverMade) {
   EXPECT_EQ(gathers.of(parts[2]), 1);
 }
 
-TEST(ShardedVariable, SHV_07_SparseIdsAreCombinedPerExample) {
+TEST(ShardedVariable, SparseIdsAreCombinedPerExample) {
   const SparseIds sparse{ids({0, 3, 4, 1}), ids({0, 0, 1, 2}), 3};
   EXPECT_THAT(numbers(embedding_lookup_sparse(table(), sparse)), ElementsAre(4, 5, 9, 10, 3, 4));
   EXPECT_THAT(numbers(embedding_lookup_sparse(table(), sparse, {}, Combiner::kSum)),
               ElementsAre(8, 10, 9, 10, 3, 4));
 }
 
-TEST(ShardedVariable, SHV_08_SafeLookupsLeaveInvalidIdsOut) {
+TEST(ShardedVariable, SafeLookupSkipsInvalidIds) {
   const SparseIds sparse{ids({0, -1, 4, 1}), ids({0, 0, 1, 2}), 4};
   const Tensor weights = Tensor::from<float>({4}, {1, 1, -1, 1});
   EXPECT_THAT(numbers(safe_embedding_lookup_sparse(table(), sparse, weights)),
@@ -167,7 +167,7 @@ TEST(ShardedVariable, SHV_08_SafeLookupsLeaveInvalidIdsOut) {
 }
 
 // docs/deviations.md: functions are not traced, and a variable in parts is listed as one.
-TEST(ShardedVariable, SHV_10_AsAnArgumentItIsTheVariableItself) {
+TEST(ShardedVariable, ArgumentIsTheVariableItself) {
   const ShardedVariable first = sharded({{1, 2}, {3, 4}}), second = sharded({{5, 6}, {7, 8}});
   auto strategy = strategy_tests::mirrored(2);
   int calls = 0;
@@ -184,7 +184,7 @@ TEST(ShardedVariable, SHV_10_AsAnArgumentItIsTheVariableItself) {
   EXPECT_THAT(numbers(second.variables()[1].value()), ElementsAre(7, 8));
 }
 
-TEST(ShardedVariable, SHV_10_IsOneVariableWithItsPartsListed) {
+TEST(ShardedVariable, IsOneVariableWithListedShards) {
   const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
   EXPECT_EQ(variable.variables().size(), 2U);
   // Saved under its own name alone, not by parts.
@@ -276,7 +276,7 @@ TEST(ShardedVariable, PartsOfAnotherShardedVariableAreRefused) {
   EXPECT_THAT(numbers(ShardedVariable({second, first}).value()), ElementsAre(3, 4, 1, 2));
 }
 
-TEST(ShardedVariable, S4_15_OptimizersGiveTheBitsOfAWholeVariable) {
+TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
   const auto trained = [](const Variable& variable) {
     const std::vector<Variable> variables = {variable};
     Adam adam(variables);

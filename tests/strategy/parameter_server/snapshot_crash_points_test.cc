@@ -58,17 +58,17 @@ void crash_everywhere(file_faults::Action action) {
   }
 }
 
-TEST(SnapshotCrashPoints, REL_G8_AKilledServerLeavesWhatItSaved) {
+TEST(SnapshotCrashPoints, KilledServerKeepsItsSnapshot) {
   crash_everywhere(file_faults::Action::kKill);
 }
 
-TEST(SnapshotCrashPoints, REL_G8_APowerCutLeavesWhatItSaved) {
+TEST(SnapshotCrashPoints, PowerCutKeepsTheSnapshot) {
   crash_everywhere(file_faults::Action::kPowerCut);
 }
 
-/// REL-G9: a full disk, or one that reports errors, at any call: the error names the file, and what
-/// was saved before is there.
-TEST(SnapshotCrashPoints, REL_G9_AFullDiskLosesNothingThatWasSaved) {
+/// A full disk, or one that reports errors, at any call: the error names the file, and what was
+/// saved before is there.
+TEST(SnapshotCrashPoints, FullDiskKeepsTheSnapshot) {
   const OwnFolder folder("snapshot_full");
   for (const auto action : {file_faults::Action::kNoSpace, file_faults::Action::kIoError}) {
     int num_refused = 0;

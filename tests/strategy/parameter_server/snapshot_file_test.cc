@@ -193,7 +193,7 @@ TEST(SnapshotFolder, RefusesWhatBelongsToAnotherJob) {
                [&] { SnapshotFolder(folder.path(), "first job", 0, 1); });
 }
 
-TEST(SnapshotFolder, REL_G8_ADamagedSnapshotIsFoundAndTheOneBeforeIsThere) {
+TEST(SnapshotFolder, DamagedSnapshotFallsBackToThePreviousOne) {
   const OwnFolder folder("damaged");
   const SnapshotFolder saved(folder.path(), "job", 0, 1);
   saved.save(1, 1, all_values(1), 0);

@@ -70,7 +70,7 @@ class Workers {
   std::vector<std::uint64_t> local_steps_;
 };
 
-TEST(SyncReplicas, SRO_01_TwoWorkersMakeOneStepOfTheMean) {
+TEST(SyncReplicas, TwoWorkersMakeOneStepOfTheMean) {
   Workers workers(2, 2);
   const auto first = workers.run(0);
   EXPECT_FALSE(first->is_ready());
@@ -82,7 +82,7 @@ TEST(SyncReplicas, SRO_01_TwoWorkersMakeOneStepOfTheMean) {
   expect_tensor(workers.rows(), {2, 1}, {3.0, 3.6}, 1e-6);
 }
 
-TEST(SyncReplicas, SRO_02_GradientsOfAnOldStepAreDropped) {
+TEST(SyncReplicas, GradientsOfAnOldStepAreDropped) {
   Workers workers(2, 2);
   (void)workers.run(0);
   (void)workers.run(1);
@@ -100,7 +100,7 @@ TEST(SyncReplicas, SRO_02_GradientsOfAnOldStepAreDropped) {
   workers.expect_values(2, -0.8, -3.0);
 }
 
-TEST(SyncReplicas, SRO_03_ABackupWorkerIsNotWaitedFor) {
+TEST(SyncReplicas, BackupWorkerIsNotAwaited) {
   Workers workers(3, 2);
   const auto of_0 = workers.run(0), of_2 = workers.run(2);
   workers.expect_values(1, -0.6, -1.2);

@@ -82,7 +82,7 @@ void expect_bits_of_mirrored(int num_workers, int replicas, int num_servers, int
   EXPECT_EQ(statistics_of(servers).num_stale_dropped, 0u);
 }
 
-TEST(UpdateModes, S3_24_S3_25_SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
+TEST(UpdateModes, SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
   expect_bits_of_mirrored(1, 1, 1, 1);
   expect_bits_of_mirrored(2, 1, 1, 1);
   expect_bits_of_mirrored(3, 1, 2, 2);
@@ -103,7 +103,7 @@ TEST(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
 }
 
 /// Two of three make a step; the third has read before three steps were made, and is late for all.
-TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
+TEST(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
   const testing::HangWatchdog watchdog("backup workers");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -145,7 +145,7 @@ TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
 
 /// Two of three make a step. Each counts its own steps; when two have ended, the third has a step
 /// left that nobody else gives for: tf's token queue says OutOfRange then.
-TEST(UpdateModes, S3_25_AReadOfAStepThatNobodyIsLeftForFailsAtOnce) {
+TEST(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
   const testing::HangWatchdog watchdog("the last worker");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -175,7 +175,7 @@ TEST(UpdateModes, S3_25_AReadOfAStepThatNobodyIsLeftForFailsAtOnce) {
 }
 
 /// The same for one that waits already when the other ends.
-TEST(UpdateModes, S3_25_AReadThatWaitsFailsWhenTooFewAreLeft) {
+TEST(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
   const testing::HangWatchdog watchdog("a waiting worker");
   const Services servers = make_servers(1);
   Gathering gathering(2);

@@ -33,7 +33,7 @@ TEST(UpdateModes, NamesComeBack) {
                      "ssp or sync_replicas, got 'stale'");
 }
 
-TEST(UpdateModes, S3_23_AsynchronousWorkersLoseNoUpdate) {
+TEST(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
   const testing::HangWatchdog watchdog("sum of asynchronous updates", std::chrono::seconds(60));
   constexpr int kWorkers = 3, kSteps = 40;
   const Services servers = make_servers(2);
@@ -56,7 +56,7 @@ TEST(UpdateModes, S3_23_AsynchronousWorkersLoseNoUpdate) {
 }
 
 /// What replica_device_setter did: clients that never met agree by the order of creation.
-TEST(UpdateModes, S3_22_AClientPerWorkerPlacesVariablesAlike) {
+TEST(UpdateModes, WorkersPlaceVariablesAlike) {
   const Services servers = make_servers(3);
   const auto places = [&](int worker, VariablePlacement placement) {
     ParameterServerOptions options = options_of(UpdateMode::kAsync);
@@ -91,7 +91,7 @@ TEST(UpdateModes, S3_22_AClientPerWorkerPlacesVariablesAlike) {
 
 /// By counts, for times would depend on the machine: whenever the slow worker has read, two others
 /// make five steps more before it goes on.
-TEST(UpdateModes, S2_03_ASlowAsynchronousWorkerSlowsNobody) {
+TEST(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   const testing::HangWatchdog watchdog("a slow worker", std::chrono::seconds(60));
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);

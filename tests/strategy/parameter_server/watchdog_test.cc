@@ -1,4 +1,4 @@
-// The coordinator's watchdog: scenario WDG-01.
+// The coordinator's watchdog.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
@@ -36,7 +36,7 @@ class KeptLog {
   LogSink previous_;
 };
 
-TEST(CoordinatorWatchdog, WDG_01_WithoutATimeoutThereIsNoThread) {
+TEST(CoordinatorWatchdog, StartsNoThreadWithoutTimeout) {
   for (const Duration timeout : {Duration(0s), Duration(-1s)}) {
     WatchdogOptions options;
     options.timeout = timeout;
@@ -44,7 +44,7 @@ TEST(CoordinatorWatchdog, WDG_01_WithoutATimeoutThereIsNoThread) {
   }
 }
 
-TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
+TEST(CoordinatorWatchdog, WritesAllStacksOnceAndRestartsTheTimer) {
   HangWatchdog hang("the coordinator's watchdog");
   KeptLog log;
   Event stop, twice;
@@ -72,7 +72,7 @@ TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
   EXPECT_THAT(text, ::testing::HasSubstr("ps-watchdog\n    "));
 }
 
-TEST(CoordinatorWatchdog, WDG_01_AFinishedClosureResetsIt) {
+TEST(CoordinatorWatchdog, FinishedClosureResetsTheTimer) {
   HangWatchdog hang("the coordinator's watchdog");
   KeptLog log;
   std::atomic<std::uint64_t> finished{0};

@@ -1,5 +1,4 @@
-// Behaviours that the project's source documents name: whole training under strategies (S0, S1, S2)
-// and how datasets reach steps (INP-14).
+// Whole training under strategies, and how datasets reach steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -23,7 +22,7 @@ using seed_training::noise;
 using seed_training::trained;
 using seed_training::two_mirrored;
 
-TEST(SeedScenarios, S0_17_S0_24_S1_03_TwoReplicasEqualOneOnTheWholeBatch) {
+TEST(TrainingSemantics, TwoReplicasEqualOneOnTheWholeBatch) {
   const auto make = [] {
     return Sequential(Input{{6}}, Dense(8, {.activation = "tanh"}), Dense(2));
   };
@@ -35,7 +34,7 @@ TEST(SeedScenarios, S0_17_S0_24_S1_03_TwoReplicasEqualOneOnTheWholeBatch) {
 }
 
 // In two calls, with anything between them: here the mean of two towers' gradients.
-TEST(SeedScenarios, S0_20_SgdSubtractsTheScaledMeanOfTheGradients) {
+TEST(TrainingSemantics, SgdSubtractsTheScaledMeanOfTheGradients) {
   Variable w(Tensor::from<float>({2}, {1.0, -2.0}), {.name = "w"});
   Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.5});
   const auto gradients_of_tower = [&](float slope) {
@@ -50,7 +49,7 @@ TEST(SeedScenarios, S0_20_SgdSubtractsTheScaledMeanOfTheGradients) {
   EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{0.25, -0.5}));
 }
 
-TEST(SeedScenarios, S1_02_S2_16_CentralVariablesLiveOnOneDeviceMirroredOnesOnEach) {
+TEST(TrainingSemantics, CentralVariablesAreOnOneDeviceMirroredOnesOnEach) {
   const auto devices_of_a_variable = [](Strategy& strategy) {
     auto scope = strategy.scope();
     const Variable v(Tensor::ones({3}), {.name = "v"});
@@ -66,7 +65,7 @@ TEST(SeedScenarios, S1_02_S2_16_CentralVariablesLiveOnOneDeviceMirroredOnesOnEac
   EXPECT_EQ(devices_of_a_variable(central), (std::vector<std::string>{"cpu:0"}));
 }
 
-TEST(SeedScenarios, S1_08_TheTrainingFlagTurnsDropoutOn) {
+TEST(TrainingSemantics, TrainingFlagEnablesDropout) {
   Sequential model(Input{{32}}, Dropout(0.5));
   const Tensor x = Tensor::ones({4, 32});
   EXPECT_EQ(model(x).to_doubles(), x.to_doubles());
@@ -74,7 +73,7 @@ TEST(SeedScenarios, S1_08_TheTrainingFlagTurnsDropoutOn) {
   EXPECT_EQ(model(x).to_doubles(), model(x).to_doubles());
 }
 
-TEST(SeedScenarios, S1_09_TheReducedLossIsTheMeanOfTheGlobalBatch) {
+TEST(TrainingSemantics, ReducedLossIsTheMeanOfTheGlobalBatch) {
   MirroredStrategy strategy = two_mirrored();
   const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 10});
   DistributedDataset batches =
@@ -90,7 +89,7 @@ TEST(SeedScenarios, S1_09_TheReducedLossIsTheMeanOfTheGlobalBatch) {
   EXPECT_EQ(num_batches, 1);
 }
 
-TEST(SeedScenarios, S1_11_MovingAveragesAreUpdatedByTheStepAlone) {
+TEST(TrainingSemantics, MovingAveragesAreUpdatedByTheStepAlone) {
   MirroredStrategy strategy = two_mirrored();
   auto scope = strategy.scope();
   Sequential model(Input{{1}}, BatchNormalization({.momentum = 0.75}));
@@ -124,7 +123,7 @@ EstimatorSpec model_fn_of_s2_01(const Tensor& features, const Tensor& labels, Es
           .optimizer = AdamOptions{.learning_rate = 0.01}};
 }
 
-TEST(SeedScenarios, S2_01_FitEstimatorAndALoopByHandAreOneEngineUnderEveryStrategy) {
+TEST(TrainingSemantics, FitEstimatorAndCustomLoopAgreeUnderEveryStrategy) {
   const std::map<std::string, std::function<std::unique_ptr<Strategy>()>> strategies = {
       {"one device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
       {"mirrored",
@@ -194,7 +193,7 @@ TEST(SeedScenarios, S2_01_FitEstimatorAndALoopByHandAreOneEngineUnderEveryStrate
   }
 }
 
-TEST(SeedScenarios, S2_02_CopiesAreBitIdenticalAfterEveryStep) {
+TEST(TrainingSemantics, CopiesAreBitIdenticalAfterEveryStep) {
   MirroredStrategy strategy({.devices = "cpu:0-2"});
   DistributedDataset batches = strategy.distribute_dataset(
       Dataset::from_tensor_slices({noise({64, 5}, 5), noise({64, 1}, 6)}).batch(10));
@@ -216,7 +215,7 @@ TEST(SeedScenarios, S2_02_CopiesAreBitIdenticalAfterEveryStep) {
   }
 }
 
-TEST(SeedScenarios, INP_14_AStepTakesFullAndPartialElements) {
+TEST(TrainingSemantics, StepTakesFullAndPartialElements) {
   const auto rows_seen = [](Strategy& strategy) {
     std::vector<std::int64_t> rows;
     for (const auto& batch : strategy.distribute_dataset(Dataset::range(5).batch(4))) {
