@@ -2,15 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/synthetic_images.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <numbers>
 #include <vector>
 
 #include "examples/cifar10/cifar10_input.h"
-#include "tutti/core/file.h"
+#include "tutti/core/error.h"
 #include "tutti/core/random.h"
 #include "tutti/core/text.h"
 
@@ -42,6 +45,23 @@ std::vector<File> files_of(const SyntheticOptions& options) {
     files.push_back({concat("data_batch_", i, ".bin"), i, options.per_training_file});
   }
   return files;
+}
+
+/// Writes a file that no reader sees half written. The process id in the temporary name keeps
+/// programs apart that write the same file. Throws kUnavailable if it cannot be written.
+void write_whole(const std::filesystem::path& path, const std::string& bytes) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  const std::string temporary = concat(path.string(), ".", ::getpid());
+  std::ofstream stream(temporary, std::ios::binary);
+  stream << bytes;
+  stream.close();
+  if (stream) std::filesystem::rename(temporary, path, error);
+  if (!stream || error) {
+    std::filesystem::remove(temporary, error);
+    fail(ErrorCode::kUnavailable, "make_synthetic_images: cannot write '", path.string(),
+         "'; check that its folder is writable and its disk is not full");
+  }
 }
 
 }  // namespace
@@ -85,7 +105,7 @@ std::string make_synthetic_images(const std::string& data_dir, const SyntheticOp
     for (std::int64_t i = 0; i < file.count; ++i) {
       bytes += synthetic_record(file.number, static_cast<std::uint64_t>(i));
     }
-    write_file_atomically(path.string(), bytes);  // whole, also beside others that write the same
+    write_whole(path, bytes);
   }
   return folder.string();
 }
