@@ -22,9 +22,9 @@ bool is_of_library(std::string_view file) {
   if (file.find("/include/tutti/") != file.npos || file.find("/c++/") != file.npos) return true;
   if (!file.starts_with(kRoot)) return false;
   file.remove_prefix(kRoot.size());
-  constexpr std::string_view kFolders[] = {"autograd", "checkpoint", "cluster",         "core",
-                                           "data",     "model",      "optimizer",       "strategy",
-                                           "tensor",   "testing",    "cross_device_ops"};
+  constexpr std::string_view kFolders[] = {"autograd", "checkpoint", "cluster",          "core",
+                                           "data",     "model",      "optimizer",        "strategy",
+                                           "tensor",   "testing",    "cross_device_ops", "tutti"};
   return std::ranges::count(kFolders, file.substr(0, file.find('/'))) > 0;
 }
 

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: count_structure.py [ROOT]
 
-Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it. A walk is a section
-of "Three walks" in docs/architecture.md: its units are the paths in backticks, counted whole, with the headers beside them.
+Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it; a header in
+include/tutti/strategy counts to strategy. A walk is a section of "Three walks" in docs/architecture.md: its units are
+the paths in backticks, counted whole, with the headers of the same name.
 """
 import pathlib
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 
 SUFFIXES = {".h", ".cc", ".cu", ".c", ".proto"}
+PUBLIC = "include/tutti/"
 NOT_PRODUCT = {"tests", "benchmarks", "examples"}
 BETWEEN_PROCESSES = ("cluster/", "cross_device_ops/", "strategy/parameter_server/", "strategy/multi_worker/", "tools/")
 DURATION = re.compile(r"\b(?:constexpr\s+Duration|Duration)\s+(\w+)\s*(?:=|\{)\s*(?:std::chrono|milliseconds|seconds|\d)")
@@ -31,15 +33,15 @@ def product(root):
 def print_walks(root):
     for name, text in WALK.findall(WALKS.search((root / "docs/architecture.md").read_text(encoding="utf-8")).group(1)):
         units = list(dict.fromkeys(FILE.findall(text)))
-        headers = [header for unit in units if (header := re.sub(r"\.cc$", ".h", unit)) not in units]
-        files = units + [header for header in headers if (root / header).exists()]
+        headers = [place + re.sub(r"\.cc$", ".h", unit) for unit in units for place in ("", PUBLIC)]
+        files = units + [header for header in headers if header not in units and (root / header).exists()]
         lines = sum((root / file).read_text(encoding="utf-8").count("\n") for file in files)
         print(f"walk of {name[0].lower()}{name[1:]}: {len(units)} units, {len(files)} files with their headers, {lines} lines")
 
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in product(root)}
+    texts = {path.as_posix().removeprefix(PUBLIC): (root / path).read_text(encoding="utf-8") for path in product(root)}
     lines = {name: text.count("\n") for name, text in texts.items()}
     between = [name for name in lines if name.startswith(BETWEEN_PROCESSES)]
     print(f"product: {sum(lines.values())} lines in {len(lines)} files")

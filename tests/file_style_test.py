@@ -20,7 +20,7 @@ COLUMNS = 100
 LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
              "testing", "model", "model/layers", "testing/cross_device_ops")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
-           "testing", "model", "tools", "examples", "benchmarks", "tests")
+           "testing", "model", "tools", "examples", "benchmarks", "tests", "include")
 # What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
 # build folder; a measured number into benchmarks/results/ or a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
@@ -33,7 +33,8 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
              ".github": (".md", ".yml"),
              "cmake": (".cmake", ".cmake.in"),
-             "docs": (".md",),
+              "docs": (".md",),
+              "include": (),
              "tests": SOURCES + (".py", ".sh", "long_tests.txt"),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
@@ -134,10 +135,11 @@ def self_test():
     for line in ("/// Such as /tmp/x.", 'f"unix:/tmp/tutti-{os.geteuid()}/x"', "TempDir() + name", "/tmpfs"):
         assert not check_folders("tests/a.cc", line), line
     for name in ("LICENSE", "tutti.h", "core/error.h", "core/README.md", "core/CMakeLists.txt", "docs/gpu.md", "benchmarks/gpu/gpu_check",
-                 "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run"):
+                 "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run",
+                 "include/tutti/tutti.h", "include/tutti/core/error.h"):
         assert not check_place(name), name
     for name in ("table.txt", "a.md", "a.cc", "tutti.h.orig", "core/notes.txt", "core/a.py", "core/a.md", "docs/a.txt",
-                 "tools/other_check", "results/a.txt", "tests/aCMakeLists.txt", ".ci/a.h"):
+                 "tools/other_check", "results/a.txt", "tests/aCMakeLists.txt", ".ci/a.h", "include/a.h"):
         assert len(check_place(name)) == 1 and name in check_place(name)[0], name
 
 

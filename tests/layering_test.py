@@ -6,6 +6,7 @@
 Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
 A folder may include the folders it depends on, and whatever those depend on. Programs (tools, examples,
 benchmarks, tests) stand on top and may include everything below; no library folder may include them.
+include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public header, "strategy/x.h" a private one.
 Sub-folders have an order too: their includes form no cycle. A header of nothing but includes stands above what it
 includes, and is no edge of its folder.
 Each third-party header that is slow to compile may be included by one file only.
@@ -18,6 +19,7 @@ import tempfile
 MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
 NOTHING_BUT_INCLUDES = re.compile(r"(?:\s*(?://[^\n]*|#[^\n]*)\n)+\s*")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+PUBLIC = "include/tutti/"
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
@@ -70,9 +72,25 @@ def closure(modules):
     return reachable, errors
 
 
+def files_of(root, folder, suffixes):
+    """Paths of the folder's sources and headers, its public headers among them."""
+    places = (root / folder, root / PUBLIC / folder)
+    return [path for place in places for path in sorted(place.rglob("*")) if path.suffix in suffixes]
+
+
+def included_file(root, include):
+    """The file of the tree that an include line names, or None."""
+    if not include.startswith("tutti/"):
+        return root / include if (root / include).is_file() else None
+    path = root / "include" / include
+    if not (root / "include/tutti" / include.split("/")[1]).is_dir():  # the folder's public headers have not moved yet
+        path = root / include.removeprefix("tutti/")
+    return path if path.is_file() else None
+
+
 def module_of(path, modules):
     """Name of the module that the file belongs to: that of the longest folder around it."""
-    folders = [folder for folder in modules if path.startswith(folder + "/")]
+    folders = [folder for folder in modules if path.removeprefix(PUBLIC).startswith(folder + "/")]
     return modules[max(folders, key=len)][0] if folders else None
 
 
@@ -81,9 +99,7 @@ def check(root):
     reachable, errors = closure(modules)
     users = {}
     for folder in sorted(modules):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in (".h", ".cc"):
-                continue
+        for path in files_of(root, folder, (".h", ".cc")):
             file = path.relative_to(root).as_posix()
             if module_of(file, modules) != modules[folder][0]:
                 continue  # of a module in a sub-folder
@@ -94,6 +110,8 @@ def check(root):
                     if include.startswith(header):
                         users.setdefault(header, set()).add(file)
                 errors += check_include(root, file, include, modules, reachable)
+                if included_file(root, include) and (path.parent / include).is_file():
+                    errors.append(f"{file}: {include} is also a file beside it, which the compiler takes first; rename one")
     for header, files in sorted(users.items()):
         if len(files) > 1:
             errors.append(f"{header} is included by {', '.join(sorted(files))}; expected one file")
@@ -104,15 +122,13 @@ def check_include(root, file, include, modules, reachable):
     name = module_of(file, modules)
     if include.startswith(tuple(program + "/" for program in PROGRAMS)):
         return [f"{file}: a library folder includes {include}"]
-    if not include.startswith("tutti/"):
-        if (root / include).exists():
-            return [f'{file}: write "tutti/{include}"']
-        return []
-    target = module_of(include[len("tutti/"):], modules)
+    is_public = include.startswith("tutti/")
+    target = module_of(include.removeprefix("tutti/"), modules)
     if target is None:
-        return [f"{file}: {include} belongs to no folder that a library may include"]
-    if not (root / include[len("tutti/"):]).exists():
-        return [f"{file}: {include} does not exist"]
+        return [f"{file}: {include} belongs to no folder that a library may include"] if is_public else []
+    if included_file(root, include) is None:
+        other = include.removeprefix("tutti/") if is_public else "tutti/" + include
+        return [f"{file}: {include} does not exist" + (f'; write "{other}"' if included_file(root, other) else "")]
     if target not in reachable.get(name, set()):
         return [f"{file}: {name} includes {include}, but {name} does not depend on {target}"]
     return []
@@ -122,15 +138,14 @@ def folder_edges(root, modules):
     """{(folder, included folder)}, for all folders that hold sources."""
     edges = set()
     for top in sorted({folder.split("/")[0] for folder in modules}):
-        for path in sorted((root / top).rglob("*")):
-            if path.suffix not in (".h", ".cc", ".cu"):
-                continue
-            folder, text = path.parent.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+        for path in files_of(root, top, (".h", ".cc", ".cu")):
+            folder = path.parent.relative_to(root).as_posix().removeprefix(PUBLIC)
+            text = path.read_text(encoding="utf-8")
             if path.suffix == ".h" and NOTHING_BUT_INCLUDES.fullmatch(text):
                 continue
             for include in INCLUDE.findall(text):
                 target = pathlib.PurePosixPath(include).parent.as_posix().removeprefix("tutti/")
-                if include.startswith("tutti/") and target not in (folder, "tutti"):
+                if included_file(root, include) and target not in (folder, "tutti"):
                     edges.add((folder, target))
     return edges
 
@@ -174,15 +189,25 @@ def self_test():
         write("mid/CMakeLists.txt", "tutti_module(mid DEPENDS low LIBRARIES z)")
         write("top/CMakeLists.txt", "tutti_module(top DEPENDS mid)")
         for module in ("low", "mid", "top"):
-            write(f"{module}/a.h", "")
-        write("top/a.cc", '#include "tutti/low/a.h"\n#include "tutti/mid/a.h"\n')
+            write(f"include/tutti/{module}/a.h", "")
+            write(f"{module}/b.h", "")
+        write("top/a.cc", '#include "tutti/low/a.h"\n#include "mid/b.h"\n#include "third/party.h"\n')
         assert check(root)[0] == [], check(root)
+        write("top/mid/b.h", "")
+        assert len(check(root)[0]) == 1 and "takes first" in check(root)[0][0]
+        (root / "top/mid/b.h").unlink()
+        write("include/tutti/low/a.h", '#include "tutti/mid/a.h"\n')
+        assert len(check(root)[0]) == 1 and "does not depend on mid" in check(root)[0][0]
+        write("include/tutti/low/a.h", "")
         write("low/up.cc", '#include "tutti/mid/a.h"\n')
         assert len(check(root)[0]) == 1 and "does not depend on mid" in check(root)[0][0]
         write("low/up.cc", '#include "examples/x.h"\n')
         assert len(check(root)[0]) == 1
-        write("low/up.cc", '#include "mid/a.h"\n')
-        assert len(check(root)[0]) == 1
+        for include, other in (("low/a.h", "tutti/low/a.h"), ("tutti/low/b.h", "low/b.h")):
+            write("low/up.cc", f'#include "{include}"\n')
+            assert len(check(root)[0]) == 1 and f'write "{other}"' in check(root)[0][0]
+        write("low/up.cc", '#include "mid/b.h"\n')
+        assert len(check(root)[0]) == 1 and "does not depend on mid" in check(root)[0][0]
         write("low/up.cc", "#include <mpi.h>\n")
         assert len(check(root)[0]) == 1 and "mpi/ alone" in check(root)[0][0]
         write("low/up.cc", "")
@@ -191,10 +216,11 @@ def self_test():
         modules = read_modules(root)
         write("low/mpi/down.cc", '#include "tutti/low/a.h"\n')
         assert check_folders(root, modules) == []
-        write("low/up.cc", '#include "tutti/low/mpi/down.h"\n')
+        write("low/mpi/down.h", "")
+        write("low/up.cc", '#include "low/mpi/down.h"\n')
         assert "cycle of sub-folders: low -> low/mpi -> low" in check_folders(root, modules)[0]
         write("low/up.cc", "")
-        write("low/all.h", '// All of it.\n#pragma once\n\n#include "tutti/low/mpi/down.h"\n')
+        write("low/all.h", '// All of it.\n#pragma once\n\n#include "low/mpi/down.h"\n')
         assert check_folders(root, modules) == []
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])

@@ -1,57 +1,62 @@
 #!/usr/bin/env python3
-# Compares the headers that programs may include, as each folder lists them, with the tree.
+# Checks the headers that programs may include: those in include/tutti.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: public_headers_test.py [ROOT]
 
-tutti_public_headers(a.h b.h ON_THEIR_OWN c.h) in a folder's CMakeLists.txt names what is installed; in the root: the
-subjects, tutti.h and its neighbours. What a listed header includes must be listed. What is listed must be included by
-a subject, directly or by way of others, or stand behind ON_THEIR_OWN. tutti.h may have 20 includes. Headers for
-namespace tutti::internal alone are not for programs, but for those that public templates are made of. Projects that
-are built against an installed tutti, and programs in the documentation, include what is listed.
+Everything in include/tutti is installed. A public header includes public headers and those of other libraries, no
+private one. The subjects are tutti.h and its neighbours; each other public header is included by a subject, directly
+or through others, or is in ON_THEIR_OWN. tutti.h may have 20 includes. Headers for namespace tutti::internal alone are
+not for programs, but for those that public templates are made of. The examples, projects that are built against an
+installed tutti, and programs in the documentation include public headers only.
 """
 import pathlib
 import re
 import sys
 import tempfile
 
-LIST = re.compile(r"^tutti_public_headers\(([^)]*)\)", re.MULTILINE)
-INCLUDE = re.compile(r'^\s*#\s*include\s*["<]tutti/([^">]+)[">]', re.MULTILINE)
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 PUBLIC_NAMESPACE = re.compile(r"^namespace tutti(::(?!internal)\w+)* \{", re.MULTILINE)
 INTERNAL_NAMESPACE = re.compile(r"^namespace tutti::internal \{", re.MULTILINE)
 PROGRAM = re.compile(r"^```cpp[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-STRANGERS = ("examples/plugins", "tests/install")
+STRANGERS = ("examples", "tests/install")
 MAIN = "tutti.h"
 MOST_INCLUDES = 20
+# Headers that no subject includes.
+ON_THEIR_OWN = (
+    "autograd/recompute.h", "autograd/replica_group.h", "checkpoint/checkpoint_versions.h", "checkpoint/safetensors.h",
+    "core/logging.h", "core/trace.h", "cross_device_ops/gradient_ops.h", "cross_device_ops/plugin_abi.h", "model/generate.h",
+    "optimizer/gradient_reducer.h", "optimizer/update_rule_spec.h", "strategy/rebatch.h", "tensor/numerics.h",
+    "testing/cross_device_ops/gtest.h", "testing/cross_device_ops/report.h", "testing/strategy/gtest.h",
+    "testing/strategy/suite.h",
+)
 # Templates of theirs are compiled into programs.
 TEMPLATES = {
     "core/fields.h": "json_of() writes and reads the members of options by it",
     "core/type_names.h": "register_layer() and its like name what they register",
     "strategy/parameter_server/coordinator/step_registry.h": "define() makes a step of any function",
 }
+# Folders whose public headers have not moved yet name them in their CMakeLists.txt.
+LIST = re.compile(r"^tutti_public_headers\(([^)]*)\)", re.MULTILINE)
 
 
-def read_lists(root):
-    """{header: file that lists it}, the subjects, those on their own, and the errors."""
-    listed, subjects, alone, errors = {}, [], [], []
-    for path in [root / "CMakeLists.txt", *sorted(root.glob("*/CMakeLists.txt")), *sorted(root.glob("*/*/CMakeLists.txt"))]:
-        place = path.relative_to(root)
-        for body in LIST.findall(path.read_text(encoding="utf-8")) if path.exists() else []:
-            on_its_own = False
-            for word in body.split():
-                if word == "ON_THEIR_OWN":
-                    on_its_own = True
-                    continue
-                header = (place.parent / word).as_posix()
-                if header in listed:
-                    errors.append(f"{place}: {header} is listed twice")
-                if not (root / header).is_file():
-                    errors.append(f"{place}: {header} does not exist")
-                listed[header] = place.as_posix()
-                if on_its_own:
-                    alone.append(header)
-                elif place.parent == pathlib.PurePath("."):
-                    subjects.append(header)
-    return listed, subjects, alone, errors
+def read_headers(root):
+    """The public headers, named as "strategy/strategy.h", and the subjects among them."""
+    headers = [path.relative_to(root / "include/tutti").as_posix() for path in (root / "include/tutti").rglob("*.h")]
+    for path in [root / "CMakeLists.txt", *root.glob("*/CMakeLists.txt"), *root.glob("*/*/CMakeLists.txt")]:
+        words = " ".join(LIST.findall(path.read_text(encoding="utf-8"))).split() if path.exists() else []
+        headers += [(path.parent.relative_to(root) / word).as_posix() for word in words if word != "ON_THEIR_OWN"]
+    return sorted(headers), sorted(header for header in headers if "/" not in header)
+
+
+def file_of(root, header):
+    path = root / "include/tutti" / header
+    return path if path.is_file() else root / header
+
+
+def includes_of(root, header):
+    """What the public header includes, as written."""
+    path = file_of(root, header)
+    return INCLUDE.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
 def reach(root, start):
@@ -62,45 +67,52 @@ def reach(root, start):
         if header in found:
             continue
         found[header] = by
-        path = root / header
-        includes = INCLUDE.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
-        waiting += [(include, header) for include in includes]
+        waiting += [(include.removeprefix("tutti/"), header) for include in includes_of(root, header) if include.startswith("tutti/")]
     return found
 
 
-def check_users(root, listed):
+def private_includes(root, includes, headers):
+    """Those that name a file of the tree which programs cannot include."""
+    return [include for include in includes
+            if (include.removeprefix("tutti/") not in headers if include.startswith("tutti/") else
+                (root / include).is_file() and not include.startswith("examples/"))]
+
+
+def check_users(root, headers):
     texts = [(path, path.read_text(encoding="utf-8"))
              for folder in STRANGERS for path in sorted((root / folder).rglob("*")) if path.suffix in (".h", ".c", ".cc")]
     for path in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
         if path.exists():
             texts += [(path, program) for program in PROGRAM.findall(path.read_text(encoding="utf-8"))]
     return [f"{path.relative_to(root)} includes {header}, which is not installed"
-            for path, text in texts for header in INCLUDE.findall(text) if header not in listed]
+            for path, text in texts for header in private_includes(root, INCLUDE.findall(text), headers)]
 
 
-def check(root):
-    listed, subjects, alone, errors = read_lists(root)
-    for header, by in sorted(reach(root, listed).items()):
-        if header not in listed:
-            errors.append(f"{header} is not public, but {by} ({listed.get(by, 'not public either')}) includes it; "
-                          "declare what is needed there, or list it")
+def check(root, alone=ON_THEIR_OWN):
+    headers, subjects = read_headers(root)
+    errors = []
+    for header in headers:
+        for include in private_includes(root, includes_of(root, header), headers):
+            errors.append(f"{header} is public and includes {include}, which is not; declare what is needed there, or move "
+                          "what it includes to include/tutti")
     led_to = reach(root, subjects)
-    for header in sorted(set(listed) - set(reach(root, subjects + alone))):
-        errors.append(f"{listed[header]}: no subject leads to {header}; try ON_THEIR_OWN, or do not install it")
+    for header in sorted(set(headers) - set(reach(root, [*subjects, *alone]))):
+        errors.append(f"no subject includes {header}; try ON_THEIR_OWN in tests/public_headers_test.py, or move it to its folder")
     for header in alone:
-        if header in led_to:
-            errors.append(f"{listed[header]}: {header} is not on its own, {led_to[header]} includes it")
-    for header in sorted(listed):
-        text = (root / header).read_text(encoding="utf-8") if (root / header).is_file() else ""
+        if header not in headers:
+            errors.append(f"ON_THEIR_OWN: include/tutti/{header} does not exist")
+        elif header in led_to:
+            errors.append(f"ON_THEIR_OWN: {led_to[header]} includes {header}; leave it out")
+    for header in headers:
+        text = file_of(root, header).read_text(encoding="utf-8")
         is_internal = bool(INTERNAL_NAMESPACE.search(text)) and not PUBLIC_NAMESPACE.search(text)
         if is_internal and header not in TEMPLATES:
             errors.append(f"{header}: nothing in it is for programs (namespace tutti::internal)")
-    errors += check_users(root, listed)
-    main = root / MAIN
-    count = len(INCLUDE.findall(main.read_text(encoding="utf-8"))) if main.is_file() else 0
+    errors += check_users(root, headers)
+    count = len([include for include in includes_of(root, MAIN) if include.startswith("tutti/")])
     if count > MOST_INCLUDES:
         errors.append(f"{MAIN}: {count} includes; expected at most {MOST_INCLUDES}; try another subject")
-    return errors, len(listed), len(subjects)
+    return errors, len(headers), len(subjects)
 
 
 def self_test():
@@ -109,37 +121,37 @@ def self_test():
         root = pathlib.Path(folder)
 
         def write(name, text):
-            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
 
-        def found(words):
-            errors = check(root)[0]
+        def found(words, alone=("a/c.h",)):
+            errors = check(root, alone)[0]
             assert len(errors) == 1 and words in errors[0], (words, errors)
 
-        write("CMakeLists.txt", "tutti_public_headers(tutti.h)\n")
-        write("tutti.h", '#include "tutti/a/a.h"\n')
-        write("a/CMakeLists.txt", "tutti_public_headers(a.h ON_THEIR_OWN c.h)\n")
-        write("a/a.h", "namespace tutti {\n}\n")
+        write("include/tutti/tutti.h", '#include "tutti/a/a.h"\n')
+        write("include/tutti/a/a.h", "#include <third/party.h>\nnamespace tutti {\n}\n")
+        write("include/tutti/a/c.h", "extern int c;\n")
         write("a/b.h", "namespace tutti::internal {\n}\n")
-        write("a/c.h", "extern int c;\n")
-        assert check(root) == ([], 3, 1), check(root)
-        write("a/a.h", '#include "tutti/a/b.h"\nnamespace tutti {\n}\n')
-        found("a/b.h is not public, but a/a.h")
-        write("a/CMakeLists.txt", "tutti_public_headers(a.h b.h ON_THEIR_OWN c.h)\n")
+        assert check(root, ["a/c.h"]) == ([], 3, 1), check(root, ["a/c.h"])
+        for include in ("a/b.h", "tutti/a/b.h"):
+            write("include/tutti/a/a.h", f'#include "{include}"\nnamespace tutti {{\n}}\n')
+            found(f"a/a.h is public and includes {include}, which is not")
+        write("include/tutti/a/b.h", "namespace tutti::internal {\n}\n")
         found("nothing in it is for programs")
-        write("a/a.h", "namespace tutti {\n}\n")
-        write("a/CMakeLists.txt", "tutti_public_headers(a.h c.h)\n")
-        found("no subject leads to a/c.h")
-        write("a/CMakeLists.txt", "tutti_public_headers(ON_THEIR_OWN a.h c.h)\n")
-        found("a/a.h is not on its own")
-        write("a/CMakeLists.txt", "tutti_public_headers(a.h d.h ON_THEIR_OWN c.h)\n")
-        errors = check(root)[0]
-        assert any("a/d.h does not exist" in error for error in errors), errors
-        write("a/CMakeLists.txt", "tutti_public_headers(a.h ON_THEIR_OWN c.h)\n")
-        write("README.md", '```cpp\n#include "tutti/a/b.h"\n```\n')
-        found("README.md includes a/b.h, which is not installed")
+        (root / "include/tutti/a/b.h").unlink()
+        write("include/tutti/a/a.h", "namespace tutti {\n}\n")
+        found("no subject includes a/c.h", [])
+        found("tutti.h includes a/a.h; leave it out", ["a/a.h", "a/c.h"])
+        found("a/d.h does not exist", ["a/c.h", "a/d.h"])
+        for include in ("a/b.h", "tutti/a/b.h"):
+            write("README.md", f'```cpp\n#include "{include}"\n```\n')
+            found(f"README.md includes {include}, which is not installed")
         write("README.md", "")
-        write("tutti.h", '#include "tutti/a/a.h"\n' * (MOST_INCLUDES + 1))
+        write("examples/b.h", "")
+        write("examples/a.cc", '#include "examples/b.h"\n#include "a/b.h"\n')
+        found("examples/a.cc includes a/b.h, which is not installed")
+        write("examples/a.cc", "")
+        write("include/tutti/tutti.h", '#include "tutti/a/a.h"\n' * (MOST_INCLUDES + 1))
         found("expected at most 20")
 
 

@@ -14,7 +14,7 @@ import public_headers_test  # noqa: E402: which headers are public
 
 DOXYFILE = """
 INPUT = {headers}
-STRIP_FROM_PATH = {root}
+STRIP_FROM_PATH = {public} {root}
 OUTPUT_DIRECTORY = {output}
 GENERATE_XML = YES
 GENERATE_HTML = NO
@@ -61,7 +61,7 @@ class Source:
 
     def __init__(self, header):
         self.header = header
-        self.lines = (ROOT / header).read_text(encoding="utf-8").splitlines()
+        self.lines = public_headers_test.file_of(ROOT, header).read_text(encoding="utf-8").splitlines()
 
     def line(self, number):
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
@@ -183,11 +183,10 @@ class Reader:
 
 def read():
     """{header: its items in the order of the source}, of all public headers"""
-    headers, _, _, errors = public_headers_test.read_lists(ROOT)
-    if errors:
-        raise SystemExit("\n".join(errors))
+    headers, _ = public_headers_test.read_headers(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        config = DOXYFILE.format(headers=" ".join(str(ROOT / each) for each in sorted(headers)), root=ROOT, output=folder)
+        config = DOXYFILE.format(headers=" ".join(str(public_headers_test.file_of(ROOT, each)) for each in headers),
+                                 public=ROOT / "include/tutti", root=ROOT, output=folder)
         result = subprocess.run(["doxygen", "-"], input=config, text=True, capture_output=True)
         if result.returncode:
             raise SystemExit(f"doxygen ended with {result.returncode}: {result.stderr[-2000:]}")

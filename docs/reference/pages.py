@@ -39,7 +39,7 @@ class Renderer:
             for item in items:
                 for each in [item, *(m for m in item.members if m.kind in (*CLASSES, "enum"))]:
                     self.names.add(each, page, anchor(each))
-        _, subjects, _, _ = headers.public_headers_test.read_lists(headers.ROOT)
+        _, subjects = headers.public_headers_test.read_headers(headers.ROOT)
         subjects.sort(key=lambda each: each != headers.public_headers_test.MAIN)
         self.subjects = {each: headers.public_headers_test.reach(headers.ROOT, [each]) for each in subjects}
         self.silent = []  # declarations that no comment speaks of

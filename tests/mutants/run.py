@@ -44,7 +44,7 @@ class Mutant:
     @property
     def program(self):
         """The test program of the file's own folder."""
-        parts = pathlib.PurePosixPath(self.file).parts
+        parts = pathlib.PurePosixPath(self.file.removeprefix("include/tutti/")).parts
         return "test_layers" if parts[:2] == ("model", "layers") else f"test_{parts[0]}"
 
     def fail(self, text):
