@@ -4,10 +4,10 @@
 
 #include <atomic>
 
+#include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/core/names.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 
 namespace tutti {
 

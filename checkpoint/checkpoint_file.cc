@@ -9,9 +9,9 @@
 #include <new>
 #include <optional>
 
+#include "core/file.h"
+#include "core/hash.h"
 #include "tutti/checkpoint/version.h"
-#include "tutti/core/file.h"
-#include "tutti/core/hash.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {

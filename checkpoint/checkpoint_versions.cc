@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/names.h"
 #include "tutti/checkpoint/run_folder.h"
 #include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 
 namespace tutti::internal {
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -5,9 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "core/file.h"
 #include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"

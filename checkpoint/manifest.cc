@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "core/hash.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/core/hash.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,9 +5,9 @@
 #include <map>
 #include <utility>
 
+#include "core/hash.h"
 #include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/checkpoint/version.h"
-#include "tutti/core/hash.h"
 
 namespace tutti::internal {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
+#include "core/list_text.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

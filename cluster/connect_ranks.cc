@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/file.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/net/mesh.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/segment.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {

@@ -14,9 +14,9 @@
 #include <system_error>
 #include <utility>
 
+#include "core/file.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace {

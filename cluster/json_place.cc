@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/one_line.h"
 #include "tutti/core/error.h"
-#include "tutti/core/one_line.h"
 
 namespace tutti::internal {
 namespace {

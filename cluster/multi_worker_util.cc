@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 
+#include "core/list_text.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Raw bytes. (Not in the header: inlined, g++ 12 warns falsely of the vector's growing.)
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/byte_codec.h"
+#include "core/byte_codec.h"
 
 namespace tutti::internal {
 

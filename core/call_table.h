@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
-#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

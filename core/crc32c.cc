@@ -1,6 +1,6 @@
 // CRC32C, by ISA-L.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/crc32c.h"
+#include "core/crc32c.h"
 
 #include <algorithm>
 

@@ -14,10 +14,10 @@
 #include <thread>
 #include <utility>
 
+#include "core/run_token.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/run_token.h"
 #include "tutti/core/text.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // Whole files, read and written atomically, and the user's limit of their size.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/file.h"
+#include "core/file.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

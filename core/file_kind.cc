@@ -1,14 +1,14 @@
 // Names of kinds of files, by the bytes that they begin with.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 
-#include "tutti/core/crc32c.h"
-#include "tutti/core/one_line.h"
+#include "core/crc32c.h"
+#include "core/one_line.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {

@@ -9,8 +9,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

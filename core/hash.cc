@@ -1,6 +1,6 @@
 // XXH3-128 from xxHash, compiled into this file alone.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {

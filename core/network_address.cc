@@ -1,6 +1,6 @@
 // Taking addresses apart and putting them together.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/network_address.h"
+#include "core/network_address.h"
 
 #include <arpa/inet.h>
 

@@ -1,6 +1,6 @@
 // Text of others as a part of a message that is one line.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/one_line.h"
+#include "core/one_line.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Reading /proc.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/process_probe.h"
+#include "core/process_probe.h"
 
 #include <unistd.h>
 

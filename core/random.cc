@@ -14,8 +14,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/thread_random.h"
 #include "tutti/core/error.h"
-#include "tutti/core/thread_random.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // When a thread may look again instead of going to sleep, and for how long.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/spin_wait.h"
+#include "core/spin_wait.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 // A signal makes each thread write down its own frames; names are looked up outside the handler.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/stack_traces.h"
+#include "core/stack_traces.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -14,9 +14,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/sync.h"
 #include "tutti/core/text.h"
 

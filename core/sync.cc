@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
+#include "core/run_token.h"
+#include "core/spin_wait.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/run_token.h"
-#include "tutti/core/spin_wait.h"
 
 namespace tutti {
 namespace {

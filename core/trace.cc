@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/collective.h"
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 
 namespace tutti {
 

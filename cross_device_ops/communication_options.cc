@@ -7,8 +7,8 @@
 #include <iterator>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "tutti/core/call_site.h"
-#include "tutti/core/process_probe.h"
+#include "core/call_site.h"
+#include "core/process_probe.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/tensor/gpu/gpu_device.h"

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/data/data_threads.h"
 #include "tutti/data/forwarding_source.h"
 

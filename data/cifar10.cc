@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/tar_reader.h"
 #include "tutti/tensor/device_scope.h"

@@ -6,9 +6,9 @@
 #include <limits>
 #include <set>
 
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
+#include "core/one_line.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/one_line.h"
 
 namespace tutti::internal {
 namespace {

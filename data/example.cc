@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 #include "tutti/data/format_bytes.h"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "tutti/core/crc32c.h"
+#include "core/crc32c.h"
 
 namespace tutti::internal {
 

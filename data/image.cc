@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 #include "tutti/data/image_pixels.h"
 #include "tutti/data/input_file.h"
 

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
+#include "core/file.h"
+#include "core/file_kind.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
-#include "tutti/core/file_kind.h"
 #include "tutti/data/input_limits.h"
 
 namespace tutti::internal {

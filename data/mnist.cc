@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/readers.h"

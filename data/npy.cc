@@ -8,8 +8,8 @@
 #include <charconv>
 #include <cstring>
 
-#include "tutti/core/file.h"
-#include "tutti/core/file_kind.h"
+#include "core/file.h"
+#include "core/file_kind.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 

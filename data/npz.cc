@@ -5,10 +5,10 @@
 #include <set>
 #include <vector>
 
-#include "tutti/core/file.h"
-#include "tutti/core/file_kind.h"
+#include "core/file.h"
+#include "core/file_kind.h"
+#include "core/names.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"

@@ -1,6 +1,6 @@
 // PNG pictures, on libpng.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 #include "tutti/data/image.h"
 #include "tutti/data/image_pixels.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "tutti/core/file.h"
-#include "tutti/core/names.h"
+#include "core/file.h"
+#include "core/names.h"
 #include "tutti/data/file_sequence.h"
 #include "tutti/data/forwarding_source.h"
 #include "tutti/data/records.h"

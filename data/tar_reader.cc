@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/file_kind.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file_kind.h"
 
 // A tar file: per file a header of one block and its content, filled up to whole blocks; at the end
 // a block of zeros (two, but one is enough to tell the end from a cut). A header is preceded by

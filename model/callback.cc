@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/core/text.h"
 #include "tutti/model/model.h"
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <string>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/model.h"
 

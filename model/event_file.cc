@@ -18,9 +18,9 @@
 #include <limits>
 #include <vector>
 
+#include "core/file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/strategy/replica_context.h"
 

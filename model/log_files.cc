@@ -9,8 +9,8 @@
 #include <string>
 #include <system_error>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/model.h"

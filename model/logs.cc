@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/model.h"

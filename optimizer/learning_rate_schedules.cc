@@ -7,9 +7,9 @@
 #include <functional>
 #include <numbers>
 
-#include "tutti/core/call_table.h"
+#include "core/call_table.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/names.h"
 #include "tutti/core/type_names.h"
 
 namespace tutti {

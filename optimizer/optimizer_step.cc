@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/gradient_reducer.h"
 
+#include "core/call_site.h"
+#include "core/thread_random.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/autograd/replica_shards.h"
-#include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/thread_random.h"
 #include "tutti/core/trace.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/optimizer/optimizer_state.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <typeindex>
 
-#include "tutti/core/call_table.h"
+#include "core/call_table.h"
 #include "tutti/core/type_names.h"
 
 namespace tutti {

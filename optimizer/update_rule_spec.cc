@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
-#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"

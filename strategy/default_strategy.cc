@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cmath>
 
+#include "core/thread_random.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/core/thread_random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"

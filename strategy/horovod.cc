@@ -14,10 +14,10 @@
 #include <numeric>
 #include <string>
 
+#include "core/call_site.h"
+#include "core/process_probe.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/core/call_site.h"
 #include "tutti/core/error.h"
-#include "tutti/core/process_probe.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

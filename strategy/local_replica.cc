@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/local_replica.h"
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"

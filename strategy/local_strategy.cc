@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <typeinfo>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
+#include "core/thread_random.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/core/thread_random.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_options.h"

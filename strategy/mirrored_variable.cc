@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/hash.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/step_tracer.h"

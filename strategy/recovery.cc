@@ -14,8 +14,8 @@
 #include <optional>
 #include <sstream>
 
-#include "tutti/core/call_site.h"
-#include "tutti/core/hash.h"
+#include "core/call_site.h"
+#include "core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gpu_ranks.h"
 #include "tutti/strategy/local_strategy.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/distributed_variable.h"

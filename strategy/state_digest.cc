@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/hash.h"
 #include "tutti/core/error.h"
-#include "tutti/core/hash.h"
 
 namespace tutti::internal {
 namespace {

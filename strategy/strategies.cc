@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 
+#include "core/process_probe.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace {

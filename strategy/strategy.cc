@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "core/call_site.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/call_site.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/strategy_mode.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/one_line.h"
 #include "tutti/core/error.h"
-#include "tutti/core/one_line.h"
 #include "tutti/tensor/accelerator.h"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/reduce_op.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_impl.h"
 

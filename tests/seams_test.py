@@ -7,20 +7,20 @@ import re
 import sys
 
 FORBIDDEN = {
-    r"\bstd::(jthread|thread)\b": "core/executor.h",
-    r"\bstd::this_thread\b": "core/clock.h",
-    r"\bstd::(recursive_|shared_|timed_)?mutex\b": "core/sync.h",
-    r"\bstd::condition_variable(_any)?\b": "core/sync.h",
-    r"\bstd::(future|promise|async|packaged_task|latch|barrier|counting_semaphore)\b": "core/sync.h",
-    r"\b(steady|system|high_resolution)_clock::now\b": "core/clock.h",
-    r"\b(sleep_for|sleep_until)\(": "core/clock.h",
-    r"\b(u|nano)?sleep\(": "core/clock.h",
-    r"\b(s?rand|drand48|srandom)\(|\brandom\(\)": "core/random.h",
-    r"\bstd::(mt19937(_64)?|random_device|default_random_engine)\b": "core/random.h",
-    r"\bpthread_create\b": "core/executor.h",
+    r"\bstd::(jthread|thread)\b": "include/tutti/core/executor.h",
+    r"\bstd::this_thread\b": "include/tutti/core/clock.h",
+    r"\bstd::(recursive_|shared_|timed_)?mutex\b": "include/tutti/core/sync.h",
+    r"\bstd::condition_variable(_any)?\b": "include/tutti/core/sync.h",
+    r"\bstd::(future|promise|async|packaged_task|latch|barrier|counting_semaphore)\b": "include/tutti/core/sync.h",
+    r"\b(steady|system|high_resolution)_clock::now\b": "include/tutti/core/clock.h",
+    r"\b(sleep_for|sleep_until)\(": "include/tutti/core/clock.h",
+    r"\b(u|nano)?sleep\(": "include/tutti/core/clock.h",
+    r"\b(s?rand|drand48|srandom)\(|\brandom\(\)": "include/tutti/core/random.h",
+    r"\bstd::(mt19937(_64)?|random_device|default_random_engine)\b": "include/tutti/core/random.h",
+    r"\bpthread_create\b": "include/tutti/core/executor.h",
     r"#\s*pragma\s+omp": "a plain loop",
     r"\bsocket\(": "a Transport",
-    r"\bstd::source_location\b|<source_location>": "core/source_location.h: clang++ 14 has none",
+    r"\bstd::source_location\b|<source_location>": "include/tutti/core/source_location.h: clang++ 14 has none",
 }
 # Member calls of core's own classes are what everybody is meant to use.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_until\(.*\) override")

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/file.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/file.h"
 
 namespace tutti::tools {
 namespace {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/network_address.h"
 #include "tools/commands.h"
 #include "tools/launch/job_plan.h"
 #include "tools/launch/launcher_process.h"
@@ -19,7 +20,6 @@
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
-#include "tutti/core/network_address.h"
 
 namespace tutti::tools {
 namespace {

@@ -5,9 +5,9 @@
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
 #include "benchmarks/tutti_bench/bench_processes.h"
 #include "benchmarks/tutti_bench/bench_team.h"
+#include "core/file.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
 namespace tutti::bench {

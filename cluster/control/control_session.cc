@@ -6,6 +6,7 @@
 #include <deque>
 #include <utility>
 
+#include "core/process_probe.h"
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/control/reach_server.h"
@@ -13,7 +14,6 @@
 #include "tutti/cluster/net/build.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -9,9 +9,9 @@
 #include <map>
 #include <string_view>
 
+#include "core/list_text.h"
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti::internal {
 namespace {

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/process_probe.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 

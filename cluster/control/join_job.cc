@@ -14,10 +14,10 @@
 #include <string>
 #include <string_view>
 
+#include "core/hash.h"
+#include "core/process_probe.h"
 #include "tutti/core/error.h"
-#include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/communicator.h"
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/control/member.h"
 
-#include "tutti/core/process_probe.h"
+#include "core/process_probe.h"
 
 namespace tutti {
 

@@ -18,8 +18,8 @@
 #include <memory>
 #include <string_view>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {

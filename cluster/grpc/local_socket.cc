@@ -15,8 +15,8 @@
 #include <filesystem>
 #include <functional>
 
+#include "core/process_probe.h"
 #include "tutti/core/error.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -7,9 +7,9 @@
 #include <bit>
 #include <cstring>
 
+#include "core/hash.h"
 #include "tutti/cluster/net/handshake.h"
 #include "tutti/core/error.h"
-#include "tutti/core/hash.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/core/crc32c.h"
+#include "core/crc32c.h"
 
 namespace tutti::internal {
 namespace {

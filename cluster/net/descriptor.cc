@@ -11,9 +11,9 @@
 #include <cstring>
 #include <ctime>
 
+#include "core/run_token.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/run_token.h"
 
 namespace tutti::internal {
 

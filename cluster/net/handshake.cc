@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/core/byte_codec.h"
+#include "core/byte_codec.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
 

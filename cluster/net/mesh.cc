@@ -14,10 +14,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/run_token.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/run_token.h"
 
 namespace tutti::internal {
 namespace {

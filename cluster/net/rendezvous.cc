@@ -30,6 +30,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/process_probe.h"
 #include "tutti/cluster/net/announcement.h"
 #include "tutti/cluster/net/build.h"
 #include "tutti/cluster/net/durations.h"
@@ -38,7 +39,6 @@
 #include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 #include "tutti/core/random.h"
 
 namespace tutti::internal {

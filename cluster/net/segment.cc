@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {

@@ -20,9 +20,9 @@
 #include <memory>
 #include <utility>
 
+#include "core/network_address.h"
+#include "core/process_probe.h"
 #include "tutti/core/error.h"
-#include "tutti/core/network_address.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -6,9 +6,9 @@
 #include <charconv>
 #include <map>
 
+#include "core/network_address.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
-#include "tutti/core/network_address.h"
 
 namespace tutti::internal {
 namespace {

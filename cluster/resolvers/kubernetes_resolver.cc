@@ -6,11 +6,11 @@
 #include <array>
 #include <optional>
 
+#include "core/network_address.h"
+#include "core/one_line.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
-#include "tutti/core/network_address.h"
-#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/names.h"
+#include "core/process_probe.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 #include "tutti/cluster/resolvers/mpi_resolver.h"
@@ -14,8 +16,6 @@
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
-#include "tutti/core/process_probe.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <numeric>
 
+#include "core/list_text.h"
+#include "core/one_line.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
-#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {

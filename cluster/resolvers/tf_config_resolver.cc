@@ -6,10 +6,10 @@
 #include <array>
 #include <utility>
 
+#include "core/list_text.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

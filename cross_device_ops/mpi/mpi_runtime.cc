@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "core/run_token.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/run_token.h"
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/names.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/gpu_placement.h"

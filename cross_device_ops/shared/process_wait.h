@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "core/run_token.h"
 #include "tutti/core/clock.h"
-#include "tutti/core/run_token.h"
 
 namespace tutti::internal {
 

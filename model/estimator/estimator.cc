@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/call_site.h"
+#include "core/thread_random.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/call_site.h"
-#include "tutti/core/thread_random.h"
 #include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/strategy/distributed_variable.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <atomic>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/names.h"
 
 namespace tutti {
 namespace {

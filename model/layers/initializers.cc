@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/names.h"
+#include "core/names.h"
 #include "tutti/model/layers/named_functions.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"

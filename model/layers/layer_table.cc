@@ -1,6 +1,6 @@
 // The layers that can be made of their calls: tutti's, and what register_layer() adds.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/call_table.h"
+#include "core/call_table.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/model/layers/layers.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/call_site.h"
+#include "core/call_table.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/core/call_site.h"
-#include "tutti/core/call_table.h"
 #include "tutti/core/type_names.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/op_checks.h"

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "tutti/core/call_table.h"
-#include "tutti/core/names.h"
+#include "core/call_table.h"
+#include "core/names.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metrics.h"
 #include "tutti/tensor/ops/activations.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/call_table.h"
+#include "core/call_table.h"
 
 namespace tutti::internal {
 

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
-#include "tutti/core/names.h"
 #include "tutti/model/layers/named_functions.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"

@@ -5,9 +5,9 @@
 #include <map>
 #include <numbers>
 
-#include "tutti/core/call_site.h"
-#include "tutti/core/file.h"
-#include "tutti/core/names.h"
+#include "core/call_site.h"
+#include "core/file.h"
+#include "core/names.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/model/onnx/onnx_graph.h"

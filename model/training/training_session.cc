@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/strategy/input_parts.h"
 
 namespace tutti {

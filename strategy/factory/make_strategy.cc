@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/names.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"

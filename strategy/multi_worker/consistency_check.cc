@@ -7,9 +7,9 @@
 #include <charconv>
 #include <vector>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
+#include "core/hash.h"
 #include "tutti/core/error.h"
-#include "tutti/core/hash.h"
 #include "tutti/tensor/op.h"
 
 namespace tutti::internal {

@@ -18,7 +18,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gpu_ranks.h"

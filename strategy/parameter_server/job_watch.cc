@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/process_probe.h"
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {

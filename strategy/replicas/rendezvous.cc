@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <map>
 
+#include "core/run_token.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/run_token.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/op.h"
 

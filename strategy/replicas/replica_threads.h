@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/run_token.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/run_token.h"
 #include "tutti/strategy/replicas/rendezvous.h"
 
 namespace tutti::internal {

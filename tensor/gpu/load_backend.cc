@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/list_text.h"
 #include "tutti/core/error.h"
-#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-// Random tensors: pure functions of a key (core/random.h).
+// Random tensors: pure functions of a key (tutti/core/random.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

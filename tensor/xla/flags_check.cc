@@ -14,9 +14,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {

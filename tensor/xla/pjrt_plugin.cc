@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 
 namespace tutti {
 namespace {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "tutti/core/file.h"
-#include "tutti/core/hash.h"
+#include "core/file.h"
+#include "core/hash.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/tensor/xla/program_files.h"

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/names.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/names.h"
 #include "tutti/core/sync.h"
 #include "tutti/testing/strategy/expect.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

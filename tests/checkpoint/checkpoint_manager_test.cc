@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 
+#include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
-#include "tutti/core/file.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti {

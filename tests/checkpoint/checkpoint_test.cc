@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint.h"
 
+#include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 

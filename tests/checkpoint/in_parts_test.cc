@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
+#include "core/file.h"
 #include "tests/checkpoint/saved_series.h"
 #include "tests/support/file_faults.h"
 #include "tests/support/ranks.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 

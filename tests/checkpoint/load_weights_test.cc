@@ -1,11 +1,11 @@
 // load_weights(): casts, the indexes of Hugging Face, names that do not match, parts of layers.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tests/support/warnings.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

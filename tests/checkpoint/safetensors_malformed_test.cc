@@ -1,8 +1,8 @@
 // Damaged safetensors files: each is refused, and the error says where and why.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace safetensors_malformed_test {

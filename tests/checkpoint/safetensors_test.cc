@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace safetensors_test {

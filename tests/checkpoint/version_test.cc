@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "core/file.h"
+#include "core/hash.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
-#include "tutti/core/file.h"
-#include "tutti/core/hash.h"
 
 namespace tutti {
 namespace version_test {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/file.h"
 #include "examples/cifar10/evaluation.h"
 #include "examples/cifar10/placement_log.h"
 #include "examples/cifar10/train_summaries.h"
@@ -16,7 +17,6 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/core/file.h"
 #include "tutti/data/records.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "core/process_probe.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
@@ -14,7 +15,6 @@
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace control_test {

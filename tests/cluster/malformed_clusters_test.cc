@@ -4,10 +4,10 @@
 // The table is malformed_clusters.json; tests/tools/tutti_cluster_test.py gives it to a program.
 #include <gtest/gtest.h>
 
+#include "core/file.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
 namespace tutti {

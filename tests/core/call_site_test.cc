@@ -1,6 +1,6 @@
 // The line of the program that messages from far below name.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/call_site.h"
+#include "core/call_site.h"
 
 #include <gtest/gtest.h>
 

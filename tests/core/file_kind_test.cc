@@ -1,6 +1,6 @@
 // Names of kinds of files in errors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/file_kind.h"
+#include "core/file_kind.h"
 
 #include <gtest/gtest.h>
 

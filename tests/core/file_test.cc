@@ -1,6 +1,6 @@
 // Reading whole files and replacing them atomically.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/file.h"
+#include "core/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

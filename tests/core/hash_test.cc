@@ -1,6 +1,6 @@
 // XXH3-128 against vectors of its own command-line program (xxh128sum).
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 
 #include <gtest/gtest.h>
 

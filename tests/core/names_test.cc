@@ -1,6 +1,6 @@
 // What is said about a name that nothing has.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/names.h"
+#include "core/names.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Addresses as text, with names, IPv4 and IPv6.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/network_address.h"
+#include "core/network_address.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Lists between separators.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/list_text.h"
+#include "core/list_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/run_token.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/run_token.h"
 
 namespace tutti {
 namespace {

@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
 namespace tutti {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/image_sets.h"
 
+#include "core/file.h"
 #include "tests/data/dataset_values.h"
-#include "tutti/core/file.h"
 #include "tutti/data/tar.h"
 
 namespace tutti {

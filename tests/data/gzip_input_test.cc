@@ -1,7 +1,7 @@
 // Compressed CSV, tar and record files.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tests/data/dataset_values.h"
-#include "tutti/core/file.h"
 #include "tutti/data/csv.h"
 #include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"

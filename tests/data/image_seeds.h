@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::image_seeds {

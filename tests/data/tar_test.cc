@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "core/file.h"
 #include "tests/data/dataset_values.h"
-#include "tutti/core/file.h"
 #include "tutti/data/records.h"
 #include "tutti/data/tar_reader.h"
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/records.h"
 
+#include "core/file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/resumable_iterator.h"
-#include "tutti/core/file.h"
 #include "tutti/data/format_bytes.h"
 #include "tutti/data/input_file.h"
 

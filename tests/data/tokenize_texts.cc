@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/data/tokenizer.h"
 

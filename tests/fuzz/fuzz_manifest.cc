@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/hash.h"
 #include "tutti/checkpoint/manifest.h"
 #include "tutti/core/error.h"
-#include "tutti/core/hash.h"
 
 namespace {
 

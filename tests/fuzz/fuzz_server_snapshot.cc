@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "core/byte_codec.h"
 #include "tests/fuzz/plain_or_checked.h"
-#include "tutti/core/byte_codec.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/server/server_files.h"
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/one_line.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
-#include "tutti/core/one_line.h"
 #include "tutti/tensor/device.h"
 
 namespace {

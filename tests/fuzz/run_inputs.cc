@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/file.h"
+#include "core/file.h"
 #include "tutti/core/random.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/file.h"
 #include "tests/model/model_helpers.h"
-#include "tutti/core/file.h"
 
 namespace tutti::backup_tests {
 namespace {

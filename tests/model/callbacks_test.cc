@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/file.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/warnings.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 

@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
+#include "core/file.h"
 #include "tests/strategy/worker_threads.h"
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/thrown.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include "core/file.h"
 #include "tests/model/model_helpers.h"
-#include "tutti/core/file.h"
 
 namespace tutti::fit_callbacks_tests {
 namespace {

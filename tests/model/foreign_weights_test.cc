@@ -1,8 +1,8 @@
 // Weights that other frameworks name and lay out in their way, from files of another writer.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tests/model/model_helpers.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace {

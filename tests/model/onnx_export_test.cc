@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include "core/file.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/protobuf_fields.h"
-#include "tutti/core/file.h"
 
 namespace tutti {
 namespace {

@@ -1,8 +1,8 @@
 // Writes three networks as ONNX, each with inputs and what tutti computes of them, for
 // onnx_test.py.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -7,9 +7,9 @@
 #include <csignal>
 #include <filesystem>
 
+#include "core/file.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"

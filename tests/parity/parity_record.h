@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/file.h"
 #include "tutti/model/layers/dtype_policy.h"
 
 namespace tutti::parity {

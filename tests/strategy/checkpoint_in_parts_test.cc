@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include "core/file.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/recovery.h"

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/stack_traces.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/stack_traces.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::testing {

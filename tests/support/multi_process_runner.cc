@@ -11,10 +11,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "core/file.h"
 #include "tests/support/process_files.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::testing {
 namespace {

@@ -14,9 +14,9 @@
 #include <map>
 #include <new>
 
+#include "core/file.h"
 #include "tests/support/process_files.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::testing {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <functional>
 
+#include "core/one_line.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/core/one_line.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

@@ -1,8 +1,8 @@
 // Compiled programs in a folder: processes that find them do not compile.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
+#include "core/hash.h"
 #include "tests/xla/xla_test_support.h"
-#include "tutti/core/file.h"
-#include "tutti/core/hash.h"
 #include "tutti/tensor/xla/pjrt_client.h"
 
 namespace tutti::internal {

@@ -20,9 +20,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/file.h"
 #include "tools/launch/launcher_process.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::launch {
 namespace {

@@ -21,10 +21,10 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "core/file.h"
+#include "core/network_address.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
-#include "tutti/core/network_address.h"
 #include "tutti/core/random.h"
 
 namespace tutti::launch {

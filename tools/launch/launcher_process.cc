@@ -24,8 +24,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::launch {
 namespace {

@@ -16,8 +16,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/file.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file.h"
 
 namespace tutti::launch {
 namespace {

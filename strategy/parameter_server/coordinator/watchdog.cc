@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "core/stack_traces.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/stack_traces.h"
 #include "tutti/core/text.h"
 
 namespace tutti {

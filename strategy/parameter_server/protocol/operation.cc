@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "tutti/core/hash.h"
+#include "core/hash.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/core/byte_codec.h"
-#include "tutti/core/crc32c.h"
+#include "core/byte_codec.h"
+#include "core/crc32c.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

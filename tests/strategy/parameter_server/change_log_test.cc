@@ -4,10 +4,10 @@
 
 #include <fstream>
 
+#include "core/file.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/file.h"
 #include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti::change_log_tests {

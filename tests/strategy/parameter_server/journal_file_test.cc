@@ -1,8 +1,8 @@
 // The coordinator's journal on the disk: what is found again, what is refused, who may write.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file.h"
 #include "tests/strategy/parameter_server/journal_helpers.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/core/file.h"
 
 namespace tutti::durable_tests {
 

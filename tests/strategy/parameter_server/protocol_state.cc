@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/byte_codec.h"
 #include "tests/strategy/parameter_server/protocol_model.h"
 #include "tests/strategy/parameter_server/protocol_servers.h"
-#include "tutti/core/byte_codec.h"
 
 namespace tutti::testing {
 namespace {

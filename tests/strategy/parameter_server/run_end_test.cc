@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "tutti/core/process_probe.h"
+#include "core/process_probe.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {

@@ -3,10 +3,10 @@
 #include <array>
 #include <optional>
 
+#include "core/file.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "core/file.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
-#include "tutti/core/file.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
