@@ -6,11 +6,11 @@
 #include <numeric>
 #include <vector>
 
+#include "tensor/op_checks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recording.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -10,14 +10,14 @@
 #include <numeric>
 #include <vector>
 
+#include "tensor/device_backend.h"
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/kernel_table.h"
+#include "tensor/step_recorder.h"
+#include "tensor/step_tracer.h"
+#include "tensor/sum_of_squares.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/logging.h"
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/kernel_table.h"
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/step_tracer.h"
-#include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti::internal {
 

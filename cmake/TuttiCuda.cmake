@@ -44,7 +44,7 @@ if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE)
 endif()
 
 # Host and module must agree on every type that crosses between them (tensor/device_backend.h): both carry this text.
-set(build_id_inputs tensor/device_backend.h tensor/op.h tensor/reduce_op.h tensor/dtype.h tensor/shape.h include/tutti/core/error.h)
+set(build_id_inputs tensor/device_backend.h include/tutti/tensor/op.h include/tutti/tensor/reduce_op.h include/tutti/tensor/dtype.h include/tutti/tensor/shape.h include/tutti/core/error.h)
 set(build_id_text "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${TUTTI_SANITIZE}")
 foreach(header IN LISTS build_id_inputs)
   file(SHA256 ${PROJECT_SOURCE_DIR}/${header} header_hash)

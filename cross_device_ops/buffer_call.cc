@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tensor/half_conversion.h"
 #include "tutti/cross_device_ops/device_work.h"
 #include "tutti/cross_device_ops/gpu_elements.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "tensor/device_backend.h"
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {

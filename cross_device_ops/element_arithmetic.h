@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/vectorized.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {

@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "tensor/device_backend.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {

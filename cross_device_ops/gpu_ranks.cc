@@ -10,9 +10,9 @@
 
 #include "core/call_site.h"
 #include "core/process_probe.h"
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/gpu_placement.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {

@@ -13,10 +13,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "tensor/cpu/vectorized.h"
+#include "tensor/half_conversion.h"
 #include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/tensor/buffer.h"
-#include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/model/sequential.h"
-#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

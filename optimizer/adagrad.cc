@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/json.h"
 #include "tutti/optimizer/rule_json.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/cpu/vectorized.h"
+#include "tensor/device_backend.h"
 #include "tutti/core/json.h"
 #include "tutti/optimizer/rule_json.h"
-#include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <map>
 
+#include "tensor/step_tracer.h"
+#include "tensor/sum_of_squares.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_tracer.h"
-#include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti {
 namespace {

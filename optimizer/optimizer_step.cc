@@ -4,6 +4,8 @@
 
 #include "core/call_site.h"
 #include "core/thread_random.h"
+#include "tensor/step_recorder.h"
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/autograd/replica_shards.h"
 #include "tutti/core/logging.h"
@@ -12,8 +14,6 @@
 #include "tutti/optimizer/optimizer_state.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 

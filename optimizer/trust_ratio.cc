@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/json.h"
 #include "tutti/optimizer/rule_json.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

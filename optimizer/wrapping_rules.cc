@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/json.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti::internal {
 

@@ -10,13 +10,13 @@
 #include <map>
 #include <optional>
 
+#include "tensor/gpu/step_capture.h"
+#include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/tensor/gpu/step_capture.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {

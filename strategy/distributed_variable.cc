@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/tensor/step_tracer.h"
+#include "tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {

@@ -3,10 +3,10 @@
 #include "tutti/strategy/local_replica.h"
 
 #include "core/call_site.h"
+#include "tensor/step_tracer.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {

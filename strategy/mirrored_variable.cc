@@ -8,10 +8,10 @@
 #include <algorithm>
 
 #include "core/hash.h"
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "core/hash.h"
+#include "tensor/step_recorder.h"
+#include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/distributed_variable.h"
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 namespace {

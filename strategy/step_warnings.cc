@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/op_checks.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/tensor/op_checks.h"
 
 namespace tutti::internal {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "core/call_site.h"
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

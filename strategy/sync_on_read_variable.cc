@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <functional>
 
+#include "tensor/step_recorder.h"
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/step_tracer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/tpu_strategy.h"
 
-#include "tutti/tensor/xla/pjrt_client.h"
+#include "tensor/xla/pjrt_client.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // What tells builds of host and module apart (cmake/TuttiCuda.cmake makes it).
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/device_backend.h"
+#include "tensor/device_backend.h"
 
 namespace tutti {
 

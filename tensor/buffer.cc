@@ -8,9 +8,9 @@
 #include <bit>
 #include <cstdlib>
 
+#include "tensor/accelerator.h"
+#include "tensor/buffer_allocator.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device_memory.h"
 
 namespace tutti {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/one_line.h"
+#include "tensor/accelerator.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/accelerator.h"
 
 namespace tutti {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "tensor/accelerator.h"
+#include "tensor/buffer_allocator.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti {
 namespace {

@@ -6,10 +6,10 @@
 #include <optional>
 #include <string_view>
 
+#include "tensor/kernel_table.h"
+#include "tensor/op_checks.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/op_checks.h"
 
 namespace tutti {
 

@@ -1,14 +1,14 @@
 // Distant tensors by the address of their memory, and the tracer of each thread.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/distant_values.h"
+#include "tensor/distant_values.h"
 
 #include <atomic>
 #include <unordered_map>
 #include <utility>
 
+#include "tensor/buffer_allocator.h"
+#include "tensor/step_tracer.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/gradient.h"
 
-#include "tutti/tensor/kernel_table.h"
+#include "tensor/kernel_table.h"
 
 namespace tutti {
 

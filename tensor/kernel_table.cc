@@ -1,13 +1,13 @@
 // Kernel tables, and running one call on one of them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/kernel_table.h"
+#include "tensor/kernel_table.h"
 
 #include <algorithm>
 
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/half_conversion.h"
-#include "tutti/tensor/op_checks.h"
-#include "tutti/tensor/step_tracer.h"
+#include "tensor/accelerator.h"
+#include "tensor/half_conversion.h"
+#include "tensor/op_checks.h"
+#include "tensor/step_tracer.h"
 
 namespace tutti {
 namespace {

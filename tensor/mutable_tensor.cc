@@ -5,11 +5,11 @@
 #include <cstring>
 #include <limits>
 
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/buffer_allocator.h"
+#include "tensor/accelerator.h"
+#include "tensor/buffer_allocator.h"
+#include "tensor/distant_values.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/distant_values.h"
-#include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
 namespace internal {

@@ -1,12 +1,12 @@
 // Checks that public operations share, and sliding windows over NHWC images.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 
 #include <algorithm>
 
 #include "core/call_site.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/tensor_impl.h"
 
 namespace tutti::internal {
 

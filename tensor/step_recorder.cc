@@ -1,6 +1,6 @@
 // The recorder of each thread.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/step_recorder.h"
+#include "tensor/step_recorder.h"
 
 #include <utility>
 

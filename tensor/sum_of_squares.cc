@@ -1,15 +1,15 @@
 // Sums of squares along a fixed order: what norms are made of.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/sum_of_squares.h"
+#include "tensor/sum_of_squares.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "tensor/accelerator.h"
+#include "tensor/kernel_table.h"
+#include "tensor/step_tracer.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/kernel_table.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 namespace {

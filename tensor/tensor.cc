@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstring>
 
-#include "tutti/tensor/accelerator.h"
+#include "tensor/accelerator.h"
+#include "tensor/distant_values.h"
+#include "tensor/tensor_impl.h"
+#include "tensor/tensor_in_buffer.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/distant_values.h"
-#include "tutti/tensor/tensor_impl.h"
-#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
 

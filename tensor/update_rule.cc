@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 
+#include "tensor/device_backend.h"
 #include "tutti/core/json.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

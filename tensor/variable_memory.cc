@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/variable_memory.h"
 
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/step_tracer.h"
+#include "tensor/step_recorder.h"
+#include "tensor/step_tracer.h"
 
 namespace tutti {
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
+#include "tensor/device_backend.h"
+#include "tensor/gpu/inventory.h"
 #include "tools/commands.h"
 #include "tools/machine.h"
 #include "tutti/core/error.h"
@@ -9,9 +11,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/device.h"
-#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
-#include "tutti/tensor/gpu/inventory.h"
 #include "tutti/tensor/xla/xla_devices.h"
 
 namespace tutti::tools {

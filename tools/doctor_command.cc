@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/gpu/load_backend.h"
 #include "tools/commands.h"
 #include "tools/launch/child_process.h"
 #include "tools/machine.h"
@@ -17,7 +18,6 @@
 #include "tutti/core/text.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 #include "tutti/tensor/gpu/gpus.h"
-#include "tutti/tensor/gpu/load_backend.h"
 #include "tutti/tensor/numerics.h"
 #include "tutti/tensor/xla/xla_devices.h"
 

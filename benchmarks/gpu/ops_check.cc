@@ -5,11 +5,11 @@
 #include <set>
 
 #include "benchmarks/gpu/device_check.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/kernel_table.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/dispatch.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/kernel_table.h"
 
 namespace tutti::device_check {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::bench {
 namespace {

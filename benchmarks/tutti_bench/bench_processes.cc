@@ -7,9 +7,9 @@
 
 #include "benchmarks/tutti_bench/bench_floor.h"
 #include "benchmarks/tutti_bench/bench_subject.h"
+#include "tensor/buffer_allocator.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/executor.h"
-#include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti::bench {
 namespace {

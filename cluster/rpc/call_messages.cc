@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "calls.pb.h"
-#include "tutti/tensor/cpu/copy_past_caches.h"
+#include "tensor/cpu/copy_past_caches.h"
 
 namespace tutti::internal {
 namespace {

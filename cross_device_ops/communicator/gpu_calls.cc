@@ -5,10 +5,10 @@
 
 #include <vector>
 
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/durations.h"
 #include "tutti/cross_device_ops/gpu_ranks.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {

@@ -7,12 +7,12 @@
 #include <memory>
 #include <optional>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/communicator/call_request.h"
 #include "tutti/tensor/buffer.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 class GpuDevice;

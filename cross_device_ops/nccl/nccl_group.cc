@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/graph_memory.h"
 #include "tutti/core/logging.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/graph_memory.h"
 
 namespace tutti::internal {
 namespace {

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/gpu/peer_work.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/nccl/nccl_functions.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti::internal {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "tutti/tensor/buffer_allocator.h"
+#include "tensor/buffer_allocator.h"
 
 namespace tutti {
 

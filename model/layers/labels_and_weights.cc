@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "tensor/op_checks.h"
+#include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/model/layers/masks.h"
-#include "tutti/tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "tensor/step_recorder.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/logging.h"
@@ -14,7 +15,6 @@
 #include "tutti/model/layers/call_log.h"
 #include "tutti/model/layers/layer_state.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 

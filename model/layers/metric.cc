@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metric.h"
 
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/type_names.h"
 #include "tutti/model/layers/labels_and_weights.h"
@@ -9,7 +10,6 @@
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 

@@ -44,8 +44,9 @@ struct MultiHeadAttentionOptions {
 /// attention_output/kernel [heads, value_dim, features], attention_output/bias [features]. Steps
 /// that do not count (masks.h) are not seen. A query that sees nothing gets 0, that is,
 /// attention_output/bias. Without masks but the causal one, and without dropout, it is attention()
-/// of tensor/ops/attention.h: O(steps) memory, except under XLA. In a call with a KeyValueCache
-/// the steps before are seen, too: attention to itself, with .use_causal_mask, in inference.
+/// of tutti/tensor/ops/attention.h: O(steps) memory, except under XLA. In a call with a
+/// KeyValueCache the steps before are seen, too: attention to itself, with .use_causal_mask, in
+/// inference.
 class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  public:
   MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recording.h"
 #include "tutti/autograd/replica_group.h"
@@ -14,7 +15,6 @@
 #include "tutti/tensor/ops/normalization.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 

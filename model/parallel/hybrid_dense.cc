@@ -6,11 +6,11 @@
 #include <map>
 #include <utility>
 
+#include "tensor/step_recorder.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/parallel/hybrid_replica.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 

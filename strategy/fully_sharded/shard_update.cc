@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/op_checks.h"
+#include "tensor/sum_of_squares.h"
 #include "tutti/autograd/variable_storage.h"
-#include "tutti/tensor/op_checks.h"
-#include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti::internal {
 namespace {

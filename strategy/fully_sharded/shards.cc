@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "tensor/kernel_table.h"
+#include "tensor/step_recorder.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/strategy/fully_sharded/shard_update.h"
-#include "tutti/tensor/kernel_table.h"
-#include "tutti/tensor/step_recorder.h"
-#include "tutti/tensor/tensor_impl.h"
 
 namespace tutti::internal {
 namespace {

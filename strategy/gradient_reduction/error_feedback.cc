@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/half_conversion.h"
+#include "tensor/cpu/vectorized.h"
+#include "tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <cstring>
 
+#include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,11 +5,11 @@
 #include <deque>
 #include <utility>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/peer_work.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/strategy/gradient_reduction/bucket_sums.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tensor/cpu/vectorized.h"
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "tensor/gpu/pinned_memory.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/buffer_call.h"
@@ -17,7 +18,6 @@
 #include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
-#include "tutti/tensor/gpu/pinned_memory.h"
 
 namespace tutti::internal {
 

@@ -14,10 +14,10 @@
 #include <algorithm>
 #include <sstream>
 
+#include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/gradient_reduction/given_gradients.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -19,11 +19,11 @@
 #include <sstream>
 
 #include "core/call_site.h"
+#include "tensor/half_conversion.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gpu_ranks.h"
 #include "tutti/tensor/buffer.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "tensor/step_tracer.h"
 #include "tutti/optimizer/gradient_reducer.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti::internal {
 

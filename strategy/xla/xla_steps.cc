@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/xla/xla_steps.h"
 
+#include "tensor/xla/step_programs.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/xla/traced_reducer.h"
-#include "tutti/tensor/xla/step_programs.h"
 
 namespace tutti::internal {
 namespace {

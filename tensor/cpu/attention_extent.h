@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/kernel_table.h"
+#include "tensor/kernel_table.h"
 
 namespace tutti::internal {
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "tensor/cpu/registration.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/cpu/registration.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti {

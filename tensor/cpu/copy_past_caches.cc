@@ -1,6 +1,6 @@
 // Streaming stores, of which the processor gathers whole lines.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/copy_past_caches.h"
+#include "tensor/cpu/copy_past_caches.h"
 
 #include <algorithm>
 #include <cstdint>

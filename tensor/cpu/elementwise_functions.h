@@ -9,7 +9,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "tutti/tensor/cpu/float_functions.h"
+#include "tensor/cpu/float_functions.h"
 #include "tutti/tensor/half.h"
 #include "tutti/tensor/op.h"
 

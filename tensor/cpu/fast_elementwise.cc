@@ -4,11 +4,11 @@
 #include <array>
 #include <bit>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/strided_loop.h"
-#include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/half_conversion.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/strided_loop.h"
+#include "tensor/cpu/vectorized.h"
+#include "tensor/half_conversion.h"
 
 namespace tutti::internal {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/upsampling.h"
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/upsampling.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 

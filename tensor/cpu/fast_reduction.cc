@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/tensor/cpu/ordered_fold.h"
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/ordered_fold.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 

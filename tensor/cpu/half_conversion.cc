@@ -1,10 +1,10 @@
 // Conversions without branches, which the compiler turns into vector instructions.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/half_conversion.h"
+#include "tensor/half_conversion.h"
 
 #include <bit>
 
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti {
 namespace {

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
+#include "tensor/cpu/elementwise_functions.h"
 
 namespace tutti::internal {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/tensor/kernel_table.h"
+#include "tensor/kernel_table.h"
 
 namespace tutti::internal {
 

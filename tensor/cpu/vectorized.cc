@@ -1,6 +1,6 @@
 // Which instruction set the fast kernels use.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/vectorized.h"
 
 #include <cstdlib>
 

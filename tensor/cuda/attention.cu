@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/tensor/cuda/attention_tiles.h"
+#include "tensor/cuda/attention_tiles.h"
 
 namespace tutti::cuda {
 namespace {

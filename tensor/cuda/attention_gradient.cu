@@ -6,7 +6,7 @@
 // need 5; in return the bits depend on the sizes alone, and a block has registers for one gradient.
 #include <cmath>
 
-#include "tutti/tensor/cuda/attention_tiles.h"
+#include "tensor/cuda/attention_tiles.h"
 
 namespace tutti::cuda {
 namespace {

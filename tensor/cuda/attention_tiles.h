@@ -11,9 +11,9 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/cpu/attention_extent.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/team.h"
+#include "tensor/cpu/attention_extent.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda::attention {
 

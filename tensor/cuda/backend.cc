@@ -1,6 +1,6 @@
 // The GPUs that the CUDA runtime shows, and what opens them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/backend.h"
+#include "tensor/cuda/backend.h"
 
 #include <array>
 #include <cstdio>
@@ -8,9 +8,9 @@
 #include <exception>
 #include <string_view>
 
-#include "tutti/tensor/cuda/context.h"
-#include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/context.h"
+#include "tensor/cuda/launch.h"
+#include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/tensor/device_backend.h"
+#include "tensor/device_backend.h"
 
 namespace tutti::cuda {
 

@@ -6,8 +6,8 @@
 // [rows, channels]. gamma, beta, mean and variance may be float32 where x has 16 bits.
 #include <cmath>
 
-#include "tutti/tensor/cuda/channel_sums.h"
-#include "tutti/tensor/cuda/kernels.h"
+#include "tensor/cuda/channel_sums.h"
+#include "tensor/cuda/kernels.h"
 
 namespace tutti::cuda {
 namespace {

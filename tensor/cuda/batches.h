@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tutti/tensor/cuda/elements.h"
+#include "tensor/cuda/elements.h"
 
 namespace tutti::cuda {
 

@@ -1,9 +1,9 @@
 // A bias added to the channels of a result, with an activation, and the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cuda/channel_sums.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/channel_sums.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

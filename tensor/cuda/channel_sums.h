@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

@@ -5,10 +5,10 @@
 // and division is rounded correctly on both.
 #include <array>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // Calls of the CUDA runtime for one logical device.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/context.h"
+#include "tensor/cuda/context.h"
 
 #include <atomic>
 
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 namespace {

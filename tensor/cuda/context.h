@@ -8,10 +8,10 @@
 #include <memory>
 #include <span>
 
-#include "tutti/tensor/cuda/events.h"
-#include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/device_backend.h"
+#include "tensor/cuda/events.h"
+#include "tensor/cuda/gpu.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/device_backend.h"
 
 namespace tutti::cuda {
 

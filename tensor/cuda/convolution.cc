@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "tutti/tensor/cuda/convolution_plans.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/matrix_product.h"
+#include "tensor/cuda/convolution_plans.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/matrix_product.h"
 
 namespace tutti::cuda {
 namespace {

@@ -1,11 +1,11 @@
 // Builds the descriptors of a convolution for cuDNN's graph API.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/convolution_graph.h"
+#include "tensor/cuda/convolution_graph.h"
 
 #include <algorithm>
 
+#include "tensor/cuda/math_libraries.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 namespace {

@@ -1,14 +1,14 @@
 // Finds engines for convolutions: cuDNN's heuristics, our rules, and measurements if wanted.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/convolution_plans.h"
+#include "tensor/cuda/convolution_plans.h"
 
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
 
-#include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/gpu.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

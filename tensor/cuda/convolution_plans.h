@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/tensor/cuda/convolution_graph.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/convolution_graph.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 

@@ -1,12 +1,12 @@
 // Copies: between tensors with strides, many small ones at once, and of a matrix transposed.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/copies.h"
+#include "tensor/cuda/copies.h"
 
 #include <algorithm>
 
-#include "tutti/tensor/cuda/batches.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/batches.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/strided_axes.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/strided_axes.h"
 
 namespace tutti::cuda {
 

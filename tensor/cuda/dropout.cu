@@ -1,8 +1,8 @@
 // Dropout: the mask is a function of the key and the element's index, the same as on the CPU.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

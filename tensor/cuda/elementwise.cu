@@ -1,8 +1,8 @@
 // Elementwise operations: arithmetic, gradients of activations, comparisons, choices, conversions.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/map.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/map.h"
 
 namespace tutti::cuda {
 

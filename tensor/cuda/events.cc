@@ -1,6 +1,6 @@
 // Taking events from the pool, asking them, and giving them back.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/events.h"
+#include "tensor/cuda/events.h"
 
 #include <utility>
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
+#include "tensor/cuda/gpu.h"
+#include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti::cuda {
 

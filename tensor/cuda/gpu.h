@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

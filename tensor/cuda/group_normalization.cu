@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/team.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
 namespace {

@@ -6,10 +6,10 @@
 #include <array>
 #include <cstring>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cuda/copies.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/copies.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

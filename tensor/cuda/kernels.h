@@ -8,8 +8,8 @@
 #include <span>
 #include <variant>
 
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/kernel_table.h"
+#include "tensor/device_backend.h"
+#include "tensor/kernel_table.h"
 
 namespace tutti::cuda {
 

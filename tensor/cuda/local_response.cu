@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

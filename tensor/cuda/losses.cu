@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/map.h"
-#include "tutti/tensor/cuda/team.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/map.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
 namespace {

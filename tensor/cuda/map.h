@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/strided_axes.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
+#include "tensor/cuda/strided_axes.h"
 
 namespace tutti::cuda {
 

@@ -1,15 +1,15 @@
 // Creates the handles of cuBLAS and cuDNN, and turns their status codes into errors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/math_libraries.h"
 
 #include <array>
 #include <cstdlib>
 #include <string_view>
 
+#include "tensor/cuda/convolution_plans.h"
+#include "tensor/cuda/gpu.h"
+#include "tensor/cuda/matrix_product.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/cuda/convolution_plans.h"
-#include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/matrix_product.h"
 
 namespace tutti::cuda {
 namespace {

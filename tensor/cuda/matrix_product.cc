@@ -1,15 +1,15 @@
 // Matrix products on cuBLASLt.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/matrix_product.h"
+#include "tensor/cuda/matrix_product.h"
 
 #include <cublasLt.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "tutti/tensor/cuda/gpu.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/gpu.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 

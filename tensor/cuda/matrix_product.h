@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "tutti/tensor/cuda/kernels.h"
+#include "tensor/cuda/kernels.h"
 
 namespace tutti::cuda {
 

@@ -3,10 +3,10 @@
 //
 // The first adds squares block by block, the second the blocks of each variable, the third changes
 // the weights. The direction of a step is calculated twice instead of being kept.
-#include "tutti/tensor/cuda/batches.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/team.h"
-#include "tutti/tensor/cuda/update_rules.h"
+#include "tensor/cuda/batches.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/team.h"
+#include "tensor/cuda/update_rules.h"
 
 namespace tutti::cuda {
 namespace {

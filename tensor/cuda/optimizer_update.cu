@@ -3,10 +3,10 @@
 //
 // nvcc may contract a * b + c here: the bits of a GPU need not be those of the CPU, and all
 // components of a variable are updated by the same code.
-#include "tutti/tensor/cuda/batches.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/update_rules.h"
+#include "tensor/cuda/batches.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
+#include "tensor/cuda/update_rules.h"
 
 namespace tutti::cuda {
 namespace {

@@ -4,9 +4,9 @@
 // Own kernels: cuDNN's pooling pads both sides alike, says nothing about equal maxima (here the
 // first one gets the gradient), and its gradient wants the result. Gradients gather: each pixel
 // looks for the windows that it lies in, so nothing is added by atomics.
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 namespace {

@@ -8,9 +8,9 @@
 // b), result(value).
 #pragma once
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/strided_axes.h"
-#include "tutti/tensor/cuda/team.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/strided_axes.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
 

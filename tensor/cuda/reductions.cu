@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/reduction.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/reduction.h"
 
 namespace tutti::cuda {
 

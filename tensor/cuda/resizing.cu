@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/strided_axes.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
+#include "tensor/cuda/strided_axes.h"
 
 namespace tutti::cuda {
 namespace {

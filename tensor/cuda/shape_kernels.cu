@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/tensor/cuda/copies.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/copies.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {
 namespace {

@@ -3,9 +3,9 @@
 #include <array>
 #include <vector>
 
-#include "tutti/tensor/cuda/batches.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/team.h"
+#include "tensor/cuda/batches.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "tutti/tensor/cpu/strided_loop.h"
-#include "tutti/tensor/cuda/elements.h"
+#include "tensor/cpu/strided_loop.h"
+#include "tensor/cuda/elements.h"
 
 namespace tutti::cuda {
 

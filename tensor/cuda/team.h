@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "tutti/tensor/cuda/elements.h"
-#include "tutti/tensor/cuda/launch.h"
+#include "tensor/cuda/elements.h"
+#include "tensor/cuda/launch.h"
 
 namespace tutti::cuda {
 

@@ -25,7 +25,7 @@
 
 #include <cmath>
 
-#include "tutti/tensor/device_backend.h"
+#include "tensor/device_backend.h"
 
 namespace tutti::cuda {
 

@@ -1,6 +1,6 @@
 // Logical GPUs: opening, operations, copies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tensor/gpu/gpu_device.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <iterator>
 #include <unordered_map>
 
-#include "tutti/tensor/gpu/graph_memory.h"
-#include "tutti/tensor/gpu/peer_work.h"
-#include "tutti/tensor/gpu/pinned_memory.h"
-#include "tutti/tensor/op_checks.h"
+#include "tensor/gpu/graph_memory.h"
+#include "tensor/gpu/peer_work.h"
+#include "tensor/gpu/pinned_memory.h"
+#include "tensor/op_checks.h"
 
 namespace tutti {
 namespace {

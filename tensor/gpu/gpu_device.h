@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "tensor/accelerator.h"
+#include "tensor/buffer_allocator.h"
+#include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/accelerator.h"
-#include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/tensor.h"
 

@@ -6,12 +6,12 @@
 #include <memory>
 #include <utility>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/inventory.h"
+#include "tensor/gpu/load_backend.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/inventory.h"
-#include "tutti/tensor/gpu/load_backend.h"
 
 namespace tutti {
 namespace {

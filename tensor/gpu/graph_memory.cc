@@ -1,12 +1,12 @@
 // The memory of captured graphs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/graph_memory.h"
+#include "tensor/gpu/graph_memory.h"
 
 #include <cstring>
 #include <utility>
 
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu/gpu_device.h"
 
 namespace tutti {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "tensor/buffer_allocator.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 // Splits GPUs, and writes the lines of the log about them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/inventory.h"
+#include "tensor/gpu/inventory.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,8 +10,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 // Driver, module and libraries, looked for one after the other with dlopen.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/load_backend.h"
+#include "tensor/gpu/load_backend.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/tensor/device_backend.h"
+#include "tensor/device_backend.h"
 
 namespace tutti {
 

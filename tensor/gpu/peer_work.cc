@@ -1,6 +1,6 @@
 // Waiting for an event without trusting that it happens.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/peer_work.h"
+#include "tensor/gpu/peer_work.h"
 
 #include <algorithm>
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "tensor/device_backend.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

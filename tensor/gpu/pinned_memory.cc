@@ -1,16 +1,16 @@
 // Pinned host memory: buffers, a ring, and copies between a GPU and the host beside computations.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/pinned_memory.h"
+#include "tensor/gpu/pinned_memory.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "tensor/buffer_allocator.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {

@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensor/buffer_allocator.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu/peer_work.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/buffer.h"
-#include "tutti/tensor/buffer_allocator.h"
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti {
 

@@ -4,16 +4,16 @@
 // Step values (rates, keys) stand in one block of device memory per replica, which is written by a
 // copy before each launch: a copy inside the graph would read host memory that the next step may
 // already be changing.
-#include "tutti/tensor/gpu/step_capture.h"
+#include "tensor/gpu/step_capture.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/graph_memory.h"
+#include "tensor/gpu/peer_work.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/graph_memory.h"
-#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti::internal {
 

@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "tensor/gpu/graph_memory.h"
+#include "tensor/step_recorder.h"
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/gpu/graph_memory.h"
-#include "tutti/tensor/step_recorder.h"
 #include "tutti/tensor/variable_memory.h"
 
 namespace tutti::internal {

@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
+#include "tensor/step_tracer.h"
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_tracer.h"
 
 namespace tutti {
 

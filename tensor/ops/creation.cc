@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 #include "tutti/tensor/ops/creation.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 
 namespace tutti {
 

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
+#include "tensor/step_recorder.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <unordered_map>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 #include "tutti/tensor/ops/creation.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -1,6 +1,6 @@
 // Compile options of XLA as bytes of their protocol buffer.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/compile_options.h"
+#include "tensor/xla/compile_options.h"
 
 #include <string_view>
 

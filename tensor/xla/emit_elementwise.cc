@@ -3,8 +3,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "tutti/tensor/op_checks.h"
-#include "tutti/tensor/xla/emitters.h"
+#include "tensor/op_checks.h"
+#include "tensor/xla/emitters.h"
 
 namespace tutti::internal {
 namespace {

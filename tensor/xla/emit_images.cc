@@ -3,8 +3,8 @@
 #include <array>
 #include <cmath>
 
-#include "tutti/tensor/op_checks.h"
-#include "tutti/tensor/xla/emitters.h"
+#include "tensor/op_checks.h"
+#include "tensor/xla/emitters.h"
 
 namespace tutti::internal {
 namespace {

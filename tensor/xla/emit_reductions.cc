@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "tutti/tensor/xla/emitters.h"
+#include "tensor/xla/emitters.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Operations that move elements, in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/emitters.h"
+#include "tensor/xla/emitters.h"
 
 namespace tutti::internal {
 namespace {

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
+#include "tensor/device_backend.h"
+#include "tensor/xla/emitters.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/xla/emitters.h"
 
 namespace tutti::internal {
 namespace {

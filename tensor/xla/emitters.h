@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "tensor/xla/hlo.h"
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/xla/hlo.h"
 
 namespace tutti {
 struct DeviceRule;

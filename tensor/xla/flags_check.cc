@@ -1,6 +1,6 @@
 // A child process that reads XLA_FLAGS first.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/flags_check.h"
+#include "tensor/xla/flags_check.h"
 
 #include <fcntl.h>
 #include <poll.h>

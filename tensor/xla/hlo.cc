@@ -1,6 +1,6 @@
 // The lines of StableHLO's operations.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/hlo.h"
+#include "tensor/xla/hlo.h"
 
 #include <algorithm>
 #include <array>

@@ -1,15 +1,15 @@
 // Devices, buffers and launches of the PJRT plugin.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/pjrt_client.h"
+#include "tensor/xla/pjrt_client.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 
+#include "tensor/xla/compile_options.h"
+#include "tensor/xla/flags_check.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/xla/compile_options.h"
-#include "tutti/tensor/xla/flags_check.h"
 
 namespace tutti {
 namespace internal {

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/xla/pjrt_plugin.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
-#include "tutti/tensor/xla/pjrt_plugin.h"
 #include "tutti/tensor/xla/xla_devices.h"
 
 namespace tutti {

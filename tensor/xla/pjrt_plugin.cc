@@ -1,6 +1,6 @@
 // Finding a PJRT plugin, checking its table, errors of its functions.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/pjrt_plugin.h"
+#include "tensor/xla/pjrt_plugin.h"
 
 #include <dlfcn.h>
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "tensor/xla/pjrt_api.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/xla/pjrt_api.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 // Files of compiled programs: what they are for, a checksum, the plugin's bytes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/program_files.h"
+#include "tensor/xla/program_files.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/tensor/xla/pjrt_client.h"
+#include "tensor/xla/pjrt_client.h"
 
 namespace tutti::internal {
 

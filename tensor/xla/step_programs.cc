@@ -1,6 +1,6 @@
 // From traces to a program, and from its results to values.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/step_programs.h"
+#include "tensor/xla/step_programs.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "core/file.h"
+#include "tensor/xla/program_files.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/tensor/xla/program_files.h"
 
 namespace tutti::internal {
 namespace {

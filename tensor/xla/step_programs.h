@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/tensor/xla/trace.h"
+#include "tensor/xla/trace.h"
 
 namespace tutti::internal {
 

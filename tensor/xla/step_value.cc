@@ -1,10 +1,10 @@
 // How a value of a step comes to the host, or why it does not.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/step_value.h"
+#include "tensor/xla/step_value.h"
 
 #include <utility>
 
-#include "tutti/tensor/op_checks.h"
+#include "tensor/op_checks.h"
 
 namespace tutti::internal {
 

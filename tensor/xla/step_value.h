@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "tensor/distant_values.h"
+#include "tensor/xla/pjrt_client.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/distant_values.h"
-#include "tutti/tensor/xla/pjrt_client.h"
 
 namespace tutti::internal {
 

@@ -1,12 +1,12 @@
 // Tensors as values of the program, operations as lines of it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/trace.h"
+#include "tensor/xla/trace.h"
 
 #include <algorithm>
 #include <atomic>
 
-#include "tutti/tensor/op_checks.h"
-#include "tutti/tensor/xla/emitters.h"
+#include "tensor/op_checks.h"
+#include "tensor/xla/emitters.h"
 
 namespace tutti::internal {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/tensor/device_backend.h"
-#include "tutti/tensor/step_tracer.h"
-#include "tutti/tensor/xla/hlo.h"
-#include "tutti/tensor/xla/step_value.h"
+#include "tensor/device_backend.h"
+#include "tensor/step_tracer.h"
+#include "tensor/xla/hlo.h"
+#include "tensor/xla/step_value.h"
 
 namespace tutti::internal {
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "tutti/tensor/xla/pjrt_client.h"
+#include "tensor/xla/pjrt_client.h"
 
 namespace tutti {
 namespace internal {

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
+#include "tensor/gpu/gpu_device.h"
 #include "tutti/core/random.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/testing/cross_device_ops/expected.h"
 
 namespace tutti::conformance {

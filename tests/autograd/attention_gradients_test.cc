@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "tensor/buffer_allocator.h"
 #include "tests/autograd/gradient_check.h"
-#include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "tensor/half_conversion.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
-#include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

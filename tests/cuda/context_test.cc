@@ -1,16 +1,16 @@
 // The CUDA backend's contexts on the simulated runtime: memory, copies, order, captures, errors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/context.h"
+#include "tensor/cuda/context.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
 
+#include "tensor/cuda/backend.h"
 #include "tests/cuda_simulation/kernel_emulation.h"
 #include "tests/cuda_simulation/simulation.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/tensor/cuda/backend.h"
 
 namespace tutti::cuda {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "tensor/cuda/convolution_plans.h"
 #include "tests/cuda/math_rig.h"
-#include "tutti/tensor/cuda/convolution_plans.h"
 
 namespace tutti::math_rig {
 namespace {

@@ -1,14 +1,14 @@
 // The handles of cuBLAS and cuDNN: settings, errors, and the strictness of their stand-ins.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cuda/math_libraries.h"
+#include "tensor/cuda/math_libraries.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <utility>
 
+#include "tensor/cuda/convolution_graph.h"
 #include "tests/cuda/math_rig.h"
-#include "tutti/tensor/cuda/convolution_graph.h"
 
 namespace tutti::math_rig {
 namespace {

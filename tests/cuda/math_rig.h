@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
+#include "tensor/cuda/math_libraries.h"
+#include "tensor/kernel_table.h"
 #include "tests/cuda_simulation/math_simulation.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/math_libraries.h"
-#include "tutti/tensor/kernel_table.h"
 
 namespace tutti::math_rig {
 

@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include "tensor/cuda/matrix_product.h"
 #include "tests/cuda/math_rig.h"
-#include "tutti/tensor/cuda/matrix_product.h"
 
 namespace tutti::math_rig {
 namespace {

@@ -11,11 +11,11 @@
 #include <iostream>
 #include <vector>
 
+#include "tensor/gpu/load_backend.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/device.h"
 #include "tutti/tensor/gpu/gpus.h"
-#include "tutti/tensor/gpu/load_backend.h"
 
 namespace tutti {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tensor/cuda/convolution_plans.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/cuda/convolution_plans.h"
 
 namespace tutti::cuda {
 namespace {

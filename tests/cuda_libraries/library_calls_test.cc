@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdlib>
 
-#include "tutti/tensor/cuda/kernels.h"
-#include "tutti/tensor/cuda/math_libraries.h"
-#include "tutti/tensor/cuda/matrix_product.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/math_libraries.h"
+#include "tensor/cuda/matrix_product.h"
 
 namespace tutti::cuda {
 namespace {

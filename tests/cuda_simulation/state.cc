@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tensor/gpu/inventory.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/gpu/inventory.h"
 
 namespace tutti::cuda_simulation {
 namespace {

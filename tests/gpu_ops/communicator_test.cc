@@ -5,10 +5,10 @@
 
 #include <cstring>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/pinned_memory.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/support/ranks.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/gpu/pinned_memory.h"
 #include "tutti/tensor/half.h"
 
 namespace tutti {

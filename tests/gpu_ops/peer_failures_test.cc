@@ -1,5 +1,6 @@
 // What reads a GPU's values while NCCL's work never ends is told why, instead of waiting for ever.
 // SPDX-License-Identifier: Apache-2.0
+#include "tensor/gpu/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/executor.h"
@@ -7,7 +8,6 @@
 #include "tutti/strategy/captured_step.h"
 #include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/strategies.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti {
 namespace peer_failures_test {

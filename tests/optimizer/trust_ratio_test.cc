@@ -3,9 +3,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "tensor/sum_of_squares.h"
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti {
 namespace {

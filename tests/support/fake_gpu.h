@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "tensor/gpu/gpu_device.h"
+#include "tensor/kernel_table.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/gpu/gpu_device.h"
-#include "tutti/tensor/kernel_table.h"
 
 namespace tutti::testing {
 

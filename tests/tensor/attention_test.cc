@@ -7,10 +7,10 @@
 #include <cmath>
 #include <memory>
 
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/core/executor.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

@@ -6,9 +6,9 @@
 
 #include <optional>
 
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

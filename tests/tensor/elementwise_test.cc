@@ -10,9 +10,9 @@
 #include <numbers>
 #include <vector>
 
+#include "tensor/cpu/float_functions.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/cpu/float_functions.h"
 
 namespace tutti {
 namespace elementwise_test {

@@ -1,15 +1,15 @@
 // What a GPU device asks of its backend: memory, copies, operations, updates that wait.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/gpu_device.h"
+#include "tensor/gpu/gpu_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "tensor/gpu/graph_memory.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

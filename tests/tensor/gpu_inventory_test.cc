@@ -1,13 +1,13 @@
 // GPUs as logical devices and as lines of the log, over an inventory that is made up.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/inventory.h"
+#include "tensor/gpu/inventory.h"
 
 #include <gtest/gtest.h>
 
 #include <regex>
 
+#include "tensor/gpu/load_backend.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/tensor/gpu/load_backend.h"
 
 namespace tutti {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/ops/normalization.h"
 
 namespace tutti {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/half_conversion.h"
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/half_conversion.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

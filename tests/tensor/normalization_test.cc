@@ -6,9 +6,9 @@
 
 #include <functional>
 
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/kernel_table.h"
 
 namespace tutti {
 namespace normalization_test {

@@ -15,10 +15,10 @@
 #include <tuple>
 #include <vector>
 
+#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/core/executor.h"
-#include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/numerics.h"
 #include "tutti/tensor/tensor_ops.h"
 

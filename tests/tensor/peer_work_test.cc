@@ -1,12 +1,12 @@
 // Waits for a device while work is pending that others must take part in.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/peer_work.h"
+#include "tensor/gpu/peer_work.h"
 
 #include <gtest/gtest.h>
 
+#include "tensor/gpu/pinned_memory.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/tensor/gpu/pinned_memory.h"
 
 namespace tutti {
 namespace peer_work_test {

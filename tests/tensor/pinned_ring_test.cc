@@ -1,6 +1,6 @@
 // The ring of pinned memory: places are not given out while a copy from them is under way.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/pinned_memory.h"
+#include "tensor/gpu/pinned_memory.h"
 
 #include <gtest/gtest.h>
 

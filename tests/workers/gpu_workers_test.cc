@@ -4,9 +4,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor/gpu/gpu_device.h"
 #include "tests/support/multi_process_runner.h"
 #include "tutti/communicator.h"
-#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tutti.h"
 
 namespace tutti {

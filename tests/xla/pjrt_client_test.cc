@@ -1,6 +1,6 @@
 // Finding plugins, and the devices of one.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/pjrt_client.h"
+#include "tensor/xla/pjrt_client.h"
 #include "tests/xla/xla_test_support.h"
 
 namespace tutti::internal {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "core/hash.h"
+#include "tensor/xla/pjrt_client.h"
 #include "tests/xla/xla_test_support.h"
-#include "tutti/tensor/xla/pjrt_client.h"
 
 namespace tutti::internal {
 namespace {

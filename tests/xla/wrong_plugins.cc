@@ -1,6 +1,6 @@
 // Libraries that are nearly PJRT plugins: of another major version, or with too short a table.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/xla/pjrt_api.h"
+#include "tensor/xla/pjrt_api.h"
 
 namespace {
 

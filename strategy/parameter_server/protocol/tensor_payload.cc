@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "tensor/tensor_in_buffer.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti::internal {
 namespace {

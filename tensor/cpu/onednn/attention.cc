@@ -12,10 +12,10 @@
 #include <numbers>
 #include <vector>
 
-#include "tutti/tensor/cpu/attention_extent.h"
-#include "tutti/tensor/cpu/onednn/engine.h"
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tensor/cpu/attention_extent.h"
+#include "tensor/cpu/onednn/engine.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,16 +1,16 @@
 // What all oneDNN kernels share: engine, threads, scratchpad, the cache of primitives.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/onednn/engine.h"
+#include "tensor/cpu/onednn/engine.h"
 
 #include <dlfcn.h>
 
 #include <string_view>
 #include <utility>
 
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/vectorized.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string_view>
 
+#include "tensor/cpu/onednn/engine.h"
+#include "tensor/cpu/registration.h"
 #include "tutti/core/error.h"
-#include "tutti/tensor/cpu/onednn/engine.h"
-#include "tutti/tensor/cpu/registration.h"
 
 namespace tutti::internal {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/tensor/cpu/attention_extent.h"
-#include "tutti/tensor/cpu/registration.h"
+#include "tensor/cpu/attention_extent.h"
+#include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
 namespace {

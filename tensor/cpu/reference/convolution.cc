@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cpu/registration.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
 

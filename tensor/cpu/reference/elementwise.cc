@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cpu/registration.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/tensor/cpu/registration.h"
+#include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
 

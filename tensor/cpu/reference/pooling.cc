@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/upsampling.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/upsampling.h"
 
 namespace tutti::internal {
 

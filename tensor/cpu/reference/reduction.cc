@@ -4,10 +4,10 @@
 #include <numeric>
 #include <vector>
 
-#include "tutti/tensor/cpu/elementwise_functions.h"
-#include "tutti/tensor/cpu/ordered_fold.h"
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/strided_loop.h"
+#include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cpu/ordered_fold.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/strided_loop.h"
 
 namespace tutti::internal {
 

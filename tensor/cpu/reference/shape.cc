@@ -4,8 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/tensor/cpu/registration.h"
-#include "tutti/tensor/cpu/strided_loop.h"
+#include "tensor/cpu/registration.h"
+#include "tensor/cpu/strided_loop.h"
 
 namespace tutti::internal {
 namespace {

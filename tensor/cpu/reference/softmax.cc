@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tutti/tensor/cpu/registration.h"
+#include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
 namespace {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 
+#include "tensor/tensor_in_buffer.h"
 #include "tests/strategy/parameter_server/store_helpers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
@@ -13,7 +14,6 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/ops/random_ops.h"
-#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
 namespace {
