@@ -5,7 +5,7 @@
 // a value comes before the node that made it, and sums of gradients are added in an order that
 // depends on the program alone. A source is final when the earliest active node that used it (for a
 // variable: any read of it) has been walked.
-#include "tutti/autograd/recording.h"
+#include "autograd/recording.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/op.h"
 

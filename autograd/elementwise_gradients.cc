@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/tensor_ops.h"
 

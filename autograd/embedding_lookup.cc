@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
+#include "autograd/recording.h"
 #include "tensor/op_checks.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/autograd/recording.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"

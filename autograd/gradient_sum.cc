@@ -1,6 +1,6 @@
 // The sum of the gradients that reach one value.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/gradient_sum.h"
+#include "autograd/gradient_sum.h"
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "tutti/autograd/recording.h"
+#include "autograd/recording.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/tensor/device_scope.h"
 

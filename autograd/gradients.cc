@@ -1,6 +1,6 @@
 // The table: which function is the gradient of which operation, and what it needs to keep.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 
 #include <array>
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/autograd/gradient_sum.h"
+#include "autograd/gradient_sum.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/op.h"
 

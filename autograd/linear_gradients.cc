@@ -3,7 +3,7 @@
 //
 // Matrix products: y = activation(A B + bias), where A and B are a and b, transposed or not; dz is
 // the gradient before the activation.
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -3,8 +3,8 @@
 //
 // Vocabulary of softmax: a row is a vector along the last axis; s = softmax(logits). Functions
 // named xxx_grad_gradient get in dy() the gradient g with respect to the result of xxx_grad.
-#include "tutti/autograd/gradients.h"
-#include "tutti/autograd/recording.h"
+#include "autograd/gradients.h"
+#include "autograd/recording.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

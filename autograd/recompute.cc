@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "autograd/recording.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/autograd/recording.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

@@ -1,12 +1,12 @@
 // What one tape has seen: the graph of recorded operations.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/recording.h"
+#include "autograd/recording.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tutti/autograd/gradients.h"
-#include "tutti/autograd/replica_shards.h"
+#include "autograd/gradients.h"
+#include "autograd/replica_shards.h"
 #include "tutti/tensor/dispatch.h"
 
 namespace tutti::internal {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/autograd/gradient_sum.h"
+#include "autograd/gradient_sum.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/replica_group.h"

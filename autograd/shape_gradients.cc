@@ -1,6 +1,6 @@
 // Gradients of operations that move elements.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

@@ -5,10 +5,10 @@
 #include <bit>
 #include <utility>
 
+#include "autograd/recording.h"
 #include "core/call_site.h"
 #include "core/hash.h"
 #include "tutti/autograd/recompute.h"
-#include "tutti/autograd/recording.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/gradient_reducer.h"
 
+#include "autograd/replica_shards.h"
 #include "core/call_site.h"
 #include "core/thread_random.h"
 #include "tensor/step_recorder.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/autograd/replica_shards.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/optimizer/optimizer.h"

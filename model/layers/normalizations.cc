@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "autograd/recording.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/autograd/recording.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/layers/in_float32.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/autograd/replica_shards.h"
+#include "autograd/replica_shards.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/update_rule.h"
 

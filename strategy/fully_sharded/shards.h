@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/autograd/replica_shards.h"
+#include "autograd/replica_shards.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/distributed_variable.h"
 

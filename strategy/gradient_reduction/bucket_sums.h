@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/autograd/replica_shards.h"
+#include "autograd/replica_shards.h"
 #include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {

@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "tutti/autograd/recording.h"
+#include "autograd/recording.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Every gradient function against central differences; every operation accounted for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/gradients.h"
+#include "autograd/gradients.h"
 
 #include "tests/autograd/gradient_cases_elementwise.h"
 #include "tests/autograd/gradient_cases_linear.h"
