@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "optimizer/rule_json.h"
 #include "tensor/cpu/vectorized.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
-#include "tutti/optimizer/rule_json.h"
 
 namespace tutti {
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "tutti/optimizer/optimizer_state.h"
+#include "optimizer/optimizer_state.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // What an optimizer keeps besides the slots of its rule.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/optimizer_state.h"
+#include "optimizer/optimizer_state.h"
 
 #include <algorithm>
 #include <limits>

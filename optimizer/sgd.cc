@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/sgd.h"
 
+#include "optimizer/rule_json.h"
 #include "tensor/cpu/vectorized.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
-#include "tutti/optimizer/rule_json.h"
 
 namespace tutti {
 

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "optimizer/rule_json.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
-#include "tutti/optimizer/rule_json.h"
 
 namespace tutti {
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "core/names.h"
+#include "optimizer/optimizer_state.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
 

@@ -1,6 +1,6 @@
 // Rules around a rule: weight decay before it, a moving average after it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/optimizer_state.h"
+#include "optimizer/optimizer_state.h"
 
 #include <algorithm>
 

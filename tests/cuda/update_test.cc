@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "optimizer/optimizer_state.h"
 #include "tests/cuda/device_call.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/trust_ratio.h"
 

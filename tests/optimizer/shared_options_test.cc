@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "optimizer/optimizer_state.h"
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/tensor_ops.h"
 

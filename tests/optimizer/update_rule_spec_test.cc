@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "gmock/gmock.h"
+#include "optimizer/optimizer_state.h"
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/optimizer_state.h"
 #include "tutti/optimizer/optimizers.h"
 
 namespace tutti {

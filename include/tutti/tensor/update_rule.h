@@ -105,7 +105,7 @@ class UpdateRule {
   }
 
   /// The rule as a value that travels: {"rule": its name in the registry of
-  /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
+  /// tutti/optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
   /// process: the default throws kUnimplemented naming the rule.
   virtual Json describe() const;
 
