@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/data/data_threads.h"
-#include "tutti/data/forwarding_source.h"
+#include "data/data_threads.h"
+#include "data/forwarding_source.h"
 
 namespace tutti {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/names.h"
+#include "data/data_threads.h"
+#include "data/forwarding_source.h"
 #include "tutti/core/logging.h"
-#include "tutti/data/data_threads.h"
-#include "tutti/data/forwarding_source.h"
 
 namespace tutti {
 

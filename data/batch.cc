@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tutti/data/forwarding_source.h"
+#include "data/forwarding_source.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -1,6 +1,6 @@
 // The binary version of CIFAR-10.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/image_sets.h"
+#include "data/image_sets.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/file_kind.h"
-#include "tutti/data/input_file.h"
-#include "tutti/data/tar_reader.h"
+#include "data/input_file.h"
+#include "data/tar_reader.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "tutti/data/csv_schema.h"
-#include "tutti/data/file_sequence.h"
+#include "data/csv_schema.h"
+#include "data/file_sequence.h"
 
 namespace tutti {
 namespace {

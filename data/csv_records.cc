@@ -1,6 +1,6 @@
 // The records of CSV files, and the values of their fields: numbers, categories, missing ones.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/csv_schema.h"
+#include "data/csv_schema.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 // What the columns of CSV files become: selection, types and vocabularies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/csv_schema.h"
+#include "data/csv_schema.h"
 
 #include <algorithm>
 #include <limits>

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/input_file.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/input_file.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Work on threads of the data pipeline, and waiting for them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/data_threads.h"
+#include "data/data_threads.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "data/forwarding_source.h"
+#include "data/function_random.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/core/trace.h"
-#include "tutti/data/forwarding_source.h"
-#include "tutti/data/function_random.h"
 
 namespace tutti::internal {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/data/forwarding_source.h"
-#include "tutti/data/function_random.h"
+#include "data/forwarding_source.h"
+#include "data/function_random.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

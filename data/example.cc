@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/names.h"
-#include "tutti/data/format_bytes.h"
+#include "data/format_bytes.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 // Several files: read one after the other, or found by a pattern.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/file_sequence.h"
+#include "data/file_sequence.h"
 
 #include <glob.h>
 
@@ -9,9 +9,9 @@
 #include <system_error>
 #include <utility>
 
+#include "data/input_file.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
-#include "tutti/data/input_file.h"
 #include "tutti/data/input_limits.h"
 #include "tutti/data/records.h"
 

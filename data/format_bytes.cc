@@ -1,6 +1,6 @@
 // Bytes of file formats: those of protobuf, and records of TFRecord files.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/format_bytes.h"
+#include "data/format_bytes.h"
 
 #include <algorithm>
 #include <span>

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/file_kind.h"
-#include "tutti/data/image_pixels.h"
-#include "tutti/data/input_file.h"
+#include "data/image_pixels.h"
+#include "data/input_file.h"
 
 namespace tutti {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "data/image_pixels.h"
 #include "tutti/data/image_ops.h"
-#include "tutti/data/image_pixels.h"
 
 // Whole pixels are moved as bytes: the loops do not depend on the type.
 

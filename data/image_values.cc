@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "data/image_pixels.h"
 #include "tutti/data/image_ops.h"
-#include "tutti/data/image_pixels.h"
 
 namespace tutti::image {
 namespace {

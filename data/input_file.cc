@@ -1,6 +1,6 @@
 // Files read piece by piece, and compressed ones.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/input_file.h"
+#include "data/input_file.h"
 
 #include <sys/stat.h>
 #include <zlib.h>

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "tutti/data/data_threads.h"
-#include "tutti/data/forwarding_source.h"
-#include "tutti/data/function_random.h"
+#include "data/data_threads.h"
+#include "data/forwarding_source.h"
+#include "data/function_random.h"
 
 namespace tutti {
 

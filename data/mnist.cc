@@ -1,7 +1,7 @@
 // MNIST and its likes: files in IDX's format, four of them in a folder; pictures as training wants
 // them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/image_sets.h"
+#include "data/image_sets.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/file_kind.h"
-#include "tutti/data/format_bytes.h"
-#include "tutti/data/input_file.h"
+#include "data/format_bytes.h"
+#include "data/input_file.h"
 #include "tutti/data/readers.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"

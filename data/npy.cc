@@ -10,8 +10,8 @@
 
 #include "core/file.h"
 #include "core/file_kind.h"
-#include "tutti/data/format_bytes.h"
-#include "tutti/data/input_file.h"
+#include "data/format_bytes.h"
+#include "data/input_file.h"
 
 // "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the header: a Python
 // dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } and spaces up to a

@@ -8,9 +8,9 @@
 #include "core/file.h"
 #include "core/file_kind.h"
 #include "core/names.h"
+#include "data/format_bytes.h"
+#include "data/input_file.h"
 #include "tutti/core/logging.h"
-#include "tutti/data/format_bytes.h"
-#include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"
 
 // A zip file: members (local header, name, extra field, data), the central directory with an entry

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/forwarding_source.h"
+#include "data/forwarding_source.h"
 
 namespace tutti {
 namespace {

@@ -1,8 +1,8 @@
 // PNG pictures, on libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file_kind.h"
+#include "data/image_pixels.h"
 #include "tutti/data/image.h"
-#include "tutti/data/image_pixels.h"
 
 #ifdef TUTTI_WITH_PNG
 #include <png.h>

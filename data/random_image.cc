@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tutti/data/image_pixels.h"
+#include "data/image_pixels.h"
 
 // A step takes few numbers: 64-bit number 0, 1, ... of its stream, in the order in which they are
 // asked for.

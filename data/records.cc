@@ -8,9 +8,9 @@
 
 #include "core/file.h"
 #include "core/file_kind.h"
-#include "tutti/data/file_sequence.h"
-#include "tutti/data/format_bytes.h"
-#include "tutti/data/input_file.h"
+#include "data/file_sequence.h"
+#include "data/format_bytes.h"
+#include "data/input_file.h"
 
 namespace tutti {
 namespace {

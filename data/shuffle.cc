@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/forwarding_source.h"
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
-#include "tutti/data/forwarding_source.h"
 
 // The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
 // places from below, takes the element at a random place and moves the last element of the buffer

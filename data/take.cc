@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/data/forwarding_source.h"
+#include "data/forwarding_source.h"
 
 namespace tutti {
 

@@ -7,10 +7,10 @@
 
 #include "core/file.h"
 #include "core/names.h"
-#include "tutti/data/file_sequence.h"
-#include "tutti/data/forwarding_source.h"
+#include "data/file_sequence.h"
+#include "data/forwarding_source.h"
+#include "data/tar_reader.h"
 #include "tutti/data/records.h"
-#include "tutti/data/tar_reader.h"
 
 namespace tutti {
 

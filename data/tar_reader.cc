@@ -1,6 +1,6 @@
 // The files in a tar file.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/tar_reader.h"
+#include "data/tar_reader.h"
 
 #include <algorithm>
 #include <charconv>

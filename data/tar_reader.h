@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tutti/data/input_file.h"
+#include "data/input_file.h"
 #include "tutti/data/tar.h"
 
 namespace tutti::internal {

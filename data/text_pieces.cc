@@ -1,12 +1,12 @@
 // Texts cut into the pieces that byte-pair tokenizers merge bytes within: words, numbers, gaps.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/text_pieces.h"
+#include "data/text_pieces.h"
 
 #include <algorithm>
 #include <string>
 
+#include "data/unicode.h"
 #include "tutti/core/error.h"
-#include "tutti/data/unicode.h"
 
 namespace tutti::internal {
 namespace {

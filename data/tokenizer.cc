@@ -6,8 +6,8 @@
 #include <queue>
 #include <utility>
 
+#include "data/tokenizer_rules.h"
 #include "tutti/core/error.h"
-#include "tutti/data/tokenizer_rules.h"
 
 namespace tutti {
 namespace internal {

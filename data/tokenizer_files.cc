@@ -4,12 +4,12 @@
 #include <functional>
 #include <map>
 
+#include "data/input_file.h"
+#include "data/tokenizer_rules.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
 #include "tutti/core/logging.h"
-#include "tutti/data/input_file.h"
 #include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizer_rules.h"
 
 namespace tutti {
 namespace {

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/data/text_pieces.h"
-#include "tutti/data/unicode.h"
+#include "data/text_pieces.h"
+#include "data/unicode.h"
 
 namespace tutti::internal {
 

@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
+#include "data/tokenizer_rules.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/data/tokenizer.h"
-#include "tutti/data/tokenizer_rules.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Unicode properties and normal forms of UTF-8 texts, by utf8proc.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/unicode.h"
+#include "data/unicode.h"
 
 #include <utf8proc.h>
 

@@ -4,9 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "data/forwarding_source.h"
+#include "data/function_random.h"
 #include "tutti/data/auto_shard.h"
-#include "tutti/data/forwarding_source.h"
-#include "tutti/data/function_random.h"
 
 namespace tutti {
 

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "core/file.h"
+#include "data/format_bytes.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
-#include "tutti/data/format_bytes.h"
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tutti/data/forwarding_source.h"
+#include "data/forwarding_source.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

@@ -37,7 +37,7 @@ class Rescaling : public LayerOf<Rescaling> {
 // Layers that change pictures at random in training.
 
 // Keyed like Dropout: by (seed, step, replica, layer). Pictures of a dataset are augmented by
-// data/augment.h, whose numbers do not depend on replicas.
+// tutti/data/augment.h, whose numbers do not depend on replicas.
 
 struct RandomFlipOptions {
   std::string mode = "horizontal_and_vertical";  // or "horizontal", "vertical"

@@ -10,8 +10,8 @@
 
 #include <bit>
 
+#include "data/format_bytes.h"
 #include "tutti/core/error.h"
-#include "tutti/data/format_bytes.h"
 
 namespace tutti::internal {
 namespace {

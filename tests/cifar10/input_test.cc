@@ -10,10 +10,10 @@
 #include <set>
 
 #include "core/file.h"
+#include "data/image_sets.h"
 #include "examples/cifar10/synthetic_images.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/data/image_sets.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -7,12 +7,12 @@
 #include <map>
 #include <numeric>
 
+#include "data/data_threads.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/augment.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/data_threads.h"
 #include "tutti/data/records.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // CIFAR-10's binary files.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/image_sets.h"
+#include "data/image_sets.h"
 
 #include "core/file.h"
 #include "tests/data/dataset_values.h"

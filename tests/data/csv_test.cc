@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "data/csv_schema.h"
 #include "tests/data/dataset_values.h"
 #include "tutti/core/logging.h"
-#include "tutti/data/csv_schema.h"
 
 namespace tutti {
 namespace csv_test {

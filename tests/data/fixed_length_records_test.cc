@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/records.h"
 
+#include "data/input_file.h"
 #include "tests/data/dataset_values.h"
-#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace fixed_length_records_test {

@@ -1,6 +1,6 @@
 // Compressed files: read whatever their name, refused when damaged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/input_file.h"
+#include "data/input_file.h"
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/packed_idx_file.h"

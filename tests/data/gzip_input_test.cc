@@ -1,9 +1,9 @@
 // Compressed CSV, tar and record files.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
+#include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/readers.h"
 #include "tutti/data/records.h"

@@ -1,6 +1,6 @@
 // IDX files: the formats that are read, and every way to be damaged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/image_sets.h"
+#include "data/image_sets.h"
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/readers.h"

@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/input_limits.h"
 
+#include "data/csv_schema.h"
+#include "data/file_sequence.h"
 #include "tests/data/dataset_values.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/csv_schema.h"
-#include "tutti/data/file_sequence.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/tar.h"
 

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
+#include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"
 #include "tutti/core/logging.h"
-#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace npy_test {

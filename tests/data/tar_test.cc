@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "core/file.h"
+#include "data/tar_reader.h"
 #include "tests/data/dataset_values.h"
 #include "tutti/data/records.h"
-#include "tutti/data/tar_reader.h"
 
 namespace tutti {
 namespace tar_test {

@@ -3,10 +3,10 @@
 #include "tutti/data/records.h"
 
 #include "core/file.h"
+#include "data/format_bytes.h"
+#include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/resumable_iterator.h"
-#include "tutti/data/format_bytes.h"
-#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace tfrecord_test {

@@ -6,13 +6,13 @@
 #include <map>
 #include <regex>
 
+#include "data/text_pieces.h"
+#include "data/unicode.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/tokenizer_seeds.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/json.h"
 #include "tutti/core/random.h"
-#include "tutti/data/text_pieces.h"
-#include "tutti/data/unicode.h"
 
 namespace tutti {
 namespace tokenizer_test {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "data/image_sets.h"
 #include "tutti/core/error.h"
-#include "tutti/data/image_sets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "data/csv_schema.h"
 #include "tutti/core/error.h"
-#include "tutti/data/csv_schema.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "data/image_sets.h"
+#include "data/input_file.h"
 #include "tutti/core/error.h"
-#include "tutti/data/image_sets.h"
-#include "tutti/data/input_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

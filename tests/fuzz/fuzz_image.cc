@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "data/input_file.h"
 #include "tutti/core/error.h"
 #include "tutti/data/image.h"
-#include "tutti/data/input_file.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "data/tar_reader.h"
 #include "tutti/core/error.h"
-#include "tutti/data/tar_reader.h"
 
 namespace {
 
