@@ -1,15 +1,15 @@
 // Checks of buffers, a checked call of a CrossDeviceOps on them, and the same call on copies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/buffer_call.h"
+#include "cross_device_ops/buffer_call.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 
+#include "cross_device_ops/device_work.h"
+#include "cross_device_ops/gpu_elements.h"
 #include "tensor/half_conversion.h"
-#include "tutti/cross_device_ops/device_work.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 
 namespace tutti::internal {
 namespace {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/device_work.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/device_work.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {

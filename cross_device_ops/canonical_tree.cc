@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/cross_device_ops/element_arithmetic.h"
-#include "tutti/cross_device_ops/gpu_reductions.h"
-#include "tutti/cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/element_arithmetic.h"
+#include "cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/reduce_to_all.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"

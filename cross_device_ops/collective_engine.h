@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cross_device_ops/collective_header.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/collective_header.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/transport.h"
 

@@ -1,6 +1,6 @@
 // Comparing, describing and writing headers of collective calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/collective_header.h"
+#include "cross_device_ops/collective_header.h"
 
 #include <algorithm>
 #include <bit>

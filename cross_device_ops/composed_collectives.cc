@@ -1,8 +1,8 @@
 // The collectives that an operation does not bring: made of its all_reduce and of copies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/buffer_call.h"
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/device_work.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/device_work.h"
 
 namespace tutti {
 namespace {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
-#include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/tensor_packer.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/cross_device_ops/tensor_packer.h"
 
 namespace tutti {
 namespace {

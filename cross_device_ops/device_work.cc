@@ -1,6 +1,6 @@
 // One collective on the memory of GPUs: its place among the other work of their streams.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/device_work.h"
+#include "cross_device_ops/device_work.h"
 
 #include <algorithm>
 #include <exception>

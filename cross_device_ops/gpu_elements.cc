@@ -1,6 +1,6 @@
 // What is done to elements in a GPU's memory around a collective, by its compute stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_elements.h"
 
 #include <array>
 

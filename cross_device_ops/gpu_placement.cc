@@ -1,8 +1,8 @@
 // Which GPUs replicas are on, and which operation suits that.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/gpu_placement.h"
+#include "cross_device_ops/gpu_placement.h"
 
-#include "tutti/cross_device_ops/device_work.h"
+#include "cross_device_ops/device_work.h"
 
 namespace tutti::internal {
 

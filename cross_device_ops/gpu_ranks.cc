@@ -1,6 +1,6 @@
 // The GPUs of several ranks as one group of NCCL.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/gpu_ranks.h"
+#include "cross_device_ops/gpu_ranks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,9 @@
 
 #include "core/call_site.h"
 #include "core/process_probe.h"
+#include "cross_device_ops/gpu_placement.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/gpu_placement.h"
 
 namespace tutti::internal {
 namespace {

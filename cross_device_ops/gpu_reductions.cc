@@ -1,12 +1,12 @@
 // Sums along the canonical tree on GPUs that read each other's memory, or by their hosts.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/gpu_reductions.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "tutti/cross_device_ops/device_work.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/device_work.h"
+#include "cross_device_ops/gpu_elements.h"
 
 namespace tutti::internal {
 namespace {

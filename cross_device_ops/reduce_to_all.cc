@@ -4,7 +4,7 @@
 //
 // Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order.
 // Few floating inputs are summed in registers, and stored to all.
-#include "tutti/cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/reduce_to_all.h"
 
 #include <algorithm>
 #include <array>
@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "cross_device_ops/element_arithmetic.h"
 #include "tensor/cpu/vectorized.h"
 #include "tensor/half_conversion.h"
-#include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

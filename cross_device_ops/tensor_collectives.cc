@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cross_device_ops/gpu_elements.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

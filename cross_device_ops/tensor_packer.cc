@@ -1,10 +1,10 @@
 // Many small tensors <-> few flat buffers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/tensor_packer.h"
+#include "cross_device_ops/tensor_packer.h"
 
 #include <cstring>
 
-#include "tutti/cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_elements.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Reading codes from texts.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/told_reason.h"
+#include "cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
 namespace {

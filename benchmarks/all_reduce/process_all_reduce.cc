@@ -15,11 +15,11 @@
 
 #include "benchmarks/all_reduce/bare_exchange.h"
 #include "benchmarks/all_reduce/call_plan.h"
+#include "cross_device_ops/shared/host_memory.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace {
 

@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {

@@ -3,8 +3,8 @@
 #include "benchmarks/tutti_bench/bench_subject.h"
 
 #include "benchmarks/tutti_bench/bench_team.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 

@@ -1,8 +1,8 @@
 // How long the processes of a job wait for each other, each with its reason.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Those that are the same without a network stand in cross_device_ops/durations.h. Options that
-// users set take their defaults from here; what they mean for a user stands there.
+// Those that are the same without a network stand in tutti/cross_device_ops/durations.h. Options
+// that users set take their defaults from here; what they mean for a user stands there.
 #pragma once
 
 #include <chrono>

@@ -6,10 +6,10 @@
 #include <map>
 #include <utility>
 
+#include "cross_device_ops/shared/host_memory.h"
 #include "tutti/cluster/net/segment.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti::internal {
 namespace {

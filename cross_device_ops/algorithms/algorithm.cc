@@ -1,6 +1,6 @@
 // The table of algorithms, the barrier, the closing rounds of other calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/algorithms/schedule.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {

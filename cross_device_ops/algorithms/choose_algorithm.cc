@@ -1,6 +1,6 @@
 // The measured table of "auto".
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/choose_algorithm.h"
+#include "cross_device_ops/algorithms/choose_algorithm.h"
 
 #include <limits>
 

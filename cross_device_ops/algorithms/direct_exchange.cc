@@ -23,7 +23,7 @@
 // Where headers go first a rank verifies before it sends: so every rank that has heard of all the
 // others knows that all have verified, and no closing rounds are needed. With two ranks they need
 // not go first.
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The steps of algorithms/ on GPUs: kernels and copies between peers, ordered by events.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/gpu_steps.h"
+#include "cross_device_ops/algorithms/gpu_steps.h"
 
 #include "tutti/core/error.h"
 

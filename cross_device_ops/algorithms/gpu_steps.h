@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
-#include "tutti/cross_device_ops/device_work.h"
+#include "cross_device_ops/algorithms/lockstep.h"
+#include "cross_device_ops/device_work.h"
 
 namespace tutti::internal {
 

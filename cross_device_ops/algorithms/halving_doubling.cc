@@ -19,7 +19,7 @@
 // the tree of n ranks is that of its largest block, combined with the tree of the rest. Hence
 // canonical for every n. Rabenseifner, ICCS 2004 (binary blocks: Träff and Rabenseifner,
 // EuroPVM/MPI 2005, there with distances that shrink).
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
 #include <bit>

@@ -4,7 +4,7 @@
 // Vocabulary: a *lane* holds the ranges that one rank has sent to another and that have not been
 // received. Ranks take turns; each goes on until it has to wait: for a message, or for a receiver
 // that has not read what the next step overwrites.
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
+#include "cross_device_ops/algorithms/lockstep.h"
 
 #include <algorithm>
 #include <deque>

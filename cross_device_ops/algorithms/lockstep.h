@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/algorithms/schedule.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

@@ -1,9 +1,9 @@
 // Headers by messages, data another way.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/meeting_engine.h"
 
-#include "tutti/cross_device_ops/packed_call.h"
-#include "tutti/cross_device_ops/told_reason.h"
+#include "cross_device_ops/packed_call.h"
+#include "cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
-#include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {

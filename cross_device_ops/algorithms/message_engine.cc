@@ -1,17 +1,17 @@
 // Collectives over messages.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/algorithms/message_engine.h"
 
 #include <optional>
 
+#include "cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/choose_algorithm.h"
+#include "cross_device_ops/algorithms/message_run.h"
+#include "cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/algorithms/rank_states.h"
+#include "cross_device_ops/packed_call.h"
+#include "cross_device_ops/told_reason.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/algorithms/choose_algorithm.h"
-#include "tutti/cross_device_ops/algorithms/message_run.h"
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
-#include "tutti/cross_device_ops/algorithms/rank_states.h"
-#include "tutti/cross_device_ops/packed_call.h"
-#include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

@@ -5,13 +5,13 @@
 // message lands where it belongs and the next one is on its way while this one is combined: at most
 // kAhead receives, and only if no step before it and no send under way touches the same memory.
 // What is to be combined lands in *staging* memory.
-#include "tutti/cross_device_ops/algorithms/message_run.h"
+#include "cross_device_ops/algorithms/message_run.h"
 
 #include <algorithm>
 #include <set>
 
+#include "cross_device_ops/told_reason.h"
 #include "tutti/cross_device_ops/durations.h"
-#include "tutti/cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
 namespace {

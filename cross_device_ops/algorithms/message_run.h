@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
-#include "tutti/cross_device_ops/algorithms/schedule.h"
-#include "tutti/cross_device_ops/collective_header.h"
+#include "cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/collective_header.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

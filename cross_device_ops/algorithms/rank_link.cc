@@ -1,10 +1,10 @@
 // A rank of a group and the way to the others.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/algorithms/rank_link.h"
 
 #include <algorithm>
 
-#include "tutti/cross_device_ops/told_reason.h"
+#include "cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,6 +1,6 @@
 // Asking and answering.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/rank_states.h"
+#include "cross_device_ops/algorithms/rank_states.h"
 
 #include <algorithm>
 #include <cstring>

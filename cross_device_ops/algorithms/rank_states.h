@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/algorithms/rank_link.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
 
 namespace tutti::internal {
 

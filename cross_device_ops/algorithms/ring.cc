@@ -16,7 +16,7 @@
 // every run, but those of no other algorithm. A message of step s + 1 tells that the message of
 // step s was verified: after n-1 steps a rank knows of n-1 ranks. Patarasuk and Yuan, J. Parallel
 // Distrib. Comput. 69 (2009).
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
 // Building schedules, what they cost, and what their steps do in memory.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/algorithms/schedule.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "cross_device_ops/element_arithmetic.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/element_arithmetic.h"
 
 namespace tutti::internal {
 

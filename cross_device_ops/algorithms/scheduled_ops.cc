@@ -1,11 +1,11 @@
 // Algorithms of algorithms/ on the buffers of one process, and "auto".
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
+#include "cross_device_ops/algorithms/scheduled_ops.h"
 
-#include "tutti/cross_device_ops/algorithms/gpu_steps.h"
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
-#include "tutti/cross_device_ops/gpu_reductions.h"
-#include "tutti/cross_device_ops/local/local_ops.h"
+#include "cross_device_ops/algorithms/gpu_steps.h"
+#include "cross_device_ops/algorithms/lockstep.h"
+#include "cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/local/local_ops.h"
 
 namespace tutti {
 namespace {

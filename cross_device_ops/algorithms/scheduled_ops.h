@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/algorithms/choose_algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/choose_algorithm.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 namespace tutti::internal {
 

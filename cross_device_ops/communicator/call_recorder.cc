@@ -1,6 +1,6 @@
 // Writing and reading the ring of the last calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/call_recorder.h"
+#include "cross_device_ops/communicator/call_recorder.h"
 
 #include <algorithm>
 #include <cstring>

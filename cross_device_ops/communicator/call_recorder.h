@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/collective_header.h"
 #include "tutti/core/clock.h"
-#include "tutti/cross_device_ops/collective_header.h"
 
 namespace tutti::internal {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cross_device_ops/collective_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {

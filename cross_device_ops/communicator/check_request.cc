@@ -4,7 +4,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tutti/cross_device_ops/communicator/call_request.h"
+#include "cross_device_ops/communicator/call_request.h"
 
 namespace tutti::internal {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
+#include "cross_device_ops/communicator/communicator_state.h"
 #include "tensor/buffer_allocator.h"
-#include "tutti/cross_device_ops/communicator/communicator_state.h"
 
 namespace tutti {
 

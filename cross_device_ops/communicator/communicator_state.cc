@@ -1,6 +1,6 @@
 // Running calls in order, with their headers and records.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/communicator_state.h"
+#include "cross_device_ops/communicator/communicator_state.h"
 
 #include <algorithm>
 #include <cstring>

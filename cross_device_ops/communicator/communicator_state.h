@@ -6,14 +6,14 @@
 #include <exception>
 #include <memory>
 
+#include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/communicator/call_recorder.h"
+#include "cross_device_ops/communicator/call_request.h"
+#include "cross_device_ops/communicator/gpu_calls.h"
+#include "cross_device_ops/communicator/stall_watch.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/communicator/call_recorder.h"
-#include "tutti/cross_device_ops/communicator/call_request.h"
-#include "tutti/cross_device_ops/communicator/gpu_calls.h"
-#include "tutti/cross_device_ops/communicator/stall_watch.h"
 
 namespace tutti::internal {
 

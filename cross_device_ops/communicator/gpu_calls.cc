@@ -1,14 +1,14 @@
 // Collectives on memory of a GPU: what is checked where they are called, who carries them out, and
 // an eye on NCCL.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/gpu_calls.h"
+#include "cross_device_ops/communicator/gpu_calls.h"
 
 #include <vector>
 
+#include "cross_device_ops/gpu_ranks.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/durations.h"
-#include "tutti/cross_device_ops/gpu_ranks.h"
 
 namespace tutti::internal {
 namespace {

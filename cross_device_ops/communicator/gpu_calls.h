@@ -7,11 +7,11 @@
 #include <memory>
 #include <optional>
 
+#include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/communicator/call_request.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/communicator/call_request.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "cross_device_ops/communicator/communicator_state.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/communicator/communicator_state.h"
 
 namespace tutti {
 namespace {

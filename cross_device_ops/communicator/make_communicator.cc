@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
+#include "cross_device_ops/mpi/mpi_engine.h"
+#include "cross_device_ops/shared/shared_engine.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
-#include "tutti/cross_device_ops/mpi/mpi_engine.h"
-#include "tutti/cross_device_ops/shared/shared_engine.h"
 
 namespace tutti {
 namespace {

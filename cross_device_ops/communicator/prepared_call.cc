@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/communicator/call_request.h"
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/communicator/call_request.h"
 
 namespace tutti::internal {
 namespace {

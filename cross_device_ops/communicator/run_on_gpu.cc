@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/communicator/gpu_calls.h"
+#include "cross_device_ops/device_work.h"
+#include "cross_device_ops/gpu_elements.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tensor/gpu/peer_work.h"
 #include "tensor/gpu/pinned_memory.h"
-#include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/communicator/gpu_calls.h"
-#include "tutti/cross_device_ops/device_work.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 
 namespace tutti::internal {
 namespace {

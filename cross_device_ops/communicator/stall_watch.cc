@@ -1,6 +1,6 @@
 // Looking at the last call, and asking the others where they are.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/communicator/stall_watch.h"
+#include "cross_device_ops/communicator/stall_watch.h"
 
 #include <algorithm>
 #include <iomanip>

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/communicator/call_recorder.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/collective_engine.h"
-#include "tutti/cross_device_ops/communicator/call_recorder.h"
 
 namespace tutti::internal {
 

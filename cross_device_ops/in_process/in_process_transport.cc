@@ -4,7 +4,7 @@
 // A *lane* is the way from one rank to another. A *transfer* is one side of a message, a send or a
 // receive; on its lane it is queued until the other side of the same tag comes, then copying (with
 // the lane's mutex released, hence nobody may end it meanwhile), then ended.
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,9 +1,9 @@
 // Adds along the canonical tree, straight into every buffer.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/local/local_ops.h"
+#include "cross_device_ops/local/local_ops.h"
 
-#include "tutti/cross_device_ops/gpu_reductions.h"
-#include "tutti/cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/reduce_to_all.h"
 
 namespace tutti {
 

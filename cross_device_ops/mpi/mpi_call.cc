@@ -1,6 +1,6 @@
 // Collective calls in MPI's words.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi_call.h"
+#include "cross_device_ops/mpi/mpi_call.h"
 
 #include <algorithm>
 #include <climits>

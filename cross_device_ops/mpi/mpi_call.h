@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Offers, answers and chunks; cancelling, aborting, saying goodbye.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi_endpoint.h"
+#include "cross_device_ops/mpi/mpi_endpoint.h"
 
 #include <algorithm>
 #include <cstring>

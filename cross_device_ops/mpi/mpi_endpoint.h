@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/mpi/mpi_hub.h"
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/mpi/mpi_hub.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti::internal {

@@ -1,16 +1,16 @@
 // Headers by messages, data by MPI.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi_engine.h"
+#include "cross_device_ops/mpi/mpi_engine.h"
 
 #include <atomic>
 #include <climits>
 #include <utility>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/mpi/mpi_call.h"
-#include "tutti/cross_device_ops/mpi/mpi_hub.h"
+#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/mpi/mpi_call.h"
+#include "cross_device_ops/mpi/mpi_hub.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cross_device_ops/collective_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Frames: sending, probing, receiving, handing on.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi_hub.h"
+#include "cross_device_ops/mpi/mpi_hub.h"
 
 namespace tutti::internal {
 namespace {

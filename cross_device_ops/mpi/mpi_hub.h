@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/durations.h"
-#include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Initialising and finalising MPI.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/mpi/mpi_runtime.h"
+#include "cross_device_ops/mpi/mpi_runtime.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "core/run_token.h"
+#include "cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tutti/cross_device_ops/mpi/mpi_endpoint.h"
+#include "cross_device_ops/mpi/mpi_endpoint.h"
 
 namespace tutti {
 namespace {

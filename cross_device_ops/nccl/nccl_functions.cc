@@ -1,6 +1,6 @@
 // Opens NCCL.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/nccl/nccl_functions.h"
+#include "cross_device_ops/nccl/nccl_functions.h"
 
 #include <dlfcn.h>
 

@@ -4,7 +4,7 @@
 // All communicators have blocking = 0: a call returns ncclInProgress where NCCL goes on by a thread
 // of its own, and nothing may be asked of that communicator until ncclCommGetAsyncError says that
 // it is done. That is what makes a deadline, and abort() beside a launch, possible.
-#include "tutti/cross_device_ops/nccl/nccl_group.h"
+#include "cross_device_ops/nccl/nccl_group.h"
 
 #include <algorithm>
 #include <cstring>

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "cross_device_ops/nccl/nccl_functions.h"
 #include "tensor/gpu/peer_work.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/nccl/nccl_functions.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {

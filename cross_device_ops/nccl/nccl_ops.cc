@@ -1,13 +1,13 @@
 // The operation "nccl".
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/nccl/nccl_ops.h"
+#include "cross_device_ops/nccl/nccl_ops.h"
 
 #include <algorithm>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/gpu_placement.h"
+#include "cross_device_ops/nccl/nccl_group.h"
 #include "tensor/gpu/gpu_device.h"
-#include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/gpu_placement.h"
-#include "tutti/cross_device_ops/nccl/nccl_group.h"
 
 namespace tutti::internal {
 namespace {

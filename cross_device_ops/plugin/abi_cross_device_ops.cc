@@ -1,6 +1,6 @@
 // Calls across the C interface.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/abi_cross_device_ops.h"
+#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 
 #include <cstring>
 #include <string>

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "cross_device_ops/plugin/plugin_table.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/plugin/plugin_table.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {

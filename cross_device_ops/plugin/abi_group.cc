@@ -1,6 +1,6 @@
 // The functions that a plugin may call: none of them lets an exception through.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/plugin/abi_cross_device_ops.h"
+#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 
 #include <algorithm>
 #include <cstring>

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {

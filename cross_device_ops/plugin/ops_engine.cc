@@ -1,15 +1,15 @@
 // A CrossDeviceOps that spans processes, as the engine of one rank's communicator: headers by
 // messages, data by the operation.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/meeting_engine.h"
 
 #include <sys/random.h>
 
 #include <utility>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/buffer_call.h"
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/buffer_call.h"
 
 namespace tutti::internal {
 namespace {

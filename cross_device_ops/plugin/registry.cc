@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "core/names.h"
+#include "cross_device_ops/algorithms/scheduled_ops.h"
+#include "cross_device_ops/gpu_placement.h"
+#include "cross_device_ops/local/local_ops.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
-#include "tutti/cross_device_ops/gpu_placement.h"
-#include "tutti/cross_device_ops/local/local_ops.h"
 #if TUTTI_NCCL
-#include "tutti/cross_device_ops/nccl/nccl_ops.h"
+#include "cross_device_ops/nccl/nccl_ops.h"
 #endif
 
 namespace tutti {

@@ -1,12 +1,12 @@
 // Parts of collectives on the memory of all ranks.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/group_parts.h"
 
 #include <cstring>
 
+#include "cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/shared/window_calls.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/reduce_to_all.h"
-#include "tutti/cross_device_ops/shared/window_calls.h"
 
 namespace tutti::internal {
 namespace {

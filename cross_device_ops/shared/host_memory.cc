@@ -1,6 +1,6 @@
 // Buffers in memory that the ranks of one host share.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/host_memory.h"
+#include "cross_device_ops/shared/host_memory.h"
 
 #include "tutti/core/error.h"
 

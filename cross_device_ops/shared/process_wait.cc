@@ -1,6 +1,6 @@
 // Spinning, yielding and sleeping for memory that other processes write.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/process_wait.h"
+#include "cross_device_ops/shared/process_wait.h"
 
 #include <linux/futex.h>
 #include <sched.h>

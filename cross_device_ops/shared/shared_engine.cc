@@ -5,15 +5,15 @@
 // itself, and is done. Else each part (group_parts.h) is done once, reading and writing all ranks'
 // memory where it lies, and all leave. Traffic of such an all-reduce of S bytes per rank: size * S
 // read and size * S written by all ranks together, the least for results in every rank's memory.
-#include "tutti/cross_device_ops/shared/shared_engine.h"
+#include "cross_device_ops/shared/shared_engine.h"
 
 #include <algorithm>
 
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/shared/group_parts.h"
-#include "tutti/cross_device_ops/shared/staged_reduction.h"
-#include "tutti/cross_device_ops/shared/thread_group.h"
-#include "tutti/cross_device_ops/shared/window_calls.h"
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/staged_reduction.h"
+#include "cross_device_ops/shared/thread_group.h"
+#include "cross_device_ops/shared/window_calls.h"
 
 namespace tutti::internal {
 namespace {

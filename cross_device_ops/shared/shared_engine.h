@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cross_device_ops/collective_engine.h"
+#include "cross_device_ops/collective_engine.h"
 
 namespace tutti::internal {
 

@@ -1,11 +1,11 @@
 // The steps of an all-reduce through windows.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/staged_reduction.h"
+#include "cross_device_ops/shared/staged_reduction.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/reduce_to_all.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "tutti/cross_device_ops/shared/window_group.h"
+#include "cross_device_ops/shared/window_group.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Windows of threads, their groups, and where each rank is.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/thread_group.h"
+#include "cross_device_ops/shared/thread_group.h"
 
 namespace tutti::internal {
 

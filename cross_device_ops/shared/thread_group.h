@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "cross_device_ops/shared/window_group.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/shared/window_group.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Writing calls into seats, reading them, and results of small ones.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/window_calls.h"
+#include "cross_device_ops/shared/window_calls.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "tutti/cross_device_ops/shared/group_parts.h"
-#include "tutti/cross_device_ops/shared/window_group.h"
+#include "cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/window_group.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Finding windows, arriving, leaving and closing.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/window_group.h"
+#include "cross_device_ops/shared/window_group.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -10,10 +10,10 @@
 #include <cstring>
 #include <new>
 
+#include "cross_device_ops/shared/thread_group.h"
+#include "cross_device_ops/told_reason.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/durations.h"
-#include "tutti/cross_device_ops/shared/thread_group.h"
-#include "tutti/cross_device_ops/told_reason.h"
 
 namespace tutti::internal {
 namespace {

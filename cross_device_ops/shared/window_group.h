@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/collective_header.h"
+#include "cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/host_memory.h"
+#include "cross_device_ops/shared/process_wait.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/rank_link.h"
-#include "tutti/cross_device_ops/collective_header.h"
-#include "tutti/cross_device_ops/shared/group_parts.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
-#include "tutti/cross_device_ops/shared/process_wait.h"
 
 namespace tutti::internal {
 

@@ -5,10 +5,10 @@
 #include <deque>
 #include <utility>
 
+#include "cross_device_ops/gpu_elements.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tensor/gpu/peer_work.h"
 #include "tutti/core/trace.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/strategy/gradient_reduction/bucket_sums.h"
 
 namespace tutti::internal {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/cross_device_ops/device_work.h"
+#include "cross_device_ops/device_work.h"
 #include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <functional>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/gpu/pinned_memory.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/cross_device_ops/buffer_call.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
-#include "tutti/cross_device_ops/gpu_reductions.h"
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cross_device_ops/gpu_ranks.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/gpu_ranks.h"
 
 namespace tutti::internal {
 namespace {

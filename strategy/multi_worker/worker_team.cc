@@ -19,10 +19,10 @@
 #include <sstream>
 
 #include "core/call_site.h"
+#include "cross_device_ops/gpu_ranks.h"
 #include "tensor/half_conversion.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/gpu_ranks.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 

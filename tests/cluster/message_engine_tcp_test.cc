@@ -1,11 +1,11 @@
 // Collectives over TCP: the algorithms on a transport that keeps messages and breaks.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
 #include "tests/cross_device_ops/traffic.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/transports.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {

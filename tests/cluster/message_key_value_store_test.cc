@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {

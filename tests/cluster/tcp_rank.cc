@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/shared/host_memory.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 
+#include "cross_device_ops/shared/host_memory.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
@@ -13,7 +14,6 @@
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti {
 namespace window_engine_test {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "cross_device_ops/buffer_call.h"
 #include "tutti/core/clock.h"
-#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/testing/cross_device_ops/expected.h"
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "cross_device_ops/shared/shared_engine.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
-#include "tutti/cross_device_ops/shared/shared_engine.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::planted_bugs {

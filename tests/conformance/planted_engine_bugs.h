@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/collective_engine.h"
 
 namespace tutti::planted_bugs {
 

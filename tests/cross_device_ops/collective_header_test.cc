@@ -1,6 +1,6 @@
 // What ranks tell each other of their calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/collective_header.h"
+#include "cross_device_ops/collective_header.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "cross_device_ops/communicator/call_recorder.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/communicator/call_recorder.h"
 
 namespace tutti {
 namespace communicator_test {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 
 namespace tutti::engine_tests {
 

@@ -1,11 +1,11 @@
 // Collectives over messages among threads: results, bits, bytes sent.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
 #include "tests/cross_device_ops/traffic.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {

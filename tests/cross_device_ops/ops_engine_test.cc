@@ -6,11 +6,11 @@
 #include <functional>
 #include <numeric>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 

@@ -1,6 +1,6 @@
 // Handing out the parts of rounds.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/group_parts.h"
 
 #include <gtest/gtest.h>
 

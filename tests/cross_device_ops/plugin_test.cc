@@ -8,13 +8,13 @@
 #include <functional>
 #include <numeric>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/plugin/plugin_table.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/key_value_store.h"
-#include "tutti/cross_device_ops/plugin/plugin_table.h"
 
 namespace tutti {
 namespace plugin_test {

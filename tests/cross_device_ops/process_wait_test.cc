@@ -1,6 +1,6 @@
 // Waiting for memory of several ranks.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/shared/process_wait.h"
+#include "cross_device_ops/shared/process_wait.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Sums in place of several ranks' memory: the tree's bits, with and without asking for memory
 // ahead.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/reduce_to_all.h"
 
 #include <gtest/gtest.h>
 

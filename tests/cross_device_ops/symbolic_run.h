@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 namespace tutti::symbolic {
 

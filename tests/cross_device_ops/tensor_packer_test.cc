@@ -1,6 +1,6 @@
 // Packing: which tensors share a buffer, and that they come back unchanged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/tensor_packer.h"
+#include "cross_device_ops/tensor_packer.h"
 
 #include "tests/cross_device_ops/cdo_helpers.h"
 

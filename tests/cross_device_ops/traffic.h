@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/algorithms/schedule.h"
 
 namespace tutti {
 

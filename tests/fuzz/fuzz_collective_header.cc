@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "cross_device_ops/collective_header.h"
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/collective_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tutti::internal;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/plugin/plugin_table.h"
 #include "tutti/core/error.h"
-#include "tutti/cross_device_ops/plugin/plugin_table.h"
 
 namespace {
 

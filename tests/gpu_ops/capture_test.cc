@@ -1,8 +1,8 @@
 // Reductions are captured whole: they wait for nothing on the host, and their streams meet again.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/gpu_elements.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 
 namespace tutti {
 namespace {

@@ -3,11 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/strategy/toy_training.h"
 #include "tests/support/ranks.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/strategy/captured_step.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/testing/strategy/suite.h"

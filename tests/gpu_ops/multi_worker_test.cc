@@ -5,11 +5,11 @@
 
 #include <limits>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/strategy/toy_training.h"
 #include "tests/support/ranks.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/captured_step.h"

@@ -1,11 +1,11 @@
 // The operation nccl: what it calls of NCCL, and what it makes of NCCL's refusals and failures.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/nccl/nccl_functions.h"
+#include "cross_device_ops/nccl/nccl_ops.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
 #include "tutti/cross_device_ops/key_value_store.h"
-#include "tutti/cross_device_ops/nccl/nccl_functions.h"
-#include "tutti/cross_device_ops/nccl/nccl_ops.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/testing/cross_device_ops/report.h"
 

@@ -1,9 +1,9 @@
 // The operations other than nccl on GPUs: conformance, choice, tensors, streams.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_placement.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
-#include "tutti/cross_device_ops/gpu_elements.h"
-#include "tutti/cross_device_ops/gpu_placement.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti {

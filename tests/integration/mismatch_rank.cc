@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/core/clock.h"
@@ -21,7 +22,6 @@
 #include "tutti/core/json.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace {

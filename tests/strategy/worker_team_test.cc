@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "cross_device_ops/shared/host_memory.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"
 #include "tutti/cross_device_ops/key_value_store.h"
-#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti {
 namespace worker_team_test {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/ranks.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 namespace tutti::strategy_tests {
