@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "cluster/json_place.h"
 #include "tutti/cluster/cluster_spec.h"
-#include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/net/mesh.h"
+#include "cluster/net/rendezvous.h"
+#include "cluster/net/segment.h"
+#include "cluster/net/socket.h"
 #include "core/file.h"
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/net/mesh.h"
-#include "tutti/cluster/net/rendezvous.h"
-#include "tutti/cluster/net/segment.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 

@@ -6,7 +6,7 @@
 
 #include <charconv>
 
-#include "tutti/cluster/json_place.h"
+#include "cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

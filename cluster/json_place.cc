@@ -1,6 +1,6 @@
 // Paths in JSON texts and the errors that carry them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/json_place.h"
+#include "cluster/json_place.h"
 
 #include <algorithm>
 #include <charconv>

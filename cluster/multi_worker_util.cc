@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "cluster/json_place.h"
+#include "cluster/net/socket.h"
 #include "core/list_text.h"
-#include "tutti/cluster/json_place.h"
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // The workers of a job, connected.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/worker_group.h"
+#include "cluster/worker_group.h"
 
 #include <algorithm>
 #include <map>
@@ -8,11 +8,11 @@
 #include <sstream>
 #include <utility>
 
+#include "cluster/net/interruption.h"
+#include "cluster/net/socket.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/interruption.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"

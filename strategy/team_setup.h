@@ -5,7 +5,7 @@
 #include <memory>
 #include <string_view>
 
-#include "tutti/cluster/worker_group.h"
+#include "cluster/worker_group.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
 

@@ -10,15 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/control/control_server.h"
+#include "cluster/net/socket.h"
 #include "core/network_address.h"
 #include "tools/commands.h"
 #include "tools/launch/job_plan.h"
 #include "tools/launch/launcher_process.h"
 #include "tools/launch/run_reporter.h"
 #include "tools/launch/supervisor.h"
-#include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::benchmarks {

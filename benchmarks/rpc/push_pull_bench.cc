@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "benchmarks/rpc/contender.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "benchmarks/rpc/contender.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 
 namespace tutti::rpc_bench {
 namespace {

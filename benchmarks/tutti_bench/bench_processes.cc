@@ -7,8 +7,8 @@
 
 #include "benchmarks/tutti_bench/bench_floor.h"
 #include "benchmarks/tutti_bench/bench_subject.h"
+#include "cluster/worker_group.h"
 #include "tensor/buffer_allocator.h"
-#include "tutti/cluster/worker_group.h"
 #include "tutti/core/executor.h"
 
 namespace tutti::bench {

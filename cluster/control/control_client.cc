@@ -1,13 +1,13 @@
 // The functions of a member, as questions to the server.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/control_client.h"
+#include "cluster/control/control_client.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/control/control_session.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/job_messages.h"
+#include "cluster/control/control_session.h"
+#include "cluster/control/health_rules.h"
+#include "cluster/control/job_messages.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/control/member.h"
+#include "cluster/control/progress.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/control/member.h"
-#include "tutti/cluster/control/progress.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

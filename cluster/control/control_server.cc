@@ -1,11 +1,11 @@
 // A job's server: the service, and the thread that looks for the silent.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/control_server.h"
+#include "cluster/control/control_server.h"
 
 #include <utility>
 
-#include "tutti/cluster/control/job_service.h"
-#include "tutti/cluster/grpc/grpc_server.h"
+#include "cluster/control/job_service.h"
+#include "cluster/grpc/grpc_server.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/control/member.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/control/member.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 

@@ -1,18 +1,18 @@
 // Joining, calling, heartbeats, and what happens when the connection or the server is gone.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/control_session.h"
+#include "cluster/control/control_session.h"
 
 #include <algorithm>
 #include <deque>
 #include <utility>
 
+#include "cluster/control/job_messages.h"
+#include "cluster/control/join_job.h"
+#include "cluster/control/reach_server.h"
+#include "cluster/grpc/stream_to_server.h"
+#include "cluster/net/build.h"
+#include "cluster/net/socket.h"
 #include "core/process_probe.h"
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/control/reach_server.h"
-#include "tutti/cluster/grpc/stream_to_server.h"
-#include "tutti/cluster/net/build.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

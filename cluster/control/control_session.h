@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/control/control_client.h"
+#include "cluster/control/health_rules.h"
+#include "cluster/control/stop_agreement.h"
+#include "cluster/grpc/grpc_channel.h"
 #include "job.grpc.pb.h"
-#include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -9,8 +9,8 @@
 #include <map>
 #include <string_view>
 
+#include "cluster/control/health_rules.h"
 #include "core/list_text.h"
-#include "tutti/cluster/control/health_rules.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // The rules, and the sentences that say what was found.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/health_rules.h"
+#include "cluster/control/health_rules.h"
 
 #include <algorithm>
 #include <iomanip>

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/control/control_server.h"
+#include "cluster/control/member.h"
+#include "cluster/control/progress.h"
 #include "core/process_probe.h"
-#include "tutti/cluster/control/control_server.h"
-#include "tutti/cluster/control/member.h"
-#include "tutti/cluster/control/progress.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Field by field.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/job_messages.h"
+#include "cluster/control/job_messages.h"
 
 #include <algorithm>
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "cluster/control/health_rules.h"
+#include "cluster/control/member.h"
+#include "cluster/control/progress.h"
 #include "job.pb.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/member.h"
-#include "tutti/cluster/control/progress.h"
 
 namespace tutti::internal {
 

@@ -4,13 +4,13 @@
 // A *record* is a process that has joined, for as long as the server lives; a *link* is a stream of
 // it. A process that lost its stream opens a new one and goes on with the same record; a task that
 // was started anew is a new process with a record of its own.
-#include "tutti/cluster/control/job_service.h"
+#include "cluster/control/job_service.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/net/build.h"
+#include "cluster/control/job_messages.h"
+#include "cluster/net/build.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "cluster/control/control_server.h"
+#include "cluster/control/health_rules.h"
+#include "cluster/control/stop_agreement.h"
+#include "cluster/control/store_table.h"
+#include "cluster/net/strangers.h"
 #include "job.grpc.pb.h"
-#include "tutti/cluster/control/control_server.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/control/store_table.h"
-#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 

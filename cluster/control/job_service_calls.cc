@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/control/job_service.h"
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/control/job_messages.h"
+#include "cluster/control/job_service.h"
+#include "cluster/grpc/grpc_channel.h"
 
 namespace tutti::internal {
 namespace {

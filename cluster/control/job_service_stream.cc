@@ -4,8 +4,8 @@
 #include <deque>
 #include <utility>
 
-#include "tutti/cluster/control/job_service.h"
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/control/job_service.h"
+#include "cluster/grpc/grpc_channel.h"
 #include "tutti/cluster/net/durations.h"
 
 namespace tutti::internal {

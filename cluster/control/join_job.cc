@@ -1,7 +1,7 @@
 // Reading the environment, hosting the server where it belongs, joining; and the same where only
 // messages between the tasks lead to it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/join_job.h"
+#include "cluster/control/join_job.h"
 
 #include <algorithm>
 #include <array>

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/control_server.h"
+#include "cluster/control/control_client.h"
+#include "cluster/control/control_server.h"
+#include "cluster/net/socket.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/net/socket.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 // Members and verdicts as text.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/member.h"
+#include "cluster/control/member.h"
 
 #include "core/process_probe.h"
 

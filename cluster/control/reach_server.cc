@@ -1,8 +1,8 @@
 // Trying again, and saying so; what is no use to try again.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/reach_server.h"
+#include "cluster/control/reach_server.h"
 
-#include "tutti/cluster/control/health_rules.h"
+#include "cluster/control/health_rules.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 

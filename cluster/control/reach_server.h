@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/grpc_channel.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::internal {

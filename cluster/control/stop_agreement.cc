@@ -1,6 +1,6 @@
 // Rounds of proposals and answers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/stop_agreement.h"
+#include "cluster/control/stop_agreement.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Reading and changing values.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/store_table.h"
+#include "cluster/control/store_table.h"
 
 #include "tutti/cross_device_ops/key_value_store.h"
 

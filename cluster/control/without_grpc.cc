@@ -1,7 +1,7 @@
 // What takes the place of a job's server and its members in builds without gRPC: an error.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/control_server.h"
+#include "cluster/control/control_client.h"
+#include "cluster/control/control_server.h"
 
 namespace tutti {
 namespace {

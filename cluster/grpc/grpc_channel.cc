@@ -1,6 +1,6 @@
 // Credentials of the caller, limits, and gRPC's sentences taken apart.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/grpc_channel.h"
 
 #include <cerrno>
 #include <cstring>
@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/grpc/job_authority.h"
-#include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/net/socket.h"
+#include "cluster/grpc/job_authority.h"
+#include "cluster/grpc/local_socket.h"
+#include "cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "cluster/net/socket.h"
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

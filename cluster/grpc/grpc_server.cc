@@ -1,6 +1,6 @@
 // Where a server listens, and which connections reach it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/grpc/grpc_server.h"
+#include "cluster/grpc/grpc_server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -10,10 +10,10 @@
 #include <array>
 #include <cerrno>
 
-#include "tutti/cluster/grpc/job_authority.h"
+#include "cluster/grpc/job_authority.h"
+#include "cluster/net/socket.h"
+#include "cluster/net/strangers.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/socket.h"
-#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

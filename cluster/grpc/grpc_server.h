@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
-#include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/net/strangers.h"
+#include "cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/local_socket.h"
+#include "cluster/net/strangers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -1,6 +1,6 @@
 // OpenSSL: a key from a secret, a certificate from a key.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/grpc/job_authority.h"
+#include "cluster/grpc/job_authority.h"
 
 #include <openssl/bn.h>
 #include <openssl/core_names.h>

@@ -1,6 +1,6 @@
 // Folders of mode 0700, locks, free numbers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/grpc/local_socket.h"
+#include "cluster/grpc/local_socket.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 
 namespace tutti::internal {
 

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/grpc_channel.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -1,8 +1,8 @@
 // A rank's announcement as a message, and what makes two ranks unfit for one group.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/announcement.h"
+#include "cluster/net/announcement.h"
 
-#include "tutti/cluster/net/build.h"
+#include "cluster/net/build.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

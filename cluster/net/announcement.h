@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "cluster/net/socket.h"
 #include "job.pb.h"
-#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
 

@@ -1,14 +1,14 @@
 // What a process says of its build and job, and what makes two of them incompatible.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/build.h"
+#include "cluster/net/build.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
+#include "cluster/net/handshake.h"
 #include "core/hash.h"
-#include "tutti/cluster/net/handshake.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/numerics.h"
 

@@ -1,6 +1,6 @@
 // A connection and the system; how it ends.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/connection.h"
+#include "cluster/net/connection.h"
 
 #include <linux/sockios.h>
 #include <linux/tcp.h>
@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cluster/net/socket.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/descriptor.h"
+#include "cluster/net/descriptor.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"

@@ -5,7 +5,7 @@
 // memory, or memory of the connection when there is no receiver yet); everything else to the
 // *staged* bytes, from which headers, heads and small bodies are taken. One call of the system
 // fills both, so many small messages cost one call, and a large body is not copied.
-#include "tutti/cluster/net/connection.h"
+#include "cluster/net/connection.h"
 
 #include <algorithm>
 #include <cstring>

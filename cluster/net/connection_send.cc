@@ -9,9 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "cluster/net/connection.h"
+#include "cluster/net/socket.h"
 #include "core/crc32c.h"
-#include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // The four messages of a handshake, taken and answered one after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/handshake.h"
+#include "cluster/net/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

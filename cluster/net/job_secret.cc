@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
 

@@ -6,7 +6,7 @@
 // looks at followers_. Both sides are sequentially consistent, so one of them sees the other. It is
 // the same between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and
 // the others, who add a wish before they look at leader_sleeps_.
-#include "tutti/cluster/net/mesh.h"
+#include "cluster/net/mesh.h"
 
 #include <sched.h>
 #include <unistd.h>

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/descriptor.h"
+#include "cluster/net/connection.h"
+#include "cluster/net/descriptor.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -19,7 +19,7 @@
 //
 // Many ranks on few cores take long: the timeout counts from the last connection or confirmation,
 // and a rank that loses one connection keeps the others.
-#include "tutti/cluster/net/rendezvous.h"
+#include "cluster/net/rendezvous.h"
 
 #include <unistd.h>
 
@@ -30,13 +30,13 @@
 #include <optional>
 #include <utility>
 
+#include "cluster/net/announcement.h"
+#include "cluster/net/build.h"
+#include "cluster/net/handshake.h"
+#include "cluster/net/interruption.h"
+#include "cluster/net/strangers.h"
 #include "core/process_probe.h"
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/build.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/handshake.h"
-#include "tutti/cluster/net/interruption.h"
-#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/net/descriptor.h"
 #include "tutti/cluster/net/connect_options.h"
-#include "tutti/cluster/net/descriptor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::internal {

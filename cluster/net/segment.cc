@@ -1,6 +1,6 @@
 // Making, mapping and filling segments.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/segment.h"
+#include "cluster/net/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 
 namespace tutti {
 class HostMemory;

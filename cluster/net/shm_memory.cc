@@ -6,8 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "cluster/net/segment.h"
 #include "cross_device_ops/shared/host_memory.h"
-#include "tutti/cluster/net/segment.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 

@@ -1,6 +1,6 @@
 // The system's calls around sockets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

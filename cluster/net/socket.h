@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/cluster/net/descriptor.h"
+#include "cluster/net/descriptor.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Buckets that fill again with time; one line of the log per pause.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/strangers.h"
+#include "cluster/net/strangers.h"
 
 #include <algorithm>
 #include <utility>

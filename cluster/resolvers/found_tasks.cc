@@ -1,13 +1,13 @@
 // Addresses, each once, and numbered tasks as those of jobs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/resolvers/found_tasks.h"
+#include "cluster/resolvers/found_tasks.h"
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 
+#include "cluster/json_place.h"
 #include "core/network_address.h"
-#include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -6,10 +6,10 @@
 #include <array>
 #include <optional>
 
+#include "cluster/json_place.h"
+#include "cluster/resolvers/found_tasks.h"
 #include "core/network_address.h"
 #include "core/one_line.h"
-#include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/found_tasks.h"
+#include "cluster/json_place.h"
+#include "cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

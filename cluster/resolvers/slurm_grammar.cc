@@ -3,13 +3,13 @@
 //
 // A list has entries with commas between them. An entry of a node list is literal text and bracket
 // groups in turn; a group has ranges of numbers, "08-10", whose first number fixes the width.
-#include "tutti/cluster/resolvers/slurm_grammar.h"
+#include "cluster/resolvers/slurm_grammar.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 
-#include "tutti/cluster/json_place.h"
+#include "cluster/json_place.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <numeric>
 
+#include "cluster/json_place.h"
+#include "cluster/resolvers/found_tasks.h"
+#include "cluster/resolvers/slurm_grammar.h"
 #include "core/list_text.h"
 #include "core/one_line.h"
-#include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/found_tasks.h"
-#include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
+#include "cluster/json_place.h"
+#include "cluster/resolvers/found_tasks.h"
 #include "core/list_text.h"
-#include "tutti/cluster/json_place.h"
-#include "tutti/cluster/resolvers/found_tasks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -1,9 +1,9 @@
 // Builds compared as when processes join a job.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/call_identity.h"
+#include "cluster/rpc/call_identity.h"
 
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/net/build.h"
+#include "cluster/control/job_messages.h"
+#include "cluster/net/build.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "calls.pb.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 
 namespace tutti::internal {
 

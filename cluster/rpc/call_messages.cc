@@ -1,6 +1,6 @@
 // Fields in front, slices that keep what they point to, and payloads put together.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/call_messages.h"
+#include "cluster/rpc/call_messages.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>

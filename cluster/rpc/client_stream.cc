@@ -1,10 +1,10 @@
 // A client's stream of calls to a server.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/client_stream.h"
+#include "cluster/rpc/client_stream.h"
 
 #include <utility>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/grpc_channel.h"
 
 namespace tutti::internal {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "calls.pb.h"
-#include "tutti/cluster/grpc/stream_to_server.h"
-#include "tutti/cluster/rpc/call_identity.h"
-#include "tutti/cluster/rpc/call_messages.h"
+#include "cluster/grpc/stream_to_server.h"
+#include "cluster/rpc/call_identity.h"
+#include "cluster/rpc/call_messages.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A session has the calls of a client; a thread keeps a stream for it, one after the other.
-#include "tutti/cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_client.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "calls.pb.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/control/reach_server.h"
-#include "tutti/cluster/grpc/grpc_channel.h"
-#include "tutti/cluster/rpc/call_identity.h"
-#include "tutti/cluster/rpc/call_messages.h"
-#include "tutti/cluster/rpc/client_stream.h"
+#include "cluster/control/health_rules.h"
+#include "cluster/control/join_job.h"
+#include "cluster/control/reach_server.h"
+#include "cluster/grpc/grpc_channel.h"
+#include "cluster/rpc/call_identity.h"
+#include "cluster/rpc/call_messages.h"
+#include "cluster/rpc/client_stream.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"

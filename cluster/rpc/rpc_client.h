@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "tutti/cluster/control/control_client.h"
+#include "cluster/control/control_client.h"
+#include "cluster/net/interruption.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/cluster/net/interruption.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"

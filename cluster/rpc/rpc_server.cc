@@ -1,13 +1,13 @@
 // The services of cluster/proto whose methods are streams of calls, on one gRPC server.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_server.h"
 
 #include <utility>
 
+#include "cluster/grpc/grpc_server.h"
+#include "cluster/rpc/server_core.h"
 #include "parameter_server.grpc.pb.h"
 #include "session.grpc.pb.h"
-#include "tutti/cluster/grpc/grpc_server.h"
-#include "tutti/cluster/rpc/server_core.h"
 #include "worker.grpc.pb.h"
 
 namespace tutti {

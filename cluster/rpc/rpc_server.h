@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/member.h"
+#include "cluster/control/control_client.h"
+#include "cluster/control/member.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"

@@ -1,11 +1,11 @@
 // Clients come, stay away for a while, and leave.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/server_core.h"
+#include "cluster/rpc/server_core.h"
 
 #include <algorithm>
 
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/rpc/call_identity.h"
+#include "cluster/control/job_messages.h"
+#include "cluster/rpc/call_identity.h"
 #include "tutti/core/random.h"
 
 namespace tutti::internal {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/strangers.h"
-#include "tutti/cluster/rpc/server_session.h"
+#include "cluster/net/strangers.h"
+#include "cluster/rpc/server_session.h"
 
 namespace tutti::internal {
 

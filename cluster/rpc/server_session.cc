@@ -1,13 +1,13 @@
 // Calls to the handler, answers to the client, whatever its stream does meanwhile: that reads while
 // there is room, writes one message after the other, and finishes once.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/server_session.h"
+#include "cluster/rpc/server_session.h"
 
 #include <atomic>
 #include <utility>
 
-#include "tutti/cluster/grpc/grpc_channel.h"
-#include "tutti/cluster/rpc/server_core.h"
+#include "cluster/grpc/grpc_channel.h"
+#include "cluster/rpc/server_core.h"
 
 namespace tutti::internal {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/rpc/call_messages.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/call_messages.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

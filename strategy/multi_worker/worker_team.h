@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/worker_group.h"
+#include "cluster/worker_group.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"

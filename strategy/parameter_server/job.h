@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/net/interruption.h"
-#include "tutti/cluster/rpc/rpc_server.h"
-#include "tutti/cluster/worker_group.h"
+#include "cluster/net/interruption.h"
+#include "cluster/rpc/rpc_server.h"
+#include "cluster/worker_group.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/coordinator/task_link.h"

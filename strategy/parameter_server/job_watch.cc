@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cluster/control/health_rules.h"
 #include "core/process_probe.h"
-#include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/session/rpc_options.h"

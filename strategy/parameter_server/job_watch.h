@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/control/member.h"
+#include "cluster/worker_group.h"
 #include "tutti/cluster/cluster_spec.h"
-#include "tutti/cluster/control/member.h"
-#include "tutti/cluster/worker_group.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -6,16 +6,16 @@
 #include <functional>
 #include <list>
 
+#include "cluster/net/announcement.h"
+#include "cluster/net/build.h"
+#include "cluster/net/interruption.h"
+#include "cluster/net/rendezvous.h"
+#include "cluster/net/strangers.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/build.h"
-#include "tutti/cluster/net/interruption.h"
-#include "tutti/cluster/net/rendezvous.h"
-#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/net/handshake.h"
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/handshake.h"
+#include "cluster/net/socket.h"
 
 namespace tutti::acceptor_visitor {
 

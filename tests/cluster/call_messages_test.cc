@@ -1,6 +1,6 @@
 // Calls as messages of a stream, however gRPC cuts them, beside messages of the generated code.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/call_messages.h"
+#include "cluster/rpc/call_messages.h"
 
 #include <algorithm>
 

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cluster/net/handshake.h"
 #include "tests/cluster/proxied_ranks.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/handshake.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {

@@ -6,12 +6,12 @@
 
 #include <map>
 
+#include "cluster/control/job_messages.h"
+#include "cluster/control/job_service.h"
+#include "cluster/net/build.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/control/job_messages.h"
-#include "tutti/cluster/control/job_service.h"
-#include "tutti/cluster/net/build.h"
 
 namespace tutti {
 namespace control_disconnections_test {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/control_server.h"
+#include "cluster/control/control_client.h"
+#include "cluster/control/control_server.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 

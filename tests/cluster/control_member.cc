@@ -13,7 +13,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "tutti/cluster/control/control_client.h"
+#include "cluster/control/control_client.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 

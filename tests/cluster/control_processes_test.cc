@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "cluster/control/control_server.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/cluster/control/control_server.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {

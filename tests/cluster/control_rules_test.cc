@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cluster/control/health_rules.h"
+#include "cluster/control/stop_agreement.h"
+#include "cluster/control/store_table.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/control/store_table.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {

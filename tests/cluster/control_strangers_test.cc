@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <list>
 
+#include "cluster/grpc/local_socket.h"
+#include "cluster/net/socket.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/net/socket.h"
 
 namespace tutti {
 namespace control_strangers_test {

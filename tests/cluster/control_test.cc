@@ -6,13 +6,13 @@
 
 #include <atomic>
 
+#include "cluster/control/control_server.h"
+#include "cluster/control/join_job.h"
+#include "cluster/net/socket.h"
 #include "core/process_probe.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/control/control_server.h"
-#include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cluster/grpc/job_authority.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/grpc/job_authority.h"
 
 namespace tutti {
 namespace control_tls_test {

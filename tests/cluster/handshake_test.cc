@@ -1,6 +1,6 @@
 // Proofs by a published vector; who gets through a handshake and who does not.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/handshake.h"
+#include "cluster/net/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cluster/net/announcement.h"
+#include "cluster/net/build.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/build.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -1,20 +1,20 @@
 // Connecting ends when somebody learns that a peer is lost, whatever this rank waits for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/interruption.h"
-#include "tutti/cluster/control/control_client.h"
+#include "cluster/net/interruption.h"
+#include "cluster/control/control_client.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <memory>
 
+#include "cluster/net/announcement.h"
+#include "cluster/net/build.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/build.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "cluster/worker_group.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
 #include "tests/cluster/tls_files.h"
@@ -12,7 +13,6 @@
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
-#include "tutti/cluster/worker_group.h"
 
 namespace tutti {
 namespace ipv6_test {

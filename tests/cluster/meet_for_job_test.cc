@@ -1,6 +1,6 @@
 // A control plane of tasks that know no addresses, as ranks of an MPI job.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/join_job.h"
+#include "cluster/control/join_job.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 #include <gmock/gmock.h>

@@ -10,10 +10,10 @@
 #include <memory>
 #include <string>
 
+#include "cluster/net/announcement.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/announcement.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -5,10 +5,10 @@
 #include <list>
 #include <map>
 
+#include "cluster/net/socket.h"
 #include "tests/cluster/rpc_kit.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
-#include "tutti/cluster/net/socket.h"
 
 namespace tutti::rpc_suite {
 namespace {

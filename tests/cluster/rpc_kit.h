@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

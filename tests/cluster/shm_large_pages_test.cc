@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "cluster/net/socket.h"
 #include "cross_device_ops/shared/host_memory.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

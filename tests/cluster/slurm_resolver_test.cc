@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/resolvers/slurm_grammar.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/resolvers/slurm_grammar.h"
 
 namespace tutti {
 namespace slurm_resolver_test {

@@ -5,14 +5,14 @@
 #include <array>
 #include <vector>
 
+#include "cluster/net/announcement.h"
+#include "cluster/net/connection.h"
+#include "cluster/net/socket.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

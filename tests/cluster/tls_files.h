@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-#include "tutti/cluster/control/control_client.h"
+#include "cluster/control/control_client.h"
 #include "tutti/core/error.h"
 
 namespace tutti::testing {

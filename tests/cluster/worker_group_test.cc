@@ -1,6 +1,6 @@
 // Joining the workers of a job: what is refused before anybody is waited for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/worker_group.h"
+#include "cluster/worker_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // The transports of the library against the suite of every transport.
 // SPDX-License-Identifier: Apache-2.0
+#include "cluster/net/announcement.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/transports.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/announcement.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::transport_suite {

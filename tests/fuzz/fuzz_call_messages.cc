@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "tutti/cluster/rpc/call_messages.h"
+#include "cluster/rpc/call_messages.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "tutti/cluster/net/handshake.h"
+#include "cluster/net/handshake.h"
 #include "tutti/core/error.h"
 
 namespace {

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/net/announcement.h"
-#include "tutti/cluster/net/connection.h"
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/announcement.h"
+#include "cluster/net/connection.h"
+#include "cluster/net/socket.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "cluster/resolvers/slurm_grammar.h"
 #include "core/one_line.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
-#include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/device.h"

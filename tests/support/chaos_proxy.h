@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/cluster/net/socket.h"
+#include "cluster/net/socket.h"
 #include "tutti/core/executor.h"
 
 namespace tutti::testing {

@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
+#include "cluster/worker_group.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/cluster/worker_group.h"
 #include "tutti/core/error.h"
 
 namespace {

@@ -60,8 +60,8 @@ std::vector<Device> default_devices();
 // A device name with job, replica and task, each optional: tf's DeviceSpec.
 
 /// "/job:worker/replica:0/task:1/device:GPU:0", or some of its parts; a task's own prefix is
-/// Task::device_prefix() (cluster/cluster_spec.h). Never checks that the device exists. A plain
-/// value: tf's replace() is an assignment to a copy's member.
+/// Task::device_prefix() (tutti/cluster/cluster_spec.h). Never checks that the device exists. A
+/// plain value: tf's replace() is an assignment to a copy's member.
 struct DeviceSpec {
   std::optional<std::string> job = {};
   std::optional<int> replica = {};

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_client.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"

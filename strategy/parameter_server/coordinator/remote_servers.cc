@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "tutti/cluster/control/health_rules.h"
+#include "cluster/control/health_rules.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 

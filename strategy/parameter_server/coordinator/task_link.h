@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_client.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/server_files.h"

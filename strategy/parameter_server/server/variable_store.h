@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"

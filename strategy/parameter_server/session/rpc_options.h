@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/cluster/worker_group_options.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 

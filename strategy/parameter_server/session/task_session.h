@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"

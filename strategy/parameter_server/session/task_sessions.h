@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "cluster/rpc/rpc_client.h"
+#include "cluster/rpc/rpc_server.h"
 #include "tutti/cluster/cluster_spec.h"
-#include "tutti/cluster/rpc/rpc_client.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 #include "tutti/strategy/parameter_server/session/task_session.h"

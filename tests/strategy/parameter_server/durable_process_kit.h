@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/rpc/rpc_server.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tools/launch/job_plan.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "cluster/rpc/rpc_server.h"
 #include "tests/strategy/parameter_server/packet_helpers.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {

@@ -4,8 +4,8 @@
 
 #include <atomic>
 
+#include "cluster/rpc/rpc_server.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_server.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
