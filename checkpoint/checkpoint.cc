@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/checkpoint_file.h"
+#include "checkpoint/in_parts.h"
 #include "core/call_site.h"
 #include "core/file.h"
-#include "tutti/checkpoint/checkpoint_file.h"
-#include "tutti/checkpoint/in_parts.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 

@@ -1,6 +1,6 @@
 // How a checkpoint lies in a safetensors file.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/checkpoint_file.h"
+#include "checkpoint/checkpoint_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,9 +9,9 @@
 #include <new>
 #include <optional>
 
+#include "checkpoint/version.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "tutti/checkpoint/version.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/safetensors_types.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/checkpoint/safetensors_types.h"
 
 namespace tutti::internal {
 

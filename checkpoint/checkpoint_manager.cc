@@ -7,8 +7,8 @@
 #include <functional>
 #include <utility>
 
-#include "tutti/checkpoint/in_parts.h"
-#include "tutti/checkpoint/run_folder.h"
+#include "checkpoint/in_parts.h"
+#include "checkpoint/run_folder.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 

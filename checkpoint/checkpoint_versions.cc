@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoint/run_folder.h"
+#include "checkpoint/safetensors_types.h"
 #include "core/names.h"
-#include "tutti/checkpoint/run_folder.h"
-#include "tutti/checkpoint/safetensors_types.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Folders and their files through POSIX calls relative to a descriptor.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/folder.h"
+#include "checkpoint/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 // What they tell each other is small: the plan, manifests of parts, errors. No order of deaths and
 // errors commits a version that lacks a file: worker 0 commits after it was told of every file by
 // its writer, and has seen it.
-#include "tutti/checkpoint/in_parts.h"
+#include "checkpoint/in_parts.h"
 
 #include <filesystem>
 #include <utility>

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/checkpoint_file.h"
+#include "checkpoint/run_folder.h"
+#include "checkpoint/version.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/checkpoint/checkpoint_file.h"
-#include "tutti/checkpoint/run_folder.h"
-#include "tutti/checkpoint/version.h"
 
 namespace tutti::internal {
 

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "checkpoint/checkpoint_file.h"
 #include "core/file.h"
-#include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/ops/elementwise.h"

@@ -1,14 +1,14 @@
 // Manifests as text: written and read.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "checkpoint/folder.h"
+#include "checkpoint/safetensors_types.h"
 #include "core/hash.h"
-#include "tutti/checkpoint/folder.h"
-#include "tutti/checkpoint/safetensors_types.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,6 +1,6 @@
 // The versions in the folder of a run: which there are, and which go.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/run_folder.h"
+#include "checkpoint/run_folder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "tutti/checkpoint/safetensors_types.h"
+#include "checkpoint/safetensors_types.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 

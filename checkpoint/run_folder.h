@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/version.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/checkpoint/version.h"
 
 namespace tutti::internal {
 

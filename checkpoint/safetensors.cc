@@ -6,10 +6,10 @@
 #include <optional>
 #include <set>
 
+#include "checkpoint/safetensors_types.h"
 #include "core/file.h"
 #include "core/file_kind.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/checkpoint/safetensors_types.h"
 #include "tutti/core/json.h"
 
 namespace tutti {

@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
+#include "checkpoint/safetensors_types.h"
+#include "checkpoint/version.h"
 #include "core/hash.h"
-#include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/checkpoint/version.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {

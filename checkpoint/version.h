@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/checkpoint/checkpoint_file.h"
-#include "tutti/checkpoint/folder.h"
-#include "tutti/checkpoint/manifest.h"
+#include "checkpoint/checkpoint_file.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/manifest.h"
 
 namespace tutti::internal {
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "checkpoint/checkpoint_file.h"
 #include "core/call_site.h"
-#include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
 #include "tutti/model/functional.h"

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tutti/checkpoint/checkpoint_file.h"
+#include "checkpoint/checkpoint_file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 

@@ -1,10 +1,10 @@
 // Damaged versions: every flipped bit and every cut is found, and the version before is used.
 // SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/version.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "tests/checkpoint/saved_series.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/checkpoint/version.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 

@@ -1,6 +1,6 @@
 // Versions that several workers save and read together: their values, errors, deaths and crashes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/in_parts.h"
+#include "checkpoint/in_parts.h"
 
 #include <sys/wait.h>
 

@@ -1,7 +1,7 @@
 // Snapshots that go from memory to memory in pieces: equal at the other end, or an error that names
 // what is damaged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/checkpoint_file.h"
+#include "checkpoint/checkpoint_file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Versions of several files, and manifests that lie.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/checkpoint/version.h"
+#include "checkpoint/version.h"
 
 #include <algorithm>
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/manifest.h"
 #include "core/hash.h"
-#include "tutti/checkpoint/manifest.h"
 #include "tutti/core/error.h"
 
 namespace {

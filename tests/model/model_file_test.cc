@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include "checkpoint/checkpoint_file.h"
 #include "core/file.h"
 #include "tests/model/model_helpers.h"
-#include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/estimator.h"
 #include "tutti/model/functional.h"
 

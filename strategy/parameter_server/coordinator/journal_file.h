@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/checkpoint/folder.h"
+#include "checkpoint/folder.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/strategy/parameter_server/protocol/record_file.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/checkpoint/folder.h"
+#include "checkpoint/folder.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"

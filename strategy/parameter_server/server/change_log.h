@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/checkpoint/folder.h"
+#include "checkpoint/folder.h"
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/protocol/record_file.h"
 

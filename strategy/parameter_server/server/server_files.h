@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/checkpoint/folder.h"
+#include "checkpoint/folder.h"
 #include "tutti/strategy/parameter_server/protocol/record_file.h"
 #include "tutti/strategy/parameter_server/server/change_log.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
