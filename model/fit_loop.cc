@@ -7,11 +7,11 @@
 #include <map>
 #include <utility>
 
+#include "strategy/distributed_variable.h"
+#include "strategy/input_parts.h"
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/input_parts.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti::internal {
 

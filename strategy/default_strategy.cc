@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "core/thread_random.h"
+#include "strategy/strategy_mode.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "strategy/input_parts.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/input_parts.h"
 
 namespace tutti {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "strategy/local_replica.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/strategy/local_replica.h"
 #include "tutti/strategy/local_strategy.h"
 
 namespace tutti {

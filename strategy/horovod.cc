@@ -16,11 +16,11 @@
 
 #include "core/call_site.h"
 #include "core/process_probe.h"
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/optimizer/gradient_reducer.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti::hvd {
 namespace {

@@ -1,6 +1,6 @@
 // The part of a global dataset that one of several workers reads, and the steps that are cut of it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/input_parts.h"
+#include "strategy/input_parts.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // Options of strategies of one process: checks, devices of replicas and components, the reduction.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/local_options.h"
+#include "strategy/local_options.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,11 +7,11 @@
 #include <functional>
 #include <optional>
 
+#include "strategy/replicas/rendezvous.h"
+#include "strategy/replicas/replica_services.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/clock.h"
 #include "tutti/strategy/replica_context.h"
-#include "tutti/strategy/replicas/rendezvous.h"
-#include "tutti/strategy/replicas/replica_services.h"
 
 namespace tutti::internal {
 

@@ -3,15 +3,15 @@
 //
 // In a replica a write is a meeting: the leader combines the replicas' values and writes every
 // component while the others sleep, so that nobody reads a half-written variable.
-#include "tutti/strategy/distributed_variable.h"
+#include "strategy/distributed_variable.h"
 
 #include <algorithm>
 
 #include "core/hash.h"
+#include "strategy/strategy_mode.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {
 namespace {

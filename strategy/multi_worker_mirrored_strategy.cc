@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
-#include "tutti/strategy/state_digest.h"
-#include "tutti/strategy/strategy_mode.h"
-#include "tutti/strategy/team_setup.h"
+#include "strategy/distributed_variable.h"
+#include "strategy/multi_worker/worker_team.h"
+#include "strategy/state_digest.h"
+#include "strategy/strategy_mode.h"
+#include "strategy/team_setup.h"
 
 namespace tutti {
 namespace {

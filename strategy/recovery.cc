@@ -17,10 +17,10 @@
 #include "core/call_site.h"
 #include "core/hash.h"
 #include "cross_device_ops/gpu_ranks.h"
+#include "strategy/multi_worker/peer_state.h"
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/multi_worker/peer_state.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti {
 namespace {

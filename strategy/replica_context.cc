@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/replica_context.h"
 
+#include "strategy/strategy_mode.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

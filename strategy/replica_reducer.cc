@@ -1,15 +1,15 @@
 // The GradientReducer of a replica.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/replica_reducer.h"
+#include "strategy/replica_reducer.h"
 
 #include <algorithm>
 
 #include "core/hash.h"
+#include "strategy/distributed_variable.h"
 #include "tensor/step_recorder.h"
 #include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/distributed_variable.h"
 
 namespace tutti::internal {
 namespace {

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "strategy/gradient_reduction/bucket_reducer.h"
+#include "strategy/local_replica.h"
 #include "tutti/optimizer/gradient_reducer.h"
-#include "tutti/strategy/gradient_reduction/bucket_reducer.h"
-#include "tutti/strategy/local_replica.h"
 
 namespace tutti::internal {
 

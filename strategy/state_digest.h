@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/distributed_variable.h"
+#include "strategy/multi_worker/worker_team.h"
 
 namespace tutti::internal {
 

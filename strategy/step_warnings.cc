@@ -1,14 +1,14 @@
 // Mistakes of training loops that show in what replicas note of a run.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/step_warnings.h"
+#include "strategy/step_warnings.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "strategy/strategy_mode.h"
 #include "tensor/op_checks.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "core/call_site.h"
+#include "strategy/distributed_variable.h"
+#include "strategy/strategy_mode.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -1,6 +1,6 @@
 // The mode of a thread, who may make variables in it, and the scopes that change it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/strategy_mode.h"
+#include "strategy/strategy_mode.h"
 
 #include <cmath>
 #include <utility>

@@ -1,14 +1,14 @@
 // Reading and writing ON_READ variables.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/distributed_variable.h"
+#include "strategy/distributed_variable.h"
 
 #include <algorithm>
 #include <functional>
 
+#include "strategy/strategy_mode.h"
 #include "tensor/step_recorder.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -1,6 +1,6 @@
 // Sharing out replicas, and who sums gradients between workers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/team_setup.h"
+#include "strategy/team_setup.h"
 
 #include <algorithm>
 #include <utility>

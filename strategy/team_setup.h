@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "cluster/worker_group.h"
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti::internal {
 

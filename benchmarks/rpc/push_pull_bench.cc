@@ -17,10 +17,10 @@
 #include "benchmarks/rpc/contender.h"
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
-#include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::rpc_bench {
 namespace {

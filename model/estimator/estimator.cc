@@ -11,11 +11,11 @@
 
 #include "core/call_site.h"
 #include "core/thread_random.h"
+#include "strategy/distributed_variable.h"
+#include "strategy/input_parts.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/input_parts.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"

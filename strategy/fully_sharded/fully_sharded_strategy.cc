@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
-#include "tutti/strategy/fully_sharded/read_ahead.h"
-#include "tutti/strategy/state_digest.h"
-#include "tutti/strategy/team_setup.h"
+#include "strategy/fully_sharded/fully_sharded_variable.h"
+#include "strategy/fully_sharded/read_ahead.h"
+#include "strategy/state_digest.h"
+#include "strategy/team_setup.h"
 
 namespace tutti {
 namespace {

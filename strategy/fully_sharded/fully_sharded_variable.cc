@@ -1,9 +1,9 @@
 // A variable of which each replica owns a shard: what replicas do with it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/fully_sharded/fully_sharded_variable.h"
+#include "strategy/fully_sharded/fully_sharded_variable.h"
 
-#include "tutti/strategy/fully_sharded/read_ahead.h"
-#include "tutti/strategy/fully_sharded/shard_update.h"
+#include "strategy/fully_sharded/read_ahead.h"
+#include "strategy/fully_sharded/shard_update.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/fully_sharded/shards.h"
+#include "strategy/fully_sharded/shards.h"
 
 namespace tutti::internal {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "strategy/fully_sharded/shards.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/fully_sharded/shards.h"
 
 namespace tutti::internal {
 

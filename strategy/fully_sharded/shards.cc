@@ -1,13 +1,13 @@
 // The elements of a variable in shards, one per replica: gathering, and writes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/fully_sharded/shards.h"
+#include "strategy/fully_sharded/shards.h"
 
 #include <algorithm>
 
+#include "strategy/fully_sharded/shard_update.h"
 #include "tensor/kernel_table.h"
 #include "tensor/step_recorder.h"
 #include "tensor/tensor_impl.h"
-#include "tutti/strategy/fully_sharded/shard_update.h"
 
 namespace tutti::internal {
 namespace {

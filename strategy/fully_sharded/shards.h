@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "autograd/replica_shards.h"
+#include "strategy/distributed_variable.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/distributed_variable.h"
 
 namespace tutti::internal {
 

@@ -1,13 +1,13 @@
 // Cutting lists of variables into buckets and buckets into slices.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/gradient_reduction/bucket_plan.h"
+#include "strategy/gradient_reduction/bucket_plan.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "tutti/strategy/gradient_reduction/bucket_sums.h"
-#include "tutti/strategy/gradient_reduction/error_feedback.h"
+#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/gradient_reduction/error_feedback.h"
 
 namespace tutti::internal {
 namespace {

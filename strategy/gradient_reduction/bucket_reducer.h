@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "tutti/strategy/gradient_reduction/bucket_sums.h"
-#include "tutti/strategy/replicas/replica_monitor.h"
+#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/replicas/replica_monitor.h"
 
 namespace tutti::internal {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "strategy/gradient_reduction/bucket_plan.h"
 #include "tutti/cross_device_ops/communication_options.h"
-#include "tutti/strategy/gradient_reduction/bucket_plan.h"
 
 namespace tutti::internal {
 

@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "strategy/gradient_reduction/bucket_plan.h"
+#include "strategy/gradient_reduction/error_feedback.h"
+#include "strategy/gradient_reduction/non_finite.h"
+#include "strategy/replicas/replica_services.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/strategy/gradient_reduction/bucket_plan.h"
-#include "tutti/strategy/gradient_reduction/error_feedback.h"
-#include "tutti/strategy/gradient_reduction/non_finite.h"
-#include "tutti/strategy/replicas/replica_services.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti::internal {

@@ -1,6 +1,6 @@
 // Looking for values that are not finite.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/gradient_reduction/non_finite.h"
+#include "strategy/gradient_reduction/non_finite.h"
 
 #include <cstring>
 

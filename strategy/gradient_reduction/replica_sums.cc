@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/gradient_reduction/given_gradients.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/strategy/gradient_reduction/bucket_sums.h"
-#include "tutti/strategy/gradient_reduction/given_gradients.h"
 
 namespace tutti::internal {
 namespace {

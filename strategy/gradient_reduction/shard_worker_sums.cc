@@ -7,8 +7,8 @@
 // that are not finite are looked for, the sum is whole, as all workers have to find the same.
 #include <algorithm>
 
+#include "strategy/gradient_reduction/worker_sums.h"
 #include "tensor/half_conversion.h"
-#include "tutti/strategy/gradient_reduction/worker_sums.h"
 
 namespace tutti::internal {
 namespace {

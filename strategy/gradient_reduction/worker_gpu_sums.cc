@@ -13,11 +13,11 @@
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/gpu_elements.h"
 #include "cross_device_ops/gpu_reductions.h"
+#include "strategy/gradient_reduction/gpu_sums.h"
+#include "strategy/gradient_reduction/worker_sums.h"
 #include "tensor/gpu/pinned_memory.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/gradient_reduction/gpu_sums.h"
-#include "tutti/strategy/gradient_reduction/worker_sums.h"
 
 namespace tutti::internal {
 

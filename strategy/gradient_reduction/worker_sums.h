@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "strategy/gradient_reduction/bucket_sums.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/strategy/gradient_reduction/bucket_sums.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Implements ConsistencyCheck: notes, digests and the comparison of them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/consistency_check.h"
+#include "strategy/multi_worker/consistency_check.h"
 
 #include <algorithm>
 #include <bit>

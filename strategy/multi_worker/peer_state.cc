@@ -1,6 +1,6 @@
 // The state of a commit, from worker to worker.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/peer_state.h"
+#include "strategy/multi_worker/peer_state.h"
 
 #include <algorithm>
 #include <array>

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti::internal {
 

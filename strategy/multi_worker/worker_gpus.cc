@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Everything is decided by what all workers have told all, so that they decide alike.
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
 #include <sstream>

@@ -9,7 +9,7 @@
 // values travel in 16 bits. Where each worker wants its part alone (reduce_scatter, or the same
 // without the last step) the slices are these parts. Where an algorithm without order was named
 // each worker's sum is one buffer.
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
 #include <bit>

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "cluster/worker_group.h"
+#include "strategy/multi_worker/consistency_check.h"
+#include "strategy/multi_worker/straggler_watch.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/multi_worker/consistency_check.h"
-#include "tutti/strategy/multi_worker/straggler_watch.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti::internal {

@@ -4,7 +4,7 @@
 // Number of replicas; per replica the number of values; per value its kind and, unless it is none,
 // a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
 // dimensions of the whole.
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include <array>
 #include <cstring>

@@ -1,23 +1,23 @@
 // The tasks that train, serve, coordinate and wait; the job's verdicts bring all to an end
 // together.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/job.h"
+#include "strategy/parameter_server/job.h"
 #include "tutti/core/random.h"
 
 #include <utility>
 
+#include "strategy/parameter_server/coordinator/remote_servers.h"
+#include "strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
+#include "strategy/parameter_server/server/durable_handler.h"
+#include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/strategy/parameter_server/server/durable_handler.h"
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {

@@ -10,13 +10,13 @@
 #include "cluster/net/interruption.h"
 #include "cluster/rpc/rpc_server.h"
 #include "cluster/worker_group.h"
+#include "strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/coordinator/task_link.h"
+#include "strategy/parameter_server/coordinator/worker_link.h"
+#include "strategy/parameter_server/job_watch.h"
+#include "strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/client/server_link.h"
-#include "tutti/strategy/parameter_server/coordinator/task_link.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
-#include "tutti/strategy/parameter_server/job_watch.h"
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
-#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti {

@@ -1,15 +1,15 @@
 // What each verdict means to a task, who waits for the end, and who asked about a task.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/job_watch.h"
+#include "strategy/parameter_server/job_watch.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "cluster/control/health_rules.h"
 #include "core/process_probe.h"
+#include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

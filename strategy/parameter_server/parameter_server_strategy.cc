@@ -6,22 +6,22 @@
 #include <utility>
 #include <variant>
 
+#include "strategy/distributed_variable.h"
+#include "strategy/parameter_server/client/first_values.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "strategy/parameter_server/coordinator/embedded_servers.h"
+#include "strategy/parameter_server/coordinator/remote_servers.h"
+#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/job.h"
+#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/shard_placement.h"
+#include "strategy/parameter_server/sharded_storage.h"
+#include "strategy/state_digest.h"
+#include "strategy/strategy_mode.h"
+#include "strategy/team_setup.h"
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
-#include "tutti/strategy/parameter_server/client/first_values.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
-#include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
-#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
-#include "tutti/strategy/parameter_server/job.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/shard_placement.h"
-#include "tutti/strategy/parameter_server/sharded_storage.h"
-#include "tutti/strategy/state_digest.h"
-#include "tutti/strategy/strategy_mode.h"
-#include "tutti/strategy/team_setup.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Contiguous rows; servers round-robin, or by bytes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/shard_placement.h"
+#include "strategy/parameter_server/shard_placement.h"
 
 #include <algorithm>
 

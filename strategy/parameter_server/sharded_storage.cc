@@ -1,7 +1,7 @@
 // Making shards, and slots beside them; cutting values, rows and gradients into what each shard's
 // server gets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/sharded_storage.h"
+#include "strategy/parameter_server/sharded_storage.h"
 
 #include <algorithm>
 #include <cstring>

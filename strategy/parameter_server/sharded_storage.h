@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/distributed_variable.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti::internal {
 

@@ -6,10 +6,10 @@
 #include <set>
 #include <utility>
 
+#include "strategy/distributed_variable.h"
+#include "strategy/parameter_server/sharded_storage.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/distributed_variable.h"
-#include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

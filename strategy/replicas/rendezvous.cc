@@ -3,7 +3,7 @@
 // is present or has ended: then headers are compared, and a replica that has ended is a mismatch,
 // so that a message names all replicas whatever the order in which they came.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/replicas/rendezvous.h"
+#include "strategy/replicas/rendezvous.h"
 
 #include <algorithm>
 #include <map>

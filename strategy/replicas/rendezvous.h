@@ -10,9 +10,9 @@
 #include <typeinfo>
 #include <vector>
 
+#include "strategy/replicas/replica_monitor.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/source_location.h"
-#include "tutti/strategy/replicas/replica_monitor.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {

@@ -2,7 +2,7 @@
 // under the lock, so that the schedule depends on the program alone and never on which thread wakes
 // first.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/replicas/replica_monitor.h"
+#include "strategy/replicas/replica_monitor.h"
 
 namespace tutti::internal {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti {
 

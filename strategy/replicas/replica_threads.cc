@@ -4,7 +4,7 @@
 // A run is a *frame* (body and rendezvous) on a stack; a thread takes up the innermost frame
 // whenever it has not taken it up yet and is idle or parked in a merge call. A frame leaves the
 // stack after all replicas ended its body.
-#include "tutti/strategy/replicas/replica_threads.h"
+#include "strategy/replicas/replica_threads.h"
 
 #include <map>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/run_token.h"
+#include "strategy/replicas/rendezvous.h"
 #include "tutti/core/executor.h"
-#include "tutti/strategy/replicas/rendezvous.h"
 
 namespace tutti::internal {
 

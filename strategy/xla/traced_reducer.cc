@@ -1,6 +1,6 @@
 // Gradients of a traced step, summed together when all are there.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/xla/traced_reducer.h"
+#include "strategy/xla/traced_reducer.h"
 
 #include "tutti/autograd/gradient_tape.h"
 

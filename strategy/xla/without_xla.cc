@@ -1,7 +1,7 @@
 // What a build that leaves XLA out says instead.
 // SPDX-License-Identifier: Apache-2.0
+#include "strategy/xla/xla_steps.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/xla/xla_steps.h"
 
 namespace tutti::internal {
 

@@ -1,10 +1,10 @@
 // Steps of replicas as programs of XLA.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/xla/xla_steps.h"
+#include "strategy/xla/xla_steps.h"
 
+#include "strategy/xla/traced_reducer.h"
 #include "tensor/xla/step_programs.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/xla/traced_reducer.h"
 
 namespace tutti::internal {
 namespace {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/distributed_variable.h"
+#include "strategy/strategy_mode.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/strategy_mode.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::planted_bugs {

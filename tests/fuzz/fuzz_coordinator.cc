@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <span>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/journal_file.h"
+#include "strategy/parameter_server/protocol/record_file.h"
 #include "tests/fuzz/plain_or_checked.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
 
 namespace {
 

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
+#include "strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace {
 

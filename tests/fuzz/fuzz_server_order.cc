@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <span>
 
+#include "strategy/parameter_server/server/server_order.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/server/server_order.h"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/byte_codec.h"
+#include "strategy/parameter_server/server/server_files.h"
 #include "tests/fuzz/plain_or_checked.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace {
 

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/session/task_request.h"
+#include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/session/task_request.h"
-#include "tutti/strategy/parameter_server/session/task_sessions.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 #include "tutti/tensor/ops/elementwise.h"
 

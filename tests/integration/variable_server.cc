@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 
 int main() {

@@ -1,6 +1,6 @@
 // 16-bit gradients with error feedback.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/gradient_reduction/error_feedback.h"
+#include "strategy/gradient_reduction/error_feedback.h"
 
 #include <cmath>
 #include <limits>

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "strategy/multi_worker/worker_team.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
 namespace tutti::recovery_connections_tests {

@@ -1,6 +1,6 @@
 // Which worker the others wait for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/straggler_watch.h"
+#include "strategy/multi_worker/straggler_watch.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

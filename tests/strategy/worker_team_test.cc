@@ -1,6 +1,6 @@
 // Where the sums of gradients of several workers lie.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include <gtest/gtest.h>
 

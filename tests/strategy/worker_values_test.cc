@@ -1,6 +1,6 @@
 // Values of replicas as bytes, and bytes that are none.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/worker_team.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include "tests/strategy/strategy_helpers.h"
 

@@ -1,10 +1,10 @@
 // A shard lives as long as it is read.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/first_values.h"
+#include "strategy/parameter_server/client/first_values.h"
 
 #include <utility>
 
-#include "tutti/strategy/parameter_server/server/stored_shard.h"
+#include "strategy/parameter_server/server/stored_shard.h"
 
 namespace tutti::internal {
 namespace {

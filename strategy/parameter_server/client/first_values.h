@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
+#include "strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {
 

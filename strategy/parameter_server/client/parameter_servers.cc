@@ -1,6 +1,6 @@
 // Reading many variables at once, and knowing what is still the present value.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/core/random.h"
 
 #include <algorithm>

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/multi_worker/worker_team.h"
+#include "strategy/parameter_server/client/replica_steps.h"
+#include "strategy/parameter_server/client/server_link.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/multi_worker/worker_team.h"
-#include "tutti/strategy/parameter_server/client/replica_steps.h"
-#include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/tensor/update_rule.h"
 

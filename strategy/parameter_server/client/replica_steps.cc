@@ -1,6 +1,6 @@
 // Which step of the servers a worker's gradients belong to.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/replica_steps.h"
+#include "strategy/parameter_server/client/replica_steps.h"
 
 #include <algorithm>
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <span>
 
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 namespace tutti::internal {

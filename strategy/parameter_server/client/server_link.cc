@@ -1,6 +1,6 @@
 // A call per batch; gathering changes, handing batches over in order, waiting for answers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/client/server_link.h"
 
 #include <algorithm>
 #include <exception>
@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "tutti/strategy/local_replica.h"
-#include "tutti/strategy/strategy_mode.h"
+#include "strategy/local_replica.h"
+#include "strategy/strategy_mode.h"
 
 namespace tutti::internal {
 namespace {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_client.h"
+#include "strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
-#include "tutti/strategy/parameter_server/protocol/variable_service.h"
 
 namespace tutti::internal {
 

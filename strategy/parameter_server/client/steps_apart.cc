@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti::internal {
 

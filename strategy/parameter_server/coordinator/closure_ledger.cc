@@ -5,12 +5,12 @@
 // before it have ended. A *cut* is a set of snapshots, one per server, each with its dedup table.
 // A late message of the time before a server or a coordinator was lost is told by its term, which
 // every such turn raises.
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
+#include "strategy/parameter_server/coordinator/closure_event.h"
 
 namespace tutti::internal {
 

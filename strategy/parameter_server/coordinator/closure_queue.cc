@@ -1,6 +1,6 @@
 // Every change is an event that the ledger takes; this file waits, wakes and tells the works.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/closure_queue.h"
 
 #include <algorithm>
 #include <set>

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 
 namespace tutti::internal {
 

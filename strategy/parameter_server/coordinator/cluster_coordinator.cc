@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 
 namespace tutti {
 namespace {

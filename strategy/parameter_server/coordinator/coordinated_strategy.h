@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "strategy/parameter_server/coordinator/closure_event.h"
+#include "strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti {
 

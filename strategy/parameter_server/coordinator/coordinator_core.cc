@@ -1,16 +1,16 @@
 // One thread takes closures from the queue for the workers; outcomes come back on the links'
 // threads.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "cluster/control/health_rules.h"
+#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
 namespace tutti::internal {
 namespace {

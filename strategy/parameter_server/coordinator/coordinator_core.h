@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "strategy/parameter_server/coordinator/server_recovery.h"
+#include "strategy/parameter_server/coordinator/watchdog.h"
 #include "tutti/core/executor.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
-#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
-#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti::internal {
 

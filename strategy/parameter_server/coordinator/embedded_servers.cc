@@ -1,6 +1,6 @@
 // What is loaded is a store of its own: calls that the former one still works on change nothing.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
+#include "strategy/parameter_server/coordinator/embedded_servers.h"
 
 #include <utility>
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/server_group.h"
-#include "tutti/strategy/parameter_server/server/server_files.h"
+#include "strategy/parameter_server/coordinator/server_group.h"
+#include "strategy/parameter_server/server/server_files.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Opening writes the state anew, so that nothing is ever appended behind half a record.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
+#include "strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/core/random.h"
 
 #include <utility>

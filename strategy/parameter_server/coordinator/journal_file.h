@@ -7,8 +7,8 @@
 #include <string>
 
 #include "checkpoint/folder.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/coordinator/report_message.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/report_message.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,11 +1,11 @@
 // Nests as messages of nest.proto.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/nest_message.h"
+#include "strategy/parameter_server/coordinator/nest_message.h"
 
 #include <utility>
 
+#include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
 
 namespace tutti::internal {
 namespace {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "nest.pb.h"
+#include "strategy/parameter_server/protocol/tensor_payload.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
-#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
 
 namespace tutti::internal {
 

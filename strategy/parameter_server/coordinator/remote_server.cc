@@ -1,6 +1,6 @@
 // Orders to the life that is there, and looks whether it still is.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/remote_server.h"
+#include "strategy/parameter_server/coordinator/remote_server.h"
 
 #include <utility>
 

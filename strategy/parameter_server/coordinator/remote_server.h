@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "strategy/parameter_server/coordinator/task_link.h"
+#include "strategy/parameter_server/server/server_order.h"
 #include "tutti/cluster/net/durations.h"
-#include "tutti/strategy/parameter_server/coordinator/task_link.h"
-#include "tutti/strategy/parameter_server/server/server_order.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Orders to all servers at once; a life that was lost is followed by the next one.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
+#include "strategy/parameter_server/coordinator/remote_servers.h"
 
 #include <algorithm>
 #include <filesystem>

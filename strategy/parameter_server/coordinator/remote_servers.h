@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/remote_server.h"
+#include "strategy/parameter_server/coordinator/server_group.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_server.h"
-#include "tutti/strategy/parameter_server/coordinator/server_group.h"
 
 namespace tutti::internal {
 

@@ -1,13 +1,13 @@
 // Tasks that were sent, and what became of them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/remote_worker.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
 namespace tutti::internal {
 

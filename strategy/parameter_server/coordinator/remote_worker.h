@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "tutti/strategy/parameter_server/coordinator/task_link.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+#include "strategy/parameter_server/coordinator/task_link.h"
+#include "strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "coordinator.pb.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/coordinator/closure_event.h"
+#include "strategy/parameter_server/protocol/message.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // One thread takes cuts and brings servers back, so that neither happens during the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
+#include "strategy/parameter_server/coordinator/server_recovery.h"
 
 #include <algorithm>
 #include <utility>

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/journal_file.h"
+#include "strategy/parameter_server/coordinator/server_group.h"
 #include "tutti/core/executor.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
-#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
-#include "tutti/strategy/parameter_server/coordinator/server_group.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // One thread connects, greets, works, and connects again.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/task_link.h"
+#include "strategy/parameter_server/coordinator/task_link.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // One thread takes tasks in order; whoever takes a task off the record answers for it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/task_runner.h"
 
 #include <algorithm>
 #include <vector>

@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // A thread that counts and waits.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
+#include "strategy/parameter_server/coordinator/watchdog.h"
 
 #include <utility>
 

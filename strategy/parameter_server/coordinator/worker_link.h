@@ -9,8 +9,8 @@
 #include <string>
 #include <variant>
 
+#include "strategy/parameter_server/coordinator/closure_event.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace tutti::internal {

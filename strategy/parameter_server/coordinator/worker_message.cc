@@ -1,13 +1,13 @@
 // Requests and outcomes as messages of worker.proto.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "strategy/parameter_server/coordinator/worker_message.h"
 
 #include <memory>
 
 #include "coordinator.pb.h"
+#include "strategy/parameter_server/coordinator/nest_message.h"
+#include "strategy/parameter_server/coordinator/report_message.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/coordinator/nest_message.h"
-#include "tutti/strategy/parameter_server/coordinator/report_message.h"
 #include "worker.pb.h"
 
 namespace tutti::internal {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Tasks by (client, call); answers go to whoever asked, and are kept for who asks again.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/worker_service.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
 
 namespace tutti::internal {
 

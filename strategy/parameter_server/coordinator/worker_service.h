@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_server.h"
-#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/worker_message.h"
 
 namespace tutti::internal {
 

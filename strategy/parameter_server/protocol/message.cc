@@ -1,6 +1,6 @@
 // Messages as bytes, with every length checked first.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/protocol/message.h"
 
 #include <algorithm>
 #include <limits>

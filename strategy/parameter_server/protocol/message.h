@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "calls.pb.h"
+#include "strategy/parameter_server/protocol/tensor_payload.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // What clients ask of a parameter server: names of shards, and how many operations change values.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/operation.h"
 
 #include <algorithm>
 #include <charconv>

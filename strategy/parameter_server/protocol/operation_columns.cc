@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/protocol/operation_message.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
-#include "tutti/strategy/parameter_server/protocol/operation_message.h"
 
 namespace tutti::internal {
 namespace {

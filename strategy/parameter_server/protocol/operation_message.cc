@@ -1,13 +1,13 @@
 // Operations as messages, one each or many of a kind in columns; and as packets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/operation_message.h"
+#include "strategy/parameter_server/protocol/operation_message.h"
 
 #include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "tutti/strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/protocol/message.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "parameter_server.pb.h"
+#include "strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/tensor_payload.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Records written, read and appended; what a process that died left behind is told from damage.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/protocol/record_file.h"
 
 #include <algorithm>
 #include <cstring>

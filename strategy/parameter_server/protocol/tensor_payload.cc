@@ -1,6 +1,6 @@
 // Tensors in the payload of a packet: pieces, places, checks.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
+#include "strategy/parameter_server/protocol/tensor_payload.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // The answers to one batch: counted, given, waited for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/variable_service.h"
+#include "strategy/parameter_server/protocol/variable_service.h"
 
 #include <utility>
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::internal {
 

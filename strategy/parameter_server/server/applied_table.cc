@@ -1,6 +1,6 @@
 // Which changes a server has applied: decisions, forgetting.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/applied_table.h"
+#include "strategy/parameter_server/server/applied_table.h"
 
 #include <algorithm>
 #include <limits>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // Checks of a batch: shards, types, shapes, rows, slots and rules.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/batch_checks.h"
+#include "strategy/parameter_server/server/batch_checks.h"
 
 #include <algorithm>
 #include <cmath>

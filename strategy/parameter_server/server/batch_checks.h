@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/server/stored_shard.h"
+#include "strategy/parameter_server/server/stored_shard.h"
 
 namespace tutti::internal {
 

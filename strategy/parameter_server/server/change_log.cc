@@ -1,7 +1,7 @@
 // Records are written while the locks of their shards are held, so that their order is that of the
 // changes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/change_log.h"
+#include "strategy/parameter_server/server/change_log.h"
 
 #include <algorithm>
 #include <charconv>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/folder.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // How many steps each worker has ended: joining, advancing, leaving; whose reads pass when.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/clock_gate.h"
+#include "strategy/parameter_server/server/clock_gate.h"
 
 #include <algorithm>
 #include <utility>

@@ -9,9 +9,9 @@
 #include <set>
 #include <vector>
 
+#include "strategy/parameter_server/server/stored_shard.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
-#include "tutti/strategy/parameter_server/server/stored_shard.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // When a request may be served; and the orders, one after the other.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/durable_handler.h"
+#include "strategy/parameter_server/server/durable_handler.h"
 #include "tutti/core/random.h"
 
 #include <algorithm>

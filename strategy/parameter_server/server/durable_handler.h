@@ -9,10 +9,10 @@
 #include <string>
 
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/server/server_files.h"
+#include "strategy/parameter_server/server/server_order.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/server_files.h"
-#include "tutti/strategy/parameter_server/server/server_order.h"
 
 namespace tutti::internal {
 

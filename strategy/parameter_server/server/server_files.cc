@@ -1,7 +1,7 @@
 // A snapshot is a file of records (record_file.h) whose head is a label: a record per shard, and
 // the table.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/server_files.h"
+#include "strategy/parameter_server/server/server_files.h"
 
 #include <algorithm>
 #include <charconv>

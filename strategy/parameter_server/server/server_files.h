@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "checkpoint/folder.h"
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
-#include "tutti/strategy/parameter_server/server/change_log.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/server/change_log.h"
+#include "strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
 

@@ -1,12 +1,12 @@
 // Orders as messages of parameter_server.proto.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/server_order.h"
+#include "strategy/parameter_server/server/server_order.h"
 
 #include <optional>
 
 #include "parameter_server.pb.h"
+#include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
 
 namespace tutti::internal {
 namespace {

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "parameter_server.pb.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
-#include "tutti/strategy/parameter_server/protocol/operation_message.h"
-#include "tutti/strategy/parameter_server/server/server_files.h"
+#include "strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/protocol/operation_message.h"
+#include "strategy/parameter_server/server/server_files.h"
 
 namespace tutti::internal {
 namespace {

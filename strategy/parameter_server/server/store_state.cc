@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // A shard as a server holds it: reads, updates (of large ones, two halves at once), locks.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/stored_shard.h"
+#include "strategy/parameter_server/server/stored_shard.h"
 
 #include <algorithm>
 #include <cstring>

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/protocol/variable_service.h"
+#include "strategy/parameter_server/server/sync_accumulator.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/variable_service.h"
-#include "tutti/strategy/parameter_server/server/sync_accumulator.h"
 #include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {

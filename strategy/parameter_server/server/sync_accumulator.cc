@@ -1,6 +1,6 @@
 // Gradients of a synchronous step: who gave, who disagrees, and their sum.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/sync_accumulator.h"
+#include "strategy/parameter_server/server/sync_accumulator.h"
 
 #include <algorithm>
 #include <utility>

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::internal {
 

@@ -1,6 +1,6 @@
 // The variables of a parameter server: from a batch to its answers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/variable_store.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "strategy/parameter_server/server/change_log.h"
 #include "tutti/optimizer/update_rule_spec.h"
-#include "tutti/strategy/parameter_server/server/change_log.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/server/applied_table.h"
+#include "strategy/parameter_server/server/batch_checks.h"
+#include "strategy/parameter_server/server/clock_gate.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/applied_table.h"
-#include "tutti/strategy/parameter_server/server/batch_checks.h"
-#include "tutti/strategy/parameter_server/server/clock_gate.h"
 
 namespace tutti::internal {
 

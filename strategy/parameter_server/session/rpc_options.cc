@@ -1,6 +1,6 @@
 // What both ends of a connection prove themselves with, and when a client gives up.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
+#include "strategy/parameter_server/session/rpc_options.h"
 
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/net/durations.h"

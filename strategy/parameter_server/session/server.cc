@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/session/rpc_options.h"
+#include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
-#include "tutti/strategy/parameter_server/session/task_sessions.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "tutti/strategy/parameter_server/session/session_core.h"
+#include "strategy/parameter_server/session/session_core.h"
 
 namespace tutti {
 

@@ -1,16 +1,16 @@
 // Connecting to all tasks, asking in order, letting go of what nobody needs; what a session says of
 // tasks that died.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/session_core.h"
+#include "strategy/parameter_server/session/session_core.h"
 #include "tutti/core/random.h"
 
 #include <algorithm>
 #include <chrono>
 
+#include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 namespace {

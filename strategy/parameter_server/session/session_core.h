@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_client.h"
+#include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/session/session.h"
-#include "tutti/strategy/parameter_server/session/task_request.h"
 
 namespace tutti::internal {
 

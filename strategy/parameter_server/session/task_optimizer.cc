@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "strategy/parameter_server/session/session_core.h"
 #include "tutti/optimizer/update_rule_spec.h"
-#include "tutti/strategy/parameter_server/session/session_core.h"
 
 namespace tutti {
 

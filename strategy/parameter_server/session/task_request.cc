@@ -1,6 +1,6 @@
 // What answers and details of sessions are as nests.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/task_request.h"
+#include "strategy/parameter_server/session/task_request.h"
 
 #include <tuple>
 #include <utility>

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "session.pb.h"
+#include "strategy/parameter_server/coordinator/nest_message.h"
+#include "strategy/parameter_server/protocol/message.h"
+#include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/coordinator/nest_message.h"
-#include "tutti/strategy/parameter_server/protocol/message.h"
-#include "tutti/strategy/parameter_server/session/task_request.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,6 +1,6 @@
 // A thread that does operations in order; values of other tasks are asked for before each.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/task_session.h"
+#include "strategy/parameter_server/session/task_session.h"
 
 #include <utility>
 

@@ -13,12 +13,12 @@
 
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
-#include "tutti/strategy/parameter_server/session/task_request.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti::internal {

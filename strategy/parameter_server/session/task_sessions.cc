@@ -1,13 +1,13 @@
 // Requests to sessions by number; sessions that end; connections to other tasks.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/task_sessions.h"
+#include "strategy/parameter_server/session/task_sessions.h"
 
 #include <chrono>
 #include <utility>
 
+#include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/net/durations.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/session/rpc_options.h"
 
 namespace tutti::internal {
 

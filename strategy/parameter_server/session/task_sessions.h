@@ -11,10 +11,10 @@
 
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/session/task_session.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/session/server.h"
-#include "tutti/strategy/parameter_server/session/task_session.h"
 
 namespace tutti::internal {
 

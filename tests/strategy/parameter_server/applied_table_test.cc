@@ -1,6 +1,6 @@
 // Which changes a server applied: duplicates, gaps, finished closures, terms, bytes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/applied_table.h"
+#include "strategy/parameter_server/server/applied_table.h"
 
 #include "tests/support/tensor_matchers.h"
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/warnings.h"
@@ -10,7 +11,6 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::asynchronous_training_tests {

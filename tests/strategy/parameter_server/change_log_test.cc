@@ -1,6 +1,6 @@
 // The log of a server's changes: the same bits again, whatever was cut off, and no damaged record.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/change_log.h"
+#include "strategy/parameter_server/server/change_log.h"
 
 #include <fstream>
 

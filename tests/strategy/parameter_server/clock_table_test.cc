@@ -1,6 +1,6 @@
 // Clocks of workers on the variable store: who waits for whom, who does not any more.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/clock_gate.h"
+#include "strategy/parameter_server/server/clock_gate.h"
 
 #include <gmock/gmock.h>
 

@@ -1,13 +1,13 @@
 // The coordinator's closures as a value: numbers, errors, retries, cuts, and the journal.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "strategy/parameter_server/protocol/record_file.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
-#include "tutti/strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 namespace closure_ledger_test {

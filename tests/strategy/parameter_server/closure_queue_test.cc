@@ -1,6 +1,6 @@
 // The closure queue among threads, also with room for only two entries.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/closure_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,12 @@
 // A whole job with a coordinator on real connections, its tasks threads of this process.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/job.h"
+#include "strategy/parameter_server/job.h"
 
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"
 #include "tools/launch/job_plan.h"
@@ -13,7 +14,6 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::coordinated_job_tests {

@@ -12,12 +12,12 @@
 #include <memory>
 #include <string>
 
+#include "strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::testing {
 

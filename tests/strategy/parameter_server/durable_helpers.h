@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "strategy/parameter_server/server/server_files.h"
 #include "tests/strategy/parameter_server/store_helpers.h"
 #include "tests/support/file_faults.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/server/server_files.h"
 
 namespace tutti::durable_tests {
 

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/coordinator/remote_servers.h"
+#include "strategy/parameter_server/server/durable_handler.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/core/random.h"
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
-#include "tutti/strategy/parameter_server/server/durable_handler.h"
 
 namespace tutti::durable_tests {
 

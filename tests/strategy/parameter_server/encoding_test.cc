@@ -1,6 +1,6 @@
 // Batches and answers as packets: every part, any cut of the payload, nothing believed.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/protocol/operation.h"
+#include "strategy/parameter_server/protocol/operation.h"
 
 #include "tests/strategy/parameter_server/packet_helpers.h"
 #include "tutti/cluster/rpc/packet.h"

@@ -1,10 +1,10 @@
 // Workers that die and come back while closures run. Counts must be equal where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/executor.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti {

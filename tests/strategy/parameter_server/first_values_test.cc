@@ -1,6 +1,6 @@
 // What a server's own program sees of its variables: the values of the servers that keep them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/first_values.h"
+#include "strategy/parameter_server/client/first_values.h"
 
 #include "tests/strategy/parameter_server/store_helpers.h"
 

@@ -1,6 +1,6 @@
 // Updates by two threads: the bits of one, slots at their places, errors of either half.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/stored_shard.h"
+#include "strategy/parameter_server/server/stored_shard.h"
 
 #include <atomic>
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "strategy/parameter_server/coordinator/journal_file.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
-#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 
 namespace tutti::durable_tests {
 

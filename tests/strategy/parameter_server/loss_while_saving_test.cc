@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "strategy/parameter_server/coordinator/server_recovery.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
 
 namespace tutti::loss_while_saving_tests {
 

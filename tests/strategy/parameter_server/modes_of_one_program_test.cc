@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/coordinator/task_runner.h"
 
 namespace tutti::testing {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tests/strategy/parameter_server/store_helpers.h"
-#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::store_tests {
 

@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "strategy/parameter_server/shard_placement.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/strategy/parameter_server/shard_placement.h"
 
 namespace tutti::partitioner_tests {
 

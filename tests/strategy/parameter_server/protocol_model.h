@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/server/applied_table.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/server/applied_table.h"
 
 namespace tutti::testing {
 

@@ -1,7 +1,7 @@
 // Server processes that die: who waits, who is refused, and every change counts once.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/coordinator/remote_servers.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 
 #include <array>
 

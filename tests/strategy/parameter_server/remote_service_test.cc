@@ -1,6 +1,6 @@
 // A variable store behind a connection: the same answers, errors with names, clients that leave.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/client/server_link.h"
 
 #include <functional>
 #include <memory>

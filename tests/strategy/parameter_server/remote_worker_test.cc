@@ -1,12 +1,12 @@
 // Workers behind connections: the same closures, workers that go and come, other programs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tools/launch/job_plan.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 
+#include "strategy/parameter_server/coordinator/worker_message.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 
 namespace tutti {
 namespace remote_worker_test {

@@ -1,11 +1,11 @@
 // Which step a worker's gradients belong to, and when they belong to none.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/replica_steps.h"
+#include "strategy/parameter_server/client/replica_steps.h"
 
 #include <gtest/gtest.h>
 
+#include "strategy/parameter_server/client/parameter_servers.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti {
 namespace {

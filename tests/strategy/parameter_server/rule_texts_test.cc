@@ -1,6 +1,6 @@
 // One text for each rule, however often it is asked for.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // When a task of a job with parameter servers has nothing to do any more, and with which code.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/job_watch.h"
+#include "strategy/parameter_server/job_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
 // A second coordinator of the same strategy: closures are numbered on, and no empty store is saved.
 // SPDX-License-Identifier: Apache-2.0
+#include "strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tests/strategy/parameter_server/durable_process_kit.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::second_coordinator_tests {

@@ -1,6 +1,6 @@
 // One server as a process uses it: what is gathered, and reads whose answers come in parts.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/client/server_link.h"
+#include "strategy/parameter_server/client/server_link.h"
 
 #include <algorithm>
 #include <memory>

@@ -4,14 +4,14 @@
 #include <optional>
 
 #include "core/file.h"
+#include "strategy/parameter_server/coordinator/closure_queue.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/coordinator/journal_file.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/random.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::server_recovery_tests {

@@ -5,10 +5,10 @@
 #include <atomic>
 
 #include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/coordinator/remote_server.h"
+#include "strategy/parameter_server/coordinator/remote_worker.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_server.h"
-#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
 
 namespace tutti {
 namespace silent_greetings_test {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::store_tests {
 

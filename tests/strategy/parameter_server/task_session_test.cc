@@ -1,6 +1,6 @@
 // One session on one task: operations that come again, values that nobody needs, broken requests.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/session/task_session.h"
+#include "strategy/parameter_server/session/task_session.h"
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"

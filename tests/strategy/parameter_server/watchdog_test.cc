@@ -1,6 +1,6 @@
 // The coordinator's watchdog.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/coordinator/watchdog.h"
+#include "strategy/parameter_server/coordinator/watchdog.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

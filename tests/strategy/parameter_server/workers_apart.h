@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "strategy/parameter_server/server/variable_store.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::workers_apart {
 
