@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "testing/cross_device_ops/problem.h"
 #include "tutti/core/clock.h"
-#include "tutti/testing/cross_device_ops/problem.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {

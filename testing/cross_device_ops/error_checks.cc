@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tutti/testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
 namespace {

@@ -1,6 +1,6 @@
 // What the values of all ranks combine to, computed slowly and apart from the library.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/testing/cross_device_ops/expected.h"
+#include "testing/cross_device_ops/expected.h"
 
 #include <algorithm>
 #include <array>

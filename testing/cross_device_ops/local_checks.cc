@@ -1,6 +1,6 @@
 // Cases of one object that has the buffers of all replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
 namespace {

@@ -1,14 +1,14 @@
 // The memory of one case: what the ranks bring, guarded, and whether it became what it must.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/testing/cross_device_ops/problem.h"
+#include "testing/cross_device_ops/problem.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "tensor/gpu/gpu_device.h"
+#include "testing/cross_device_ops/expected.h"
 #include "tutti/core/random.h"
-#include "tutti/testing/cross_device_ops/expected.h"
 
 namespace tutti::conformance {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "testing/cross_device_ops/expected.h"
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/tensor.h"
 #include "tutti/testing/cross_device_ops/case.h"
-#include "tutti/testing/cross_device_ops/expected.h"
 
 namespace tutti::conformance {
 

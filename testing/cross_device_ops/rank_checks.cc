@@ -1,6 +1,6 @@
 // Cases of ranks that have a communicator each: results.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
 namespace {

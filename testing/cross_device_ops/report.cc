@@ -10,7 +10,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "tutti/testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/checks.h"
 
 namespace tutti::conformance {
 namespace {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "testing/cross_device_ops/expected.h"
+#include "testing/strategy/expect.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/testing/cross_device_ops/expected.h"
-#include "tutti/testing/strategy/expect.h"
 
 namespace tutti::conformance {
 namespace {

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <set>
 
+#include "testing/strategy/expect.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
-#include "tutti/testing/strategy/expect.h"
 
 namespace tutti::conformance {
 namespace {

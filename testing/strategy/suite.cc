@@ -7,9 +7,9 @@
 #include <cstdlib>
 
 #include "core/names.h"
+#include "testing/strategy/expect.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/testing/strategy/expect.h"
 
 namespace tutti::conformance {
 namespace {

@@ -1,7 +1,7 @@
 // Checks of what a strategy does with values outside replicas: reductions and input.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/testing/cross_device_ops/expected.h"
-#include "tutti/testing/strategy/expect.h"
+#include "testing/cross_device_ops/expected.h"
+#include "testing/strategy/expect.h"
 
 namespace tutti::conformance {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "testing/strategy/expect.h"
 #include "tutti/strategy/strategies.h"
-#include "tutti/testing/strategy/expect.h"
 
 namespace tutti::conformance {
 namespace {

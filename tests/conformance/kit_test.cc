@@ -5,10 +5,10 @@
 #include <set>
 
 #include "gtest/gtest.h"
+#include "testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/expected.h"
+#include "testing/cross_device_ops/problem.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/testing/cross_device_ops/checks.h"
-#include "tutti/testing/cross_device_ops/expected.h"
-#include "tutti/testing/cross_device_ops/problem.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "cross_device_ops/buffer_call.h"
+#include "testing/cross_device_ops/expected.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/testing/cross_device_ops/expected.h"
 
 namespace tutti::planted_bugs {
 

@@ -6,11 +6,11 @@
 #include <map>
 #include <set>
 
+#include "testing/cross_device_ops/checks.h"
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
-#include "tutti/testing/cross_device_ops/checks.h"
 
 namespace tutti {
 namespace mpi_conformance_test {
