@@ -4,17 +4,17 @@
 // A replica's *share* of the loss is the sum over its rows divided by the rows of the global batch,
 // plus regularisation divided by the number of replicas: shares add up to the loss of the global
 // batch, and their gradients to its gradient, also when replicas have different numbers of rows.
-#include "tutti/model/compiled_model.h"
+#include "model/compiled_model.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "model/layers/labels_and_weights.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/average_loss.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/model/sequential.h"
 #include "tutti/tensor/tensor_ops.h"
 

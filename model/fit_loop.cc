@@ -1,6 +1,6 @@
 // The epochs and steps of Model::fit and Model::evaluate, and what a running fit goes on from.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/fit_loop.h"
+#include "model/fit_loop.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
+#include "model/compiled_model.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/model/callback.h"
-#include "tutti/model/compiled_model.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/progress.h"
 #include "tutti/strategy/recovery.h"

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "model/layers/labels_and_weights.h"
 #include "tutti/model/layers/key_value_cache.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

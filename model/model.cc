@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "core/call_site.h"
+#include "model/fit_loop.h"
 #include "strategy/distributed_variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/model/fit_loop.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -4,8 +4,8 @@
 
 #include "checkpoint/checkpoint_file.h"
 #include "core/call_site.h"
+#include "model/fit_loop.h"
 #include "tutti/core/random.h"
-#include "tutti/model/fit_loop.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/layer_description.h"
 #include "tutti/model/sequential.h"

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <set>
 
-#include "tutti/model/fit_loop.h"
+#include "model/fit_loop.h"
 #include "tutti/model/model.h"
 
 namespace tutti {

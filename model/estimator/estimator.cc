@@ -11,10 +11,10 @@
 
 #include "core/call_site.h"
 #include "core/thread_random.h"
+#include "model/estimator/estimator_graph.h"
 #include "strategy/distributed_variable.h"
 #include "strategy/input_parts.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/estimator/estimator_graph.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"

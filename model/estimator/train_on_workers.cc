@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "tutti/model/estimator/estimator_graph.h"
+#include "model/estimator/estimator_graph.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 

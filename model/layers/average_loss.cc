@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/average_loss.h"
 
+#include "model/layers/labels_and_weights.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <span>
 
-#include "tutti/model/layers/labels_and_weights.h"
+#include "model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/names.h"
-#include "tutti/model/layers/named_functions.h"
+#include "model/layers/named_functions.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 

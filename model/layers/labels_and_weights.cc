@@ -1,6 +1,6 @@
 // Labels and weights as losses and metrics need them: in the shape of the predictions.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/labels_and_weights.h"
+#include "model/layers/labels_and_weights.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,14 +6,14 @@
 #include <set>
 #include <utility>
 
+#include "model/layers/call_log.h"
+#include "model/layers/layer_state.h"
 #include "tensor/step_recorder.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/core/type_names.h"
-#include "tutti/model/layers/call_log.h"
-#include "tutti/model/layers/layer_state.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

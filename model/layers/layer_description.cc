@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/model/layers/layer_state.h"
+#include "model/layers/layer_state.h"
 
 namespace tutti {
 

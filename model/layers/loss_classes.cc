@@ -7,10 +7,10 @@
 
 #include "core/call_site.h"
 #include "core/call_table.h"
+#include "model/layers/labels_and_weights.h"
 #include "tensor/op_checks.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/type_names.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numbers>
 
+#include "model/layers/labels_and_weights.h"
 #include "tensor/op_checks.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::losses {

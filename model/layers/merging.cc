@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/merging.h"
 
-#include "tutti/model/layers/in_float32.h"
+#include "model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/reduction.h"

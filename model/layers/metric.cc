@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metric.h"
 
+#include "model/layers/labels_and_weights.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/type_names.h"
-#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tutti/model/layers/labels_and_weights.h"
+#include "model/layers/labels_and_weights.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "autograd/recording.h"
+#include "model/layers/in_float32.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"
-#include "tutti/model/layers/in_float32.h"
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/normalization.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/names.h"
+#include "model/layers/named_functions.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
-#include "tutti/model/layers/named_functions.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/reduction.h"

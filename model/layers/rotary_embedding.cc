@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tutti/model/layers/in_float32.h"
+#include "model/layers/in_float32.h"
 #include "tutti/model/layers/key_value_cache.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -8,9 +8,9 @@
 #include "core/call_site.h"
 #include "core/file.h"
 #include "core/names.h"
+#include "model/onnx/onnx_graph.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/layer_description.h"
-#include "tutti/model/onnx/onnx_graph.h"
 #include "tutti/model/sequential.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -6,7 +6,7 @@
 // output, 3 name, 4 op_type, 5 attribute. AttributeProto: 1 name, 2 f, 3 i, 4 s, 8 ints, 20 type.
 // TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data. ValueInfoProto: 1 name, 2 type; that holds
 // 1 tensor_type, that 1 elem_type and 2 shape, that 1 dim, that 1 dim_value or 2 dim_param.
-#include "tutti/model/onnx/onnx_graph.h"
+#include "model/onnx/onnx_graph.h"
 
 #include <bit>
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
+#include "model/parallel/hybrid_replica.h"
 #include "tensor/step_recorder.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/parallel/hybrid_replica.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/ops/elementwise.h"
 

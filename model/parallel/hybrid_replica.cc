@@ -1,6 +1,6 @@
 // The turns of one replica: features come, results go, and the same for gradients.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/parallel/hybrid_replica.h"
+#include "model/parallel/hybrid_replica.h"
 
 #include <utility>
 

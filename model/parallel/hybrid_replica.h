@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/parallel/parts.h"
+#include "model/parallel/pipeline_stage.h"
 #include "tutti/model/parallel/hybrid_dense.h"
-#include "tutti/model/parallel/parts.h"
-#include "tutti/model/parallel/pipeline_stage.h"
 
 namespace tutti::internal {
 

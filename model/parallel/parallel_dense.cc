@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
+#include "model/parallel/parts.h"
 #include "tutti/core/random.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"

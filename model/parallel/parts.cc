@@ -1,6 +1,6 @@
 // Parts of weights on several devices.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/parallel/parts.h"
+#include "model/parallel/parts.h"
 
 #include <algorithm>
 #include <cstring>

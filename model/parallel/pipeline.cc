@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/parallel/pipeline_stage.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
-#include "tutti/model/parallel/pipeline_stage.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 

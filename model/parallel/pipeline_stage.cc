@@ -1,6 +1,6 @@
 // One stage's forward and backward passes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/parallel/pipeline_stage.h"
+#include "model/parallel/pipeline_stage.h"
 
 #include <utility>
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/model/parallel/parts.h"
+#include "model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 

@@ -1,6 +1,6 @@
 // Masks and weights of steps in losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/labels_and_weights.h"
+#include "model/layers/labels_and_weights.h"
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/layers.h"

@@ -1,8 +1,8 @@
 // Data that never end, numbers of steps, and options that data make meaningless.
 // SPDX-License-Identifier: Apache-2.0
+#include "model/fit_loop.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/warnings.h"
-#include "tutti/model/fit_loop.h"
 
 namespace tutti::fit_data_tests {
 namespace {

@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
+#include "model/parallel/parts.h"
 #include "tests/model/parallel/parallel_helpers.h"
-#include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
