@@ -20,7 +20,7 @@
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"  // parts of variables on each device
+#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"  // variables in shards
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"        // several processes
 #include "tutti/strategy/strategies.h"                            // the devices of one process
 #include "tutti/tensor/device_scope.h"                            // where things are made and run
