@@ -1,5 +1,7 @@
 // The format of safetensors files: written and read.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/checkpoint/safetensors.h"
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -9,7 +11,6 @@
 #include "checkpoint/safetensors_types.h"
 #include "core/file.h"
 #include "core/file_kind.h"
-#include "tutti/checkpoint/safetensors.h"
 #include "tutti/core/json.h"
 
 namespace tutti {

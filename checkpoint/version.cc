@@ -1,5 +1,7 @@
 // Versions are written with the manifest last.
 // SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/version.h"
+
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -7,7 +9,6 @@
 #include <utility>
 
 #include "checkpoint/safetensors_types.h"
-#include "checkpoint/version.h"
 #include "core/hash.h"
 #include "tutti/tensor/numerics.h"
 

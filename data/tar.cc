@@ -1,5 +1,7 @@
 // Tar files as shards of a dataset, and writing them.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/tar.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -1,5 +1,7 @@
 // `tutti bench all_reduce`: nccl-tests' table for every registered operation.
 // SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/tutti_bench/bench_command.h"
+
 #include <cstdio>
 
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
