@@ -17,14 +17,7 @@ if(TUTTI_SHARED)
   set_target_properties(tutti_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 endif()
 
-if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/include/tutti)
-  install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
-endif()
-get_property(headers GLOBAL PROPERTY TUTTI_PUBLIC_HEADERS)
-foreach(header IN LISTS headers)
-  cmake_path(GET header PARENT_PATH place)
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place} COMPONENT dev)
-endforeach()
+install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 
 # Guides, the reference where it was made (target `reference`), and the examples as a project by itself.
 install(FILES LICENSE README.md CHANGELOG.md CITATION.cff SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)

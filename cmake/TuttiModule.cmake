@@ -3,30 +3,10 @@
 #
 # Public headers are in include/tutti/<folder>/; they are included as "tutti/strategy/strategy.h", in the tree and after
 # installation. The folders in the root hold sources and private headers, which are included as "strategy/x.h".
-# For a folder whose public headers have not moved yet, build/include/tutti/<folder> is a link to <folder>.
-set(TUTTI_LINKED_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
-set(TUTTI_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/include ${TUTTI_LINKED_INCLUDE_DIR})
+set(TUTTI_INCLUDE_DIR ${PROJECT_SOURCE_DIR}/include)
 # Messages of installed libraries name files as "strategy/strategy.cc" and "tutti/strategy/strategy.h", wherever they were
 # built. The compiler takes the last option that fits.
-set(TUTTI_PATH_OPTIONS -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=
-                       -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/include/=
-                       -fmacro-prefix-map=${TUTTI_LINKED_INCLUDE_DIR}/tutti/=)
-file(MAKE_DIRECTORY ${TUTTI_LINKED_INCLUDE_DIR}/tutti)
-
-# The headers of this folder that programs may include, and what these include: installed, all others are not.
-# ON_THEIR_OWN: those that no subject header (tutti.h and its neighbours) leads to. tests/public_headers_test.py
-# compares the lists with the #include lines.
-function(tutti_public_headers)
-  cmake_parse_arguments(arg "" "" "ON_THEIR_OWN" ${ARGN})
-  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  foreach(header IN LISTS arg_UNPARSED_ARGUMENTS arg_ON_THEIR_OWN)
-    cmake_path(APPEND folder ${header} OUTPUT_VARIABLE path)
-    set_property(GLOBAL APPEND PROPERTY TUTTI_PUBLIC_HEADERS ${path})
-    if(folder STREQUAL "")  # a subject
-      file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${header} ${TUTTI_LINKED_INCLUDE_DIR}/tutti/${header} SYMBOLIC)
-    endif()
-  endforeach()
-endfunction()
+set(TUTTI_PATH_OPTIONS -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= -fmacro-prefix-map=${TUTTI_INCLUDE_DIR}/=)
 
 # With TUTTI_UNITY, the sources of each folder are compiled as one file, those of a subfolder apart: what two of them
 # call alike does not depend on how many there are, and a program takes from a library the subfolders that it uses.
@@ -57,12 +37,6 @@ function(tutti_module name)
   if(NOT TUTTI_XLA)  # what is above does without it
     list(REMOVE_ITEM arg_DEPENDS xla)
   endif()
-  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  string(REGEX MATCH "^[^/]+" top ${folder})
-  if(NOT IS_DIRECTORY ${PROJECT_SOURCE_DIR}/include/tutti/${top})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${top} ${TUTTI_LINKED_INCLUDE_DIR}/tutti/${top} SYMBOLIC)
-  endif()
-
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   foreach(pattern IN LISTS arg_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX ${CMAKE_CURRENT_SOURCE_DIR}/${pattern})
@@ -88,7 +62,7 @@ function(tutti_module name)
     add_library(tutti::${name} ALIAS tutti_${name})
     set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
   endif()
-  target_include_directories(tutti_${name} PUBLIC "$<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}>" $<INSTALL_INTERFACE:include>
+  target_include_directories(tutti_${name} PUBLIC $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}> $<INSTALL_INTERFACE:include>
                                            PRIVATE ${PROJECT_SOURCE_DIR})
   foreach(dependency IN LISTS arg_DEPENDS)
     target_link_libraries(tutti_${name} PUBLIC tutti_${dependency})
@@ -116,7 +90,7 @@ function(tutti_shared_library)
     target_link_libraries(tutti_tutti PRIVATE tutti_${module})
   endforeach()
   target_compile_features(tutti_tutti INTERFACE cxx_std_20)
-  target_include_directories(tutti_tutti INTERFACE "$<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}>" $<INSTALL_INTERFACE:include>)
+  target_include_directories(tutti_tutti INTERFACE $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}> $<INSTALL_INTERFACE:include>)
   set(names ${PROJECT_SOURCE_DIR}/cmake/package/libtutti.map)
   target_link_options(tutti_tutti PRIVATE LINKER:--version-script=${names} LINKER:-z,defs)
   # Before 1.0 a new minor version may change what programs were compiled for.

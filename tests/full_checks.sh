@@ -151,7 +151,7 @@ same_line() {  # TREE: learns the line of the main build, bit for bit, with a pl
   there=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$1")")
   rm -rf "$report"
   [ -n "$here" ] && [ "$here" = "$there" ] || { echo "$here here, $there there"; return 1; }
-  cc -shared -fPIC -I include -I "$1/include" examples/plugins/tree_sum/tree_sum_plugin.c -o "$1/tree_sum.so"
+  cc -shared -fPIC -I include examples/plugins/tree_sum/tree_sum_plugin.c -o "$1/tree_sum.so"
   "$1/bin/tutti" conform --plugin "$1/tree_sum.so" --sample 200
   "$1/bin/tutti" run -n 2 -- "$1/examples/fashion_mnist_custom_loop" --strategy multi_worker_mirrored --steps 4
   if [ -f "$build/lib/libtutti_cuda_simulated.so" ]; then

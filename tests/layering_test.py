@@ -80,11 +80,7 @@ def files_of(root, folder, suffixes):
 
 def included_file(root, include):
     """The file of the tree that an include line names, or None."""
-    if not include.startswith("tutti/"):
-        return root / include if (root / include).is_file() else None
-    path = root / "include" / include
-    if not (root / "include/tutti" / include.split("/")[1]).is_dir():  # the folder's public headers have not moved yet
-        path = root / include.removeprefix("tutti/")
+    path = root / "include" / include if include.startswith("tutti/") else root / include
     return path if path.is_file() else None
 
 

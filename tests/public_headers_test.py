@@ -35,27 +35,18 @@ TEMPLATES = {
     "core/type_names.h": "register_layer() and its like name what they register",
     "strategy/parameter_server/coordinator/step_registry.h": "define() makes a step of any function",
 }
-# Folders whose public headers have not moved yet name them in their CMakeLists.txt.
-LIST = re.compile(r"^tutti_public_headers\(([^)]*)\)", re.MULTILINE)
 
 
 def read_headers(root):
     """The public headers, named as "strategy/strategy.h", and the subjects among them."""
-    headers = [path.relative_to(root / "include/tutti").as_posix() for path in (root / "include/tutti").rglob("*.h")]
-    for path in [root / "CMakeLists.txt", *root.glob("*/CMakeLists.txt"), *root.glob("*/*/CMakeLists.txt")]:
-        words = " ".join(LIST.findall(path.read_text(encoding="utf-8"))).split() if path.exists() else []
-        headers += [(path.parent.relative_to(root) / word).as_posix() for word in words if word != "ON_THEIR_OWN"]
-    return sorted(headers), sorted(header for header in headers if "/" not in header)
-
-
-def file_of(root, header):
-    path = root / "include/tutti" / header
-    return path if path.is_file() else root / header
+    place = root / "include/tutti"
+    headers = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.h"))
+    return headers, [header for header in headers if "/" not in header]
 
 
 def includes_of(root, header):
     """What the public header includes, as written."""
-    path = file_of(root, header)
+    path = root / "include/tutti" / header
     return INCLUDE.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
@@ -104,7 +95,7 @@ def check(root, alone=ON_THEIR_OWN):
         elif header in led_to:
             errors.append(f"ON_THEIR_OWN: {led_to[header]} includes {header}; leave it out")
     for header in headers:
-        text = file_of(root, header).read_text(encoding="utf-8")
+        text = (root / "include/tutti" / header).read_text(encoding="utf-8")
         is_internal = bool(INTERNAL_NAMESPACE.search(text)) and not PUBLIC_NAMESPACE.search(text)
         if is_internal and header not in TEMPLATES:
             errors.append(f"{header}: nothing in it is for programs (namespace tutti::internal)")

@@ -9,12 +9,13 @@ import tempfile
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PUBLIC = ROOT / "include/tutti"
 sys.path.insert(0, str(ROOT / "tests"))
 import public_headers_test  # noqa: E402: which headers are public
 
 DOXYFILE = """
 INPUT = {headers}
-STRIP_FROM_PATH = {public} {root}
+STRIP_FROM_PATH = {root}
 OUTPUT_DIRECTORY = {output}
 GENERATE_XML = YES
 GENERATE_HTML = NO
@@ -61,7 +62,7 @@ class Source:
 
     def __init__(self, header):
         self.header = header
-        self.lines = public_headers_test.file_of(ROOT, header).read_text(encoding="utf-8").splitlines()
+        self.lines = (PUBLIC / header).read_text(encoding="utf-8").splitlines()
 
     def line(self, number):
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
@@ -185,8 +186,7 @@ def read():
     """{header: its items in the order of the source}, of all public headers"""
     headers, _ = public_headers_test.read_headers(ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        config = DOXYFILE.format(headers=" ".join(str(public_headers_test.file_of(ROOT, each)) for each in headers),
-                                 public=ROOT / "include/tutti", root=ROOT, output=folder)
+        config = DOXYFILE.format(headers=" ".join(str(PUBLIC / each) for each in headers), root=PUBLIC, output=folder)
         result = subprocess.run(["doxygen", "-"], input=config, text=True, capture_output=True)
         if result.returncode:
             raise SystemExit(f"doxygen ended with {result.returncode}: {result.stderr[-2000:]}")

@@ -24,7 +24,7 @@ def check_settings(build):
     for entry in compiled:
         assert "-Werror" not in entry["command"], entry
         assert "/examples/" not in entry["file"], entry
-    assert not (build / "include").exists(), "tutti's links belong into its own folder of the build"
+    assert not (build / "include").exists(), "tutti's files belong into its own folder of the build"
     rules = "".join(path.read_text(encoding="utf-8") for path in build.rglob("cmake_install.cmake"))
     assert re.findall(r'TYPE (\w+) FILES "([^"]*/)?([^"/]+)"', rules) == [("EXECUTABLE", str(build) + "/", "program")], rules
 
