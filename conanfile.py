@@ -24,7 +24,8 @@ class Tutti(ConanFile):
     settings = "os", "compiler", "build_type", "arch"
     options = {"shared": [True, False], **{name: [True, False] for name in OPTIONAL}}
     default_options = {"shared": False, **{name: name != "mpi" for name in OPTIONAL}}
-    exports_sources = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "include/*", "autograd/*", "checkpoint/*",
+    exports_sources = ("CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", ".github/SECURITY.md",
+                       "include/*", "autograd/*", "benchmarks/tutti_bench/*", "checkpoint/*",
                        "cluster/*", "cmake/*", "core/*", "cross_device_ops/*", "data/*", "docs/*", "examples/*",
                        "model/*", "optimizer/*", "strategy/*", "tensor/*", "testing/*", "tools/*")
 

@@ -20,7 +20,7 @@ endif()
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 
 # Guides, the reference where it was made (target `reference`), and the examples as a project by itself.
-install(FILES LICENSE README.md CHANGELOG.md CITATION.cff SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
+install(FILES LICENSE README.md CHANGELOG.md CITATION.cff .github/SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc PATTERN "__pycache__" EXCLUDE
         PATTERN "docs/reference" EXCLUDE REGEX "docs/pictures/.*\\.(py|csv)$" EXCLUDE)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/reference/site/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/reference COMPONENT doc OPTIONAL)

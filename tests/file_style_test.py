@@ -4,9 +4,9 @@
 """Usage: file_style_test.py [ROOT]
 
 Warns about headers over 250 and sources over 500 lines; fails beyond 700, on lines over 100 columns in C++, on a
-missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md, and
-on a tracked file that lies in the root or at the top of a folder without being on the lists below, and on tests that name a
-folder in /tmp, which two runs at once would share. Prose of README.md (120
+missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md,
+on a tracked file that lies in the root or at the top of a folder without being on the lists below, on more than 28
+entries in the root, and on tests that name a folder in /tmp, which two runs at once would share. Prose of README.md (120
 lines at most), docs/ and benchmarks/README.md has 100 columns at most; tables and code may be wider.
 """
 import pathlib
@@ -24,8 +24,8 @@ FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops"
 # What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
 # build folder; a measured number into benchmarks/results/ or a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
-              "CMakeLists.txt", "CMakePresets.json", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md",
-              "SECURITY.md", "run", "test"}
+              "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test"}
+MOST_IN_ROOT = 28  # files and folders, hidden ones aside
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
@@ -114,7 +114,15 @@ def check_places(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:
         return [f"git ls-files in {root}: expected the names of tracked files, got: {listed.stderr.strip()}"]
-    return [error for name in listed.stdout.split("\0") if name for error in check_place(name)]
+    names = [name for name in listed.stdout.split("\0") if name]
+    return [error for name in names for error in check_place(name)] + check_root(names)
+
+
+def check_root(names):
+    in_root = sorted({name.split("/")[0] for name in names if not name.startswith(".")})
+    if len(in_root) <= MOST_IN_ROOT:
+        return []
+    return [f"{len(in_root)} files and folders in the root; expected at most {MOST_IN_ROOT}; move one of {', '.join(in_root)}"]
 
 
 def self_test():
@@ -125,6 +133,8 @@ def self_test():
     assert len(check_file("a.cc", "int a;\n")[0]) == 1
     assert len(check_file("a.cc", head + "\n" * 600)[1]) == 1
     assert len(check_file("a.cc", head + "\n" * 800)[0]) == 1
+    entries = [f"folder{i}/a" for i in range(MOST_IN_ROOT)]
+    assert not check_root([*entries, "folder0/b", ".hidden"]) and len(check_root([*entries, "b"])) == 1
     wide = "x" * 101 + "\n"
     assert len(check_prose("docs/a.md", wide + "| " + wide + "```\n" + wide + "```\n    " + wide)) == 1
     assert check_prose("README.md", "a\n" * 120) == [] and len(check_prose("README.md", "a\n" * 121)) == 1
