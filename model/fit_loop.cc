@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "strategy/distributed_variable.h"
-#include "strategy/input_parts.h"
+#include "strategy/input/input_parts.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"

@@ -13,7 +13,7 @@
 #include "core/thread_random.h"
 #include "model/estimator/estimator_graph.h"
 #include "strategy/distributed_variable.h"
-#include "strategy/input_parts.h"
+#include "strategy/input/input_parts.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/strategy/recovery.h"

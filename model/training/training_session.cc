@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "core/file.h"
-#include "strategy/input_parts.h"
+#include "strategy/input/input_parts.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Distributed input with one worker.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Cutting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/rebatch.h"
+#include "tutti/strategy/input/rebatch.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "tutti/data/auto_shard.h"
 #include "tutti/data/records.h"
-#include "tutti/strategy/input_plan.h"
+#include "tutti/strategy/input/input_plan.h"
 
 namespace tutti {
 namespace rebatch_test {

@@ -17,8 +17,8 @@
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/per_replica.h"
 #include "tutti/data/dataset.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/input_plan.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/input/input_plan.h"
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti {

@@ -14,7 +14,7 @@
 #include "tutti/model/progress.h"
 #include "tutti/model/training/training_record.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/recovery.h"
 

@@ -15,7 +15,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/input_plan.h"
+#include "tutti/strategy/input/input_plan.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinator_options.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"

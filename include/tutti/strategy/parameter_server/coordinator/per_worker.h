@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/data/dataset.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace tutti {

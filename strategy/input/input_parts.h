@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/strategy/input_plan.h"
+#include "tutti/strategy/input/input_plan.h"
 
 namespace tutti::internal {
 

@@ -3,7 +3,7 @@
 //
 // Vocabulary: a *batch* is what the user's dataset yields; a *piece* is what one replica gets of
 // it.
-#include "tutti/strategy/rebatch.h"
+#include "tutti/strategy/input/rebatch.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/cross_device_ops/per_replica.h"
-#include "tutti/strategy/input_plan.h"
+#include "tutti/strategy/input/input_plan.h"
 
 namespace tutti {
 

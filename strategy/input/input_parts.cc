@@ -1,14 +1,14 @@
 // The part of a global dataset that one of several workers reads, and the steps that are cut of it.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/input_parts.h"
+#include "strategy/input/input_parts.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/input_plan.h"
-#include "tutti/strategy/rebatch.h"
+#include "tutti/strategy/input/input_plan.h"
+#include "tutti/strategy/input/rebatch.h"
 
 namespace tutti::internal {
 namespace {

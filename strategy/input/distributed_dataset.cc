@@ -1,10 +1,10 @@
 // A dataset whose elements are one batch per replica.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 
 #include <utility>
 
-#include "strategy/input_parts.h"
+#include "strategy/input/input_parts.h"
 #include "tutti/core/clock.h"
 
 namespace tutti {
