@@ -1,5 +1,6 @@
 # One library per folder. tutti_module(strategy DEPENDS autograd data) states the folder's edges once;
-# tests/layering_test.py reads the same lines and compares them with the #include lines.
+# tests/layering_test.py reads the same lines and compares them with the #include lines. FLOORS are for this test alone:
+# the order of a folder's subfolders, the lowest first.
 #
 # Public headers are in include/tutti/<folder>/; they are included as "tutti/strategy/strategy.h", in the tree and after
 # installation. The folders in the root hold sources and private headers, which are included as "strategy/x.h".
@@ -33,7 +34,7 @@ function(tutti_vectorized)
 endfunction()
 
 function(tutti_module name)
-  cmake_parse_arguments(arg "VECTORIZED" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(arg "VECTORIZED" "" "DEPENDS;LIBRARIES;EXCLUDE;FLOORS" ${ARGN})
   if(NOT TUTTI_XLA)  # what is above does without it
     list(REMOVE_ITEM arg_DEPENDS xla)
   endif()

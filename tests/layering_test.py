@@ -8,19 +8,21 @@ A folder may include the folders it depends on, and whatever those depend on. Pr
 benchmarks, tests) stand on top and may include everything below; no library folder may include them.
 include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public header, "strategy/x.h" a private one.
 Sub-folders have an order too: their includes form no cycle. A header of nothing but includes stands above what it
-includes, and is no edge of its folder.
+includes, and is no edge of its folder. Where tutti_module() has FLOORS, each file is on one of them: a sub-folder, a
+header at the top that is an interface, or `.`, all else at the top. A file includes its own floor and those named before it.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
 import re
 import sys
 import tempfile
+import typing
 
 MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
 NOTHING_BUT_INCLUDES = re.compile(r"(?:\s*(?://[^\n]*|#[^\n]*)\n)+\s*")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 PUBLIC = "include/tutti/"
-KEYWORDS = {"LIBRARIES", "EXCLUDE"}
+KEYWORDS = ("DEPENDS", "LIBRARIES", "EXCLUDE", "FLOORS", "VECTORIZED")
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
 
@@ -29,28 +31,33 @@ ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h",
 FOLDERS_ONLY = {"mpi.h": "mpi"}
 
 
+class Module(typing.NamedTuple):
+    name: str
+    depends: set   # names of modules
+    floors: tuple  # from the lowest to the highest; empty: not checked
+
+
 def read_modules(root):
-    """{folder: (name, set of names it depends on)}"""
+    """{folder: Module}"""
     modules = {}
     for path in sorted(root.glob("*/CMakeLists.txt")) + sorted(root.glob("*/*/CMakeLists.txt")):
         match = MODULE.search(path.read_text(encoding="utf-8"))
         if not match:
             continue
-        words, depends, on = match.group(2).split(), set(), False
-        for word in words:
-            if word == "DEPENDS":
-                on = True
-            elif word in KEYWORDS:
-                on = False
-            elif on:
-                depends.add(word)
-        modules[path.parent.relative_to(root).as_posix()] = (match.group(1), depends)
+        words, keyword = {}, None
+        for word in match.group(2).split():
+            if word in KEYWORDS:
+                keyword = word
+            else:
+                words.setdefault(keyword, []).append(word)
+        modules[path.parent.relative_to(root).as_posix()] = Module(
+            match.group(1), set(words.get("DEPENDS", ())), tuple(words.get("FLOORS", ())))
     return modules
 
 
 def closure(modules):
     """{name: every name it may include}, and the errors: unknown names and cycles."""
-    edges = dict(modules.values())
+    edges = {module.name: module.depends for module in modules.values()}
     errors, reachable = [], {}
 
     def visit(name, path):
@@ -87,7 +94,7 @@ def included_file(root, include):
 def module_of(path, modules):
     """Name of the module that the file belongs to: that of the longest folder around it."""
     folders = [folder for folder in modules if path.removeprefix(PUBLIC).startswith(folder + "/")]
-    return modules[max(folders, key=len)][0] if folders else None
+    return modules[max(folders, key=len)].name if folders else None
 
 
 def check(root):
@@ -97,7 +104,7 @@ def check(root):
     for folder in sorted(modules):
         for path in files_of(root, folder, (".h", ".cc")):
             file = path.relative_to(root).as_posix()
-            if module_of(file, modules) != modules[folder][0]:
+            if module_of(file, modules) != modules[folder].name:
                 continue  # of a module in a sub-folder
             for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
                 if include in FOLDERS_ONLY and path.parent.name != FOLDERS_ONLY[include]:
@@ -130,19 +137,54 @@ def check_include(root, file, include, modules, reachable):
     return []
 
 
+def includes_of(path):
+    """What a file includes; nothing for a header of nothing but includes."""
+    text = path.read_text(encoding="utf-8")
+    return [] if path.suffix == ".h" and NOTHING_BUT_INCLUDES.fullmatch(text) else INCLUDE.findall(text)
+
+
+def floor_of(file, floors):
+    """The floor of a file of the folder: itself, the outermost folder that is one, or "."; None: it is on none."""
+    parts = file.split("/")
+    whole = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((place for place in whole if place in floors), "." if len(parts) == 1 and "." in floors else None)
+
+
+def check_floors(root, modules):
+    errors = []
+    for folder, module in sorted(modules.items()):
+        for path in files_of(root, folder, (".h", ".cc", ".cu")) if module.floors else ():
+            file = path.relative_to(root).as_posix()
+            own = floor_of(file.removeprefix(PUBLIC).removeprefix(folder + "/"), module.floors)
+            if own is None:
+                errors.append(f"{file}: its folder is on no floor; add it to FLOORS in {folder}/CMakeLists.txt")
+                continue
+            for include in includes_of(path):
+                target = include.removeprefix("tutti/")
+                if not target.startswith(folder + "/") or not included_file(root, include):
+                    continue
+                other = floor_of(target.removeprefix(folder + "/"), module.floors)
+                if other is not None and module.floors.index(other) > module.floors.index(own):
+                    errors.append(f"{file}: includes {include}, which is on the floor {other} above {own}; move what both use "
+                                  f"down, or this up (FLOORS in {folder}/CMakeLists.txt)")
+    return errors
+
+
 def folder_edges(root, modules):
-    """{(folder, included folder)}, for all folders that hold sources."""
+    """{(folder, included folder)}, for all folders that hold sources; a header that is a floor stands for itself."""
+    alone = {f"{folder}/{floor}" for folder, module in modules.items() for floor in module.floors if floor.endswith(".h")}
+
+    def place_of(file):
+        return file if file in alone else pathlib.PurePosixPath(file).parent.as_posix()
+
     edges = set()
     for top in sorted({folder.split("/")[0] for folder in modules}):
         for path in files_of(root, top, (".h", ".cc", ".cu")):
-            folder = path.parent.relative_to(root).as_posix().removeprefix(PUBLIC)
-            text = path.read_text(encoding="utf-8")
-            if path.suffix == ".h" and NOTHING_BUT_INCLUDES.fullmatch(text):
-                continue
-            for include in INCLUDE.findall(text):
-                target = pathlib.PurePosixPath(include).parent.as_posix().removeprefix("tutti/")
-                if included_file(root, include) and target not in (folder, "tutti"):
-                    edges.add((folder, target))
+            place = place_of(path.relative_to(root).as_posix().removeprefix(PUBLIC))
+            for include in includes_of(path):
+                target = place_of(include.removeprefix("tutti/"))
+                if included_file(root, include) and target not in (place, "."):
+                    edges.add((place, target))
     return edges
 
 
@@ -218,6 +260,20 @@ def self_test():
         write("low/up.cc", "")
         write("low/all.h", '// All of it.\n#pragma once\n\n#include "low/mpi/down.h"\n')
         assert check_folders(root, modules) == []
+        write("top/CMakeLists.txt", "tutti_module(top DEPENDS mid FLOORS ground ways.h first . second)")
+        write("top/first/a.cc", '#include "tutti/top/ways.h"\n#include "top/ground/a.h"\n')
+        for header in ("include/tutti/top/ways.h", "top/ground/a.h", "top/second/a.h"):
+            write(header, '#include "mid/b.h"\n')
+        write("top/a.cc", '#include "tutti/top/ways.h"\n#include "top/first/a.h"\n')
+        modules = read_modules(root)
+        assert check_floors(root, modules) == check_folders(root, modules) == [], check_floors(root, modules)
+        for lower in ("top/a.cc", "top/first/a.cc", "include/tutti/top/ways.h"):
+            text = (root / lower).read_text(encoding="utf-8")
+            write(lower, '#include "top/second/a.h"\nint a;\n')
+            assert len(check_floors(root, modules)) == 1 and f"{lower}: includes top/second" in check_floors(root, modules)[0]
+            write(lower, text)
+        write("top/third/a.cc", "")
+        assert len(check_floors(root, modules)) == 1 and "on no floor" in check_floors(root, modules)[0]
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])
 
@@ -226,7 +282,7 @@ def main():
     self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     errors, num_modules = check(root)
-    errors += check_folders(root, read_modules(root))
+    errors += check_folders(root, read_modules(root)) + check_floors(root, read_modules(root))
     if num_modules < 5:
         errors.append(f"{root}: found {num_modules} tutti_module() lines; is this the root of the repository?")
     for error in errors:
