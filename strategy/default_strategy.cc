@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "core/thread_random.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/step_warnings.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "strategy/local_replica.h"
+#include "strategy/replicas/local_replica.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/strategy/local_strategy.h"
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "core/hash.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"

@@ -4,8 +4,8 @@
 
 #include "strategy/distributed_variable.h"
 #include "strategy/multi_worker/worker_team.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "strategy/state_digest.h"
-#include "strategy/strategy_mode.h"
 #include "strategy/team_setup.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/replica_context.h"
 
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/op.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "strategy/gradient_reduction/bucket_reducer.h"
-#include "strategy/local_replica.h"
+#include "strategy/replicas/local_replica.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::internal {

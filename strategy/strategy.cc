@@ -6,7 +6,7 @@
 
 #include "core/call_site.h"
 #include "strategy/distributed_variable.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"

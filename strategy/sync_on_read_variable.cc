@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_recorder.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"

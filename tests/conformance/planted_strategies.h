@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "strategy/distributed_variable.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/tensor/device_scope.h"

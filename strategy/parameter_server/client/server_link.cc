@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "strategy/local_replica.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/local_replica.h"
+#include "strategy/replicas/strategy_mode.h"
 
 namespace tutti::internal {
 namespace {

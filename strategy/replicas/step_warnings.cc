@@ -1,16 +1,24 @@
 // Mistakes of training loops that show in what replicas note of a run.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/step_warnings.h"
+#include "strategy/replicas/step_warnings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
-#include "strategy/strategy_mode.h"
 #include "tensor/op_checks.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
+
+std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
+                           double result) {
+  return concat("replica ", replicas, ", step ", step, ": the step of '", strategy, "' returned ",
+                std::isnan(result) ? "nan" : (result > 0 ? "inf" : "-inf"),
+                "; expected a finite loss; try a smaller learning rate, clipnorm, or "
+                "CommunicationOptions::non_finite to find or skip such gradients; logged once");
+}
 
 void StepWarnings::look(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   if (!told_of_rows_) look_at_rows(notes, step);

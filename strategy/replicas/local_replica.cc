@@ -1,9 +1,9 @@
 // merge_call, all_reduce and all_gather among the replicas of one process.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/local_replica.h"
+#include "strategy/replicas/local_replica.h"
 
 #include "core/call_site.h"
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_tracer.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"

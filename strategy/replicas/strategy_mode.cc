@@ -1,8 +1,8 @@
 // The mode of a thread, who may make variables in it, and the scopes that change it.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/strategy_mode.h"
+#include "strategy/replicas/strategy_mode.h"
 
-#include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,14 +47,6 @@ void require_cross_replica(const Strategy& strategy, std::string_view who) {
          ": called inside a replica; expected the cross-replica context (outside run or in a "
          "merge_call); try ReplicaContext::current()");
   }
-}
-
-std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
-                           double result) {
-  return concat("replica ", replicas, ", step ", step, ": the step of '", strategy, "' returned ",
-                std::isnan(result) ? "nan" : (result > 0 ? "inf" : "-inf"),
-                "; expected a finite loss; try a smaller learning rate, clipnorm, or "
-                "CommunicationOptions::non_finite to find or skip such gradients; said once");
 }
 
 std::shared_ptr<VariableStorage> ForbiddenVariableCreator::create(const Variable::Initializer&,

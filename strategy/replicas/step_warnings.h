@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "tutti/autograd/replica_group.h"
@@ -43,5 +44,10 @@ class StepWarnings {
   bool told_of_empty_batches_ = false;
   bool told_of_means_ = false;
 };
+
+/// Returns the warning about steps of `strategy` that return what is not finite; `result` is one of
+/// them.
+std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
+                           double result);
 
 }  // namespace tutti::internal

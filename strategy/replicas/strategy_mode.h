@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "tutti/autograd/gradient_tape.h"
@@ -52,10 +49,6 @@ ReplicaContext& default_replica_context();
 /// The replica of `strategy` that this thread runs; nullptr in the cross-replica and the default
 /// context.
 ReplicaContext* replica_of(const void* strategy);
-
-/// The warning about steps of `strategy` that return what is not finite; `result` is one of them.
-std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
-                           double result);
 
 /// Throws kFailedPrecondition unless this thread is in `strategy`'s cross-replica context or in the
 /// default context.
