@@ -7,9 +7,9 @@
 #include <map>
 #include <utility>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/input/input_parts.h"
 #include "strategy/multi_worker/worker_team.h"
+#include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"
 

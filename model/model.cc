@@ -7,7 +7,7 @@
 
 #include "core/call_site.h"
 #include "model/fit_loop.h"
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/recovery.h"

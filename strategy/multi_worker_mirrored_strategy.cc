@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include "strategy/distributed_variable.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/replicas/strategy_mode.h"
-#include "strategy/state_digest.h"
 #include "strategy/team_setup.h"
+#include "strategy/variables/distributed_variable.h"
+#include "strategy/variables/state_digest.h"
 
 namespace tutti {
 namespace {

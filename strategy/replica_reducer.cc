@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/hash.h"
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/mirrored_variable.h"
 #include "tensor/step_recorder.h"
 #include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"

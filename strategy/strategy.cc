@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/call_site.h"
-#include "strategy/distributed_variable.h"
 #include "strategy/replicas/strategy_mode.h"
+#include "strategy/variables/distributed_variable.h"
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"

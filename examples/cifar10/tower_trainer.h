@@ -13,8 +13,8 @@
 #include "tutti/optimizer/exponential_moving_average.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/average_gradients.h"
-#include "tutti/strategy/memory_report.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/strategy/variables/memory_report.h"
 
 namespace tutti::examples::cifar10 {
 

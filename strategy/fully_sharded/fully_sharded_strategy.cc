@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "strategy/fully_sharded/fully_sharded_variable.h"
-#include "strategy/fully_sharded/read_ahead.h"
-#include "strategy/state_digest.h"
 #include "strategy/team_setup.h"
+#include "strategy/variables/fully_sharded_variable.h"
+#include "strategy/variables/read_ahead.h"
+#include "strategy/variables/state_digest.h"
 
 namespace tutti {
 namespace {

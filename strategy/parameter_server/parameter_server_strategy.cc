@@ -6,7 +6,6 @@
 #include <utility>
 #include <variant>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/parameter_server/client/first_values.h"
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/coordinator/embedded_servers.h"
@@ -17,8 +16,9 @@
 #include "strategy/parameter_server/shard_placement.h"
 #include "strategy/parameter_server/sharded_storage.h"
 #include "strategy/replicas/strategy_mode.h"
-#include "strategy/state_digest.h"
 #include "strategy/team_setup.h"
+#include "strategy/variables/distributed_variable.h"
+#include "strategy/variables/state_digest.h"
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/variables/mirrored_variable.h"
 
 namespace tutti::internal {
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/parameter_server/sharded_storage.h"
+#include "strategy/variables/distributed_variable.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/device_scope.h"

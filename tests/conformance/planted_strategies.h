@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/replicas/strategy_mode.h"
+#include "strategy/variables/mirrored_variable.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/tensor/device_scope.h"

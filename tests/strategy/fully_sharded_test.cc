@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
 
-#include "strategy/fully_sharded/shard_update.h"
+#include "strategy/variables/shard_update.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/memory_report.h"
+#include "tutti/strategy/variables/memory_report.h"
 #include "tutti/tensor/device_memory.h"
 
 namespace tutti::strategy_tests {

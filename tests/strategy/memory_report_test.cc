@@ -1,6 +1,6 @@
 // Bytes of variables by device: as they are, and under other policies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/memory_report.h"
+#include "tutti/strategy/variables/memory_report.h"
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/adam.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "strategy/fully_sharded/shards.h"
+#include "strategy/variables/shards.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

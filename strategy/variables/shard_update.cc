@@ -1,6 +1,6 @@
 // Updates of a shard: its part of a gradient, and rules that need norms of the whole variable.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/fully_sharded/shard_update.h"
+#include "strategy/variables/shard_update.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
 // A variable of which each replica owns a shard: what replicas do with it.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/fully_sharded/fully_sharded_variable.h"
+#include "strategy/variables/fully_sharded_variable.h"
 
-#include "strategy/fully_sharded/read_ahead.h"
-#include "strategy/fully_sharded/shard_update.h"
+#include "strategy/variables/read_ahead.h"
+#include "strategy/variables/shard_update.h"
 
 namespace tutti::internal {
 namespace {

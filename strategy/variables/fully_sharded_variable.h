@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "strategy/fully_sharded/shards.h"
+#include "strategy/variables/mirrored_variable.h"
+#include "strategy/variables/shards.h"
 
 namespace tutti::internal {
 

@@ -1,10 +1,10 @@
 // The elements of a variable in shards, one per replica: gathering, and writes.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/fully_sharded/shards.h"
+#include "strategy/variables/shards.h"
 
 #include <algorithm>
 
-#include "strategy/fully_sharded/shard_update.h"
+#include "strategy/variables/shard_update.h"
 #include "tensor/kernel_table.h"
 #include "tensor/step_recorder.h"
 #include "tensor/tensor_impl.h"

@@ -1,6 +1,6 @@
 // Bytes of variables by device and group.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/memory_report.h"
+#include "tutti/strategy/variables/memory_report.h"
 
 #include <algorithm>
 #include <iomanip>

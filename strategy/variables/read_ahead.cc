@@ -1,6 +1,6 @@
 // Reads of shards that other workers own, each begun while the layer before computes.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/fully_sharded/read_ahead.h"
+#include "strategy/variables/read_ahead.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Reading and writing ON_READ variables.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/sync_on_read_variable.h"
 
 #include <algorithm>
 #include <functional>

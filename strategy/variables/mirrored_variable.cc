@@ -3,7 +3,7 @@
 //
 // In a replica a write is a meeting: the leader combines the replicas' values and writes every
 // component while the others sleep, so that nobody reads a half-written variable.
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/mirrored_variable.h"
 
 #include <algorithm>
 

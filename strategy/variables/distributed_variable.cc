@@ -1,6 +1,6 @@
 // Components of distributed variables and the aggregation of values.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/distributed_variable.h"
 
 #include <algorithm>
 #include <vector>

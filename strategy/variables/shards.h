@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autograd/replica_shards.h"
-#include "strategy/distributed_variable.h"
+#include "strategy/variables/distributed_variable.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "strategy/distributed_variable.h"
 #include "strategy/multi_worker/worker_team.h"
+#include "strategy/variables/distributed_variable.h"
 
 namespace tutti::internal {
 

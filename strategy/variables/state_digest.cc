@@ -1,6 +1,6 @@
 // Comparing variables over workers: what is made, digests later, and whose differs.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/state_digest.h"
+#include "strategy/variables/state_digest.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,137 @@
+// What variables with several components have in common.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strategy/replicas/local_replica.h"
+#include "tutti/autograd/variable.h"
+
+namespace tutti {
+class StepTracer;
+}  // namespace tutti
+
+namespace tutti::internal {
+
+/// What a DistributedStorage is made of: memory of a device of this process, or shards on parameter
+/// servers. Not synchronised: whoever owns it keeps writes apart.
+class Component {
+ public:
+  virtual ~Component() = default;
+  /// A tensor that was read never changes.
+  virtual Tensor read() const = 0;
+  /// Where read() puts it.
+  virtual Device device() const = 0;
+  virtual void assign(AssignOp op, const Tensor& value) = 0;
+  /// `name` of the variable, for messages.
+  virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
+  /// `slots` are components of the same kind, of variables that create_slot() made.
+  virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
+                      const Gradient& gradient, const UpdateScalars& scalars) = 0;
+};
+
+/// In memory of a device of this process.
+class LocalComponent final : public Component {
+ public:
+  LocalComponent(const Tensor& initial_value, Device device)
+      : component_(initial_value.to(device), device) {}
+  Tensor read() const override { return component_.read(); }
+  Device device() const override { return component_.device(); }
+  void assign(AssignOp op, const Tensor& value) override { component_.assign(op, value); }
+  void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override {
+    component_.scatter(op, slices, name);
+  }
+  void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+
+ private:
+  VariableComponent component_;
+};
+
+/// What a storage is besides that is made of other variables: that of a ShardedVariable.
+class MadeOfVariables {
+ public:
+  virtual ~MadeOfVariables() = default;
+  /// At least one.
+  virtual std::span<const Variable> parts() const = 0;
+};
+
+/// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
+class DistributedStorage : public VariableStorage {
+ public:
+  int num_components() const { return static_cast<int>(components_.size()); }
+  Component& component(int index) { return *components_[static_cast<std::size_t>(index)]; }
+  const Component& component(int index) const {
+    return *components_[static_cast<std::size_t>(index)];
+  }
+  /// The component that replica `replica` reads.
+  virtual int component_of_replica(int replica) const = 0;
+  /// "w" for component 0, "w/replica_1" for the next.
+  std::string component_name(int index) const;
+
+  std::vector<Tensor> local_components() const override;
+  std::vector<Device> devices() const override;
+  /// Called where a write outside replicas changes component 0: by `method`, with these operands.
+  virtual void note_write(std::string_view /*method*/,
+                          std::initializer_list<Tensor> /*operands*/) const {}
+
+ protected:
+  DistributedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                     const std::vector<Device>& component_devices);
+  /// Of components that there are.
+  DistributedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
+                     std::vector<std::unique_ptr<Component>> components);
+
+  /// The replica that calls `method`; nullptr outside run.
+  LocalReplicaContext* replica(std::string_view method) const {
+    return LocalReplicaContext::current(*this, method);
+  }
+  /// Throws kFailedPrecondition inside a replica.
+  void require_outside_replicas(std::string_view method) const;
+  /// Applies `rule` to component `index`, with the same component of each slot.
+  void update_component(int index, const UpdateRule& rule, std::span<const Variable> slots,
+                        const Gradient& gradient, const UpdateScalars& scalars);
+
+ private:
+  std::vector<std::unique_ptr<Component>> components_;
+};
+
+/// One component of a variable as a variable of its own: what Strategy::update() hands to its
+/// function.
+class ComponentStorage final : public VariableStorage {
+ public:
+  ComponentStorage(std::shared_ptr<VariableStorage> whole, DistributedStorage& storage, int index);
+
+  Tensor read() const override { return component().read(); }
+  std::vector<Tensor> local_components() const override { return {read()}; }
+  std::vector<Device> devices() const override { return {component().device()}; }
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+
+ private:
+  Component& component() const { return storage_.component(index_); }
+
+  std::shared_ptr<VariableStorage> whole_;  // keeps storage_ alive
+  DistributedStorage& storage_;
+  const int index_;
+};
+
+/// The values of all replicas as one, by the variable's aggregation (not NONE), on `destination`.
+/// Integers under MEAN must be equal: throws kInvalidArgument naming variable and remedy.
+Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
+                 Device destination);
+/// The same within a traced step, in which each replica has its own value alone.
+Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
+
+}  // namespace tutti::internal

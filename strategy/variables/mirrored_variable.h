@@ -1,0 +1,66 @@
+// The ON_WRITE variable: equal components, kept equal by every write.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strategy/variables/distributed_variable.h"
+#include "tutti/strategy/variables/placement.h"
+
+namespace tutti::internal {
+
+/// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
+/// storage).
+class MirroredStorage : public DistributedStorage {
+ public:
+  /// `work_number`: which of the replicas that share a component applies updates, modulo their
+  /// number; spreads the work.
+  MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number);
+  /// Of components that there are, as many as the placement has devices.
+  MirroredStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number,
+                  std::vector<std::unique_ptr<Component>> components);
+
+  Tensor read() const override;
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+  int component_of_replica(int replica) const override {
+    return placement_->component_of_replica[static_cast<std::size_t>(replica)];
+  }
+
+  const std::shared_ptr<const Placement>& placement() const { return placement_; }
+  /// With other workers, compares the write with theirs in the next step. Writes in merge functions
+  /// are parts of a step.
+  void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
+
+ protected:
+  int work_number() const { return work_number_; }
+  /// Calls write(component index) for each component that the caller has to write: all outside run;
+  /// in a replica that of its device when this variable's work falls to it.
+  void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
+
+ private:
+  /// Calls write(component index) for all components outside run and in the only replica; with
+  /// aggregation NONE for this device's, an error unless divergence is permitted. Whether it did:
+  /// else the values of all replicas are combined.
+  bool writes_alone(const LocalReplicaContext* context, std::string_view method,
+                    const std::function<void(int)>& write);
+
+  std::shared_ptr<const Placement> placement_;
+  const int work_number_;
+};
+
+}  // namespace tutti::internal
