@@ -8,7 +8,7 @@
 #include "core/call_site.h"
 #include "core/thread_random.h"
 #include "strategy/local_options.h"
-#include "strategy/replica_reducer.h"
+#include "strategy/reduction/replica_reducer.h"
 #include "strategy/replicas/replica_threads.h"
 #include "strategy/replicas/step_warnings.h"
 #include "strategy/replicas/strategy_mode.h"

@@ -12,7 +12,7 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/exponential_moving_average.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/average_gradients.h"
+#include "tutti/strategy/reduction/average_gradients.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/strategy/variables/memory_report.h"
 

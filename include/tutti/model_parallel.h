@@ -5,4 +5,4 @@
 #include "tutti/model/parallel/hybrid_dense.h"    // dense layers cut, those below them copied
 #include "tutti/model/parallel/parallel_dense.h"  // layers cut over devices
 #include "tutti/model/parallel/pipeline.h"        // models split over devices by layers
-#include "tutti/strategy/average_gradients.h"     // the mean of towers' gradients
+#include "tutti/strategy/reduction/average_gradients.h"  // the mean of towers' gradients

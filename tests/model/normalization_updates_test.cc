@@ -7,7 +7,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/average_gradients.h"
+#include "tutti/strategy/reduction/average_gradients.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // The mean of towers' gradients, against direct means and all_reduce.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/average_gradients.h"
+#include "tutti/strategy/reduction/average_gradients.h"
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "strategy/gradient_reduction/bucket_plan.h"
+#include "strategy/reduction/bucket_plan.h"
 #include "tutti/cross_device_ops/communication_options.h"
 
 namespace tutti::internal {

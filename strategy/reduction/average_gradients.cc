@@ -1,6 +1,6 @@
 // The mean of the gradients of towers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/average_gradients.h"
+#include "tutti/strategy/reduction/average_gradients.h"
 
 #include <algorithm>
 #include <cmath>

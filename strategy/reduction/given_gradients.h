@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "strategy/gradient_reduction/bucket_plan.h"
-#include "strategy/gradient_reduction/error_feedback.h"
-#include "strategy/gradient_reduction/non_finite.h"
+#include "strategy/reduction/bucket_plan.h"
+#include "strategy/reduction/error_feedback.h"
+#include "strategy/reduction/non_finite.h"
 #include "strategy/replicas/replica_services.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/reduction/bucket_sums.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 

@@ -1,12 +1,12 @@
 // Buckets in the memory of GPUs, and their sums over the replicas of this process.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/gradient_reduction/gpu_sums.h"
+#include "strategy/reduction/gpu_sums.h"
 
 #include <deque>
 #include <utility>
 
 #include "cross_device_ops/gpu_elements.h"
-#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/reduction/bucket_sums.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tensor/gpu/peer_work.h"
 #include "tutti/core/trace.h"

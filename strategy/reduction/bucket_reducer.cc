@@ -1,6 +1,6 @@
 // One reduction of gradients: buckets are filled, published, reduced and done.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/gradient_reduction/bucket_reducer.h"
+#include "strategy/reduction/bucket_reducer.h"
 
 #include <algorithm>
 

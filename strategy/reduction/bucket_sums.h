@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "autograd/replica_shards.h"
-#include "strategy/gradient_reduction/given_gradients.h"
+#include "strategy/reduction/given_gradients.h"
 
 namespace tutti::internal {
 

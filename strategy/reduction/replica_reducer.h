@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "strategy/gradient_reduction/bucket_reducer.h"
+#include "strategy/reduction/bucket_reducer.h"
 #include "strategy/replicas/local_replica.h"
 #include "tutti/optimizer/gradient_reducer.h"
 

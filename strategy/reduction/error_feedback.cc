@@ -1,6 +1,6 @@
 // Error feedback: the sum of what is sent over many steps is the sum of what was to be sent.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/gradient_reduction/error_feedback.h"
+#include "strategy/reduction/error_feedback.h"
 
 #include <algorithm>
 #include <array>

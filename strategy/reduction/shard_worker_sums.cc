@@ -7,7 +7,7 @@
 // that are not finite are looked for, the sum is whole, as all workers have to find the same.
 #include <algorithm>
 
-#include "strategy/gradient_reduction/worker_sums.h"
+#include "strategy/reduction/worker_sums.h"
 #include "tensor/half_conversion.h"
 
 namespace tutti::internal {

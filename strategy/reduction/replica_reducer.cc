@@ -1,6 +1,6 @@
 // The GradientReducer of a replica.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/replica_reducer.h"
+#include "strategy/reduction/replica_reducer.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "strategy/gradient_reduction/bucket_sums.h"
+#include "strategy/reduction/bucket_sums.h"
 #include "strategy/replicas/replica_monitor.h"
 
 namespace tutti::internal {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "strategy/gradient_reduction/bucket_sums.h"
-#include "strategy/gradient_reduction/given_gradients.h"
+#include "strategy/reduction/bucket_sums.h"
+#include "strategy/reduction/given_gradients.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {

@@ -9,12 +9,12 @@
 // are alike if each sum is the number of workers times the own byte, and what each worker has
 // waited (straggler_watch.h); the others leave 0. What only some workers would do is decided by
 // sums, which are equal everywhere.
-#include "strategy/gradient_reduction/worker_sums.h"
+#include "strategy/reduction/worker_sums.h"
 
 #include <algorithm>
 #include <sstream>
 
-#include "strategy/gradient_reduction/given_gradients.h"
+#include "strategy/reduction/given_gradients.h"
 #include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"

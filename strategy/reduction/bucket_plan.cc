@@ -1,13 +1,13 @@
 // Cutting lists of variables into buckets and buckets into slices.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/gradient_reduction/bucket_plan.h"
+#include "strategy/reduction/bucket_plan.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "strategy/gradient_reduction/bucket_sums.h"
-#include "strategy/gradient_reduction/error_feedback.h"
+#include "strategy/reduction/bucket_sums.h"
+#include "strategy/reduction/error_feedback.h"
 
 namespace tutti::internal {
 namespace {

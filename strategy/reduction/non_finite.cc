@@ -1,6 +1,6 @@
 // Looking for values that are not finite.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/gradient_reduction/non_finite.h"
+#include "strategy/reduction/non_finite.h"
 
 #include <cstring>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cross_device_ops/device_work.h"
-#include "strategy/gradient_reduction/given_gradients.h"
+#include "strategy/reduction/given_gradients.h"
 
 namespace tutti::internal {
 
