@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
 
+#include "core/process_probe.h"
+#include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/local_strategy.h"
@@ -99,6 +105,36 @@ CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   return spec;
 }
 
+/// The tasks of TF_CONFIG that train together; 1 where this process is none of them.
+std::size_t workers_in(const Json& config) {
+  const std::string& own = config.at("task").at("type").as_string();
+  if (own != "chief" && own != "worker") return 1;
+  std::size_t count = 0;
+  for (const char* job : {"chief", "worker"}) {
+    const Json* tasks = config.at("cluster").find(job);
+    if (tasks != nullptr)
+      count += tasks->is_object() ? tasks->as_object().size() : tasks->as_array().size();
+  }
+  return count;
+}
+
+/// The processes that TF_CONFIG or a launcher's variables name. TF_CONFIG is not read by a
+/// resolver, which would load gRPC into programs that join nothing.
+LaunchedCopies copies_of_this_program() {
+  const char* const text = std::getenv("TF_CONFIG");
+  if (text == nullptr || *text == '\0') {
+    return launched_copies([](const char* name) -> std::optional<std::string> {
+      const char* const value = std::getenv(name);
+      return value ? std::optional<std::string>(value) : std::nullopt;
+    });
+  }
+  try {
+    return {static_cast<int>(workers_in(Json::parse(text, "TF_CONFIG"))), "TF_CONFIG"};
+  } catch (const Error&) {
+    return {};  // mistakes in it are for those who read it to join
+  }
+}
+
 }  // namespace
 
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options) {
@@ -156,6 +192,13 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
                         : "order-free, the same bits as other strategies are not promised"));
   }
   return ops;
+}
+
+LocalStrategyOptions checked_for_workers(LocalStrategyOptions options) {
+  const std::string warning =
+      warning_of_copies(copies_of_this_program(), "MultiWorkerMirroredStrategy");
+  if (!warning.empty()) log_warning_once(warning);
+  return options;
 }
 
 }  // namespace tutti::internal

@@ -28,4 +28,8 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options, in
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices);
 
+/// Returns `options`. Logs a warning once if a launcher started several copies of this program,
+/// none of which joins the others under a strategy of one process.
+LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
+
 }  // namespace tutti::internal

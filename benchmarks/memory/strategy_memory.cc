@@ -16,7 +16,7 @@
 #include "tutti/core/flags.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/tensor_ops.h"

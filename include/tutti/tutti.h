@@ -20,8 +20,8 @@
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"  // variables in shards
-#include "tutti/strategy/multi_worker_mirrored_strategy.h"        // several processes
-#include "tutti/strategy/strategies.h"                            // the devices of one process
-#include "tutti/tensor/device_scope.h"                            // where things are made and run
-#include "tutti/tensor/tensor_ops.h"                              // operations on tensors
+#include "tutti/strategy/fully_sharded_strategy.h"  // variables in shards
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
+#include "tutti/strategy/strategies.h"                      // the devices of one process
+#include "tutti/tensor/device_scope.h"                      // where things are made and run
+#include "tutti/tensor/tensor_ops.h"                        // operations on tensors

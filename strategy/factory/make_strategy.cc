@@ -9,7 +9,7 @@
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/strategies.h"
 #ifndef TUTTI_WITHOUT_GRPC

@@ -9,7 +9,7 @@
 #include "tests/conformance/planted_strategies.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 
 namespace tutti::conformance {

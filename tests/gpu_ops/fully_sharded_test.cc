@@ -1,7 +1,7 @@
 // FullyShardedStrategy over GPUs: Mirrored's bits on the same ones, what each of them holds, steps
 // that are captured, and workers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tensor/gpu/gpu_device.h"

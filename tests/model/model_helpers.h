@@ -15,7 +15,7 @@
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -1,6 +1,6 @@
 // FullyShardedStrategy: Mirrored's bits, what each replica keeps, what tapes let go.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 
 #include "strategy/variables/shard_update.h"
 #include "tests/strategy/strategy_helpers.h"

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"

@@ -1,7 +1,7 @@
 // FullyShardedStrategy over the workers of a cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/team_setup.h"
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Which variables are cut over the replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/fully_sharded/fully_sharded_strategy.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 
 #include <algorithm>
 

@@ -1,0 +1,46 @@
+// Synchronous training with the variables on one device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/strategy/local_strategy.h"
+
+namespace tutti {
+
+/// Devices and replicas, and where variables live.
+struct CentralStorageOptions {
+  LocalStrategyOptions local = {};
+  /// Where variables and slots live. Default: the CPU, or the GPU when it is the only device.
+  std::optional<Device> parameter_device = std::nullopt;
+};
+
+/// Variables live on the parameter device; gradients are summed to it and applied once.
+/// tf.distribute.experimental.CentralStorageStrategy.
+class CentralStorageStrategy final : public LocalStrategy {
+ public:
+  explicit CentralStorageStrategy(CentralStorageOptions options = {});
+  /// With the default parameter device: what MirroredStrategy takes.
+  explicit CentralStorageStrategy(LocalStrategyOptions local)
+      : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
+  template <std::convertible_to<DeviceList> Devices>
+  explicit CentralStorageStrategy(const Devices& devices)
+      : CentralStorageStrategy(LocalStrategyOptions{.devices = devices}) {}
+  std::string_view name() const override { return "central_storage"; }
+  std::vector<Device> parameter_devices() const override { return {parameter_device_}; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+
+ private:
+  Device parameter_device_;
+  std::shared_ptr<const Placement> placement_;
+};
+
+}  // namespace tutti

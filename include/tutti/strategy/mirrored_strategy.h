@@ -1,0 +1,26 @@
+// Synchronous training with a copy of every variable on every device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <string_view>
+
+#include "tutti/strategy/local_strategy.h"
+
+namespace tutti {
+
+/// Every device holds a copy of every variable; gradients are summed over replicas by
+/// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
+/// bit-identical. tf.distribute.MirroredStrategy.
+class MirroredStrategy final : public LocalStrategy {
+ public:
+  /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
+  explicit MirroredStrategy(LocalStrategyOptions options = {});
+  /// `MirroredStrategy("cpu:0-1")`.
+  template <std::convertible_to<DeviceList> Devices>
+  explicit MirroredStrategy(const Devices& devices)
+      : MirroredStrategy(LocalStrategyOptions{.devices = devices}) {}
+  std::string_view name() const override { return "mirrored"; }
+};
+
+}  // namespace tutti
