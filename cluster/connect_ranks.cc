@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/net/connect_all.h"
 #include "cluster/net/mesh.h"
-#include "cluster/net/rendezvous.h"
 #include "cluster/net/segment.h"
 #include "cluster/net/socket.h"
 #include "core/file.h"

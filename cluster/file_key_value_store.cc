@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "core/file.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 namespace tutti {
 namespace {
 

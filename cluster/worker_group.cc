@@ -12,7 +12,7 @@
 #include "cluster/net/socket.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"

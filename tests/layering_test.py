@@ -10,6 +10,7 @@ include/tutti/strategy/ belongs to strategy/: "tutti/strategy/x.h" is a public h
 Sub-folders have an order too: their includes form no cycle. A header of nothing but includes stands above what it
 includes, and is no edge of its folder. Where tutti_module() has FLOORS, each file is on one of them: a sub-folder, a
 header at the top that is an interface, or `.`, all else at the top. A file includes its own floor and those named before it.
+No two headers of the tree have one base name; the subjects in include/tutti/ may repeat the name of what they include.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
@@ -188,6 +189,17 @@ def folder_edges(root, modules):
     return edges
 
 
+def check_names(root):
+    places = {}
+    for folder in sorted({*PROGRAMS, "include", *(folder.split("/")[0] for folder in read_modules(root))}):
+        for path in sorted((root / folder).rglob("*.h")):
+            file = path.relative_to(root).as_posix()
+            if "/" in file.removeprefix(PUBLIC):  # no subject
+                places.setdefault(path.name, []).append(file)
+    return [f"{' and '.join(files)} have one base name; rename one so that it says what it is"
+            for _, files in sorted(places.items()) if len(files) > 1]
+
+
 def find_cycle(edges):
     """Some cycle of the edges as a list of folders, or None."""
     order, state = {}, {}
@@ -274,6 +286,11 @@ def self_test():
             write(lower, text)
         write("top/third/a.cc", "")
         assert len(check_floors(root, modules)) == 1 and "on no floor" in check_floors(root, modules)[0]
+        for folder in ("mid", "include/tutti"):
+            write(f"{folder}/only.h", "")
+        assert not any("only.h" in error for error in check_names(root)), check_names(root)
+        write("tests/support/only.h", "")
+        assert any("mid/only.h and tests/support/only.h" in error for error in check_names(root)), check_names(root)
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])
 
@@ -282,7 +299,7 @@ def main():
     self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     errors, num_modules = check(root)
-    errors += check_folders(root, read_modules(root)) + check_floors(root, read_modules(root))
+    errors += check_folders(root, read_modules(root)) + check_floors(root, read_modules(root)) + check_names(root)
     if num_modules < 5:
         errors.append(f"{root}: found {num_modules} tutti_module() lines; is this the root of the repository?")
     for error in errors:

@@ -18,7 +18,7 @@
 #include "tools/launch/launcher_process.h"
 #include "tools/launch/run_reporter.h"
 #include "tools/launch/supervisor.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {

@@ -18,7 +18,7 @@
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/client/server_link.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
 

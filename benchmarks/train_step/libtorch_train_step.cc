@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "benchmarks/train_step/report.h"
+#include "benchmarks/train_step/train_step_report.h"
 #include "tutti/communicator.h"
 #include "tutti/libtorch.h"
 

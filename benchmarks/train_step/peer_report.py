@@ -1,4 +1,4 @@
-# Flags, timing and report of the peers in Python: the same as report.h.
+# Flags, timing and report of the peers in Python: the same as train_step_report.h.
 # SPDX-License-Identifier: Apache-2.0
 """No imports but the standard library's, so that a peer's own start is what is timed."""
 import argparse

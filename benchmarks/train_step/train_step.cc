@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "benchmarks/train_step/models.h"
-#include "benchmarks/train_step/report.h"
+#include "benchmarks/train_step/train_step_report.h"
 #include "tutti/tpu.h"
 #include "tutti/tutti.h"
 

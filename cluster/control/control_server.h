@@ -9,7 +9,7 @@
 
 #include "cluster/control/member.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/net/job_secret.h"
 
 namespace tutti {

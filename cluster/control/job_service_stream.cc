@@ -6,7 +6,7 @@
 
 #include "cluster/control/job_service.h"
 #include "cluster/grpc/grpc_channel.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 
 namespace tutti::internal {
 namespace {

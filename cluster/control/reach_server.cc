@@ -3,7 +3,7 @@
 #include "cluster/control/reach_server.h"
 
 #include "cluster/control/health_rules.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "cluster/net/socket.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 
 namespace tutti::internal {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "core/run_token.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 

@@ -1,6 +1,6 @@
 // What takes the place of connections between ranks in builds without gRPC: a clear error.
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/net/rendezvous.h"
+#include "cluster/net/connect_all.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

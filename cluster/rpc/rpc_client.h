@@ -10,7 +10,7 @@
 
 #include "cluster/control/control_client.h"
 #include "cluster/net/interruption.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"

@@ -9,7 +9,7 @@
 
 #include "cluster/control/control_client.h"
 #include "cluster/control/member.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/error.h"

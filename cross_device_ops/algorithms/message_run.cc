@@ -11,7 +11,7 @@
 #include <set>
 
 #include "cross_device_ops/told_reason.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {

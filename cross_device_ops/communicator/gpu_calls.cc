@@ -8,7 +8,7 @@
 #include "cross_device_ops/gpu_ranks.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {

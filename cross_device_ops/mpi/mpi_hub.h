@@ -20,7 +20,7 @@
 
 #include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 

@@ -12,7 +12,7 @@
 #include <ctime>
 
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {

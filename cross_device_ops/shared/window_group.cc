@@ -13,7 +13,7 @@
 #include "cross_device_ops/shared/thread_group.h"
 #include "cross_device_ops/told_reason.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/names.h"
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {

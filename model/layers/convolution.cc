@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tutti/model/layers/key_value_cache.h"
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include "core/names.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metrics.h"
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 
 namespace tutti {
 namespace {

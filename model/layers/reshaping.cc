@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

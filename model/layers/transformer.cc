@@ -4,7 +4,7 @@
 
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 

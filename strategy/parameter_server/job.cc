@@ -13,7 +13,7 @@
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"

@@ -8,7 +8,7 @@
 #include "cluster/control/health_rules.h"
 #include "core/process_probe.h"
 #include "strategy/parameter_server/session/rpc_options.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -12,7 +12,7 @@
 #include "strategy/parameter_server/coordinator/remote_servers.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
 #include "strategy/parameter_server/job.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/shard_placement.h"
 #include "strategy/parameter_server/sharded_storage.h"
 #include "strategy/replicas/strategy_mode.h"

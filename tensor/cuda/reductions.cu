@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "tensor/cpu/elementwise_functions.h"
+#include "tensor/cuda/axis_folds.h"
 #include "tensor/cuda/kernels.h"
-#include "tensor/cuda/reduction.h"
 
 namespace tutti::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "tensor/op_checks.h"
 #include "tensor/step_tracer.h"
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -1,6 +1,6 @@
 // Pooling, and images of another size: checks and calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 #include "tensor/op_checks.h"
 #include "tutti/tensor/ops/reduction.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor/xla/trace.h"
+#include "tensor/xla/step_trace.h"
 
 namespace tutti::internal {
 

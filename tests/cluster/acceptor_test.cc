@@ -8,8 +8,8 @@
 
 #include "cluster/net/announcement.h"
 #include "cluster/net/build.h"
+#include "cluster/net/connect_all.h"
 #include "cluster/net/interruption.h"
-#include "cluster/net/rendezvous.h"
 #include "cluster/net/strangers.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/support/hang_watchdog.h"

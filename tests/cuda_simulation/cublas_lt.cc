@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "tests/cuda_simulation/elements.h"
 #include "tests/cuda_simulation/handles.h"
 #include "tests/cuda_simulation/math_simulation.h"
+#include "tests/cuda_simulation/simulated_elements.h"
 #include "tests/cuda_simulation/simulation.h"
 
 namespace tutti::cuda_simulation {

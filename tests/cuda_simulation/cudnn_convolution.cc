@@ -5,7 +5,7 @@
 
 #include "tests/cuda_simulation/cudnn_descriptor.h"
 #include "tests/cuda_simulation/cudnn_status.h"
-#include "tests/cuda_simulation/elements.h"
+#include "tests/cuda_simulation/simulated_elements.h"
 
 namespace tutti::cuda_simulation {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/image_seeds.h"
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 namespace tutti {
 namespace resize_image_test {

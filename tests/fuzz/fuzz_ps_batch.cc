@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "strategy/parameter_server/protocol/operation.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tutti/core/error.h"
 
 namespace {

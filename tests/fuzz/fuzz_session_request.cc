@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/session/task_request.h"
 #include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/error.h"

@@ -1,6 +1,6 @@
 // Convolution and its gradients: against plain loops in double.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 namespace tutti {
 namespace convolution_variants_test {

@@ -1,6 +1,6 @@
 // Softmax and cross-entropies: documented values, plain loops, extreme logits, wrong labels.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 
 #include <gtest/gtest.h>
 

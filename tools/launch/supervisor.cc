@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {

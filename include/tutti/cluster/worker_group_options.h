@@ -7,7 +7,7 @@
 
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 
 namespace tutti {
 

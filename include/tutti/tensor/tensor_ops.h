@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/attention.h"
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 #include "tutti/tensor/ops/creation.h"
 #include "tutti/tensor/ops/einsum.h"
 #include "tutti/tensor/ops/elementwise.h"

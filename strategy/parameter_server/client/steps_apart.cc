@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "strategy/parameter_server/client/parameter_servers.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -9,7 +9,7 @@
 #include "cluster/control/health_rules.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
 #include "strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

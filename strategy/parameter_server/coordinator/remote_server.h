@@ -9,7 +9,7 @@
 
 #include "strategy/parameter_server/coordinator/task_link.h"
 #include "strategy/parameter_server/server/server_order.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 
 namespace tutti::internal {
 

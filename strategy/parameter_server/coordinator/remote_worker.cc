@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "strategy/parameter_server/coordinator/worker_message.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

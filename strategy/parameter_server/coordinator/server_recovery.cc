@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

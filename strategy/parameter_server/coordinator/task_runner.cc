@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 

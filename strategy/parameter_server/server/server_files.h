@@ -12,7 +12,7 @@
 #include "checkpoint/folder.h"
 #include "strategy/parameter_server/protocol/record_file.h"
 #include "strategy/parameter_server/server/change_log.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 
 namespace tutti::internal {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 
 namespace tutti::internal {
 

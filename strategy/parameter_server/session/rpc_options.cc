@@ -3,7 +3,7 @@
 #include "strategy/parameter_server/session/rpc_options.h"
 
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 
 namespace tutti::internal {
 namespace {

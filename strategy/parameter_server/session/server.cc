@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/logging.h"

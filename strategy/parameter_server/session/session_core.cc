@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "strategy/parameter_server/session/rpc_options.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 

@@ -13,7 +13,7 @@
 
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"

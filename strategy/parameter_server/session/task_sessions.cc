@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "strategy/parameter_server/session/rpc_options.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti::internal {

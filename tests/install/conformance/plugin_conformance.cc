@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/testing/cross_device_ops/gtest.h"
+#include "tutti/testing/cross_device_ops/conformance_gtest.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gtest/gtest.h"
 #include "tutti/strategy/strategies.h"
-#include "tutti/testing/strategy/gtest.h"
+#include "tutti/testing/strategy/strategy_gtest.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

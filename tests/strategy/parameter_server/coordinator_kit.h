@@ -14,7 +14,7 @@
 
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"

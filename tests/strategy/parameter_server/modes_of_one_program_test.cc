@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"

@@ -1,7 +1,7 @@
 // Several workers that share servers, each worker a thread with a strategy of its own: the bits of
 // one process, and every change made once.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"

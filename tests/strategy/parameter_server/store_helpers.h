@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/clock.h"
 

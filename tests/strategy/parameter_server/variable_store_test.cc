@@ -1,6 +1,6 @@
 // The variable store: the bits of local variables, each change once, batches whole or not at all.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 
 #include <functional>
 #include <memory>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/clock.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti {
 

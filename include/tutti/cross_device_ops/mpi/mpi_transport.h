@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {

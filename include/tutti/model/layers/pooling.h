@@ -6,7 +6,7 @@
 
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 namespace tutti {
 

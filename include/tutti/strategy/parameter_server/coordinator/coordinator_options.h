@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti {
 

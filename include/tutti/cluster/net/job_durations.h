@@ -1,13 +1,13 @@
 // How long the processes of a job wait for each other, each with its reason.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Those that are the same without a network stand in tutti/cross_device_ops/durations.h. Options
-// that users set take their defaults from here; what they mean for a user stands there.
+// Those that are the same without a network stand in tutti/cross_device_ops/rank_durations.h.
+// Options that users set take their defaults from here; what they mean for a user stands there.
 #pragma once
 
 #include <chrono>
 
-#include "tutti/cross_device_ops/durations.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::durations {
 

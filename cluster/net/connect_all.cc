@@ -19,7 +19,7 @@
 //
 // Many ranks on few cores take long: the timeout counts from the last connection or confirmation,
 // and a rank that loses one connection keeps the others.
-#include "cluster/net/rendezvous.h"
+#include "cluster/net/connect_all.h"
 
 #include <unistd.h>
 
@@ -36,7 +36,7 @@
 #include "cluster/net/interruption.h"
 #include "cluster/net/strangers.h"
 #include "core/process_probe.h"
-#include "tutti/cluster/net/durations.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"

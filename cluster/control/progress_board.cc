@@ -1,6 +1,6 @@
 // The board from which heartbeats are written.
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/control/progress.h"
+#include "cluster/control/progress_board.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Tensors as values of the program, operations as lines of it.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/xla/trace.h"
+#include "tensor/xla/step_trace.h"
 
 #include <algorithm>
 #include <atomic>

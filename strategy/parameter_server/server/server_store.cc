@@ -1,6 +1,6 @@
 // The variables of a parameter server: from a batch to its answers.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/parameter_server/server/variable_store.h"
+#include "strategy/parameter_server/server/server_store.h"
 
 #include <algorithm>
 #include <optional>

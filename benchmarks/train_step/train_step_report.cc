@@ -1,6 +1,6 @@
 // Timing of steps and the report.
 // SPDX-License-Identifier: Apache-2.0
-#include "benchmarks/train_step/report.h"
+#include "benchmarks/train_step/train_step_report.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

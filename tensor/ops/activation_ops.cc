@@ -1,6 +1,6 @@
 // Activations that are made of others, softmax, and the cross-entropies from logits.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/activations.h"
+#include "tutti/tensor/ops/activation_ops.h"
 
 #include "tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"

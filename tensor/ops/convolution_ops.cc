@@ -1,6 +1,6 @@
 // Convolutions of images: checks and calls.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/convolution_ops.h"
 
 #include <algorithm>
 
