@@ -6,7 +6,6 @@
 
 #include "strategy/team_setup.h"
 #include "strategy/variables/fully_sharded_variable.h"
-#include "strategy/variables/read_ahead.h"
 #include "strategy/variables/state_digest.h"
 
 namespace tutti {

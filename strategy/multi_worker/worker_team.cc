@@ -12,6 +12,7 @@
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <iterator>
@@ -26,6 +27,139 @@
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
+namespace {
+
+// Values of replicas as bytes.
+//
+// Number of replicas; per replica the number of values; per value its kind and, unless it is none,
+// a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
+// dimensions of the whole.
+
+enum class Kind : std::uint8_t { kNone = 0, kDense = 1, kSlices = 2 };
+
+class Writer {
+ public:
+  void number(std::int64_t value) { append(&value, sizeof value); }
+  void shape(const Shape& shape) {
+    number(shape.rank());
+    for (const std::int64_t dim : shape) number(dim);
+  }
+  void tensor(const Tensor& tensor) {
+    const Tensor on_host = tensor.to(Device{});
+    number(static_cast<std::int64_t>(on_host.dtype()));
+    shape(on_host.shape());
+    append(on_host.bytes().data(), on_host.bytes().size());
+  }
+  void value(const Gradient& value) {
+    if (value.is_none()) return number(static_cast<std::int64_t>(Kind::kNone));
+    if (value.is_dense()) {
+      number(static_cast<std::int64_t>(Kind::kDense));
+      return tensor(value.dense());
+    }
+    number(static_cast<std::int64_t>(Kind::kSlices));
+    const IndexedSlices slices = value.slices();
+    tensor(slices.values);
+    tensor(slices.indices);
+    shape(slices.dense_shape);
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  void append(const void* data, std::size_t size) {
+    if (size > 0) bytes_.append(static_cast<const char*>(data), size);
+  }
+
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  std::int64_t number(std::int64_t limit) {
+    std::int64_t value = 0;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    if (value < 0 || value > limit) fail_with(concat("the number ", value, " above ", limit));
+    return value;
+  }
+  /// A count of things that take at least `bytes_each`.
+  std::size_t count(std::size_t bytes_each) {
+    return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
+  }
+  Shape shape() {
+    std::array<std::int64_t, Shape::kMaxRank> dims{};
+    const auto rank = static_cast<std::size_t>(number(Shape::kMaxRank));
+    for (std::size_t axis = 0; axis < rank; ++axis) dims[axis] = number(std::int64_t{1} << 40);
+    return Shape(std::span<const std::int64_t>(dims.data(), rank));
+  }
+  Tensor tensor() {
+    const auto dtype =
+        static_cast<DType>(number(static_cast<std::int64_t>(std::size(kAllDTypes)) - 1));
+    const Shape dims = shape();
+    std::size_t size = size_of(dtype);
+    for (const std::int64_t dim : dims) {
+      if (__builtin_mul_overflow(size, static_cast<std::size_t>(dim), &size)) {
+        fail_with("more elements than memory");
+      }
+    }
+    const std::string_view bytes = take(size);
+    return Tensor::from_bytes(dims, dtype, std::as_bytes(std::span(bytes)));
+  }
+  Gradient value() {
+    switch (static_cast<Kind>(number(static_cast<std::int64_t>(Kind::kSlices)))) {
+      case Kind::kNone:
+        return {};
+      case Kind::kDense:
+        return tensor();
+      case Kind::kSlices:
+        break;
+    }
+    Tensor values = tensor();
+    Tensor indices = tensor();
+    return IndexedSlices{std::move(values), std::move(indices), shape()};
+  }
+  void end() const {
+    if (!rest_.empty()) fail_with(concat(rest_.size(), " bytes too many"));
+  }
+
+ private:
+  std::string_view take(std::size_t size) {
+    if (size > rest_.size()) fail_with(concat(size, " bytes expected, ", rest_.size(), " left"));
+    const std::string_view bytes = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return bytes;
+  }
+  [[noreturn]] void fail_with(const std::string& what) const {
+    fail(ErrorCode::kDataLoss, "the values of another worker's replicas: ", what,
+         "; expected what encode_values() made; try the same version of tutti on all workers");
+  }
+
+  std::string_view rest_;
+};
+
+}  // namespace
+
+std::string encode_values(const ReplicaValues& values) {
+  Writer writer;
+  writer.number(static_cast<std::int64_t>(values.size()));
+  for (const std::vector<Gradient>& replica : values) {
+    writer.number(static_cast<std::int64_t>(replica.size()));
+    for (const Gradient& value : replica) writer.value(value);
+  }
+  return writer.take();
+}
+
+ReplicaValues decode_values(std::string_view bytes) {
+  Reader reader(bytes);
+  ReplicaValues values(reader.count(sizeof(std::int64_t)));
+  for (std::vector<Gradient>& replica : values) {
+    const std::size_t count = reader.count(sizeof(std::int64_t));
+    for (std::size_t i = 0; i < count; ++i) replica.push_back(reader.value());
+  }
+  reader.end();
+  return values;
+}
+
 namespace {
 
 /// Under which a job remembers how many replicas each worker has.
@@ -409,6 +543,80 @@ void WorkerTeam::abort(const Error& reason) noexcept {
   if (values_) values_->abort(reason);
   if (sums_) sums_->abort(reason);
   if (gpu_sums_) gpu_sums_->abort(reason);
+}
+
+namespace {
+
+// The GPUs of all workers as one group of NCCL.
+//
+// Everything is decided by what all workers have told all, so that they decide alike.
+
+constexpr const char* kWho = "multi_worker_mirrored";
+
+bool is_gpu(const Device& device) { return device.type == DeviceType::kGpu; }
+
+struct Told {
+  int use = 0;
+  bool any_gpu = false;
+  std::string gpus;  // GpusOfRank::to_text()
+};
+
+std::string text_of(const WorkerGpus& own) {
+  const bool asks = own.use != NcclUse::kNever;
+  return concat(static_cast<int>(own.use), " ", std::ranges::any_of(own.devices, is_gpu) ? 1 : 0,
+                "\n", (asks ? gpus_for_nccl(own.devices) : GpusOfRank()).to_text());
+}
+
+Told told_by(const std::string& text) {
+  Told told;
+  std::istringstream(text) >> told.use >> told.any_gpu;
+  told.gpus = text.substr(text.find('\n') + 1);
+  return told;
+}
+
+std::unique_ptr<CrossDeviceOps> connect(WorkerTeam& team, const WorkerGpus& own) {
+  try {
+    return connect_by_nccl("worker",
+                           Group{.world_size = team.num_replicas(),
+                                 .first_rank = team.first_replica(),
+                                 .local_devices = own.devices},
+                           own.timeout, [&](std::string_view text, std::string_view name) {
+                             return team.gather_texts(text, name);
+                           });
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                concat(kWho, ": ", error.message(), "; try implementation CANONICAL"));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own) {
+  std::vector<Told> workers;
+  std::vector<GpusOfRank> gpus;
+  for (const std::string& text : team.gather_texts(text_of(own), "who has GPUs")) {
+    workers.push_back(told_by(text));
+    gpus.push_back(GpusOfRank::from_text(workers.back().gpus));
+    if (workers.back().use == workers.front().use) continue;
+    fail(ErrorCode::kInvalidArgument, kWho, ": worker ", workers.size() - 1,
+         " names another implementation of communication than worker 0 (AUTO, NCCL, or another); "
+         "expected the same on all workers");
+  }
+  if (own.use == NcclUse::kNever) return nullptr;
+  const std::string reason = why_not_all("worker", gpus);
+  if (own.use == NcclUse::kAlways && !reason.empty()) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": implementation NCCL: ", reason,
+         "; expected a GPU of its own for each replica, and NCCL 2.18 or later, on every worker; "
+         "try AUTO or CANONICAL");
+  }
+  const bool says = own.use == NcclUse::kIfAllCan && team.worker() == 0 && team.num_workers() > 1;
+  if (says && !std::ranges::any_of(workers, &Told::any_gpu)) {
+    log_info(concat("sums over workers: ", team.algorithm(), ", because no replica is on a GPU"));
+  } else if (says) {
+    log_info(concat("sums over workers: ", reason.empty() ? "nccl" : team.algorithm(), ", because ",
+                    reason.empty() ? "each replica has a GPU of its own" : reason));
+  }
+  return reason.empty() ? connect(team, own) : nullptr;
 }
 
 }  // namespace tutti::internal

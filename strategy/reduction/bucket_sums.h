@@ -68,10 +68,10 @@ std::unique_ptr<BucketSums> operation_sums(GivenGradients& given);
 
 // worker_sums.cc: on CPUs, of several processes.
 std::unique_ptr<BucketSums> worker_sums(GivenGradients& given);
-// shard_worker_sums.cc: the same, each shard to the replica that owns it.
+/// The same, each shard to the replica that owns it.
 std::unique_ptr<BucketSums> shard_worker_sums(GivenGradients& given);
 
-// gpu_sums.cc, worker_gpu_sums.cc: in the memory of GPUs, beside the backward pass.
+// gpu_sums.cc: in the memory of GPUs, beside the backward pass.
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given);
 /// The same, each shard to the replica that owns it. Lets go of gradients that are summed.
 std::unique_ptr<BucketSums> gpu_shard_sums(GivenGradients& given);

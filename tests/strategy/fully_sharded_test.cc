@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 
-#include "strategy/variables/shard_update.h"
+#include "strategy/variables/fully_sharded_variable.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
