@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "cluster/control/member.h"
-#include "cluster/control/progress_board.h"
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"

@@ -12,7 +12,6 @@
 
 #include "cluster/control/control_server.h"
 #include "cluster/control/member.h"
-#include "cluster/control/progress_board.h"
 #include "core/process_probe.h"
 
 namespace tutti::internal {

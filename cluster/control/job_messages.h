@@ -7,7 +7,6 @@
 
 #include "cluster/control/health_rules.h"
 #include "cluster/control/member.h"
-#include "cluster/control/progress_board.h"
 #include "job.pb.h"
 
 namespace tutti::internal {

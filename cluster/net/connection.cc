@@ -1,4 +1,4 @@
-// A connection and the system; how it ends.
+// A connection: the socket, writing and reading frames, and how it ends.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/connection.h"
 
@@ -7,13 +7,16 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "cluster/net/socket.h"
+#include "core/crc32c.h"
 #include "tutti/cluster/net/job_durations.h"
+#include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
@@ -146,6 +149,417 @@ void Connection::reset() noexcept {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
   if (::connect(socket_.get(), &nowhere, sizeof(nowhere)) != 0) close();
+}
+
+namespace {
+
+// Writing frames: header, head and body in one call of the stream. Their coding: numbers at fixed
+// places, every field checked.
+
+// So much is written before the checksum of what comes next is made: it is on its way meanwhile.
+constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
+
+constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"
+static_assert(std::endian::native == std::endian::little, "frames are copies of numbers");
+struct [[gnu::packed]] FrameOnTheWire {
+  std::uint32_t magic = kFrameMagic;
+  FrameHeader::Kind kind = FrameHeader::Kind::kMessage;
+  std::uint8_t reserved = 0;
+  std::uint16_t head_bytes = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t body_bytes = 0;
+  std::uint32_t crc = 0;  // of all before it
+
+  std::uint32_t expected_crc() const {
+    return crc32c_of(std::as_bytes(std::span(this, 1)).first(sizeof(*this) - sizeof(crc)));
+  }
+};
+static_assert(sizeof(FrameOnTheWire) == kFrameHeaderBytes);
+
+template <class... Parts>
+[[noreturn]] void refuse_frame(const Parts&... parts) {
+  fail(ErrorCode::kUnavailable,
+       "the bytes in front of a message were damaged on the way, or are none of this protocol: ",
+       parts...);
+}
+
+}  // namespace
+
+std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) {
+  FrameOnTheWire wire{.kind = header.kind,
+                      .head_bytes = header.head_bytes,
+                      .tag = header.tag,
+                      .body_bytes = header.body_bytes};
+  wire.crc = wire.expected_crc();
+  return std::bit_cast<std::array<std::byte, kFrameHeaderBytes>>(wire);
+}
+
+FrameHeader decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
+  FrameOnTheWire wire;
+  std::memcpy(static_cast<void*>(&wire), bytes.data(), sizeof(wire));
+  if (wire.magic != kFrameMagic) {
+    refuse_frame("expected the magic ", kFrameMagic, ", got ", +wire.magic);
+  }
+  if (wire.crc != wire.expected_crc()) {
+    refuse_frame("expected the checksum ", wire.expected_crc(), ", got ", +wire.crc);
+  }
+  const FrameHeader header{wire.kind, wire.head_bytes, wire.tag, wire.body_bytes};
+  const bool is_abort = header.kind == FrameHeader::Kind::kAbort;
+  if ((header.kind != FrameHeader::Kind::kMessage && !is_abort) || wire.reserved != 0) {
+    refuse_frame("expected kind 1 or 2 and 0, got ", static_cast<int>(header.kind), " and ",
+                 +wire.reserved);
+  }
+  const std::size_t longest_head = is_abort ? 0 : kLongestHead;
+  const std::uint64_t longest_body = is_abort ? kLongestAbortText : kLongestBody;
+  if (header.head_bytes > longest_head || header.body_bytes > longest_body) {
+    refuse_frame("expected head and body of at most ", longest_head, " and ", longest_body,
+                 " bytes, got ", header.head_bytes, " and ", header.body_bytes);
+  }
+  return header;
+}
+
+Outgoing::Outgoing(const FrameHeader& header, std::span<const std::byte> head,
+                   std::span<const std::byte> body)
+    : body(body) {
+  tag = header.tag;
+  body_bytes = body.size();
+  is_counted = header.kind == FrameHeader::Kind::kMessage;
+  const auto encoded = encode(header);
+  std::memcpy(front.data(), encoded.data(), encoded.size());
+  if (!head.empty()) std::memcpy(front.data() + encoded.size(), head.data(), head.size());
+  front_bytes = encoded.size() + head.size();
+}
+
+void Outgoing::own_body() {
+  if (std::exchange(is_owned, true)) return;
+  const std::size_t gone = std::min(written - std::min(written, front_bytes), body.size());
+  owned.assign(body.begin() + static_cast<std::ptrdiff_t>(gone), body.end());
+  body = owned;
+  // What is left of the body is all of it now.
+  written -= gone;
+  num_checked -= std::min(num_checked, gone);
+}
+
+std::size_t Connection::num_bytes(const Outgoing& message) const {
+  return message.front_bytes + message.body.size() + (is_local_ ? 0 : kFrameChecksumBytes);
+}
+
+/// Whether it wrote something. The checksum of what is written is made first, for it goes with the
+/// last bytes in one call.
+bool Connection::write_rest(Outgoing& message) {
+  std::array<iovec, 3> parts{};
+  msghdr call{};
+  call.msg_iov = parts.data();
+  std::size_t skip = message.written;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    const std::size_t skipped = std::min(skip, bytes.size());
+    skip -= skipped;
+    if (skipped == bytes.size()) return;
+    // The system does not write to them, iovec cannot say so.
+    parts[call.msg_iovlen++] = {const_cast<std::byte*>(bytes.data()) + skipped,
+                                bytes.size() - skipped};
+  };
+  add(std::span(message.front).first(message.front_bytes));
+  std::size_t end = message.body.size();
+  if (!is_local_) {
+    end = std::min(end, skip + kCheckedAtOnce);
+    if (end > message.num_checked) {
+      const auto next = message.body.subspan(message.num_checked, end - message.num_checked);
+      message.crc = crc32c_of(next, message.crc);
+      message.num_checked = end;
+    }
+  }
+  add(message.body.first(end));
+  if (!is_local_ && end == message.body.size()) {
+    add(std::as_bytes(std::span(&message.crc, 1)));
+  }
+  const ssize_t count = ::sendmsg(socket_.get(), &call, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count > 0) message.written += static_cast<std::size_t>(count);
+  is_broken_ = count < 0 && !is_only_later(errno);
+  return count > 0;
+}
+
+void Connection::queue(const std::shared_ptr<Outgoing>& message) {
+  if (!is_local_) {
+    message->crc =
+        crc32c_of(std::span(message->front).first(message->front_bytes).subspan(kFrameHeaderBytes));
+  }
+  queue_.push_back(message);
+}
+
+bool Connection::send(const std::shared_ptr<Outgoing>& message) {
+  MutexLock lock(mutex_);
+  if (failure_) {
+    message->end(failure_);
+    return true;
+  }
+  const bool was_alone = queue_.empty();
+  queue(message);
+  flush_locked();
+  return was_alone && queue_.empty();
+}
+
+bool Connection::flush() {
+  MutexLock lock(mutex_);
+  return flush_locked();
+}
+
+// A broken connection ends nothing here: the reader, who sees it too, first takes what the peer has
+// said last (an abort's reason), and then fails both directions.
+bool Connection::flush_locked() {
+  bool wrote = false;
+  while (!queue_.empty() && !is_broken_) {
+    Outgoing& message = *queue_.front();
+    if (!write_rest(message)) break;
+    wrote = true;
+    if (message.written < num_bytes(message)) continue;
+    if (message.is_counted) {
+      messages_.fetch_add(1);
+      bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
+    }
+    if (!message.has_ended()) message.end();  // an aborted one goes on to its last byte
+    queue_.pop_front();
+  }
+  has_bytes_ = !queue_.empty() && !is_broken_;
+  return wrote;
+}
+
+void Connection::cancel(const std::shared_ptr<Outgoing>& message) {
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find(queue_, message);
+  if (found == queue_.end()) return;
+  if (message->written > 0) {
+    message->own_body();
+  } else {
+    queue_.erase(found);
+  }
+  has_bytes_ = !queue_.empty() && !is_broken_;
+}
+
+namespace {
+
+// Reading frames, and finding the receiver of each message.
+//
+// Bytes go to one of two places: a body whose header was seen goes to its *target* (the receiver's
+// memory, or memory of the connection when there is no receiver yet); everything else to the
+// *staged* bytes, from which headers, heads and small bodies are taken. One call of the system
+// fills both, so many small messages cost one call, and a large body is not copied.
+
+// Then others have their turn.
+constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
+// Where a body goes that nobody wants.
+constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
+
+std::span<std::byte> dropped_bytes() {
+  thread_local std::vector<std::byte> bytes(kDroppedAtOnce);
+  return bytes;
+}
+
+}  // namespace
+
+void Connection::read(News& news) {
+  for (std::size_t total = 0; total < kReadAtOnce;) {
+    std::size_t wanted = 0, count = 0;
+    try {
+      count = read_bytes(wanted);
+    } catch (const Error& error) {
+      const bool is_within = reading_ || num_staged_ > 0;
+      news.failure = Error(error.code(), error.message() + (is_within ? " within a message" : ""));
+      return;
+    }
+    if (count == 0) return;
+    news.moved = true;
+    total += count;
+    try {
+      take_staged(news);
+    } catch (const Error& error) {
+      news.failure = Error(error.code(), concat(peer_, ": ", error.message()));
+      return;
+    }
+    if (news.abort || count < wanted) return;
+  }
+}
+
+/// One call of the system; num_staged_ and reading_->arrived then say where the bytes are.
+std::size_t Connection::read_bytes(std::size_t& wanted) {
+  std::array<iovec, 2> places{};
+  std::size_t num_places = 0;
+  std::span<std::byte> body;
+  if (reading_) {
+    const std::size_t left = reading_->header.body_bytes - reading_->arrived;
+    body = reading_->target
+               ? std::span(reading_->target + reading_->arrived, std::min(left, kReadAtOnce))
+               : dropped_bytes().first(std::min(left, kDroppedAtOnce));
+    places[num_places++] = {body.data(), body.size()};
+  }
+  const bool reaches_end =
+      !reading_ || reading_->arrived + body.size() == reading_->header.body_bytes;
+  const std::size_t room = reaches_end ? kStagedBytes - num_staged_ : 0;
+  if (room > 0) places[num_places++] = {staged_.data() + num_staged_, room};
+  wanted = body.size() + room;
+  const std::size_t count = read_socket(std::span(places).first(num_places));
+  const std::size_t to_body = std::min(count, body.size());
+  if (reading_) {
+    reading_->arrived += to_body;
+    if (!is_local_) reading_->crc = crc32c_of(body.first(to_body), reading_->crc);
+  }
+  num_staged_ += count - to_body;
+  return count;
+}
+
+void Connection::take_staged(News& news) {
+  std::size_t at = 0;
+  for (;;) {
+    const std::size_t left = num_staged_ - at;
+    if (reading_) {
+      const std::size_t behind = is_local_ ? 0 : kFrameChecksumBytes;
+      if (!reading_->has_body() || left < behind) break;
+      if (!is_local_) check_message(at);
+      at += behind;
+      finish_message(news);
+      continue;
+    }
+    const std::size_t front = take_front(at);
+    if (front == 0) break;
+    at += front;
+    const std::size_t body = std::min<std::size_t>(reading_->header.body_bytes, num_staged_ - at);
+    if (reading_->target && body > 0) std::memcpy(reading_->target, &staged_[at], body);
+    if (!is_local_) {
+      reading_->crc = crc32c_of(std::as_bytes(std::span(staged_)).subspan(at, body), reading_->crc);
+    }
+    reading_->arrived = body;
+    at += body;
+  }
+  num_staged_ -= at;
+  if (at > 0 && num_staged_ > 0) std::memmove(staged_.data(), staged_.data() + at, num_staged_);
+}
+
+/// Begins the message whose header and head are at `at`, and returns their length; 0: not complete.
+std::size_t Connection::take_front(std::size_t at) {
+  const auto bytes = std::span<const std::byte>(staged_).subspan(at, num_staged_ - at);
+  if (bytes.size() < kFrameHeaderBytes) return 0;
+  const FrameHeader header = decode_frame_header(bytes.first<kFrameHeaderBytes>());
+  const std::size_t front = kFrameHeaderBytes + header.head_bytes;
+  if (bytes.size() < front) return 0;
+  begin_message(header, bytes.data() + kFrameHeaderBytes);
+  if (!is_local_) {
+    reading_->crc = crc32c_of(bytes.subspan(kFrameHeaderBytes, header.head_bytes));
+  }
+  return front;
+}
+
+void Connection::check_message(std::size_t at) {
+  std::uint32_t expected = 0;
+  std::memcpy(&expected, &staged_[at], sizeof(expected));
+  if (expected == reading_->crc) return;
+  tutti::fail(ErrorCode::kUnavailable, "the message with tag ", reading_->header.tag, " (body of ",
+              reading_->header.body_bytes, " bytes) was damaged on the way: expected the checksum ",
+              expected, ", got ", reading_->crc);
+}
+
+void Connection::begin_message(const FrameHeader& header, const std::byte* head) {
+  reading_ = std::make_shared<Message>();
+  reading_->header = header;
+  if (header.head_bytes > 0) std::memcpy(reading_->head.data(), head, header.head_bytes);
+  if (header.kind == FrameHeader::Kind::kAbort) {
+    keep_body(*reading_);
+    return;
+  }
+  const auto found =
+      std::ranges::find(receivers_, header.tag, [](const auto& r) { return r->tag; });
+  if (found != receivers_.end()) {
+    const std::shared_ptr<Incoming> receiver = *found;
+    receivers_.erase(found);
+    attach(*reading_, receiver);
+    return;
+  }
+  keep_body(*reading_);
+  messages_kept_.push_back(reading_);
+}
+
+void Connection::keep_body(Message& message) {
+  const std::size_t bytes = message.header.body_bytes;
+  if (bytes == 0) return;
+  if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
+    kept_.now.fetch_sub(bytes);
+    tutti::fail(ErrorCode::kResourceExhausted,
+                "it sends messages that nobody receives; expected at most ", kept_.limit,
+                " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
+  }
+  message.kept = BufferRef::allocate(bytes);  // of the allocator's cache: fresh pages cost more
+  message.target = message.kept->data();
+}
+
+void Connection::release_body(Message& message) {
+  if (!message.kept) return;
+  kept_.now.fetch_sub(message.header.body_bytes);
+  message.kept = {};
+}
+
+void Connection::finish_message(News& news) {
+  const std::shared_ptr<Message> message = std::exchange(reading_, nullptr);
+  if (message->header.kind == FrameHeader::Kind::kAbort) {
+    news.abort = Error(
+        ErrorCode::kAborted,
+        std::string(reinterpret_cast<const char*>(message->target), message->header.body_bytes));
+    release_body(*message);
+  } else if (message->receiver) {
+    end_receiver(*message);
+  }
+}
+
+/// From now on the message goes to `receiver`, as far as it fits.
+void Connection::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
+  message.receiver = receiver;
+  const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());
+  if (head > 0) std::memcpy(receiver->head.data(), message.head.data(), head);
+  const bool fits = message.header.head_bytes == receiver->head.size() &&
+                    message.header.body_bytes == receiver->body.size();
+  message.target = fits ? receiver->body.data() : nullptr;
+  if (fits && message.arrived > 0) {
+    std::memcpy(message.target, message.kept->data(), message.arrived);
+  }
+  release_body(message);
+  if (&message != reading_.get()) end_receiver(message);  // all of it is here
+}
+
+void Connection::end_receiver(Message& message) {
+  const std::shared_ptr<Incoming> receiver = std::exchange(message.receiver, nullptr);
+  const FrameHeader& header = message.header;
+  if (header.head_bytes == receiver->head.size() && header.body_bytes == receiver->body.size()) {
+    receiver->end();
+    return;
+  }
+  receiver->end(Error(ErrorCode::kInvalidArgument,
+                      concat(peer_, ": the message with tag ", header.tag,
+                             " has another length; expected head and body of ",
+                             receiver->head.size(), " and ", receiver->body.size(), " bytes, got ",
+                             header.head_bytes, " and ", header.body_bytes)));
+}
+
+void Connection::receive(const std::shared_ptr<Incoming>& receiver) {
+  MutexLock lock(mutex_);
+  const auto found =
+      std::ranges::find(messages_kept_, receiver->tag, [](const auto& m) { return m->header.tag; });
+  if (found != messages_kept_.end()) {
+    const std::shared_ptr<Message> message = *found;
+    messages_kept_.erase(found);
+    attach(*message, receiver);
+    return;
+  }
+  if (failure_) {
+    receiver->end(failure_);
+  } else {
+    receivers_.push_back(receiver);
+  }
+}
+
+void Connection::cancel(const std::shared_ptr<Incoming>& receiver) {
+  MutexLock lock(mutex_);
+  std::erase(receivers_, receiver);
+  if (!reading_ || reading_->receiver != receiver) return;
+  reading_->receiver = nullptr;
+  reading_->target = nullptr;
 }
 
 }  // namespace tutti::internal

@@ -175,11 +175,11 @@ class Connection {
     bool has_body() const { return arrived == header.body_bytes; }
   };
 
-  // connection.cc
+  // The socket, and how it ends.
   std::size_t read_socket(std::span<const iovec> places);
   void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
 
-  // connection_receive.cc
+  // Receiving.
   void read(News& news) TUTTI_REQUIRES(mutex_);
   std::size_t read_bytes(std::size_t& wanted) TUTTI_REQUIRES(mutex_);
   void take_staged(News& news) TUTTI_REQUIRES(mutex_);
@@ -192,7 +192,7 @@ class Connection {
   void end_receiver(Message& message) TUTTI_REQUIRES(mutex_);
   void release_body(Message& message) TUTTI_REQUIRES(mutex_);
 
-  // connection_send.cc
+  // Sending.
   bool flush_locked() TUTTI_REQUIRES(mutex_);
   void queue(const std::shared_ptr<Outgoing>& message) TUTTI_REQUIRES(mutex_);
   bool write_rest(Outgoing& message) TUTTI_REQUIRES(mutex_);

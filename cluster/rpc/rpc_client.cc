@@ -4,9 +4,13 @@
 // A session has the calls of a client; a thread keeps a stream for it, one after the other.
 #include "cluster/rpc/rpc_client.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,9 +19,9 @@
 #include "cluster/control/join_job.h"
 #include "cluster/control/reach_server.h"
 #include "cluster/grpc/grpc_channel.h"
+#include "cluster/grpc/stream_to_server.h"
 #include "cluster/rpc/call_identity.h"
 #include "cluster/rpc/call_messages.h"
-#include "cluster/rpc/client_stream.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
@@ -25,6 +29,143 @@
 
 namespace tutti::internal {
 namespace {
+
+/// gRPC's threads read and write one message at a time; its end is waited for outside of them.
+/// Opens with the constructor. Threads: any.
+class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  /// `received` gets answers, one at a time.
+  ClientStream(const std::shared_ptr<grpc::Channel>& channel, RpcMethod method,
+               const v1::Caller& caller, std::function<void(CallMessage)> received)
+      : path_(path_of(method)), received_(std::move(received)), stub_(channel) {
+    context_.AddMetadata(kCallerKey, caller.SerializeAsString());
+    stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
+    start();
+  }
+  ~ClientStream() override { stop(); }
+
+  /// Waits until the server welcomes the stream; nothing: it does not (wait_for_end() says why), or
+  /// not yet.
+  std::optional<v1::CalledServer> wait_for_server(TimePoint deadline) {
+    MutexLock lock(mutex_);
+    changed_.wait_until(mutex_, deadline,
+                        [this]() TUTTI_REQUIRES(mutex_) { return server_ || !is_open_; });
+    return server_;
+  }
+  /// Hands a call over and does not wait. A broken stream swallows it.
+  void send(CallMessage message) {
+    std::vector<CallMessage> sent;  // ends after the lock
+    const OwnersEndLater later;
+    MutexLock lock(mutex_);
+    if (!is_open_ || !can_write_ || has_released_) return;
+    writer_.push(std::move(message));
+    if (!is_writing_) write_next(sent);
+  }
+  /// Waits until the stream has ended, and says why.
+  std::string serve();
+  /// Half-closes it after all that was sent, and asks for no more answers; serve() returns at
+  /// `deadline` at the latest.
+  void leave(TimePoint deadline);
+
+  void OnReadInitialMetadataDone(bool ok) override;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+
+ private:
+  void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
+
+  const std::string path_;
+  const std::function<void(CallMessage)> received_;
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ByteBuffer incoming_;
+  CallReader reader_{CallReader::Side::kClient, 0};  // gRPC's reading thread's
+  std::optional<v1::CalledServer> server_ TUTTI_GUARDED_BY(mutex_);
+  CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
+  grpc::ByteBuffer outgoing_;
+  std::optional<TimePoint> leaves_by_ TUTTI_GUARDED_BY(mutex_);
+  std::string reason_ TUTTI_GUARDED_BY(mutex_);
+};
+
+void ClientStream::OnReadInitialMetadataDone(bool ok) {
+  auto server = ok ? called_server_in(context_.GetServerInitialMetadata()) : std::nullopt;
+  if (server) reader_.limit_payload(server->longest_tensors());
+  MutexLock lock(mutex_);
+  server_ = std::move(server);
+  is_open_ = server_.has_value();
+  if (!is_open_) release();
+  changed_.notify_all();
+  if (is_open_) StartRead(&incoming_);
+}
+
+void ClientStream::OnReadDone(bool ok) {
+  std::string reason;
+  try {
+    if (ok) {
+      reader_.take(incoming_);
+      if (auto message = reader_.next()) received_(*std::move(message));
+      incoming_.Clear();
+      StartRead(&incoming_);
+      return;
+    }
+  } catch (const std::exception& damaged) {  // a new stream makes it good
+    reason = damaged.what();
+    context_.TryCancel();
+  }
+  MutexLock lock(mutex_);
+  reason_ = reason;
+  is_open_ = false;
+  release();
+  changed_.notify_all();
+}
+
+void ClientStream::OnWriteDone(bool ok) {
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  is_writing_ = false;
+  if (!ok) can_write_ = false;  // what the server said before it left is still to be read
+  write_next(sent);
+}
+
+void ClientStream::write_next(std::vector<CallMessage>& sent) {
+  if (has_released_) return;
+  if (can_write_ && !writer_.is_empty()) {
+    outgoing_ = writer_.next(sent);
+    is_writing_ = true;
+    StartWrite(&outgoing_);
+    writer_.prepare(sent);
+  } else if (leaves_by_) {
+    StartWritesDone();
+    release();
+  }
+}
+
+std::string ClientStream::serve() {
+  {
+    MutexLock lock(mutex_);
+    changed_.wait_until(mutex_, TimePoint::max(),
+                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_ || leaves_by_; });
+    changed_.wait_until(mutex_, leaves_by_.value_or(TimePoint::max()),
+                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_; });
+    release();
+  }
+  context_.TryCancel();
+  (void)done_.wait_until(TimePoint::max());
+  MutexLock lock(mutex_);
+  if (!reason_.empty()) return reason_;
+  return status_.ok() ? "the connection was closed" : connect_reason(status_);
+}
+
+void ClientStream::leave(TimePoint deadline) {
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (leaves_by_) return;
+  leaves_by_ = deadline;
+  writer_.push(CallMessage{});
+  if (!is_writing_) write_next(sent);
+  changed_.notify_all();
+}
 
 /// Calls of a client without an answer.
 constexpr std::size_t kMostCalls = 65536;
