@@ -14,7 +14,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/functional.h"
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/model/sequential.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -13,8 +13,8 @@
 #include "tutti/data/dataset.h"                     // datasets
 #include "tutti/model/callbacks.h"                  // early stopping, checkpoints, logs
 #include "tutti/model/functional.h"                 // graphs of layers
-#include "tutti/model/layers/average_loss.h"        // compute_average_loss
 #include "tutti/model/layers/layers.h"              // Dense, Conv2D, ...
+#include "tutti/model/layers/losses.h"              // losses; compute_average_loss
 #include "tutti/model/sequential.h"                 // models: compile, fit; losses, metrics
 #include "tutti/model/training/training_session.h"  // what surrounds a loop; recovery
 #include "tutti/optimizer/optimizers.h"             // SGD, Adam, ...; learning rates over time

@@ -15,7 +15,7 @@
 #include "strategy/input/input_parts.h"
 #include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/strategy/recovery.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_scope.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tutti/core/trace.h"
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"

@@ -5,8 +5,8 @@
 
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/model/callbacks.h"
-#include "tutti/model/layers/average_loss.h"
 #include "tutti/model/layers/layers.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/model/sequential.h"
 #include "tutti/strategy/strategies.h"
 

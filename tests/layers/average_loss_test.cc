@@ -1,6 +1,6 @@
 // compute_average_loss and scale_regularization_loss.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 
 #include <concepts>
 

@@ -1,7 +1,7 @@
 // Layers, metrics and losses in steps of several replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 
 namespace tutti {
 namespace {

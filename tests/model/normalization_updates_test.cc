@@ -5,7 +5,7 @@
 #include "tests/model/model_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
-#include "tutti/model/layers/average_loss.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/reduction/average_gradients.h"
 
