@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/crc32c.h"
+#include "core/hash.h"
 #include "core/one_line.h"
 #include "tutti/core/text.h"
 

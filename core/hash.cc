@@ -1,6 +1,9 @@
-// XXH3-128 from xxHash, compiled into this file alone.
+// XXH3-128 from xxHash, and CRC32C by ISA-L, both compiled into this file alone.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/hash.h"
+
+#include <isa-l/crc.h>
+#include <algorithm>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -42,3 +45,21 @@ std::string hash_of(std::span<const std::byte> bytes) {
 std::string hash_of(std::string_view text) { return hash_of(std::as_bytes(std::span(text))); }
 
 }  // namespace tutti
+
+namespace tutti::internal {
+
+// CRC32C, by ISA-L.
+
+std::uint32_t crc32c_of(std::span<const std::byte> bytes, std::uint32_t crc) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // ISA-L's lengths are ints
+  crc = ~crc;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), kMostAtOnce));
+    auto* data = reinterpret_cast<const unsigned char*>(part.data());
+    crc = crc32_iscsi(const_cast<unsigned char*>(data), static_cast<int>(part.size()), crc);
+    bytes = bytes.subspan(part.size());
+  }
+  return ~crc;
+}
+
+}  // namespace tutti::internal

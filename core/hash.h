@@ -1,8 +1,9 @@
-// XXH3-128, the hash of weights, slots and files.
+// Checksums: XXH3-128 of weights, slots and files; CRC32C of messages and records.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,3 +35,11 @@ std::string hash_of(std::span<const std::byte> bytes);
 std::string hash_of(std::string_view text);
 
 }  // namespace tutti
+
+namespace tutti::internal {
+
+/// Castagnoli's checksum of `bytes` after those of which `crc` is the checksum (0: none). With the
+/// processor's instruction where it has one.
+std::uint32_t crc32c_of(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+
+}  // namespace tutti::internal

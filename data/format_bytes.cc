@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "core/crc32c.h"
+#include "core/hash.h"
 
 namespace tutti::internal {
 

@@ -37,7 +37,7 @@ void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
 // TFRecord files. A record is its length (8 bytes), the masked sum of these, the data and its
 // masked sum.
 
-/// TFRecord's masked form of CRC-32C (core/crc32c.h), which keeps checksums of checksums apart.
+/// TFRecord's masked form of CRC-32C (core/hash.h), which keeps checksums of checksums apart.
 std::uint32_t masked_crc32c(std::string_view bytes);
 /// Appends a record of a TFRecord file.
 void put_record(std::string& bytes, std::string_view record);

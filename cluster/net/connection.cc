@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "cluster/net/socket.h"
-#include "core/crc32c.h"
+#include "core/hash.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 

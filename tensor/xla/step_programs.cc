@@ -5,15 +5,118 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "core/file.h"
-#include "tensor/xla/program_files.h"
+#include "core/hash.h"
+#include "tensor/xla/pjrt_client.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
 namespace {
+
+/// A file per program in the folder that TUTTI_XLA_CACHE names. A plugin takes the bytes of another
+/// version without a word and computes wrong values, so each file says what it is for: the plugin's
+/// own hash, the processor, the options and the text. Any thread, any number of processes.
+class ProgramFiles {
+ public:
+  explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
+
+  /// nullptr without a folder or a file; a file that is damaged, or of something else, is warned
+  /// of and left aside.
+  std::unique_ptr<PjrtExecutable> find(std::string_view text,
+                                       const std::vector<int>& devices) const;
+  /// Writes it to the folder, if there is one. What goes wrong is a warning.
+  void keep(const PjrtExecutable& program, std::string_view text,
+            const std::vector<int>& devices) const;
+
+ private:
+  const PjrtClient& client_;
+};
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// Machine code is for what the processor can do.
+std::string processor() {
+  std::istringstream lines(read_file_if_any("/proc/cpuinfo"));
+  std::string text;
+  for (std::string line; std::getline(lines, line) && !line.empty();) {
+    for (const char* key : {"model name", "flags", "CPU implementer", "CPU part", "Features"}) {
+      if (line.starts_with(key)) text += line;
+    }
+  }
+  return hash_of(text);
+}
+
+/// One line: two programs of equal keys are the same.
+std::string key_of(const PjrtClient& client, std::string_view text,
+                   const std::vector<int>& devices) {
+  static const std::string this_processor = processor();
+  return concat("tutti program 1, plugin ", client.plugin().file_hash(), " ", client.platform(),
+                ", processor ", this_processor, ", options ",
+                hash_of(client.compile_options(devices)), " ", hash_of(variable("XLA_FLAGS")),
+                ", text ", hash_of(text), "\n");
+}
+
+std::string folder() { return variable("TUTTI_XLA_CACHE"); }
+
+std::string path_of(const std::string& key) {
+  return (std::filesystem::path(folder()) / (hash_of(key) + ".xla")).string();
+}
+
+constexpr std::size_t kHashSize = 32;
+
+void warn(const std::string& path, std::string_view what, std::string_view reason) {
+  log_warning(concat("XLA: ", path, " ", what, ": ", reason,
+                     "; the step is compiled; try removing the file, or another TUTTI_XLA_CACHE"));
+}
+
+std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
+                                                   const std::vector<int>& devices) const {
+  if (folder().empty()) return nullptr;
+  const std::string key = key_of(client_, text, devices), path = path_of(key);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return nullptr;
+  try {
+    const std::string file = read_file(path);
+    const std::string_view all = file;
+    if (!all.starts_with(key)) {
+      warn(path, "is not used", "it is no program of this plugin, processor and text");
+      return nullptr;
+    }
+    const std::string_view rest = all.substr(key.size());
+    const std::string_view bytes = rest.substr(std::min(kHashSize, rest.size()));
+    if (rest.substr(0, kHashSize) != hash_of(bytes)) {
+      warn(path, "is not used", "it is damaged: its checksum is another one");
+      return nullptr;
+    }
+    return client_.load(bytes, devices.size());
+  } catch (const Error& failure) {
+    warn(path, "is not used", failure.message());
+    return nullptr;
+  }
+}
+
+void ProgramFiles::keep(const PjrtExecutable& program, std::string_view text,
+                        const std::vector<int>& devices) const {
+  if (folder().empty()) return;
+  const std::string key = key_of(client_, text, devices), path = path_of(key);
+  try {
+    const std::string bytes = program.serialize();
+    write_file_atomically(path, concat(key, hash_of(bytes), bytes));
+  } catch (const Error& failure) {
+    warn(path, "is not written", failure.message());
+  }
+}
 
 using Traces = std::span<const std::unique_ptr<Trace>>;
 

@@ -1,6 +1,6 @@
 // CRC32C against a computation bit by bit.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/crc32c.h"
+#include "core/hash.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/byte_codec.h"
-#include "core/crc32c.h"
+#include "core/hash.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
