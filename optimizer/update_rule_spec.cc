@@ -11,10 +11,15 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
 #include "tutti/core/sync.h"
+#include "tutti/optimizer/adadelta.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
+#include "tutti/optimizer/lion.h"
+#include "tutti/optimizer/rmsprop.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/optimizer/trust_ratio.h"
 
 namespace tutti {
 namespace {

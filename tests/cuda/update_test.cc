@@ -8,10 +8,15 @@
 
 #include "optimizer/optimizer_state.h"
 #include "tests/cuda/device_call.h"
+#include "tutti/optimizer/adadelta.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
+#include "tutti/optimizer/lion.h"
+#include "tutti/optimizer/rmsprop.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/optimizer/trust_ratio.h"
 
 namespace tutti {
 namespace cuda_update_test {

@@ -10,13 +10,18 @@
 #include <vector>
 
 #include "tutti/core/json_values.h"
+#include "tutti/optimizer/adadelta.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/exponential_moving_average.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
+#include "tutti/optimizer/lion.h"
 #include "tutti/optimizer/optimizer.h"
+#include "tutti/optimizer/rmsprop.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/optimizer/trust_ratio.h"
 
 namespace tutti {
 

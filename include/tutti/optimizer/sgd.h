@@ -1,4 +1,4 @@
-// Steps along the gradient, or along its sign: SGD and Lion.
+// SGD: steps along the gradient, with momentum and Nesterov's form.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,46 +48,5 @@ struct SgdOptions {
 
 /// keras.optimizers.SGD. `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`
 using Sgd = SgdOptions::MadeOptimizer;
-
-// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023).
-
-struct LionHyperparameters {
-  double beta_1 = 0.9;
-  double beta_2 = 0.99;
-};
-
-/// Keras's Lion: w -= lr * sign(beta_1 * m + (1 - beta_1) * g); m = beta_2 * m + (1 - beta_2) * g.
-/// Slot "momentum".
-class LionRule final : public UpdateRule {
- public:
-  explicit LionRule(LionHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "lion"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  LionHyperparameters hyper_;
-};
-
-struct LionOptions {
-  using MadeOptimizer = OptimizerWith<LionOptions>;
-  LearningRate learning_rate = 0.001;
-  double beta_1 = 0.9;
-  double beta_2 = 0.99;
-  std::optional<double> weight_decay = std::nullopt;
-  ClippingOptions clipping = {};
-  std::optional<EmaOptions> ema = std::nullopt;
-  std::optional<double> loss_scale_factor = std::nullopt;
-  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  std::int64_t gradient_accumulation_steps = 1;
-  std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
-};
-
-/// keras.optimizers.Lion. Wants a rate 3 to 10 times smaller than Adam's.
-using Lion = LionOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Rules with a trust ratio, for large batches: LAMB and LARS.
+// LAMB: Adam with a trust ratio per variable, for large batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -53,51 +53,5 @@ struct LambOptions {
 /// The paper's, with weight decay inside the trust ratio. keras.optimizers.Lamb is this with
 /// .epsilon = 1e-7 and .weight_decay = 0.
 using Lamb = LambOptions::MadeOptimizer;
-
-// LARS (You et al., "Large batch training of convolutional networks", 2017).
-
-struct LarsHyperparameters {
-  double momentum = 0.9;
-  double trust_coefficient = 0.001;
-  double epsilon = 0.0;
-};
-
-/// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 where a norm
-/// is 0; m = momentum * m + lr * rate * (g + weight_decay * w); w -= m. Slot "momentum".
-class LarsRule final : public UpdateRule {
- public:
-  explicit LarsRule(LarsHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "lars"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-  bool decays_weights() const override { return true; }
-  bool uses_norms() const override { return true; }
-  void direct(const UpdateArgs& args, void* direction) const override;
-
- private:
-  LarsHyperparameters hyper_;
-};
-
-struct LarsOptions {
-  using MadeOptimizer = OptimizerWith<LarsOptions>;
-  LearningRate learning_rate = 0.1;
-  double momentum = 0.9;
-  double trust_coefficient = 0.001;
-  double epsilon = 0.0;
-  std::optional<double> weight_decay = 0.0005;
-  ClippingOptions clipping = {};
-  std::optional<EmaOptions> ema = std::nullopt;
-  std::optional<double> loss_scale_factor = std::nullopt;
-  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  std::int64_t gradient_accumulation_steps = 1;
-  std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
-};
-
-/// The paper's, for convolutional networks with large batches.
-using Lars = LarsOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -1,0 +1,51 @@
+// Adadelta: steps in the unit of the weights, without a rate that must fit the gradients.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+// Adadelta (Zeiler, "Adadelta: an adaptive learning rate method", 2012).
+
+struct AdadeltaHyperparameters {
+  double rho = 0.95;
+  double epsilon = 1e-7;
+};
+
+/// Keras's Adadelta: a = rho * a + (1 - rho) * g^2; d = -sqrt(x + epsilon) * g / sqrt(a + epsilon);
+/// x = rho * x + (1 - rho) * d^2; w += lr * d. Slots "accumulated_grad" (a) and
+/// "accumulated_delta_var" (x).
+class AdadeltaRule final : public UpdateRule {
+ public:
+  explicit AdadeltaRule(AdadeltaHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "adadelta"; }
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+
+ private:
+  AdadeltaHyperparameters hyper_;
+};
+
+struct AdadeltaOptions {
+  using MadeOptimizer = OptimizerWith<AdadeltaOptions>;
+  LearningRate learning_rate = 0.001;
+  double rho = 0.95;
+  double epsilon = 1e-7;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
+};
+
+/// keras.optimizers.Adadelta. The paper has learning_rate 1.
+using Adadelta = AdadeltaOptions::MadeOptimizer;
+
+}  // namespace tutti

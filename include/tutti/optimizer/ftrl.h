@@ -1,0 +1,61 @@
+// FTRL: follow the regularized leader, for sparse weights.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+// Ftrl (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
+
+struct FtrlHyperparameters {
+  double learning_rate_power = -0.5;
+  double initial_accumulator_value = 0.1;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  double l2_shrinkage_regularization_strength = 0.0;
+  double beta = 0.0;
+};
+
+/// Keras's Ftrl with p = -learning_rate_power: n' = n + g^2; z += g + 2 * l2_shrinkage * w - (n'^p
+/// - n^p) / lr * w; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
+/// "accumulator" (n) and "linear" (z). As z begins at 0, a weight is 0 after a first gradient of 0,
+/// as Keras's is.
+class FtrlRule final : public UpdateRule {
+ public:
+  explicit FtrlRule(FtrlHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "ftrl"; }
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+
+ private:
+  double l2_at(double rate) const;
+  FtrlHyperparameters hyper_;
+};
+
+struct FtrlOptions {
+  using MadeOptimizer = OptimizerWith<FtrlOptions>;
+  LearningRate learning_rate = 0.001;
+  double learning_rate_power = -0.5;
+  double initial_accumulator_value = 0.1;
+  double l1_regularization_strength = 0.0;
+  double l2_regularization_strength = 0.0;
+  double l2_shrinkage_regularization_strength = 0.0;
+  double beta = 0.0;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
+};
+
+/// keras.optimizers.Ftrl.
+using Ftrl = FtrlOptions::MadeOptimizer;
+
+}  // namespace tutti

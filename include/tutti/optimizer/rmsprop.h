@@ -1,0 +1,55 @@
+// RMSprop: steps divided by a moving average of squared gradients.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+// RMSprop (Hinton, "Neural networks for machine learning", lecture 6, 2012).
+
+struct RmspropHyperparameters {
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+};
+
+/// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
+/// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
+/// momentum * m + step, w -= m. Slots "velocity", then "momentum" and "average_gradient" if used.
+class RmspropRule final : public UpdateRule {
+ public:
+  explicit RmspropRule(RmspropHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "rmsprop"; }
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+
+ private:
+  RmspropHyperparameters hyper_;
+};
+
+struct RmspropOptions {
+  using MadeOptimizer = OptimizerWith<RmspropOptions>;
+  LearningRate learning_rate = 0.001;
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+
+  std::unique_ptr<UpdateRule> make_rule() const;
+};
+
+/// keras.optimizers.RMSprop.
+using Rmsprop = RmspropOptions::MadeOptimizer;
+
+}  // namespace tutti
