@@ -104,7 +104,7 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
     socket = acceptor_visitor::connect_to(zero.endpoint);
     const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
     EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
-    store.set("is connected", "");
+    store.set("is_connected", "");
   });
   expect_that_it_ends(
       [&](const std::shared_ptr<const Interruption>& interruption) {
@@ -112,7 +112,7 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
             0, 2, store,
             {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
       },
-      [&] { (void)store.wait("is connected", after(60s)); });
+      [&] { (void)store.wait("is_connected", after(60s)); });
   peer->join();
 }
 
