@@ -44,15 +44,14 @@ std::string find_name(const ConformOptions& options) {
     fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; try one of ",
          join(registered_cross_device_ops()));
   }
-  make_cross_device_ops(name);
   return name;
 }
 
-/// How the operation is tested again: "tutti conform NAME --plugin FILE --devices gpu:0-1".
-std::string repeat(const conformance::Subject& subject, const ConformOptions& options) {
+/// Returns the command that repeats the test: "tutti conform NAME --plugin FILE --devices gpu:0-1".
+std::string repeat(const std::string& name, const ConformOptions& options) {
   const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
   const std::string devices = options.devices.empty() ? "" : " --devices " + options.devices;
-  return "tutti conform " + subject.name() + plugin + devices;
+  return "tutti conform " + name + plugin + devices;
 }
 
 // An operation that crashes or hangs ends this program, as a user who has waited enough does. What
@@ -64,23 +63,6 @@ void begin_case(const std::string& command, const conformance::Case& c, std::int
                 c.id().c_str());
   ::alarm(static_cast<unsigned>(limit));
 }
-
-/// A sign of life every ten seconds: a whole plan takes minutes.
-class Progress {
- public:
-  void begin_case(const conformance::Case& c) {
-    const TimePoint now = coarse_now();
-    if (now - told_ >= std::chrono::seconds(10)) {
-      std::fprintf(stderr, "conform: %zu cases done, now %s\n", num_done_, c.id().c_str());
-      told_ = now;
-    }
-    ++num_done_;
-  }
-
- private:
-  TimePoint told_ = coarse_now();
-  std::size_t num_done_ = 0;
-};
 
 /// A signal handler: says which case ran; the signal then ends the program as it would have.
 void tell_case(int signal) {
@@ -109,67 +91,54 @@ void tell_cases_of_signals() {
   }
 }
 
-int run_one(const conformance::Case& c, conformance::Subject& subject, OutputFormat format) {
-  conformance::Report report;
-  report.name = subject.name();
-  report.seed = c.seed;
-  const conformance::Result result = conformance::run(c, subject);
-  report.add(c, result);
-  if (format == OutputFormat::kJson) {
-    std::printf("%s\n", report.json().dump(2).c_str());
-  } else {
-    std::printf("%s %s%s%s\n", concat(conformance::to_string(result.verdict)).c_str(),
-                c.id().c_str(), result.message.empty() ? "" : ": ", result.message.c_str());
-  }
-  return result.verdict == conformance::Verdict::kFailed ? 1 : 0;
-}
-
-int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
-             const ConformOptions& options) {
+int run(const std::vector<conformance::Case>& cases, const conformance::Subject& subject,
+        const ConformOptions& options) {
   conformance::RunOptions limits;
   if (options.budget > 0) {
     limits.budget =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.budget));
   }
-  const std::string command = repeat(subject, options);
-  Progress progress;
+  const std::string command = repeat(subject.name, options);
+  std::size_t num_begun = 0;
+  TimePoint logged = coarse_now();
   limits.before_case = [&](const conformance::Case& c) {
     begin_case(command, c, options.limit);
-    progress.begin_case(c);
+    ++num_begun;
+    if (coarse_now() - logged < std::chrono::seconds(10)) return;
+    logged = coarse_now();  // a whole plan takes minutes
+    std::fprintf(stderr, "conform: case %zu of %zu: %s\n", num_begun, cases.size(), c.id().c_str());
   };
-  const conformance::Report report = conformance::run(plan, subject, limits);
+  const conformance::Report report = run_cases(cases, subject, limits);
   if (options.format == OutputFormat::kJson) {
     std::printf("%s\n", report.json().dump(2).c_str());
-  } else {
+  } else if (options.case_id.empty()) {
     std::printf("%s", report.table(command).c_str());
+  } else {
+    const conformance::Result& one = report.results.front();
+    std::printf("%s %s%s%s\n", concat(to_string(one.verdict)).c_str(), one.of.id().c_str(),
+                one.message.empty() ? "" : ": ", one.message.c_str());
   }
+  if (!options.case_id.empty()) return report.count(conformance::Verdict::kFailed) == 0 ? 0 : 1;
   return report.passed() ? 0 : 1;
 }
 
 }  // namespace
 
 int conform_command(const ConformOptions& options) {
-  std::string name;
-  conformance::Plan plan;
-  conformance::Case one;
-  std::vector<Device> devices;
+  std::vector<conformance::Case> cases;
+  conformance::Subject subject;
   try {
-    plan = plan_of(options);
-    if (!options.case_id.empty()) one = conformance::Case::parse(options.case_id);
-    name = find_name(options);
-    if (!options.devices.empty()) devices = parse_devices(options.devices);
+    const conformance::Plan plan = plan_of(options);
+    cases = options.case_id.empty() ? conformance::cases(plan)
+                                    : std::vector{conformance::Case::parse(options.case_id)};
+    subject = conformance::Subject(find_name(options));
+    if (!options.devices.empty()) subject.use_devices(parse_devices(options.devices));
   } catch (const Error& error) {
     std::fprintf(stderr, "tutti: %s\n", error.what());
     return 2;
   }
-  conformance::Subject subject(name);
-  subject.use_devices(devices);
   tell_cases_of_signals();
-  if (!options.case_id.empty()) {
-    begin_case(repeat(subject, options), one, options.limit);
-    return run_one(one, subject, options.format);
-  }
-  return run_plan(plan, subject, options);
+  return run(cases, subject, options);
 }
 
 }  // namespace tutti::tools

@@ -1,12 +1,13 @@
-// The memory of one case: what the ranks bring, guarded, and whether it became what it must.
+// Memory of the ranks of one case, their calls, and the check of what the calls wrote.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
-#include "tensor/gpu/gpu_device.h"
 #include "testing/cross_device_ops/expected.h"
 #include "tutti/core/random.h"
 
@@ -14,294 +15,259 @@ namespace tutti::conformance {
 namespace {
 
 constexpr std::byte kGuard{0xa5};
-constexpr int kStale = 0x5b;  // what outputs hold before
+constexpr std::byte kStale{0x5b};  // content of outputs before the call
+constexpr std::size_t kZone = 128;
+constexpr std::size_t kAlignment = 64;
 
-/// `count` in `world` parts; uneven ones are random, and some are empty.
-std::vector<std::size_t> parts_of(const Case& c, std::uint64_t row) {
+// Values of the inputs.
+
+/// Returns a number of which every bit depends on every bit of `x` (the finalizer of SplitMix64,
+/// Steele, Lea and Flood 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// Returns a number whose sums and products with its like stay finite.
+double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
+  const double uniform = static_cast<double>(bits >> 11) * 0x1p-53;  // [0, 1)
+  if (op == ReduceOp::kProduct) return (bits & 1) != 0 ? -0.6 - uniform : 0.6 + uniform;
+  return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
+}
+
+/// Returns values that only one order or one rank gets wrong, then any.
+double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kSome[] = {kNan, kInfinity, -kInfinity, 0.0, -0.0, 0x1p-24, -0x1p-24, 1.0};
+  switch (index % 8) {
+    case 0:
+      return -0.0;
+    case 1:
+      return rank == 0 ? kNan : plain_value(c.op, index, bits);
+    case 2:
+      return rank == c.world - 1 ? kNan : plain_value(c.op, index, bits);
+    case 3:
+      return (rank + static_cast<int>(index / 8)) % 2 == 0 ? 0.0 : -0.0;
+    default:
+      return bits % 16 < std::size(kSome) ? kSome[bits % 16]
+                                          : plain_value(c.op, index, bits >> 4 | bits << 60);
+  }
+}
+
+/// T holds an element: std::uint8_t for bool. Products of integers are odd, so that they do not
+/// become 0.
+template <class T>
+T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
+  const std::uint64_t bits = mixed(key ^ mixed(index) ^ static_cast<std::uint64_t>(rank) << 56);
+  if constexpr (std::is_integral_v<T>) {
+    if (c.dtype == DType::kBool) return static_cast<T>(bits & 1);
+    return static_cast<T>(c.op == ReduceOp::kProduct ? bits | 1 : bits);
+  } else {
+    return T(c.check == Check::kSpecialValues ? special_value(c, rank, index, bits)
+                                              : plain_value(c.op, index, bits));
+  }
+}
+
+// Parts of buffers.
+
+/// Cuts `count` into `world` parts; uneven ones are random, and some are empty. The root of a
+/// broadcast has all.
+std::vector<std::size_t> cut(const Case& c, std::uint64_t row) {
   const auto world = static_cast<std::size_t>(c.world);
+  if (c.collective == Collective::kBroadcast) {
+    std::vector<std::size_t> parts(world);
+    parts[static_cast<std::size_t>(c.variant)] = c.count;
+    return parts;
+  }
   if (!c.uneven) return std::vector<std::size_t>(world, (c.count + world - 1) / world);
   const RandomStream random(RandomKey{c.seed, kUserPurpose, 3, row, c.count});
-  std::vector<std::size_t> weights(world);
-  std::size_t sum = 0;
-  for (std::size_t r = 0; r < world; ++r) sum += weights[r] = random.below(r, 4);
   std::vector<std::size_t> parts(world);
-  std::size_t rest = c.count;
-  for (std::size_t r = 0; r < world && sum > 0; ++r) rest -= parts[r] = c.count * weights[r] / sum;
-  parts[random.below(world, world)] += rest;
+  for (std::size_t r = 0; r < world; ++r) parts[r] = random.below(r, 4);
+  const std::size_t sum = std::max<std::size_t>(1, std::reduce(parts.begin(), parts.end()));
+  for (std::size_t& part : parts) part = c.count * part / sum;
+  parts[random.below(world, world)] += c.count - std::reduce(parts.begin(), parts.end());
   return parts;
 }
 
-std::vector<std::size_t> starts_of(const std::vector<std::size_t>& counts) {
-  std::vector<std::size_t> starts{0};
-  for (const std::size_t count : counts) starts.push_back(starts.back() + count);
-  return starts;
+std::size_t sum_of_first(std::size_t n, const std::vector<std::size_t>& lengths) {
+  return std::reduce(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
-Layout of_whole_buffers(const Case& c) {
-  Layout layout;
-  for (int r = 0; r < c.world; ++r) {
-    RankLayout rank{c.count, c.count, 0, 0, c.in_place, {}};
-    const bool reads = c.collective != Collective::kBroadcast;
-    const bool writes = c.collective != Collective::kReduce || r == c.variant;
-    if (!writes) rank.output_count = 0;
-    rank.shares_memory = !reads || (c.in_place && writes);
-    if (writes) {
-      rank.segments.push_back({0, c.count, reads ? Segment::kCombination : c.variant, 0});
-    }
-    layout.ranks.push_back(rank);
-  }
-  return layout;
-}
-
-Layout of_all_gather(const Case& c) {
-  Layout layout;
-  layout.counts = parts_of(c, 0);
-  const std::vector<std::size_t> starts = starts_of(layout.counts);
-  for (std::size_t r = 0; r < layout.counts.size(); ++r) {
-    RankLayout rank{layout.counts[r], starts.back(), c.in_place ? starts[r] : 0, 0, c.in_place, {}};
-    for (std::size_t s = 0; s < layout.counts.size(); ++s) {
-      rank.segments.push_back({starts[s], layout.counts[s], static_cast<int>(s), 0});
-    }
-    layout.ranks.push_back(rank);
-  }
-  return layout;
-}
-
-Layout of_reduce_scatter(const Case& c) {
-  Layout layout;
-  layout.counts = parts_of(c, 0);
-  const std::vector<std::size_t> starts = starts_of(layout.counts);
-  for (std::size_t r = 0; r < layout.counts.size(); ++r) {
-    RankLayout rank{starts.back(), layout.counts[r], 0, c.in_place ? starts[r] : 0, c.in_place, {}};
-    rank.segments.push_back({0, layout.counts[r], Segment::kCombination, starts[r]});
-    layout.ranks.push_back(rank);
-  }
-  return layout;
-}
-
-Layout of_all_to_all(const Case& c) {
-  Layout layout;
-  const auto world = static_cast<std::size_t>(c.world);
-  layout.ranks.resize(world);
-  for (std::size_t r = 0; r < world; ++r) {
-    const std::vector<std::size_t> sent = parts_of(c, r);
-    const std::vector<std::size_t> starts = starts_of(sent);
-    layout.counts.insert(layout.counts.end(), sent.begin(), sent.end());
-    layout.ranks[r].input_count = starts.back();
-    for (std::size_t s = 0; s < world; ++s) {
-      RankLayout& receiver = layout.ranks[s];
-      receiver.segments.push_back({receiver.output_count, sent[s], static_cast<int>(r), starts[s]});
-      receiver.output_count += sent[s];
-    }
-  }
-  return layout;
-}
-
-/// Where the elements lie, and what each must become.
-Layout layout_of(const Case& c) {
-  switch (c.collective) {
-    case Collective::kAllGather:
-      return of_all_gather(c);
-    case Collective::kReduceScatter:
-      return of_reduce_scatter(c);
-    case Collective::kAllToAll:
-      return of_all_to_all(c);
-    case Collective::kBarrier:
-      return {std::vector<RankLayout>(static_cast<std::size_t>(c.world)), {}};
-    default:
-      return of_whole_buffers(c);
-  }
-}
-
-// Memory at any address.
+/// Reads an element at any address.
 template <class T>
 T load(const std::byte* data, std::size_t index) {
   T value;
   std::memcpy(&value, data + index * sizeof(T), sizeof(T));
   return value;
 }
+
 template <class T>
-void store(std::byte* data, std::size_t index, T value) {
-  std::memcpy(data + index * sizeof(T), &value, sizeof(T));
+bool has_same_bits(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
 }  // namespace
 
-GuardedBytes::GuardedBytes(std::size_t size, std::size_t offset, Device device)
-    : memory_(BufferRef::allocate(size + offset + 2 * kZone)),
-      size_(size),
-      offset_(offset),
-      is_on_gpu_(device.type == DeviceType::kGpu) {
-  if (is_on_gpu_) {
-    const Shape shape{static_cast<std::int64_t>(memory_->size())};
-    on_gpu_ = MutableTensor(shape, DType::kUInt8, device);
+Problem::Problem(const Case& c, const std::vector<Device>& devices)
+    : case_(c), ranks_(static_cast<std::size_t>(c.world)) {
+  std::vector<std::vector<std::size_t>> lengths;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].device = devices.empty() ? Device{DeviceType::kCpu, static_cast<int>(r)} : devices[r];
+    lengths.push_back(cut(c, c.collective == Collective::kAllToAll ? r : 0));
   }
-  std::memset(memory_->data(), static_cast<int>(kGuard), kZone + offset);
-  std::memset(data(), kStale, size);
-  std::memset(data() + size, static_cast<int>(kGuard), kZone);
+  for (int r = 0; r < c.world; ++r) plan_parts(r, lengths);
 }
 
-std::byte* GuardedBytes::address() const {
-  if (!is_on_gpu_) return data();
-  return static_cast<std::byte*>(on_gpu_.address()) + kZone + offset_;
-}
-
-void GuardedBytes::upload() const {
-  if (!is_on_gpu_) return;
-  GpuDevice::of(on_gpu_.device())
-      .copy_from_host(on_gpu_.address(), memory_->data(), memory_->size());
-}
-
-void GuardedBytes::download() const {
-  if (!is_on_gpu_) return;
-  GpuDevice::of(on_gpu_.device()).copy_to_host(memory_->data(), on_gpu_.address(), memory_->size());
-}
-
-bool GuardedBytes::guards_are_intact() const {
-  const auto intact = [](std::byte b) { return b == kGuard; };
-  const std::byte* const begin = memory_->data();
-  return std::all_of(begin, begin + kZone + offset_, intact) &&
-         std::all_of(data() + size_, data() + size_ + kZone, intact);
-}
-
-Problem::Problem(const Case& c, std::vector<Device> devices)
-    : case_(c), devices_(std::move(devices)), layout_(layout_of(c)), values_(c) {
-  const std::size_t element = size_of(c.dtype);
-  for (int r = 0; r < c.world; ++r) {
-    const RankLayout& own = rank(r);
-    const std::size_t inputs =
-        own.shares_memory ? std::max(own.input_count, own.output_count) : own.input_count;
-    const std::size_t outputs = own.shares_memory ? 0 : own.output_count;
-    memory_.push_back({GuardedBytes(inputs * element, c.offset, device(r)),
-                       GuardedBytes(outputs * element, c.offset, device(r))});
-    visit_stored(c.dtype, [&]<class T>() {
-      for (std::size_t i = 0; i < own.input_count; ++i) {
-        store(host_input(r), i, values_.at<T>(r, i));
-      }
-    });
-    memory_.back().input.upload();
-    memory_.back().output.upload();
+/// lengths[r] are the parts that rank r sends in all_to_all, and all equal in other collectives. A
+/// broadcast gathers the parts of ranks of which one has all.
+void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths) {
+  const auto own = static_cast<std::size_t>(r);
+  Rank& rank = ranks_[own];
+  const bool is_scatter = case_.collective == Collective::kReduceScatter;
+  const bool is_exchange = case_.collective == Collective::kAllToAll;
+  const std::size_t own_start = sum_of_first(own, lengths[own]);
+  const std::size_t total = sum_of_first(lengths.size(), lengths[own]);
+  if (is_scatter) {
+    rank.input_count = total;
+    rank.parts = {{kAllRanks, own_start, lengths[own][own]}};
+  } else if (combines(case_.collective)) {
+    rank.input_count = case_.count;
+    const bool has_output = case_.collective == Collective::kAllReduce || r == case_.variant;
+    if (has_output) rank.parts = {{kAllRanks, 0, case_.count}};
+  } else if (case_.collective != Collective::kBarrier) {
+    rank.input_count = is_exchange ? total : lengths[own][own];
+    for (std::size_t s = 0; s < lengths.size(); ++s) {
+      rank.parts.push_back({static_cast<int>(s), is_exchange ? sum_of_first(own, lengths[s]) : 0,
+                            lengths[s][is_exchange ? own : s]});
+      if (case_.uneven && is_exchange) rank.receive_counts.push_back(lengths[s][own]);
+    }
   }
+  for (const Part& part : rank.parts) rank.output_count += part.count;
+  if (case_.uneven) rank.counts = lengths[own];
+  const bool is_broadcast = case_.collective == Collective::kBroadcast;
+  rank.in_place = (case_.in_place || is_broadcast) && !rank.parts.empty();
+  allocate(r, combines(case_.collective) ? 0 : own_start, is_scatter ? own_start : 0);
 }
 
-Device Problem::device(int r) const {
-  return devices_.empty() ? Device{DeviceType::kCpu, r} : devices_[static_cast<std::size_t>(r)];
-}
-
-void Problem::download() const {
-  for (const Memory& memory : memory_) {
-    memory.input.download();
-    memory.output.download();
+/// Makes the memory: guard, input, guard, output, guard; or one range for both, in place.
+void Problem::allocate(int r, std::size_t input_place, std::size_t output_place) {
+  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+  const std::size_t element = size_of(case_.dtype), start = kZone + case_.offset;
+  const std::size_t input_bytes = rank.input_count * element;
+  const std::size_t output_bytes = rank.output_count * element;
+  std::size_t end = start + std::max(input_bytes, output_bytes);
+  rank.input_at = start + input_place * element * rank.in_place;
+  rank.output_at = start + output_place * element;
+  if (!rank.in_place) {
+    const std::size_t behind_guard = start + input_bytes + kZone + kAlignment - 1;
+    rank.output_at = behind_guard / kAlignment * kAlignment + case_.offset;
+    end = rank.output_at + output_bytes;
   }
+  rank.before.assign(end + kZone, kGuard);
+  std::fill_n(rank.before.data() + rank.output_at, output_bytes, kStale);
+  const std::uint64_t key =
+      mixed(case_.seed ^ mixed(case_.count ^ static_cast<std::uint64_t>(case_.world) << 40));
+  visit_stored(case_.dtype, [&]<class T>() {
+    for (std::size_t i = 0; i < rank.input_count; ++i) {
+      const T value = value_at<T>(case_, key, r, i);
+      std::memcpy(rank.before.data() + rank.input_at + i * element, &value, element);
+    }
+  });
+  const Shape shape{static_cast<std::int64_t>(rank.before.size())};
+  const bool is_on_gpu = rank.device.type == DeviceType::kGpu;
+  rank.memory = MutableTensor(shape, DType::kUInt8, is_on_gpu ? rank.device : Device{});
+  rank.memory.write(Tensor::from_bytes(shape, DType::kUInt8, rank.before, Device{}));
 }
 
-std::byte* Problem::host_input(int r) const {
-  return memory_[static_cast<std::size_t>(r)].input.data() +
-         rank(r).input_place * size_of(case_.dtype);
+Call Problem::call(int r) const {
+  const Rank& own = rank(r);
+  std::byte* const memory = static_cast<std::byte*>(own.memory.address());
+  return {case_.collective,
+          case_.op,
+          {memory + own.input_at, own.input_count, case_.dtype, own.device},
+          {memory + own.output_at, own.output_count, case_.dtype, own.device},
+          case_.variant,
+          own.counts,
+          own.receive_counts};
 }
 
-std::byte* Problem::host_output(int r) const {
-  const Memory& memory = memory_[static_cast<std::size_t>(r)];
-  std::byte* const begin = rank(r).shares_memory ? memory.input.data() : memory.output.data();
-  return begin + rank(r).output_place * size_of(case_.dtype);
+std::vector<Call> Problem::calls() const {
+  std::vector<Call> all;
+  for (int r = 0; r < case_.world; ++r) all.push_back(call(r));
+  return all;
 }
 
-bool Problem::has_output(int r, const std::byte* bytes) const {
-  const std::size_t size = rank(r).output_count * size_of(case_.dtype);
-  return size == 0 || std::memcmp(host_output(r), bytes, size) == 0;
+std::span<const std::byte> Problem::output_in(const Tensor& memory, int r) const {
+  return memory.bytes().subspan(rank(r).output_at, rank(r).output_count * size_of(case_.dtype));
 }
 
-ReplicaBuffer Problem::input(int r) const {
-  const RankLayout& own = rank(r);
-  std::byte* const begin = memory_[static_cast<std::size_t>(r)].input.address();
-  return {begin + own.input_place * size_of(case_.dtype), own.input_count, case_.dtype, device(r)};
+std::vector<std::byte> Problem::outputs() const {
+  std::vector<std::byte> all;
+  for (int r = 0; r < case_.world; ++r) {
+    const Tensor memory = download(r);
+    const auto output = output_in(memory, r);
+    all.insert(all.end(), output.begin(), output.end());
+  }
+  return all;
 }
 
-ReplicaBuffer Problem::output(int r) const {
-  const RankLayout& own = rank(r);
-  const Memory& memory = memory_[static_cast<std::size_t>(r)];
-  std::byte* const begin = own.shares_memory ? memory.input.address() : memory.output.address();
-  return {begin + own.output_place * size_of(case_.dtype), own.output_count, case_.dtype,
-          device(r)};
-}
-
-std::vector<ReplicaBuffer> Problem::inputs() const {
-  std::vector<ReplicaBuffer> buffers;
-  for (int r = 0; r < case_.world; ++r) buffers.push_back(input(r));
-  return buffers;
-}
-
-std::vector<ReplicaBuffer> Problem::outputs() const {
-  std::vector<ReplicaBuffer> buffers;
-  for (int r = 0; r < case_.world; ++r) buffers.push_back(output(r));
-  return buffers;
+/// Returns true if anything was written to but the output, and the input in place.
+bool Problem::has_other_changes(int r, std::span<const std::byte> memory) const {
+  const Rank& own = rank(r);
+  std::vector<std::byte> expected = own.before;
+  const auto may_change = [&](std::size_t begin, std::size_t count) {
+    const auto changed = memory.subspan(begin, count * size_of(case_.dtype));
+    std::ranges::copy(changed, expected.data() + begin);
+  };
+  may_change(own.output_at, own.output_count);
+  if (own.in_place) may_change(own.input_at, own.input_count);
+  return !std::ranges::equal(memory, expected);
 }
 
 std::string Problem::check(Determinism grade) const {
-  download();
-  std::string wrong = check_guards();
-  if (!wrong.empty()) return wrong;
-  return visit_stored(case_.dtype, [&]<class T>() { return check_as<T>(grade); });
-}
-
-std::string Problem::check_guards() const {
-  for (std::size_t r = 0; r < memory_.size(); ++r) {
-    if (!memory_[r].input.guards_are_intact() || !memory_[r].output.guards_are_intact()) {
-      return concat("rank ", r, ": bytes before or behind a buffer were written");
-    }
-  }
-  return {};
-}
-
-template <class T>
-std::string Problem::check_as(Determinism grade) const {
+  const Tensor memory_of_first = download(0);
+  const auto first = output_in(memory_of_first, 0);
   for (int r = 0; r < case_.world; ++r) {
-    std::string wrong = rank(r).shares_memory ? std::string() : check_input<T>(r);
-    // Ranks that have the bits of rank 0 are as right as that.
-    const bool as_first =
-        case_.collective == Collective::kAllReduce && r > 0 && has_output(r, host_output(0));
-    for (const Segment& segment : rank(r).segments) {
-      if (wrong.empty() && !as_first) wrong = check_segment<T>(grade, r, segment);
+    const Tensor memory = download(r);
+    const auto output = output_in(memory, r);
+    if (has_other_changes(r, memory.bytes())) {
+      return concat("rank ", r, ": an input, or bytes before or behind a buffer, were written");
     }
+    const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
+    if (is_like_first && std::ranges::equal(output, first)) continue;  // as right as that
+    const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
+      return wrong_output<T>(grade, r, output, is_like_first ? first : output);
+    });
     if (!wrong.empty()) return concat("rank ", r, ": ", wrong);
   }
   return {};
 }
 
 template <class T>
-std::string Problem::check_input(int r) const {
-  for (std::size_t i = 0; i < rank(r).input_count; ++i) {
-    const T now = load<T>(host_input(r), i), before = values_.at<T>(r, i);
-    if (std::memcmp(&now, &before, sizeof(T)) != 0) {
-      return concat("element ", i, " of the input was changed");
-    }
-  }
-  return {};
-}
-
-template <class T>
-std::string Problem::check_segment(Determinism grade, int r, const Segment& segment) const {
+std::string Problem::wrong_output(Determinism grade, int r, std::span<const std::byte> output,
+                                  std::span<const std::byte> output_of_first) const {
   std::array<T, 64> values;
-  const auto world = static_cast<std::size_t>(case_.world);
-  const std::byte* const data = host_output(r);
-  for (std::size_t i = 0; i < segment.count; ++i) {
-    const std::size_t place = segment.output_first + i;
-    const T got = load<T>(data, place);
-    if (segment.source != Segment::kCombination) {
-      const T expected = values_.at<T>(segment.source, segment.input_first + i);
-      if (std::memcmp(&expected, &got, sizeof(T)) == 0) continue;
-      return concat("element ", place, " is not element ", segment.input_first + i, " of rank ",
-                    segment.source);
-    }
-    for (std::size_t k = 0; k < world; ++k) {
-      values[k] = values_.at<T>(static_cast<int>(k), segment.input_first + i);
-    }
-    const std::string wrong = wrong_combination<T>(case_.op, grade, {values.data(), world}, got);
-    if (!wrong.empty()) return concat("element ", place, ": ", wrong);
-    // All ranks have one result, whatever the order of additions was.
-    if (case_.collective == Collective::kAllReduce && r > 0) {
-      const T first = load<T>(host_output(0), place);
-      if (std::memcmp(&first, &got, sizeof(T)) != 0 && (first == first || got == got)) {
+  const std::span<const T> of_ranks(values.data(), ranks_.size());
+  std::size_t place = 0;
+  for (const Part& part : rank(r).parts) {
+    for (std::size_t i = part.first; i < part.first + part.count; ++i, ++place) {
+      const auto input_of = [&](const Rank& from) {
+        return load<T>(from.before.data() + from.input_at, i);
+      };
+      const T got = load<T>(output.data(), place);
+      if (part.source != kAllRanks) {
+        if (has_same_bits(got, input_of(rank(part.source)))) continue;
+        return concat("element ", place, " is not element ", i, " of rank ", part.source);
+      }
+      std::ranges::transform(ranks_, values.begin(), input_of);
+      const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got);
+      if (!wrong.empty()) return concat("element ", place, ": ", wrong);
+      // All ranks have one result, whatever the order of additions was.
+      const T first = load<T>(output_of_first.data(), place);
+      if (!has_same_bits(got, first) && (first == first || got == got)) {
         return concat("element ", place, " differs from that of rank 0");
       }
     }
@@ -309,20 +275,92 @@ std::string Problem::check_segment(Determinism grade, int r, const Segment& segm
   return {};
 }
 
-std::string Problem::check_untouched() const {
-  download();
-  std::string wrong = check_guards();
-  for (int r = 0; r < case_.world && wrong.empty(); ++r) {
-    wrong = visit_stored(case_.dtype, [&]<class T>() { return check_input<T>(r); });
+// Calls.
+
+void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
+  const Call& last = calls.back();
+  std::vector<ReplicaBuffer> inputs, outputs;
+  std::vector<std::size_t> counts;
+  for (const Call& each : calls) {
+    inputs.push_back(each.input);
+    outputs.push_back(each.output);
+    counts.insert(counts.end(), each.counts.begin(), each.counts.end());
   }
-  return wrong;
+  switch (last.collective) {
+    case Collective::kAllReduce:
+      if (last.input.data == last.output.data) return ops.all_reduce_in_place(last.op, outputs);
+      return ops.all_reduce(last.op, inputs, outputs);
+    case Collective::kReduce:
+      return ops.reduce(last.op, inputs, calls[static_cast<std::size_t>(calls[0].root)].output,
+                        last.root);
+    case Collective::kBroadcast:
+      return ops.broadcast(outputs, last.root);
+    case Collective::kAllGather:
+      return ops.all_gather(inputs, outputs);
+    case Collective::kReduceScatter:
+      return ops.reduce_scatter(last.op, inputs, outputs);
+    case Collective::kAllToAll:
+      return ops.all_to_all(inputs, outputs, counts);
+    case Collective::kBarrier:
+      break;
+  }
+  fail(ErrorCode::kInvalidArgument, "one object has no barrier");
 }
 
-bool Problem::has_outputs_of(const Problem& other) const {
-  for (int r = 0; r < case_.world; ++r) {
-    if (!has_output(r, other.host_output(r))) return false;
+namespace {
+
+ConstElements input_of(const Call& call) {
+  return {call.input.data, call.input.count, call.input.dtype};
+}
+Elements output_of(const Call& call) {
+  return {call.output.data, call.output.count, call.output.dtype};
+}
+
+}  // namespace
+
+void call(Communicator& communicator, const Call& call) {
+  const CallOptions options{.name = call.name, .shape = call.shape ? &*call.shape : nullptr};
+  const ConstElements input = input_of(call);
+  const Elements output = output_of(call);
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      if (input.data == output.data) return communicator.all_reduce(call.op, output, options);
+      return communicator.all_reduce(call.op, input, output, options);
+    case Collective::kReduce:
+      return communicator.reduce(call.op, input, output, call.root, options);
+    case Collective::kBroadcast:
+      return communicator.broadcast(output, call.root, options);
+    case Collective::kAllGather:
+      return communicator.all_gather(input, output, call.counts, options);
+    case Collective::kReduceScatter:
+      return communicator.reduce_scatter(call.op, input, output, call.counts, options);
+    case Collective::kAllToAll:
+      return communicator.all_to_all(input, output, call.counts, call.receive_counts, options);
+    case Collective::kBarrier:
+      return communicator.barrier(options);
   }
-  return true;
+}
+
+CollectiveHandle start(Communicator& communicator, const Call& call) {
+  const ConstElements input = input_of(call);
+  const Elements output = output_of(call);
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      return communicator.start_all_reduce(call.op, output);
+    case Collective::kReduce:
+      return communicator.start_reduce(call.op, input, output, call.root);
+    case Collective::kBroadcast:
+      return communicator.start_broadcast(output, call.root);
+    case Collective::kAllGather:
+      return communicator.start_all_gather(input, output, call.counts);
+    case Collective::kReduceScatter:
+      return communicator.start_reduce_scatter(call.op, input, output, call.counts);
+    case Collective::kAllToAll:
+      return communicator.start_all_to_all(input, output, call.counts, call.receive_counts);
+    case Collective::kBarrier:
+      break;
+  }
+  fail(ErrorCode::kInvalidArgument, "a barrier cannot be started");
 }
 
 }  // namespace tutti::conformance

@@ -1,111 +1,88 @@
-// The memory of one case: what the ranks bring, guarded, and whether it became what it must.
+// Memory of the ranks of one case, their calls, and the check of what the calls wrote.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "testing/cross_device_ops/expected.h"
-#include "tutti/cross_device_ops/collective.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/tensor.h"
 #include "tutti/testing/cross_device_ops/case.h"
 
 namespace tutti::conformance {
 
-// Where the elements of a case lie, and what each must become.
-
-/// A run of a rank's output.
-struct Segment {
-  static constexpr int kCombination = -1;
-  std::size_t output_first = 0;
-  std::size_t count = 0;
-  int source = kCombination;  // the rank whose input is copied, or the combination of all
-  std::size_t input_first = 0;
+/// Arguments of one rank's collective call. In place if output.data == input.data.
+struct Call {
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;
+  ReplicaBuffer input;
+  ReplicaBuffer output;
+  int root = 0;
+  std::vector<std::size_t> counts;          // empty: even parts
+  std::vector<std::size_t> receive_counts;  // of all_to_all
+  std::string_view name = {};
+  std::optional<Shape> shape = std::nullopt;
 };
 
-struct RankLayout {
-  std::size_t input_count = 0;
-  std::size_t output_count = 0;
-  /// In place input and output share memory and begin so many elements behind its start.
-  std::size_t input_place = 0;
-  std::size_t output_place = 0;
-  bool shares_memory = false;
-  std::vector<Segment> segments;  // together the whole output
-};
+/// Makes the calls of all replicas.
+void call(CrossDeviceOps& ops, const std::vector<Call>& calls);
+/// Makes the call of one rank.
+void call(Communicator& communicator, const Call& call);
+/// Starts the call of one rank; an all_reduce works in place.
+CollectiveHandle start(Communicator& communicator, const Call& call);
 
-struct Layout {
-  std::vector<RankLayout> ranks;
-  /// all_gather, reduce_scatter: [world]; all_to_all: [world * world], row r: what r sends to each.
-  std::vector<std::size_t> counts;
-};
-
-/// Bytes at a chosen distance from a multiple of 64, with zones around them that must stay. On a
-/// GPU, with a copy in host memory that is made and read.
-class GuardedBytes {
- public:
-  GuardedBytes(std::size_t size, std::size_t offset, Device device);
-  /// The bytes in host memory.
-  std::byte* data() const { return memory_->data() + kZone + offset_; }
-  /// The bytes that an operation gets.
-  std::byte* address() const;
-  void upload() const;
-  /// Waits for the GPU.
-  void download() const;
-  bool guards_are_intact() const;
-
- private:
-  static constexpr std::size_t kZone = 128;
-  BufferRef memory_;
-  std::size_t size_;
-  std::size_t offset_;
-  MutableTensor on_gpu_;
-  bool is_on_gpu_;
-};
-
-/// Threads: buffers of different ranks at once; check() when all have ended.
+/// The inputs of all ranks and room for their outputs, between guards. Different threads may use
+/// the calls of different ranks; check() requires that all calls have ended.
 class Problem {
  public:
   /// `devices`: one per rank; none: CPUs.
-  explicit Problem(const Case& c, std::vector<Device> devices = {});
+  explicit Problem(const Case& c, const std::vector<Device>& devices = {});
+
   const Case& of() const { return case_; }
-  const Layout& layout() const { return layout_; }
+  Call call(int rank) const;
+  std::vector<Call> calls() const;
 
-  ReplicaBuffer input(int rank) const;
-  ReplicaBuffer output(int rank) const;
-  std::vector<ReplicaBuffer> inputs() const;
-  std::vector<ReplicaBuffer> outputs() const;
-
-  /// Nothing, or the first thing that is wrong.
+  /// Returns "" if the outputs are right by this grade and nothing else was written, else the first
+  /// error.
   std::string check(Determinism grade) const;
-  /// Nothing, or what was written to although the call was refused.
-  std::string check_untouched() const;
-  /// Whether all outputs have the same bits as those of `other`, an equal problem.
-  bool has_outputs_of(const Problem& other) const;
+  /// Returns the bytes of all outputs.
+  std::vector<std::byte> outputs() const;
 
  private:
-  struct Memory {
-    GuardedBytes input;
-    GuardedBytes output;  // in place: of no bytes
+  static constexpr int kAllRanks = -1;
+  /// A run of a rank's output: elements of the input of `source`, or the combination of all inputs.
+  struct Part {
+    int source;
+    std::size_t first;
+    std::size_t count;
   };
-  const RankLayout& rank(int r) const { return layout_.ranks[static_cast<std::size_t>(r)]; }
-  Device device(int r) const;
-  std::byte* host_input(int r) const;
-  std::byte* host_output(int r) const;
-  bool has_output(int r, const std::byte* bytes) const;
-  void download() const;
+  struct Rank {
+    std::vector<Part> parts;  // together the whole output
+    std::vector<std::size_t> counts, receive_counts;
+    std::size_t input_count = 0, output_count = 0;
+    std::size_t input_at = 0, output_at = 0;  // bytes from the start of the memory
+    bool in_place = false;
+    Device device;
+    std::vector<std::byte> before;  // content of the memory when it was made
+    MutableTensor memory;
+  };
+
+  const Rank& rank(int r) const { return ranks_[static_cast<std::size_t>(r)]; }
+  void plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths);
+  void allocate(int r, std::size_t input_place, std::size_t output_place);
+  Tensor download(int r) const { return rank(r).memory.freeze().to(Device{}); }
+  std::span<const std::byte> output_in(const Tensor& memory, int r) const;
+  bool has_other_changes(int r, std::span<const std::byte> memory) const;
   template <class T>
-  std::string check_as(Determinism grade) const;
-  template <class T>
-  std::string check_segment(Determinism grade, int rank, const Segment& segment) const;
-  template <class T>
-  std::string check_input(int rank) const;
-  std::string check_guards() const;
+  std::string wrong_output(Determinism grade, int r, std::span<const std::byte> output,
+                           std::span<const std::byte> output_of_first) const;
 
   Case case_;
-  std::vector<Device> devices_;
-  Layout layout_;
-  Values values_;
-  std::vector<Memory> memory_;
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace tutti::conformance

@@ -1,10 +1,14 @@
-// Every registered operation against a sample of the conformance kit. ./test --full runs all of it.
+// Every registered operation, and ranks over shared memory, TCP and both, against a sample of the
+// conformance kit. ./test --full runs all of it.
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <tuple>
 
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/sanitizers.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
@@ -34,14 +38,57 @@ INSTANTIATE_TEST_SUITE_P(All, EveryOperation, ::testing::ValuesIn(operations_and
 TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
   const auto& [name, shape] = GetParam();
   testing::HangWatchdog watchdog("conformance of " + name, std::chrono::seconds(110));
-  Subject subject(name);
-  const Report report = run(Plan{.shapes = {shape}, .sample = 250}, subject);
-  const Counts total = report.total();
-  EXPECT_EQ(total.failed, 0u) << report.table("tutti conform " + name);
-  EXPECT_EQ(total.not_run, 0u);
+  const Report report = run(Plan{.shapes = {shape}, .sample = 250}, Subject(name));
+  EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
+      << report.table("tutti conform " + name);
   // One object for all replicas is what every operation has.
-  EXPECT_TRUE(total.passed > 0 || shape != GroupShape::kLocal);
-  if (total.passed == 0) GTEST_SKIP() << report.skip_reasons.front().reason;
+  EXPECT_TRUE(report.passed() || shape != GroupShape::kLocal);
+  if (!report.passed()) GTEST_SKIP() << report.results.front().message;
+}
+
+// Ranks that are connected as processes are.
+
+using Way = ConnectOptions::Way;
+
+// Sixteen ranks in one process map 256 windows; ThreadSanitizer leaves 1.5 TiB for all mappings.
+constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
+
+/// The ranks are threads here, each with mappings of its own, as processes have.
+RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
+  const auto store = std::make_shared<InProcessStore>();
+  return [=](int rank) {
+    const ConnectedRanks connected =
+        connect_ranks(rank, world, *store, {.way = way, .place_bytes = kPlaceBytes});
+    return make_communicator(connected.transport,
+                             CommunicatorOptions{.algorithm = algorithm, .timeout = timeout});
+  };
+}
+
+struct Connection {
+  const char* name;
+  const char* algorithm;
+  Way way;
+};
+
+class OverProcesses : public ::testing::TestWithParam<Connection> {};
+
+INSTANTIATE_TEST_SUITE_P(All, OverProcesses,
+                         ::testing::Values(Connection{"windows", "canonical", Way::kSharedMemory},
+                                           Connection{"auto_windows", "auto", Way::kAuto},
+                                           Connection{"rings", "tree", Way::kSharedMemory},
+                                           Connection{"tcp", "canonical", Way::kTcp}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(OverProcesses, ConformsInASampleOfTheKit) {
+  const testing::HangWatchdog watchdog(std::string("conformance of ") + GetParam().name,
+                                       std::chrono::seconds(110));
+  Subject subject;
+  subject.name = GetParam().name;
+  subject.spread = [](int world, Duration timeout) {
+    return connected_ranks(GetParam().algorithm, GetParam().way, world, timeout);
+  };
+  const Report report = run({.shapes = {GroupShape::kSpread}, .sample = 200}, subject);
+  EXPECT_TRUE(report.passed() && report.count(Verdict::kNotRun) == 0) << report.table("kit");
 }
 
 }  // namespace

@@ -9,24 +9,11 @@
 #include <vector>
 
 #include "cross_device_ops/collective_engine.h"
+#include "tests/conformance/planted_bugs.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::planted_bugs {
-
-enum class EngineBug {
-  kNone,
-  kIgnoresDeadline,
-  kGivesUpEarly,
-  kIgnoresAbort,
-  kLosesReason,
-  kPeersStayForever,
-  kKeepsErrorsFromRankZero,
-  kComparesNoNames,
-  kComparesNoShapes,
-  kBroadcastsFromZero,
-  kLastRankGetsNothing,
-};
 
 /// Engines that were destroyed, but whose peers do not know.
 struct Graveyard {
@@ -37,11 +24,11 @@ struct Graveyard {
 /// Another engine, with a bug in front of it.
 class BuggyEngine final : public internal::CollectiveEngine {
  public:
-  BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, EngineBug bug,
+  BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, std::string_view name,
               std::shared_ptr<Graveyard> graveyard)
-      : engine_(std::move(engine)), bug_(bug), graveyard_(std::move(graveyard)) {}
+      : engine_(std::move(engine)), bug_(bug(name)), graveyard_(std::move(graveyard)) {}
   ~BuggyEngine() override {
-    if (bug_ != EngineBug::kPeersStayForever) return;
+    if (bug_ != "PeersStayForever"_bug) return;
     MutexLock lock(graveyard_->mutex);
     graveyard_->engines.push_back(std::move(engine_));
   }
@@ -58,8 +45,8 @@ class BuggyEngine final : public internal::CollectiveEngine {
            TimePoint deadline) override;
 
   void abort(const Error& reason) noexcept override {
-    if (bug_ == EngineBug::kIgnoresAbort) return;
-    if (bug_ == EngineBug::kLosesReason) {
+    if (bug_ == "IgnoresAbort"_bug) return;
+    if (bug_ == "LosesReason"_bug) {
       return engine_->abort(Error(ErrorCode::kAborted, "stopped"));
     }
     engine_->abort(reason);
@@ -71,7 +58,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
   }
   void tend(const std::function<std::string()>& own_state) override {
     // The state dies with the communicator, the engine does not.
-    if (bug_ != EngineBug::kPeersStayForever) engine_->tend(own_state);
+    if (bug_ != "PeersStayForever"_bug) engine_->tend(own_state);
   }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
     return engine_->whereabouts(deadline);
@@ -79,7 +66,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
 
  private:
   std::unique_ptr<internal::CollectiveEngine> engine_;
-  const EngineBug bug_;
+  const std::uint64_t bug_;
   const std::shared_ptr<Graveyard> graveyard_;
 };
 
@@ -87,46 +74,35 @@ inline void BuggyEngine::run(const CollectiveCall& call, const internal::Collect
                              TimePoint deadline) {
   CollectiveCall own_call = call;
   internal::CollectiveHeader own_header = header;
-  if (bug_ == EngineBug::kIgnoresDeadline) deadline += std::chrono::seconds(4);
-  if (bug_ == EngineBug::kGivesUpEarly) deadline -= std::chrono::milliseconds(140);
-  if (bug_ == EngineBug::kComparesNoNames) {
+  if (bug_ == "IgnoresDeadline"_bug) deadline += std::chrono::seconds(4);
+  if (bug_ == "GivesUpEarly"_bug) deadline -= std::chrono::milliseconds(140);
+  if (bug_ == "ComparesNoNames"_bug) {
     own_header.name_hash = 0;
     own_header.name = {};
   }
-  if (bug_ == EngineBug::kComparesNoShapes) own_header.shape_hash = 0;
-  if (bug_ == EngineBug::kBroadcastsFromZero && call.collective == Collective::kBroadcast) {
+  if (bug_ == "ComparesNoShapes"_bug) own_header.shape_hash = 0;
+  if (bug_ == "BroadcastsFromZero"_bug && call.collective == Collective::kBroadcast) {
     own_call.root = 0;
   }
   try {
     engine_->run(own_call, own_header, deadline);
   } catch (const Error& error) {
-    const bool keeps = bug_ == EngineBug::kKeepsErrorsFromRankZero && rank() == 0;
+    const bool keeps = bug_ == "KeepsErrorsFromRankZero"_bug && rank() == 0;
     if (!keeps || error.code() != ErrorCode::kInvalidArgument) throw;
   }
-  if (bug_ == EngineBug::kLastRankGetsNothing && rank() == size() - 1 && rank() > 0) {
+  if (bug_ == "LastRankGetsNothing"_bug && rank() == size() - 1 && rank() > 0) {
     for (const Elements& output : call.outputs) {
       if (output.count > 0) output.data[0] ^= std::byte{0x40};
     }
   }
 }
 
-struct PlantedEngine {
-  EngineBug bug;
-  std::string_view what;
-  std::string_view found_by;
-};
-
-inline constexpr PlantedEngine kPlantedEngines[] = {
-    {EngineBug::kIgnoresDeadline, "IgnoresDeadline", "/deadline/"},
-    {EngineBug::kGivesUpEarly, "GivesUpEarly", "/deadline/"},
-    {EngineBug::kIgnoresAbort, "IgnoresAbort", "/abort/"},
-    {EngineBug::kLosesReason, "LosesReason", "/abort/"},
-    {EngineBug::kPeersStayForever, "PeersStayForever", "/peer_gone/"},
-    {EngineBug::kKeepsErrorsFromRankZero, "KeepsErrorsFromRankZero", "/mismatch/"},
-    {EngineBug::kComparesNoNames, "ComparesNoNames", "/mismatch/"},
-    {EngineBug::kComparesNoShapes, "ComparesNoShapes", "/mismatch/"},
-    {EngineBug::kBroadcastsFromZero, "BroadcastsFromZero", "/broadcast/"},
-    {EngineBug::kLastRankGetsNothing, "LastRankGetsNothing", "/values/"},
+inline constexpr Planted kPlantedEngines[] = {
+    {"IgnoresDeadline", "/deadline/"},     {"GivesUpEarly", "/deadline/"},
+    {"IgnoresAbort", "/abort/"},           {"LosesReason", "/abort/"},
+    {"PeersStayForever", "/peer_gone/"},   {"KeepsErrorsFromRankZero", "/mismatch/"},
+    {"ComparesNoNames", "/mismatch/"},     {"ComparesNoShapes", "/mismatch/"},
+    {"BroadcastsFromZero", "/broadcast/"}, {"LastRankGetsNothing", "/values/"},
 };
 
 }  // namespace tutti::planted_bugs

@@ -11,63 +11,27 @@
 
 #include "strategy/replicas/strategy_mode.h"
 #include "strategy/variables/mirrored_variable.h"
+#include "tests/conformance/planted_bugs.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::planted_bugs {
 
-enum class StrategyBug {
-  kNone,
-  kLeavesAReplicaOut,
-  kRunsAReplicaTwice,
-  kCountsOneMore,
-  kComputesOnTheFirstDevice,
-  kResultsBackwards,
-  kMergesPerReplica,
-  kMergesBackwards,
-  kGathersBackwards,
-  kMeanIsSum,
-  kAnotherOrder,
-  kReduceTwiceTheFirst,
-  kGatherBackwards,
-  kOpsKeepTheirOwn,
-  kInputBackwards,
-  kInputOfOneWorkerOfTwo,
-  kInputByElement,
-  kFunctionInputIsCut,
-  kVariablesOfNobody,
-  kScopeOfLocalVariables,
-  kOneComponentOther,
-  kSumForMean,
-  kFirstForAll,
-  kWritesOneComponent,
-  kOnReadAsOnWrite,
-  kTakesUnknownUse,
-  kSavesNothing,
-  kRestoresOneComponent,
-  kSwallowsErrors,
-  kDoesNotNameTheReplica,
-  kStaysBroken,
-  kForgetsTheFailure,
-  kStepNumberStands,
-  kUpdatesOneComponent,
-};
-
 /// Storage of the right kind that does one thing wrong.
 class PlantedStorage final : public internal::MirroredStorage {
  public:
-  PlantedStorage(StrategyBug bug, const Tensor& initial_value, VariableOptions options,
+  PlantedStorage(std::uint64_t bug, const Tensor& initial_value, VariableOptions options,
                  const void* owner, std::shared_ptr<const Placement> placement)
       : MirroredStorage(initial_value, std::move(options), owner, std::move(placement), 0),
         bug_(bug) {
-    if (bug_ != StrategyBug::kOneComponentOther) return;
+    if (bug_ != "OneComponentOther"_bug) return;
     component(1).assign(AssignOp::kAssign, Tensor::full(shape(), 7.0, dtype()));
   }
 
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override {
     const bool is_outside = !replica("assign");
-    if (bug_ == StrategyBug::kWritesOneComponent && is_outside) {
+    if (bug_ == "WritesOneComponent"_bug && is_outside) {
       component(0).assign(op, checked_operand(op, value));
     } else {
       MirroredStorage::assign(op, value, origin);
@@ -77,20 +41,20 @@ class PlantedStorage final : public internal::MirroredStorage {
               const UpdateScalars& scalars) override {
     const internal::LocalReplicaContext* const context = replica("update");
     const bool is_left_out = context && context->replica_id() > 0;
-    if (bug_ == StrategyBug::kUpdatesOneComponent && is_left_out) return;
+    if (bug_ == "UpdatesOneComponent"_bug && is_left_out) return;
     MirroredStorage::update(rule, slots, gradient, scalars);
   }
   std::vector<NamedTensor> save() const override {
-    if (bug_ == StrategyBug::kSavesNothing) return {};
+    if (bug_ == "SavesNothing"_bug) return {};
     return MirroredStorage::save();
   }
   void restore(const TensorLookup& lookup) override {
-    if (bug_ != StrategyBug::kRestoresOneComponent) return MirroredStorage::restore(lookup);
+    if (bug_ != "RestoresOneComponent"_bug) return MirroredStorage::restore(lookup);
     component(0).assign(AssignOp::kAssign, checked_restore(lookup, name()));
   }
 
  private:
-  const StrategyBug bug_;
+  const std::uint64_t bug_;
 };
 
 /// Each buffer keeps what it has.
@@ -106,7 +70,7 @@ class KeepsItsOwn final : public CrossDeviceOps {
 /// A replica's context with one function wrong; only for checks that use no variables.
 class PlantedContext final : public ReplicaContext {
  public:
-  PlantedContext(StrategyBug bug, ReplicaContext& right) : bug_(bug), right_(right) {}
+  PlantedContext(std::uint64_t bug, ReplicaContext& right) : bug_(bug), right_(right) {}
   int replica_id() const override { return right_.replica_id(); }
   int num_replicas_in_sync() const override { return right_.num_replicas_in_sync(); }
   Device device() const override { return right_.device(); }
@@ -115,15 +79,15 @@ class PlantedContext final : public ReplicaContext {
  protected:
   int local_index() const override {
     const int last = num_replicas_in_sync() - 1;
-    return bug_ == StrategyBug::kResultsBackwards ? last - replica_id() : replica_id();
+    return bug_ == "ResultsBackwards"_bug ? last - replica_id() : replica_id();
   }
   std::shared_ptr<const void> merge_erased(const void* local, const std::type_info&,
                                            const ErasedMerge& merge,
                                            SourceLocation where) override {
     const auto merge_all = [&](Strategy& strategy, const PerReplica<const void*>& locals) {
       std::vector<const void*> values = locals.values();
-      if (bug_ == StrategyBug::kMergesBackwards) std::ranges::reverse(values);
-      if (bug_ == StrategyBug::kMergesPerReplica) {
+      if (bug_ == "MergesBackwards"_bug) std::ranges::reverse(values);
+      if (bug_ == "MergesPerReplica"_bug) {
         for (std::size_t i = 1; i < values.size(); ++i) merge(strategy, values);
       }
       return merge(strategy, values);
@@ -133,14 +97,14 @@ class PlantedContext final : public ReplicaContext {
   }
   std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
                                           SourceLocation where) override {
-    const bool is_wrong = bug_ == StrategyBug::kMeanIsSum && op == ReduceOp::kMean;
+    const bool is_wrong = bug_ == "MeanIsSum"_bug && op == ReduceOp::kMean;
     const internal::StrategyModeScope mode = right_mode();
     return right_.all_reduce(is_wrong ? ReduceOp::kSum : op, values, where);
   }
   Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override {
     const auto gather = [&](Strategy& strategy, const PerReplica<Tensor>& all) {
       std::vector<Tensor> values = all.values();
-      if (bug_ == StrategyBug::kGathersBackwards) std::ranges::reverse(values);
+      if (bug_ == "GathersBackwards"_bug) std::ranges::reverse(values);
       return strategy.gather(PerReplica<Tensor>(std::move(values)), axis);
     };
     const internal::StrategyModeScope mode = right_mode();
@@ -153,69 +117,68 @@ class PlantedContext final : public ReplicaContext {
     return internal::StrategyModeScope({&right_.strategy(), &right_});
   }
 
-  const StrategyBug bug_;
+  const std::uint64_t bug_;
   ReplicaContext& right_;
 };
 
 /// Mirrors variables, as MirroredStrategy does.
 class PlantedStrategy final : public LocalStrategy {
  public:
-  explicit PlantedStrategy(StrategyBug bug)
-      : LocalStrategy("planted", options_with(bug)),
-        bug_(bug),
+  explicit PlantedStrategy(std::string_view name)
+      : LocalStrategy("planted", options_with(bug(name))),
+        bug_(bug(name)),
         placement_(std::make_shared<const Placement>(
             Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
   std::string_view name() const override { return "planted"; }
 
   int num_replicas_in_sync() const override {
-    return LocalStrategy::num_replicas_in_sync() + (bug_ == StrategyBug::kCountsOneMore ? 1 : 0);
+    return LocalStrategy::num_replicas_in_sync() + (bug_ == "CountsOneMore"_bug ? 1 : 0);
   }
   CrossDeviceOps& cross_device_ops() override {
-    if (bug_ == StrategyBug::kOpsKeepTheirOwn) return keeps_its_own_;
+    if (bug_ == "OpsKeepTheirOwn"_bug) return keeps_its_own_;
     return LocalStrategy::cross_device_ops();
   }
   void restore_state(const Json& state) override {
-    if (bug_ != StrategyBug::kStepNumberStands) LocalStrategy::restore_state(state);
+    if (bug_ != "StepNumberStands"_bug) LocalStrategy::restore_state(state);
   }
   const Failure& last_failure() const override {
     static const Failure none;
-    return bug_ == StrategyBug::kForgetsTheFailure ? none : LocalStrategy::last_failure();
+    return bug_ == "ForgetsTheFailure"_bug ? none : LocalStrategy::last_failure();
   }
 
  protected:
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override {
     std::vector<Tensor> values = LocalStrategy::values_of_all_replicas(local, who);
-    if (bug_ == StrategyBug::kReduceTwiceTheFirst) values.back() = values.front();
-    if (bug_ == StrategyBug::kGatherBackwards) std::ranges::reverse(values);
+    if (bug_ == "ReduceTwiceTheFirst"_bug) values.back() = values.front();
+    if (bug_ == "GatherBackwards"_bug) std::ranges::reverse(values);
     return values;
   }
   void complete_input_plan(InputPlan& plan) override {
     LocalStrategy::complete_input_plan(plan);
-    if (bug_ == StrategyBug::kInputBackwards) std::ranges::reverse(plan.replica_devices);
-    if (bug_ == StrategyBug::kInputByElement) plan.cut = InputCut::kWhole;
-    if (bug_ == StrategyBug::kFunctionInputIsCut) plan.cut = InputCut::kSplit;
-    if (bug_ == StrategyBug::kInputOfOneWorkerOfTwo) {
+    if (bug_ == "InputBackwards"_bug) std::ranges::reverse(plan.replica_devices);
+    if (bug_ == "InputByElement"_bug) plan.cut = InputCut::kWhole;
+    if (bug_ == "FunctionInputIsCut"_bug) plan.cut = InputCut::kSplit;
+    if (bug_ == "InputOfOneWorkerOfTwo"_bug) {
       plan.num_workers = 2;
       plan.num_replicas_in_sync *= 2;
     }
   }
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override {
-    if (bug_ == StrategyBug::kTakesUnknownUse) options.synchronization = {};
-    if (bug_ == StrategyBug::kOnReadAsOnWrite) options.synchronization = {};
-    if (bug_ == StrategyBug::kOnReadAsOnWrite)
-      options.trainable = options.trainable.value_or(false);
+    if (bug_ == "TakesUnknownUse"_bug) options.synchronization = {};
+    if (bug_ == "OnReadAsOnWrite"_bug) options.synchronization = {};
+    if (bug_ == "OnReadAsOnWrite"_bug) options.trainable = options.trainable.value_or(false);
     if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
     const bool is_mean = options.aggregation == VariableAggregation::kMean;
-    if (bug_ == StrategyBug::kSumForMean && is_mean) {
+    if (bug_ == "SumForMean"_bug && is_mean) {
       options.aggregation = VariableAggregation::kSum;
     }
-    if (bug_ == StrategyBug::kFirstForAll && is_mean) {
+    if (bug_ == "FirstForAll"_bug && is_mean) {
       options.aggregation = VariableAggregation::kOnlyFirstReplica;
     }
-    const Strategy* const owner = bug_ == StrategyBug::kVariablesOfNobody ? nullptr : this;
-    if (bug_ == StrategyBug::kScopeOfLocalVariables || !owner) {
+    const Strategy* const owner = bug_ == "VariablesOfNobody"_bug ? nullptr : this;
+    if (bug_ == "ScopeOfLocalVariables"_bug || !owner) {
       return make_local_storage(initial_value, replica_devices().front(), std::move(options),
                                 owner);
     }
@@ -227,21 +190,20 @@ class PlantedStrategy final : public LocalStrategy {
     try {
       LocalStrategy::run_on_replicas([&](ReplicaContext& context) { run_one(context, body); });
     } catch (const Error& error) {
-      is_broken_ = bug_ == StrategyBug::kStaysBroken;
-      if (bug_ == StrategyBug::kDoesNotNameTheReplica)
-        throw Error(error.code(), without_name(error));
-      if (bug_ != StrategyBug::kSwallowsErrors) throw;
+      is_broken_ = bug_ == "StaysBroken"_bug;
+      if (bug_ == "DoesNotNameTheReplica"_bug) throw Error(error.code(), without_name(error));
+      if (bug_ != "SwallowsErrors"_bug) throw;
     }
   }
 
  private:
-  static LocalStrategyOptions options_with(StrategyBug bug) {
+  static LocalStrategyOptions options_with(std::uint64_t bug) {
     LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
     // Without it replicas would write one place at the same time.
-    if (bug == StrategyBug::kScopeOfLocalVariables) {
+    if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }
-    if (bug == StrategyBug::kAnotherOrder) {
+    if (bug == "AnotherOrder"_bug) {
       options.cross_device_ops = make_cross_device_ops("ring");
       options.deterministic = false;
     }
@@ -251,15 +213,15 @@ class PlantedStrategy final : public LocalStrategy {
     return error.message().substr(error.message().rfind(": ") + 2);
   }
   bool has_wrong_context() const {
-    return bug_ == StrategyBug::kResultsBackwards || bug_ == StrategyBug::kMergesPerReplica ||
-           bug_ == StrategyBug::kMergesBackwards || bug_ == StrategyBug::kGathersBackwards ||
-           bug_ == StrategyBug::kMeanIsSum;
+    return bug_ == "ResultsBackwards"_bug || bug_ == "MergesPerReplica"_bug ||
+           bug_ == "MergesBackwards"_bug || bug_ == "GathersBackwards"_bug ||
+           bug_ == "MeanIsSum"_bug;
   }
   void run_one(ReplicaContext& context, const std::function<void(ReplicaContext&)>& body) {
     const int replica = context.replica_id();
-    if (bug_ == StrategyBug::kLeavesAReplicaOut && replica == 2) return;
-    if (bug_ == StrategyBug::kRunsAReplicaTwice && replica == 0) body(context);
-    if (bug_ == StrategyBug::kComputesOnTheFirstDevice) {
+    if (bug_ == "LeavesAReplicaOut"_bug && replica == 2) return;
+    if (bug_ == "RunsAReplicaTwice"_bug && replica == 0) body(context);
+    if (bug_ == "ComputesOnTheFirstDevice"_bug) {
       const DeviceScope first(replica_devices().front());
       return body(context);
     }
@@ -269,7 +231,7 @@ class PlantedStrategy final : public LocalStrategy {
     body(wrong);
   }
 
-  const StrategyBug bug_;
+  const std::uint64_t bug_;
   std::shared_ptr<const Placement> placement_;
   KeepsItsOwn keeps_its_own_;
   std::atomic<bool> is_broken_{false};  // a step within a step asks, too

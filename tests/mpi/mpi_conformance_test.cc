@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "testing/cross_device_ops/checks.h"
+#include "testing/cross_device_ops/problem.h"
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
@@ -50,22 +50,22 @@ Ranks& ranks_of_first(std::map<int, Ranks>& all, int size) {
 /// Afterwards this process has the outputs of all ranks.
 void collect(Communicator& collector, const Problem& problem) {
   for (int r = 0; r < problem.of().world; ++r) {
-    const ReplicaBuffer output = problem.output(r);
+    const ReplicaBuffer output = problem.call(r).output;
     collector.broadcast(Elements(output.data, output.num_bytes(), DType::kUInt8), r);
   }
 }
 
 bool has_equal_output(const Problem& a, const Problem& b, int rank) {
-  const ReplicaBuffer left = a.output(rank), right = b.output(rank);
+  const ReplicaBuffer left = a.call(rank).output, right = b.call(rank).output;
   return left.num_bytes() == 0 || std::memcmp(left.data, right.data, left.num_bytes()) == 0;
 }
 
 std::string bits_that_differ(const Problem& problem) {
   if (problem.of().collective != Collective::kAllReduce) return {};
-  const ReplicaBuffer first = problem.output(0);
+  const ReplicaBuffer first = problem.call(0).output;
   for (int r = 1; r < problem.of().world; ++r) {
     if (first.num_bytes() > 0 &&
-        std::memcmp(first.data, problem.output(r).data, first.num_bytes()) != 0) {
+        std::memcmp(first.data, problem.call(r).output.data, first.num_bytes()) != 0) {
       return concat("rank ", r, " has other bits than rank 0");
     }
   }
@@ -114,9 +114,9 @@ TEST_F(MpiConformance, ASampleOfTheKitGivesTheRightValuesAndTheSameBitsEverywher
     for (const Problem* each : {&problem, &again}) {
       if (c.check == Check::kHandles && c.collective != Collective::kBarrier &&
           (c.collective != Collective::kAllReduce || c.in_place)) {
-        start(*ranks.tested, *each).wait();
+        start(*ranks.tested, each->call(world().rank())).wait();
       } else {
-        call(*ranks.tested, *each);
+        call(*ranks.tested, each->call(world().rank()));
       }
     }
     ASSERT_TRUE(has_equal_output(problem, again, world().rank())) << c.id();

@@ -296,7 +296,7 @@ class TuttiProgram(unittest.TestCase):
 
     def test_conform_wrong_usage_ends_with_2(self):
         for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
-                                (["ring", "--case", "local/what"], "ten parts"),
+                                (["ring", "--case", "local/what"], "no case 'local/what'"),
                                 (["ring", "--sample", "-1"], "0 or more"),
                                 (["--plugin", "./nowhere.so"], "no such file"),
                                 (["ring", "--shape", "round"], "threads")):

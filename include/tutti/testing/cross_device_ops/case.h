@@ -1,4 +1,4 @@
-// One thing that an operation must do, as a plain value with a name that says all of it.
+// One case of the conformance kit, as a value with a name, and lists of cases.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,42 +15,28 @@ namespace tutti::conformance {
 /// thread with a Communicator over messages. kThreads: the same over in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
-/// What is checked.
+/// The subject of a case.
 enum class Check {
-  kValues,         // one call: right results everywhere, nothing else touched
+  kValues,         // one call: right results everywhere, nothing else written
   kSpecialValues,  // NaN, infinities, signed zeros, denormals among the values
-  kRepeated,       // three calls in a row, the third as the first
-  kConcurrent,     // several groups at once
+  kRepeated,       // three calls in a row, the third equal to the first
+  kConcurrent,     // several groups at the same time
   kSlices,         // several threads on disjoint ranges (sliceable operations)
-  kHandles,        // several started calls, waited in another order
-  kRefused,        // MEAN of integers, SUM of bool, ...
-  kMismatch,       // one rank calls something else; `variant` is what: a MismatchKind
-  kDeadline,       // a rank stays away
-  kAbort,          // somebody else ends the call
-  kPeerGone,       // a rank's communicator is destroyed
+  kHandles,        // several started calls, waited for in another order
+  kMismatch,       // the last rank makes another call; `variant` is a MismatchKind
+  kDeadline,       // the last rank makes no call
+  kAbort,          // another thread aborts the call
+  kPeerGone,       // the last rank's communicator is destroyed
 };
 
-/// How the calls of two ranks differ in Check::kMismatch.
-enum class MismatchKind {
-  kOperation,
-  kReduceOp,
-  kDType,
-  kCount,
-  kShape,
-  kRoot,
-  kName,
-  kOrder,
-  kGroup
-};
-/// How many values MismatchKind has.
-inline constexpr int kNumMismatchKinds = 9;
+/// The difference between the calls of two ranks in Check::kMismatch.
+enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, kName };
 
-/// Names as they stand in Case::id().
+/// Names as in Case::id().
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
-std::string_view to_string(MismatchKind kind);
 
-/// Values are random numbers keyed by all fields: equal cases have equal values.
+/// Values are random numbers keyed by seed, world and count.
 struct Case {
   GroupShape shape = GroupShape::kLocal;
   Check check = Check::kValues;
@@ -65,30 +51,25 @@ struct Case {
   int variant = 0;         // root of reduce and broadcast; kind of kMismatch
   std::uint64_t seed = 1;
 
-  /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1". parse() reads it again; it
-  /// throws kInvalidArgument naming the part that is wrong.
+  /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1".
   std::string id() const;
+  /// Returns the case of that id. Throws kInvalidArgument if no plan has it.
   static Case parse(std::string_view id);
   bool operator==(const Case&) const = default;
 };
 
-/// Whether it cuts buffers into parts, even or not.
-bool has_parts(Collective collective);
-
-// Which cases: all of them, or a seeded sample.
-
-/// Which cases are run.
+/// The cases to run.
 struct Plan {
   std::vector<GroupShape> shapes = {GroupShape::kLocal, GroupShape::kSpread, GroupShape::kThreads};
   std::uint64_t seed = 1;
-  /// 0: every case. Else a sample of about so many, at least one of each shape, check, collective,
-  /// reduction and type: chosen by the seed, which also makes the values.
+  /// 0: every case. Otherwise about this many, with at least one of each shape, check, collective,
+  /// reduction and type. The seed chooses them; it also makes the values.
   std::size_t sample = 0;
-  /// The largest number of elements: 2^20 + 1 is the largest there is.
+  /// Cases with more elements are left out; the largest has 2^20 + 1.
   std::size_t max_count = std::size_t{1} << 21;
 };
 
-/// In an order in which groups can be kept from case to case: by shape and number of ranks.
+/// Returns the cases of a plan, by shape and number of ranks.
 std::vector<Case> cases(const Plan& plan);
 
 }  // namespace tutti::conformance

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tutti/testing/cross_device_ops/report.h"
@@ -19,19 +22,10 @@ class GroupTest : public ::testing::Test {
       : name_(std::move(name)), group_(std::move(group)) {}
 
   void TestBody() override {
-    Subject subject(name_);
-    std::string reason;
-    std::size_t num_skipped = 0;
-    for (const Case& c : group_) {
-      const Result result = run(c, subject);
-      if (result.verdict == Verdict::kSkipped) {
-        ++num_skipped;
-        reason = result.message;
-      }
-      ASSERT_NE(result.verdict, Verdict::kFailed) << result.message << "\n  case " << c.id();
-    }
-    RecordProperty("skipped", static_cast<int>(num_skipped));
-    if (num_skipped == group_.size()) GTEST_SKIP() << reason;
+    const Report report = run_cases(group_, Subject(name_), {.max_failures = 1});
+    ASSERT_EQ(report.count(Verdict::kFailed), 0u) << report.table("tutti conform " + name_);
+    RecordProperty("skipped", static_cast<int>(report.count(Verdict::kSkipped)));
+    if (!report.passed()) GTEST_SKIP() << report.results.front().message;
   }
 
  private:
@@ -43,22 +37,19 @@ class GroupTest : public ::testing::Test {
 
 /// Registers one test for each shape, check and collective of `plan`, for the operation of that
 /// name: "Conformance_NAME.local_values_all_reduce". The name is looked up when the test runs, so
-/// it may be registered by main() later. Call before RUN_ALL_TESTS().
+/// that main() may register it later. Call before RUN_ALL_TESTS().
 inline void register_gtests(const std::string& name, const Plan& plan = {}) {
-  std::vector<std::pair<std::string, std::vector<Case>>> groups;
+  std::map<std::string, std::vector<Case>> groups;
   for (const Case& c : cases(plan)) {
-    const std::string title =
-        concat(to_string(c.shape), "_", to_string(c.check), "_", tutti::to_string(c.collective));
-    auto group = groups.begin();
-    while (group != groups.end() && group->first != title) ++group;
-    if (group == groups.end()) group = groups.insert(group, {title, {}});
-    group->second.push_back(c);
+    groups[concat(to_string(c.shape), "_", to_string(c.check), "_", tutti::to_string(c.collective))]
+        .push_back(c);
   }
   for (const auto& [title, group] : groups) {
+    const auto make = [name, group = group]() -> ::testing::Test* {
+      return std::make_unique<internal::GroupTest>(name, group).release();
+    };
     ::testing::RegisterTest(("Conformance_" + name).c_str(), title.c_str(), nullptr, nullptr,
-                            __FILE__, __LINE__, [name, group = group]() -> ::testing::Test* {
-                              return std::make_unique<internal::GroupTest>(name, group).release();
-                            });
+                            __FILE__, __LINE__, make);
   }
 }
 

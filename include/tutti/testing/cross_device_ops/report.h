@@ -1,4 +1,4 @@
-// Running one case, or a plan; what came of it: counts, a table, JSON.
+// Runs cases; the report counts and lists what became of them, as a table and as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,92 +7,58 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/json.h"
+#include "tutti/testing/cross_device_ops/case.h"
 #include "tutti/testing/cross_device_ops/subject.h"
 
 namespace tutti::conformance {
 
-/// What came of a case.
-enum class Verdict { kPassed, kFailed, kSkipped };
+/// The end of a case. kNotRun: the budget or the number of failures was reached before.
+enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
 /// "passed" and so on.
 std::string_view to_string(Verdict verdict);
 
-/// What came of a case, and why.
+/// A case and its end.
 struct Result {
+  Case of;
   Verdict verdict = Verdict::kPassed;
   std::string message = {};  // what went wrong, or why it was skipped
 };
 
-/// Runs the case on a group that earlier cases have used, and once more on a new one if it fails
-/// there. Never throws for what the subject does; a rank that does not come back 40 s after its
-/// communicator was aborted ends the process with exit code 1 and a line that names the case.
-Result run(const Case& c, Subject& subject);
-
-/// Numbers of cases.
-struct Counts {
-  std::uint64_t passed = 0;
-  std::uint64_t failed = 0;
-  std::uint64_t skipped = 0;
-  std::uint64_t not_run = 0;  // the budget was spent
-};
-
-/// One operation and type.
-struct Row {
-  Collective collective = Collective::kAllReduce;
-  ReduceOp op = ReduceOp::kSum;  // of the collectives that combine
-  DType dtype = DType::kFloat32;
-  Counts counts;
-
-  /// "all_reduce SUM".
-  std::string operation() const;
-};
-
-/// A case that failed.
-struct Failure {
-  Case failed_case;
-  std::string message;
-};
-
-/// Why cases were skipped, and how many.
-struct SkipReason {
-  std::string reason;
-  std::uint64_t count = 0;
-};
-
-/// What came of a plan.
+/// The results of a list of cases.
 struct Report {
   std::string name;
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  // of the first case
   double seconds = 0;
-  std::vector<Row> rows;  // by operation and type
-  std::vector<Failure> failures;
-  std::vector<SkipReason> skip_reasons;
+  std::vector<Result> results;
 
-  void add(const Case& c, const Result& result);
-  void add_not_run(const Case& c);
-  Counts total() const;
-  /// Whether something ran and nothing failed.
+  std::size_t count(Verdict verdict) const;
+  /// Returns true if something ran and nothing failed.
   bool passed() const;
   /// A table with a line per operation and type, the reasons for skipping, the first failure of
   /// each line with the command that repeats it (`repeat`: "tutti conform NAME"), and a verdict.
   std::string table(const std::string& repeat) const;
   Json json() const;
-
- private:
-  Row& row_of(const Case& c);
 };
 
 struct RunOptions {
-  /// Cases that have not begun after this time are counted as not run.
+  /// No case begins after this time.
   Duration budget = Duration::max();
-  /// Stop after so many failures: what fails everywhere need not run long.
+  /// No case begins after this number of failures: what fails everywhere need not run long.
   std::size_t max_failures = 100;
-  /// Called before each case runs, by the thread that runs the plan: a program can note what runs,
-  /// for the handler of a crash.
+  /// Called before each case runs, by the thread that called run(): a program can note the case for
+  /// the handler of a crash.
   std::function<void(const Case&)> before_case = nullptr;
 };
 
-/// Runs the plan's cases.
-Report run(const Plan& plan, Subject& subject, const RunOptions& options = {});
+/// Runs cases on groups that earlier cases have used; a case that fails there is tried again in a
+/// new group, and the message says if it passed in that one. Does not throw what the subject
+/// throws. A rank that does not return 40 s after its communicator was aborted ends the process
+/// with exit code 1 and a line that names the case.
+Report run_cases(const std::vector<Case>& cases, const Subject& subject,
+                 const RunOptions& options = {});
+/// Runs the cases of a plan.
+Report run(const Plan& plan, const Subject& subject, const RunOptions& options = {});
 
 }  // namespace tutti::conformance

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tutti/testing/strategy/suite.h"
@@ -16,11 +17,7 @@ class StrategyTest : public ::testing::Test {
  public:
   StrategyTest(StrategySubject subject, std::string check)
       : subject_(std::move(subject)), check_(std::move(check)) {}
-
-  void TestBody() override {
-    const std::string message = run_strategy_check(subject_, check_);
-    EXPECT_TRUE(message.empty()) << message;
-  }
+  void TestBody() override { EXPECT_EQ(run_strategy_check(subject_, check_), ""); }
 
  private:
   StrategySubject subject_;
@@ -32,11 +29,11 @@ class StrategyTest : public ::testing::Test {
 /// Registers one test per check: "Strategy_NAME.on_write_variables". Call before RUN_ALL_TESTS().
 inline void register_strategy_gtests(const StrategySubject& subject) {
   for (const std::string& check : strategy_checks()) {
-    ::testing::RegisterTest(
-        ("Strategy_" + subject.name).c_str(), check.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-        [subject, check]() -> ::testing::Test* {
-          return std::make_unique<internal::StrategyTest>(subject, check).release();
-        });
+    const auto make = [subject, check]() -> ::testing::Test* {
+      return std::make_unique<internal::StrategyTest>(subject, check).release();
+    };
+    ::testing::RegisterTest(("Strategy_" + subject.name).c_str(), check.c_str(), nullptr, nullptr,
+                            __FILE__, __LINE__, make);
   }
 }
 

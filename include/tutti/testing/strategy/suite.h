@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/clock.h"
@@ -17,36 +18,30 @@ struct StrategySubject {
   std::string name;  // letters, digits and '_': it becomes part of the names of tests
   /// Makes one; every check gets its own. They must be equal, and in one process (num_workers() 1).
   std::function<std::unique_ptr<Strategy>()> make;
-  /// Whether gradients are summed along the canonical tree, so that training gives the same bits as
+  /// True if gradients are summed along the canonical tree, so that training gives the same bits as
   /// on one device that adds the replicas' gradients in that order.
   bool is_canonical = true;
-  /// A check that takes longer has found a replica that waits for ever: a line names it, and the
-  /// process ends with exit code 1, for a thread cannot be ended.
+  /// Limit of one check. A check that takes longer has found a replica that waits indefinitely; a
+  /// line names it, and the process ends with exit code 1, for a thread cannot be ended.
   Duration limit = std::chrono::seconds(60);
 };
 
-/// What is checked, in the order of running: "replicas", "reduce", "on_write_variables", ...
+/// Returns the names of the checks, in the order of running: "replicas", "reduce", ...
 std::vector<std::string> strategy_checks();
 
-/// Runs one check on a new strategy. Empty when it passed, else what was expected and what came.
-/// Never throws for what the strategy does. Throws kInvalidArgument, listing the checks, for one
-/// that there is not. Not for several threads at once.
+/// Runs one check on a new strategy. Returns "" if it passed, else what was expected and what came.
+/// Does not throw what the strategy throws. Throws kInvalidArgument, listing the checks, for an
+/// unknown one. Not thread-safe.
 std::string run_strategy_check(const StrategySubject& subject, const std::string& check);
 
-/// A check that failed: what was expected and what came.
-struct StrategyFailure {
-  std::string check;
-  std::string message;
-};
-
-/// What came of all checks.
+/// The results of all checks.
 struct StrategyReport {
   std::string name;
   std::size_t num_checks = 0;
-  std::vector<StrategyFailure> failures;
+  std::vector<std::pair<std::string, std::string>> failures;  // check, and what was wrong
 
   bool passed() const { return failures.empty(); }
-  /// "spread: 17 of 17 checks passed", or a line for each failure.
+  /// "spread: 17 of 17 checks passed", after a line for each failure.
   std::string text() const;
 };
 
