@@ -174,73 +174,6 @@ constexpr int kRefusals = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// An answer on its way, or here. The first that is set counts.
-class PendingReply final : public RpcReply {
- public:
-  /// `what`: "worker 0: ps 1 (127.0.0.1:4711)", for messages.
-  explicit PendingReply(std::shared_ptr<const std::string> what) : what_(std::move(what)) {}
-
-  bool is_ready() const override {
-    MutexLock lock(mutex_);
-    return is_ready_;
-  }
-  bool wait_until_ready(TimePoint deadline) override {
-    MutexLock lock(mutex_);
-    return changed_.wait_until(mutex_, deadline,
-                               [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
-  }
-  void when_ready(std::function<void()> told) override {
-    {
-      MutexLock lock(mutex_);
-      if (!is_ready_) {
-        told_ = std::move(told);
-        return;
-      }
-    }
-    told();
-  }
-  Packet wait(TimePoint deadline) override {
-    (void)wait_until_ready(deadline);
-    MutexLock lock(mutex_);
-    if (!is_ready_) {
-      fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
-           seconds_text(now() - begin_), " s");
-    }
-    if (error_) throw *error_;
-    if (std::exchange(is_taken_, true)) {
-      fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
-           ": the answer was taken before; expected one successful wait() per reply");
-    }
-    return std::move(answer_);
-  }
-  void set(Packet answer) { settle(std::move(answer), std::nullopt); }
-  void set_error(Error error) { settle({}, std::move(error)); }
-
- private:
-  void settle(Packet answer, std::optional<Error> error) {
-    std::function<void()> told;
-    {
-      MutexLock lock(mutex_);
-      if (std::exchange(is_ready_, true)) return;
-      answer_ = std::move(answer);
-      error_ = std::move(error);
-      changed_.notify_all();
-      told.swap(told_);
-    }
-    if (told) told();
-  }
-
-  const std::shared_ptr<const std::string> what_;
-  const TimePoint begin_ = now();
-  mutable Mutex mutex_;
-  CondVar changed_;
-  bool is_ready_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_taken_ TUTTI_GUARDED_BY(mutex_) = false;
-  Packet answer_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> error_ TUTTI_GUARDED_BY(mutex_);
-  std::function<void()> told_ TUTTI_GUARDED_BY(mutex_);
-};
-
 /// Threads: any.
 class ClientSession final : public RpcClient {
  public:
@@ -275,7 +208,7 @@ class ClientSession final : public RpcClient {
   };
   struct Call {
     Packet request;
-    std::shared_ptr<PendingReply> reply;
+    std::shared_ptr<RpcReply> reply;
   };
   using Calls = std::map<std::uint64_t, Call>;
   void connect_at_start();
@@ -397,7 +330,7 @@ void ClientSession::send_all_again(ClientStream& stream) {
 }
 
 std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
-  auto reply = std::make_shared<PendingReply>(what_);
+  auto reply = std::make_shared<RpcReply>(what_);
   const std::size_t bytes = request.payload_bytes();
   MutexLock send_lock(send_mutex_);
   std::shared_ptr<ClientStream> stream;
@@ -542,8 +475,61 @@ ClientSession::~ClientSession() {
 }  // namespace
 }  // namespace tutti::internal
 
-std::unique_ptr<tutti::RpcClient> tutti::RpcClient::connect(const std::string& target,
-                                                            RpcMethod method,
-                                                            const RpcClientOptions& options) {
+namespace tutti {
+
+bool RpcReply::is_ready() const {
+  MutexLock lock(mutex_);
+  return is_ready_;
+}
+
+bool RpcReply::wait_until_ready(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  return changed_.wait_until(mutex_, deadline,
+                             [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
+}
+
+void RpcReply::when_ready(std::function<void()> told) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_ready_) {
+      told_ = std::move(told);
+      return;
+    }
+  }
+  told();
+}
+
+Packet RpcReply::wait(TimePoint deadline) {
+  (void)wait_until_ready(deadline);
+  MutexLock lock(mutex_);
+  if (!is_ready_) {
+    fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
+         internal::seconds_text(Clock::system().now() - begin_), " s");
+  }
+  if (error_) throw *error_;
+  if (std::exchange(is_taken_, true)) {
+    fail(ErrorCode::kFailedPrecondition, "rpc: ", *what_,
+         ": the answer was taken before; expected one successful wait() per reply");
+  }
+  return std::move(answer_);
+}
+
+void RpcReply::settle(Packet answer, std::optional<Error> error) {
+  std::function<void()> told;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_ready_, true)) return;
+    answer_ = std::move(answer);
+    error_ = std::move(error);
+    changed_.notify_all();
+    told.swap(told_);
+  }
+  if (told) told();
+}
+
+std::unique_ptr<RpcClient> RpcClient::connect(const std::string& target, RpcMethod method,
+                                              const RpcClientOptions& options) {
   return std::make_unique<internal::ClientSession>(target, method, options);
 }
+
+}  // namespace tutti

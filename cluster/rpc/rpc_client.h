@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cluster/control/control_client.h"
 #include "cluster/net/interruption.h"
@@ -14,6 +15,7 @@
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
 namespace tutti {
 
@@ -37,20 +39,40 @@ struct RpcClientOptions {
   bool survives_restarts = false;
 };
 
-/// An answer on its way. Threads: any, one wait at a time.
+/// Answer to one call, which arrives later; the first of set() and set_error() counts. A caller may
+/// drop it without waiting. Thread-safe, with one wait at a time.
 class RpcReply {
  public:
-  virtual ~RpcReply() = default;  // not waited for: the answer is dropped
-  virtual bool is_ready() const = 0;
+  /// `what`: "worker 0: ps 1 (127.0.0.1:4711)", for messages.
+  explicit RpcReply(std::shared_ptr<const std::string> what) : what_(std::move(what)) {}
+
+  bool is_ready() const;
   /// Returns is_ready(); takes nothing, and throws nothing.
-  virtual bool wait_until_ready(TimePoint deadline) = 0;
-  /// Calls `told` once it is ready, at once if it is: for those who wait for something else, too.
-  /// By the thread that brings it, so return soon, and call nothing of the client. One per reply.
-  virtual void when_ready(std::function<void()> told) = 0;
-  /// The answer. Throws what the server answered (its code, "ps 1 (address): " in front),
-  /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all()
-  /// says.
-  virtual Packet wait(TimePoint deadline) = 0;
+  bool wait_until_ready(TimePoint deadline);
+  /// Calls `told` once it is ready, at once if it is already: for a caller that also waits for
+  /// something else. Runs on the receiving thread: return soon, and do not call the client. One
+  /// per reply.
+  void when_ready(std::function<void()> told);
+  /// Returns the answer, once. Throws the error that the server answered (its code, "ps 1
+  /// (address): " in front), kDeadlineExceeded naming the server, kUnavailable if it does not come
+  /// back, kAborted if it was started again, or the error of fail_all().
+  Packet wait(TimePoint deadline);
+
+  void set(Packet answer) { settle(std::move(answer), std::nullopt); }
+  void set_error(Error error) { settle({}, std::move(error)); }
+
+ private:
+  void settle(Packet answer, std::optional<Error> error);
+
+  const std::shared_ptr<const std::string> what_;
+  const TimePoint begin_ = Clock::system().now();
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool is_ready_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_taken_ TUTTI_GUARDED_BY(mutex_) = false;
+  Packet answer_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> error_ TUTTI_GUARDED_BY(mutex_);
+  std::function<void()> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// A client of one server. Calls are sent in the order of start(); many may be under way. Threads:

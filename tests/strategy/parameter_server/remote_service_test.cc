@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/server_link.h"
 
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -25,30 +24,16 @@ class CutCall final : public RpcCall {
       : peer_(std::move(peer)), request_(cut(request, 100)) {}
   const RpcPeer& peer() const override { return peer_; }
   const Packet& request() const override { return request_; }
-  void reply(Packet packet) override { answer = cut(packet, 100); }
-  void fail(const Error& failed) override { error = failed; }
-  std::optional<Packet> answer;
-  std::optional<Error> error;
+  void reply(Packet packet) override { answer->set(cut(packet, 100)); }
+  void fail(const Error& failed) override {
+    answer->set_error(failed.with_context("ps 3 (nowhere)"));
+  }
+  const std::shared_ptr<RpcReply> answer =
+      std::make_shared<RpcReply>(std::make_shared<std::string>("ps 3 (nowhere)"));
 
  private:
   RpcPeer peer_;
   Packet request_;
-};
-
-class CutReply final : public RpcReply {
- public:
-  explicit CutReply(std::shared_ptr<CutCall> call) : call_(std::move(call)) {}
-  bool is_ready() const override { return call_->answer || call_->error; }
-  bool wait_until_ready(TimePoint) override { return is_ready(); }
-  void when_ready(std::function<void()>) override { TUTTI_CHECK(false, "nobody asks for it here"); }
-  Packet wait(TimePoint) override {
-    if (call_->error) throw call_->error->with_context("ps 3 (nowhere)");
-    TUTTI_CHECK(call_->answer, "no answer yet");
-    return *call_->answer;
-  }
-
- private:
-  std::shared_ptr<CutCall> call_;
 };
 
 /// Hands each call to a handler `repeats` times, as a connection that breaks would.
@@ -65,7 +50,7 @@ class CutClient final : public RpcClient {
         call->fail(error);
       }
     }
-    return std::make_shared<CutReply>(call);
+    return call->answer;
   }
   void fail_all(const Error&) override {}
   std::uint64_t server_incarnation() const override { return 0; }
