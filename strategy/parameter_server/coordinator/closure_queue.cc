@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "strategy/parameter_server/coordinator/worker_message.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -20,20 +22,32 @@ Error cancelled_error(std::uint64_t number, const char* why) {
 
 }  // namespace
 
-ClosureQueue::ClosureQueue(ClosureQueueOptions options)
-    : ClosureQueue(std::move(options), ClosureLedger(), {}) {}
+std::string ScheduledWork::content() const { return scheduled_content(step_, arguments_); }
 
-ClosureQueue::ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of)
-    : options_(std::move(options)) {
-  go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before), work_of);
+std::shared_ptr<const ScheduledWork> ScheduledWork::of_content(const std::string& content) {
+  auto [step, arguments] = decode_scheduled(content);
+  return std::make_shared<const ScheduledWork>(std::move(step), std::move(arguments));
 }
 
-void ClosureQueue::go_on(ClosureLedger before, const WorkOf& work_of) {
+void ScheduledWork::ended(const Error& error) const {
+  const auto* own = dynamic_cast<const ClosureError*>(&error);
+  result_->abort(own != nullptr ? std::make_exception_ptr(*own) : std::make_exception_ptr(error));
+}
+
+ClosureQueue::ClosureQueue(ClosureQueueOptions options)
+    : ClosureQueue(std::move(options), ClosureLedger()) {}
+
+ClosureQueue::ClosureQueue(ClosureQueueOptions options, ClosureLedger before)
+    : options_(std::move(options)) {
+  go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before));
+}
+
+void ClosureQueue::go_on(ClosureLedger before) {
   MutexLock lock(mutex_);
   ledger_ = std::move(before);
   for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
     const ClosureLedger::Closure* closure = ledger_.find(n);
-    if (!is_over(closure)) entries_[n].work = work_of(n, closure->content);
+    if (!is_over(closure)) entries_[n].work = ScheduledWork::of_content(closure->content);
   }
   apply(events::TookOver{ledger_.term() + 1});
   tell();
@@ -57,7 +71,7 @@ void ClosureQueue::apply(const ClosureEvent& event) {
 
 void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.finished_below()}); }
 
-std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint deadline) {
+std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimePoint deadline) {
   MutexLock lock(mutex_);
   try {
     const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {

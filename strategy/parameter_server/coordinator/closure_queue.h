@@ -13,18 +13,30 @@
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
 namespace tutti::internal {
 
-/// What the queue holds of a closure beyond its number. Its functions are called with the queue's
-/// lock held, and must not call the queue.
-class QueuedWork {
+/// Closure in the queue: the step to run and its arguments, and the result that a caller waits for.
+class ScheduledWork {
  public:
-  virtual ~QueuedWork() = default;
-  /// What a later coordinator needs to schedule it again (events::Scheduled).
-  virtual std::string content() const { return {}; }
-  /// It failed (ClosureError), or was cancelled (kCancelled), once.
-  virtual void ended(const Error& error) = 0;
+  ScheduledWork(std::string step, Nest arguments)
+      : step_(std::move(step)), arguments_(std::move(arguments)) {}
+  const std::string& step() const { return step_; }
+  const Nest& arguments() const { return arguments_; }
+  const std::shared_ptr<RemoteResult>& result() const { return result_; }
+  /// Returns the step's name and the arguments as bytes: what a later coordinator needs to schedule
+  /// the closure again (events::Scheduled).
+  std::string content() const;
+  static std::shared_ptr<const ScheduledWork> of_content(const std::string& content);
+  /// Aborts the result: the closure failed (ClosureError) or was cancelled (kCancelled). Called
+  /// once, with the queue's lock held.
+  void ended(const Error& error) const;
+
+ private:
+  const std::string step_;
+  const Nest arguments_;
+  const std::shared_ptr<RemoteResult> result_ = std::make_shared<RemoteResult>();
 };
 
 struct ClosureQueueOptions {
@@ -50,24 +62,22 @@ class ClosureQueue {
     int attempt = 0;
     int worker = 0;
     std::uint64_t term = 0;
-    std::shared_ptr<QueuedWork> work = {};
+    std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};
   };
 
-  /// Makes the work of a closure from its content.
-  using WorkOf = std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>;
-
   explicit ClosureQueue(ClosureQueueOptions options = {});
   /// Goes on where `before` ended, under the next term.
-  ClosureQueue(ClosureQueueOptions options, ClosureLedger before, const WorkOf& work_of);
+  ClosureQueue(ClosureQueueOptions options, ClosureLedger before);
 
   /// The same, of a queue that was just made with the same rules: for who learns of `before` later.
-  void go_on(ClosureLedger before, const WorkOf& work_of);
+  void go_on(ClosureLedger before);
 
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
   /// cancelled.
-  std::uint64_t put(std::shared_ptr<QueuedWork> work, TimePoint deadline = TimePoint::max());
+  std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
+                    TimePoint deadline = TimePoint::max());
   /// The next closure, and the worker that is to have it: the one that has the least to do, and
   /// fewer than `window`. One that just could not do the closure gets it again if it is alone.
   /// Nothing at the deadline, after stop(), and when spare() has something.
@@ -127,7 +137,7 @@ class ClosureQueue {
 
  private:
   struct Entry {
-    std::shared_ptr<QueuedWork> work = {};
+    std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};  // while it runs
     bool is_settled = false;                        // finished, or was told that it ended
     bool is_spared = false;                         // this attempt, by spare()

@@ -33,25 +33,13 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
 
 }  // namespace
 
-std::string ScheduledWork::content() const { return scheduled_content(step_, arguments_); }
-
-std::shared_ptr<ScheduledWork> ScheduledWork::of_content(const std::string& content) {
-  auto [step, arguments] = decode_scheduled(content);
-  return std::make_shared<ScheduledWork>(std::move(step), std::move(arguments));
-}
-
-void ScheduledWork::ended(const Error& error) {
-  const auto* own = dynamic_cast<const ClosureError*>(&error);
-  result_->abort(own != nullptr ? std::make_exception_ptr(*own) : std::make_exception_ptr(error));
-}
-
 CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
                                  const events::BeganAfter& former)
     : strategy_(strategy),
       options_(std::move(options)),
       former_(former),
       queue_(queue_options(options_, [this](const ClosureEvent& event) { write_journal(event); }),
-             first_ledger(), {}) {
+             first_ledger()) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
 }
@@ -189,9 +177,7 @@ void CoordinatorCore::go_on_from_folder() {
          "or no folder");
   }
   journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules_of(options_));
-  queue_.go_on(
-      begin_after_former(journal_->ledger()),
-      [](std::uint64_t, const std::string& content) { return ScheduledWork::of_content(content); });
+  queue_.go_on(begin_after_former(journal_->ledger()));
   recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
 }
 
@@ -263,7 +249,7 @@ void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
 }
 
 void CoordinatorCore::give_out(const ClosureQueue::Handout& handout) {
-  const auto& work = static_cast<const ScheduledWork&>(*handout.work);
+  const ScheduledWork& work = *handout.work;
   links_[static_cast<std::size_t>(handout.worker)]->start(
       {handout.number, handout.attempt, handout.term, work.step(), work.arguments(), queue_.news(),
        handout.token},
@@ -273,7 +259,7 @@ void CoordinatorCore::give_out(const ClosureQueue::Handout& handout) {
 void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome) {
   try {
     if (auto* value = std::get_if<Nest>(&outcome)) {
-      const auto& result = static_cast<const ScheduledWork&>(*handout.work).result();
+      const auto& result = handout.work->result();
       queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
       if (recovery_ != nullptr) recovery_->note_end();
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
@@ -322,7 +308,7 @@ RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
     fail(ErrorCode::kInvalidArgument, "schedule: expected arguments of ", definition.signature,
          ", got ", arguments.structure());
   }
-  const auto work = std::make_shared<ScheduledWork>(std::string(step), std::move(arguments));
+  const auto work = std::make_shared<const ScheduledWork>(std::string(step), std::move(arguments));
   queue_.put(work);
   return RemoteValue(work->result());
 }

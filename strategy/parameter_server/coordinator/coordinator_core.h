@@ -16,25 +16,6 @@
 
 namespace tutti::internal {
 
-/// A closure in the queue: what to run, and who waits for the result.
-class ScheduledWork final : public QueuedWork {
- public:
-  ScheduledWork(std::string step, Nest arguments)
-      : step_(std::move(step)), arguments_(std::move(arguments)) {}
-  const std::string& step() const { return step_; }
-  const Nest& arguments() const { return arguments_; }
-  const std::shared_ptr<RemoteResult>& result() const { return result_; }
-  /// The step's name and the arguments, as bytes.
-  std::string content() const override;
-  void ended(const Error& error) override;
-  static std::shared_ptr<ScheduledWork> of_content(const std::string& content);
-
- private:
-  const std::string step_;
-  const Nest arguments_;
-  const std::shared_ptr<RemoteResult> result_ = std::make_shared<RemoteResult>();
-};
-
 class CoordinatorCore;
 
 /// Where handles on per-worker values, which may outlive the coordinator, say that they are gone.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 
 #include "tests/support/hang_watchdog.h"
@@ -19,23 +20,20 @@ using testing::HangWatchdog;
 using namespace std::chrono_literals;
 using Handout = ClosureQueue::Handout;
 
-/// Counts what becomes of it.
-class CountedWork final : public QueuedWork {
- public:
-  explicit CountedWork(std::string content = "") : content_(std::move(content)) {}
-  std::string content() const override { return content_; }
-  void ended(const Error& error) override {
-    ++num_ended;
-    last_code = error.code();
+std::shared_ptr<const ScheduledWork> scheduled(const std::string& step = "step") {
+  return std::make_shared<const ScheduledWork>(step, Nest(Nest::List()));
+}
+
+/// Returns the code of the error that ended `work`; kOk: none did.
+ErrorCode code_of(const std::shared_ptr<const ScheduledWork>& work) {
+  if (work->result()->state() == RemoteValueState::kNotReady) return ErrorCode::kOk;
+  try {
+    (void)work->result()->get(TimePoint::max());
+    return ErrorCode::kOk;
+  } catch (const Error& error) {
+    return error.code();
   }
-  std::atomic<int> num_runs{0}, num_ended{0};
-  std::atomic<ErrorCode> last_code{ErrorCode::kOk};
-
- private:
-  std::string content_;
-};
-
-std::shared_ptr<CountedWork> counted() { return std::make_shared<CountedWork>(); }
+}
 
 AttemptReport lost(int worker = 0) {
   return {AttemptReport::Kind::kNotStarted, worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
@@ -69,7 +67,7 @@ class ClosureQueueTest : public ::testing::TestWithParam<std::size_t> {
 
 TEST_P(ClosureQueueTest, ReturnedClosureIsHandedOutAgainUntilFinished) {
   ClosureQueue queue(options());
-  const auto work = counted();
+  const auto work = scheduled();
   queue.put(work);
   auto handout = get(queue, 0);
   EXPECT_EQ(handout->work, work);
@@ -84,38 +82,38 @@ TEST_P(ClosureQueueTest, ReturnedClosureIsHandedOutAgainUntilFinished) {
   EXPECT_TRUE(queue.mark_finished(*again));
   EXPECT_TRUE(queue.done());
   queue.wait();
-  EXPECT_EQ(work->num_ended, 0);
+  EXPECT_EQ(code_of(work), ErrorCode::kOk);
 }
 
 TEST_P(ClosureQueueTest, ReturnedClosuresRunExactlyOnce) {
   HangWatchdog watchdog("two threads on a closure queue");
   ClosureQueue queue(options(1));
-  std::vector<std::shared_ptr<CountedWork>> works;
+  std::array<std::atomic<int>, 5> num_runs{};
   std::vector<std::unique_ptr<Thread>> threads;
   for (int worker = 0; worker < 2; ++worker) {
-    threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
+    threads.push_back(Executor::system().start("queue-worker", [&queue, &num_runs, worker] {
       bool has_put_back = false;
       while (auto handout = get(queue, worker)) {
         if (!std::exchange(has_put_back, true)) {
           queue.put_back(*handout, lost(worker));
           continue;
         }
-        ++static_cast<CountedWork&>(*handout->work).num_runs;
+        ++num_runs.at(handout->number);
         queue.mark_finished(*handout);
       }
     }));
   }
-  for (int i = 0; i < 5; ++i) works.push_back(counted()), queue.put(works.back());
+  for (int i = 0; i < 5; ++i) queue.put(scheduled());
   for (int i = 0; i < 4; ++i) queue.wait();
   queue.stop();
   for (auto& thread : threads) thread->join();
-  for (const auto& work : works) EXPECT_EQ(work->num_runs, 1);
+  for (const auto& runs : num_runs) EXPECT_EQ(runs, 1);
 }
 
 TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   HangWatchdog watchdog("wait() beside a failure");
   ClosureQueue queue(options());
-  const auto failing = counted(), running = counted();
+  const auto failing = scheduled(), running = scheduled();
   queue.put(failing), queue.put(running);
   const auto first = get(queue, 0), second = get(queue, 0);
   user_failure(queue, *first, "boom");
@@ -138,14 +136,13 @@ TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   }
   EXPECT_TRUE(queue.done());
   queue.wait();
-  EXPECT_EQ(failing->num_ended, 1);
-  EXPECT_EQ(failing->last_code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(running->num_ended, 0);
+  EXPECT_EQ(code_of(failing), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of(running), ErrorCode::kOk);
 }
 
 TEST_P(ClosureQueueTest, DoneThrowsTheFailure) {
   ClosureQueue queue(options());
-  queue.put(counted());
+  queue.put(scheduled());
   const auto handout = get(queue, 0);
   EXPECT_FALSE(queue.done());
   user_failure(queue, *handout, "boom");
@@ -157,15 +154,15 @@ TEST_P(ClosureQueueTest, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
   HangWatchdog watchdog("two failures");
   for (const bool by_put : {false, true}) {
     ClosureQueue queue(options());
-    const auto waiting = counted(), unlucky = counted();
-    queue.put(counted()), queue.put(counted());
+    const auto waiting = scheduled(), unlucky = scheduled();
+    queue.put(scheduled()), queue.put(scheduled());
     const auto first = get(queue, 0), second = get(queue, 0);
     queue.put(waiting);
     EXPECT_FALSE(second->token->is_cancelled());
     user_failure(queue, *first, "Some error");
     EXPECT_TRUE(second->token->is_cancelled());
     EXPECT_EQ(queue.num_queued(), 0u);
-    EXPECT_EQ(waiting->last_code, ErrorCode::kCancelled);
+    EXPECT_EQ(code_of(waiting), ErrorCode::kCancelled);
     const auto thread = Executor::system().start("ends", [&] {
       Clock::system().sleep_for(20ms);
       queue.mark_failed(*second, ErrorCode::kCancelled, ErrorOrigin::kUser, "cancellation error");
@@ -179,7 +176,7 @@ TEST_P(ClosureQueueTest, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
       EXPECT_EQ(error.failures().size(), 2u);  // all are kept
     }
     EXPECT_EQ(queue.num_running(), 0u);
-    EXPECT_EQ(unlucky->num_ended, by_put ? 1 : 0);
+    EXPECT_EQ(code_of(unlucky), by_put ? ErrorCode::kCancelled : ErrorCode::kOk);
     EXPECT_EQ(queue.ledger().next_number(), 3u);  // it got no number
     EXPECT_TRUE(queue.done());
   }
@@ -201,7 +198,7 @@ TEST_P(ClosureQueueTest, ConcurrentThreadsLoseNoWakeUp) {
       }
     }));
   }
-  for (int i = 0; i < 100; ++i) queue.put(counted());
+  for (int i = 0; i < 100; ++i) queue.put(scheduled());
   queue.wait();
   EXPECT_TRUE(queue.done());
   EXPECT_EQ(queue.num_ended(), 100u);
@@ -214,17 +211,17 @@ INSTANTIATE_TEST_SUITE_P(TwoEntries, ClosureQueueTest, ::testing::Values(2));
 TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   HangWatchdog watchdog("a full queue");
   ClosureQueue queue({.most_queued = 2});
-  queue.put(counted()), queue.put(counted());
-  const auto refused = counted();
+  queue.put(scheduled()), queue.put(scheduled());
+  const auto refused = scheduled();
   expect_error(ErrorCode::kDeadlineExceeded, {"2 closures queued"},
                [&] { queue.put(refused, soon()); });
-  EXPECT_EQ(refused->last_code, ErrorCode::kCancelled);
+  EXPECT_EQ(code_of(refused), ErrorCode::kCancelled);
   const auto first = get(queue, 0);
-  queue.put(counted());
+  queue.put(scheduled());
   EXPECT_EQ(get(queue, 0)->number, 1u);
   EXPECT_FALSE(get(queue, 0, soon()));  // has two
   EXPECT_EQ(get(queue, 1)->number, 2u);
-  queue.put(counted());
+  queue.put(scheduled());
   queue.mark_finished(*first);
   EXPECT_EQ(get(queue, 0)->number, 3u);
 }
@@ -232,7 +229,7 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
 TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
   HangWatchdog watchdog("a spare closure");
   ClosureQueue queue;
-  queue.put(counted()), queue.put(counted());
+  queue.put(scheduled()), queue.put(scheduled());
   get(queue, 0);
   const auto second = get(queue, 0);
   EXPECT_FALSE(get(queue, 1));  // at once: there is a spare one
@@ -252,18 +249,18 @@ TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
 
 TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
   ClosureQueue queue;
-  for (int i = 0; i < 6; ++i) queue.put(counted());
+  for (int i = 0; i < 6; ++i) queue.put(scheduled());
   const ClosureTakers all = [] { return std::vector<int>{0, 1, 2}; };
   get(queue, 1);
   for (const int expected : {0, 2, 0, 1, 2}) EXPECT_EQ(queue.get(all)->worker, expected);
   EXPECT_FALSE(queue.get(all, soon()));
-  queue.put(counted());
+  queue.put(scheduled());
   EXPECT_FALSE(queue.get(all, soon()));  // each has two
 }
 
 TEST(ClosureQueue, AnotherWorkerTriesWhatOneCouldNotDo) {
   ClosureQueue queue;
-  queue.put(counted());
+  queue.put(scheduled());
   const ClosureTakers both = [] { return std::vector<int>{0, 1}; };
   const AttemptReport gone{AttemptReport::Kind::kWorkerLost, 0};
   const auto first = queue.get(both);
@@ -278,7 +275,7 @@ TEST(ClosureQueue, AnotherWorkerTriesWhatOneCouldNotDo) {
 TEST(ClosureQueue, StopEndsEveryWait) {
   HangWatchdog watchdog("stop()");
   ClosureQueue queue({.most_queued = 1});
-  const auto running = counted(), queued = counted();
+  const auto running = scheduled(), queued = scheduled();
   queue.put(running);
   const auto handout = get(queue, 0);
   queue.put(queued);
@@ -290,7 +287,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
       ++num_ended;
     }));
   };
-  waits([&] { queue.put(counted()); });
+  waits([&] { queue.put(scheduled()); });
   waits([&] { queue.wait(); });
   threads.push_back(Executor::system().start("waits", [&] {
     EXPECT_FALSE(queue.get([] { return std::vector<int>(); }));
@@ -301,14 +298,14 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   for (auto& thread : threads) thread->join();
   EXPECT_EQ(num_ended, 3);
   EXPECT_TRUE(handout->token->is_cancelled());
-  EXPECT_EQ(running->last_code, ErrorCode::kCancelled);
-  EXPECT_EQ(queued->num_ended, 1);
+  EXPECT_EQ(code_of(running), ErrorCode::kCancelled);
+  EXPECT_EQ(code_of(queued), ErrorCode::kCancelled);
   EXPECT_FALSE(queue.mark_finished(*handout));
 }
 
 TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
   ClosureQueue queue;
-  const auto a = counted(), b = counted();
+  const auto a = scheduled(), b = scheduled();
   queue.put(a), queue.put(b);
   const auto first = get(queue, 0), second = get(queue, 0);
   int num_delivered = 0;
@@ -336,23 +333,20 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
   };
   {
     ClosureQueue queue(options);
-    for (const char* content : {"a", "b", "c"}) {
-      queue.put(std::make_shared<CountedWork>(content));
-    }
+    for (const char* step : {"a", "b", "c"}) queue.put(scheduled(step));
     const auto first = get(queue, 0);
     get(queue, 0);
     queue.mark_finished(*first);
   }  // dies
-  std::map<std::uint64_t, std::string> contents;
-  ClosureQueue next(options, ClosureLedger::replay(journal), [&](auto number, const auto& content) {
-    contents[number] = content;
-    return std::make_shared<CountedWork>(content);
-  });
+  ClosureQueue next(options, ClosureLedger::replay(journal));
   EXPECT_EQ(next.term(), 2u);
-  EXPECT_EQ(contents, (std::map<std::uint64_t, std::string>{{1, "b"}, {2, "c"}}));
   const auto handout = get(next, 0);
   EXPECT_EQ(handout->number, 1u);
   EXPECT_EQ(handout->attempt, 2);
+  EXPECT_EQ(handout->work->step(), "b");
+  const auto last = get(next, 0);
+  EXPECT_EQ(last->number, 2u);
+  EXPECT_EQ(last->work->step(), "c");
   EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
 }
 
@@ -363,11 +357,11 @@ TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
     if (left-- == 0) fail(ErrorCode::kResourceExhausted, "journal: no space left");
   };
   ClosureQueue queue(options);  // one record
-  const auto work = counted();
+  const auto work = scheduled();
   queue.put(work);
   const auto handout = get(queue, 0);
   expect_error(ErrorCode::kResourceExhausted, {"no space"}, [&] { queue.mark_finished(*handout); });
-  EXPECT_EQ(work->last_code, ErrorCode::kCancelled);
+  EXPECT_EQ(code_of(work), ErrorCode::kCancelled);
   expect_error(ErrorCode::kCancelled, {"was stopped"}, [&] { queue.wait(); });
 }
 

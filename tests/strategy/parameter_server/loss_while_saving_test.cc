@@ -43,11 +43,6 @@ class ServerThatDiesSaving final : public internal::ServerGroup {
   std::atomic<bool> is_lost_ = false;
 };
 
-class NoWork final : public internal::QueuedWork {
- public:
-  void ended(const Error&) override {}
-};
-
 /// A closure that is done again must not come to a server that is not back yet.
 TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   const HangWatchdog watchdog("a server that dies while it saves");
@@ -59,7 +54,7 @@ TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
   ServerThatDiesSaving servers;
   ServerRecovery recovery(queue, servers, journal, {.folder = folder.path()});
   servers.recovery = &recovery;
-  (void)queue.put(std::make_shared<NoWork>());
+  (void)queue.put(std::make_shared<const internal::ScheduledWork>("step", Nest(Nest::List())));
   const auto first = queue.get([] { return std::vector<int>{0}; });
 
   recovery.save_now(TimePoint::max());
