@@ -8,4 +8,4 @@
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
 #include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks
 #include "tutti/strategy/parameter_server/session/task_optimizer.h"     // updates on their tasks
-#include "tutti/strategy/parameter_server/sharded_variable.h"           // several as one
+#include "tutti/strategy/variables/sharded_variable.h"                  // several as one

@@ -128,18 +128,6 @@ Variable ShardedStorage::create_slot(const std::string& slot_name, double initia
                                                    std::move(own)));
 }
 
-ListedRows rows_within(std::int64_t first, std::int64_t count,
-                       const std::vector<std::int64_t>& rows) {
-  ListedRows found;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t row = rows[i] - first;
-    if (row < 0 || row >= count) continue;
-    found.positions.push_back(static_cast<std::int64_t>(i));
-    found.rows.push_back(row);
-  }
-  return found;
-}
-
 ShardedComponent::ShardedComponent(std::shared_ptr<ParameterServers> servers,
                                    std::vector<RemoteShard> shards)
     : servers_(std::move(servers)), cache_(std::make_shared<ReadCache>()) {

@@ -11,15 +11,6 @@
 
 namespace tutti::internal {
 
-/// Which of a list's rows a part of a variable has.
-struct ListedRows {
-  std::vector<std::int64_t> positions = {};  // in the list
-  std::vector<std::int64_t> rows = {};       // of the part
-};
-/// For the part that has rows [first, first + count).
-ListedRows rows_within(std::int64_t first, std::int64_t count,
-                       const std::vector<std::int64_t>& rows);
-
 /// Reads join the shards; changes go to each shard's server, cut into its rows. Of several workers
 /// that train together all call assign() and scatter(), and the first one changes the values for
 /// all; update() and assign_by_one() are called by one of them, and all then call

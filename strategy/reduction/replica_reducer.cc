@@ -45,9 +45,9 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
 /// Where the components of a variable are which the replicas must give equal gradients, as they
 /// share a component or have copies of one value; nullptr: each replica has a value of its own.
 const Placement* compared_placement(const ReplicaServices& services, const Variable& variable) {
-  const auto* const whole = dynamic_cast<const MadeOfVariables*>(&variable.storage());
-  const auto* const storage = dynamic_cast<const MirroredStorage*>(
-      whole ? &whole->parts().front().storage() : &variable.storage());
+  const std::span<const Variable> parts = joined_parts(variable);
+  const Variable& first = parts.empty() ? variable : parts.front();
+  const auto* const storage = dynamic_cast<const MirroredStorage*>(&first.storage());
   if (!storage) return nullptr;
   const Placement& placement = *storage->placement();
   const bool is_shared =

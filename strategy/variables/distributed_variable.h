@@ -53,14 +53,6 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
-/// What a storage is besides that is made of other variables: that of a ShardedVariable.
-class MadeOfVariables {
- public:
-  virtual ~MadeOfVariables() = default;
-  /// At least one.
-  virtual std::span<const Variable> parts() const = 0;
-};
-
 /// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
 class DistributedStorage : public VariableStorage {
  public:
@@ -133,5 +125,18 @@ Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values
                  Device destination);
 /// The same within a traced step, in which each replica has its own value alone.
 Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
+
+// Defined in sharded_variable.cc: variables in parts.
+
+/// Rows of a list that one part of a variable holds.
+struct ListedRows {
+  std::vector<std::int64_t> positions = {};  // in the list
+  std::vector<std::int64_t> rows = {};       // of the part
+};
+/// For the part that has rows [first, first + count).
+ListedRows rows_within(std::int64_t first, std::int64_t count,
+                       const std::vector<std::int64_t>& rows);
+/// Returns the parts of a ShardedVariable; empty for any other variable.
+std::span<const Variable> joined_parts(const Variable& variable);
 
 }  // namespace tutti::internal

@@ -9,7 +9,7 @@
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/parameter_server/sharded_variable.h"
+#include "tutti/strategy/variables/sharded_variable.h"
 
 namespace tutti::strategy_tests {
 namespace {

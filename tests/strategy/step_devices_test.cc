@@ -11,7 +11,7 @@
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/parameter_server/sharded_variable.h"
+#include "tutti/strategy/variables/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 

@@ -1,6 +1,6 @@
 // ShardedVariable and lookups of rows: tf's examples, gradients, checkpoints with other parts.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/sharded_variable.h"
+#include "tutti/strategy/variables/sharded_variable.h"
 
 #include <algorithm>
 

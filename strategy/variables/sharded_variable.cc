@@ -1,12 +1,11 @@
 // A storage that is made of variables.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/sharded_variable.h"
+#include "tutti/strategy/variables/sharded_variable.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "strategy/parameter_server/sharded_storage.h"
 #include "strategy/variables/distributed_variable.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/sync.h"
@@ -89,7 +88,7 @@ Tensor numbers(const std::vector<std::int64_t>& values, Device device = {}) {
   return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, device);
 }
 
-class JoinedStorage final : public VariableStorage, public internal::MadeOfVariables {
+class JoinedStorage final : public VariableStorage {
  public:
   JoinedStorage(std::vector<Variable> parts, const std::string& name)
       : VariableStorage(joined_shape(parts, name), parts.front().dtype(),
@@ -97,7 +96,7 @@ class JoinedStorage final : public VariableStorage, public internal::MadeOfVaria
         parts_(std::move(parts)),
         taken_(parts_, name) {}
 
-  std::span<const Variable> parts() const override { return parts_; }
+  std::span<const Variable> parts() const { return parts_; }
 
   Tensor read() const override {
     return joined([](const Variable& part) { return part.storage().read(); });
@@ -224,6 +223,23 @@ void JoinedStorage::update(const UpdateRule& rule, std::span<const Variable> slo
 
 }  // namespace
 
+internal::ListedRows internal::rows_within(std::int64_t first, std::int64_t count,
+                                           const std::vector<std::int64_t>& rows) {
+  ListedRows found;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t row = rows[i] - first;
+    if (row < 0 || row >= count) continue;
+    found.positions.push_back(static_cast<std::int64_t>(i));
+    found.rows.push_back(row);
+  }
+  return found;
+}
+
+std::span<const Variable> internal::joined_parts(const Variable& variable) {
+  const auto* const joined = dynamic_cast<const JoinedStorage*>(&variable.storage());
+  return joined ? joined->parts() : std::span<const Variable>();
+}
+
 ShardedVariable::ShardedVariable(std::vector<Variable> variables, const std::string& name)
     : Variable([&] {
         (void)joined_shape(variables, name);  // refuses before anything is taken
@@ -231,7 +247,7 @@ ShardedVariable::ShardedVariable(std::vector<Variable> variables, const std::str
       }()) {}
 
 std::span<const Variable> ShardedVariable::variables() const {
-  return static_cast<const JoinedStorage&>(storage()).parts();
+  return internal::joined_parts(*this);
 }
 
 }  // namespace tutti
