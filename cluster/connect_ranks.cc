@@ -8,9 +8,9 @@
 
 #include "cluster/net/connect_all.h"
 #include "cluster/net/mesh.h"
-#include "cluster/net/segment.h"
 #include "cluster/net/socket.h"
 #include "core/file.h"
+#include "cross_device_ops/shared/host_memory.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -104,7 +104,7 @@ class Linker {
     for (const auto& segment : segments_) {
       if (!segment) return nullptr;
     }
-    return internal::shm_memory(rank_, segments_);
+    return std::make_shared<HostMemory>(rank_, segments_);
   }
 
   const int rank_;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cluster/net/connection.h"
-#include "cluster/net/descriptor.h"
+#include "core/descriptor.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

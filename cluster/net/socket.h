@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "cluster/net/descriptor.h"
+#include "core/descriptor.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::internal {

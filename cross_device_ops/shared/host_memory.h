@@ -1,53 +1,120 @@
-// Memory that the ranks of one host share, as an interface.
+// Memory that the ranks of one host share: each maps the segments of all of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "core/descriptor.h"
 #include "tensor/buffer_allocator.h"
+#include "tutti/core/sync.h"
 
 namespace tutti {
+namespace internal {
+
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
+/// Offset of the first range of a place: a multiple of the large page, as offset 0 means none.
+inline constexpr std::size_t kPlaceBegin = kLargePageBytes;
+inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+/// A mapped segment. Peers get its descriptor over their local sockets, so there is nothing that a
+/// killed process could leave behind.
+class Segment {
+ public:
+  /// A new one of which nothing is present yet. Throws kResourceExhausted with the system's reason.
+  explicit Segment(std::size_t num_bytes);
+  /// Maps a segment of `peer`. Throws kDataLoss naming it if the file is not a segment.
+  Segment(FileDescriptor file, const std::string& peer);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::size_t num_bytes() const { return num_bytes_; }
+  const FileDescriptor& file() const { return file_; }
+  std::byte* data() const { return data_; }
+
+  /// Makes a range of the file present: afterwards touching it cannot fail. Where the system can,
+  /// in large pages, which all who map the file have then. Throws kResourceExhausted.
+  void populate(std::size_t offset, std::size_t bytes);
+  /// Gives a range back to the system; it reads as zeros afterwards.
+  void discard(std::size_t offset, std::size_t bytes) noexcept;
+  /// Replaces a range by private memory with the same content.
+  void detach(std::size_t offset, std::size_t bytes) noexcept;
+
+ private:
+  void map();
+  /// Makes large pages where whole ones fit; populate() fills the rest with small ones.
+  void populate_large(std::size_t offset, std::size_t bytes) noexcept;
+
+  FileDescriptor file_;
+  std::size_t num_bytes_ = 0;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace internal
 
 /// Every rank has a *place*: a range of memory that all ranks of the transport map, each at an
 /// address of its own, so what travels is offsets from its start. Threads: any.
 class HostMemory {
  public:
-  virtual ~HostMemory() = default;
-  virtual int rank() const = 0;
+  /// `segments`: the places, by rank.
+  HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
+
+  int rank() const { return rank_; }
   /// Where the place of a rank begins in this process; valid as long as this object lives.
-  virtual std::byte* place(int rank) const = 0;
-  virtual std::size_t place_bytes(int rank) const = 0;
+  std::byte* place(int rank) const { return segment(rank).data(); }
+  std::size_t place_bytes(int rank) const { return segment(rank).num_bytes(); }
 
   enum class Use {
     kBuffers,  // of the program
     kWindow,   // of a group
   };
-  /// `bytes` of zeros in the own place, at an offset that is a multiple of the page; present, so
-  /// that touching them cannot fail. Throws kResourceExhausted.
-  virtual std::size_t allocate(std::size_t bytes, Use use) = 0;
-  virtual void release(std::size_t offset) noexcept = 0;
+  /// `bytes` of zeros in the own place, at an offset that is a multiple of the page (of a large
+  /// page where they fill one): the first range that fits. Present, so that touching them cannot
+  /// fail. Throws kResourceExhausted.
+  std::size_t allocate(std::size_t bytes, Use use);
+  void release(std::size_t offset) noexcept;
   /// Releases it in a later call, once `may_go()`; never blocks.
-  virtual void release_when(std::size_t offset, std::function<bool()> may_go) = 0;
+  void release_when(std::size_t offset, std::function<bool()> may_go);
 
-  /// What the peers write into buffers in the own place from now on does not arrive, while their
-  /// content and addresses stay: for a rank that gives up while others may still be at work.
-  virtual void detach() noexcept = 0;
-  virtual bool is_detached() const = 0;
+  /// Replaces buffers in the own place by private memory with the same content and addresses: later
+  /// writes of peers do not arrive. For a rank that gives up while peers may still write.
+  void detach() noexcept;
+  bool is_detached() const { return is_detached_.load(); }
 
-  /// Of memory that lies within the own place and is not detached; else nothing.
-  std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const {
-    const auto at = reinterpret_cast<std::uintptr_t>(data);
-    const auto begin = reinterpret_cast<std::uintptr_t>(place(rank()));
-    if (at < begin || at - begin > place_bytes(rank()) ||
-        bytes > place_bytes(rank()) - (at - begin) || is_detached()) {
-      return std::nullopt;
-    }
-    return at - begin;
-  }
+  /// Returns the offset of memory within the own place; nothing if it is elsewhere or detached.
+  std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
+
+ private:
+  struct Range {
+    std::size_t bytes = 0;
+    Use use = Use::kBuffers;
+  };
+
+  internal::Segment& segment(int rank) const { return *segments_[static_cast<std::size_t>(rank)]; }
+  internal::Segment& own() const { return segment(rank_); }
+  void release_locked(std::size_t offset) TUTTI_REQUIRES(mutex_);
+  void release_waiting() TUTTI_REQUIRES(mutex_);
+  std::size_t take(std::size_t bytes, std::size_t unit) TUTTI_REQUIRES(mutex_);
+  void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_);
+
+  const int rank_;
+  const std::vector<std::shared_ptr<internal::Segment>> segments_;
+  std::atomic<bool> is_detached_{false};
+  Mutex mutex_;
+  std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
+  std::map<std::size_t, Range> taken_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::size_t, std::function<bool()>>> waiting_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Buffers in the own place: collectives reach them without a copy.

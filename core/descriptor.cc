@@ -1,6 +1,6 @@
 // The system's calls around descriptors of any kind.
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/net/descriptor.h"
+#include "core/descriptor.h"
 
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
