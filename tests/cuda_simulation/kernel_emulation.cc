@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/kernel_emulation.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <array>
@@ -23,14 +24,41 @@ uint3 place_in(dim3 extent, unsigned index) {
   return {index % extent.x, index / extent.x % extent.y, index / (extent.x * extent.y)};
 }
 
+/// Point at which a stack resumes. swapcontext() makes a system call for the signal mask, which
+/// takes longer than most kernels run between two barriers: only sanitizers, which do not support
+/// longjmp() between stacks, need it.
+struct Continuation {
+  ucontext_t context{};  // of a stack that has not started; under sanitizers of every stack
+#if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
+  jmp_buf registers;
+  bool is_started = true;
+#endif
+};
+
+#if defined(TUTTI_UNDER_ASAN) || defined(TUTTI_UNDER_TSAN)
+TUTTI_SWITCHES_STACKS void switch_stacks(Continuation& from, Continuation& to) {
+  swapcontext(&from.context, &to.context);
+}
+#else
+void switch_stacks(Continuation& from, Continuation& to) {
+  if (_setjmp(from.registers) != 0) return;
+  if (to.is_started) _longjmp(to.registers, 1);
+  to.is_started = true;
+  setcontext(&to.context);
+}
+#endif
+
 /// One block whose threads are fibers. At most one exists per host thread.
 class FiberBlock {
  public:
   FiberBlock(dim3 block, const std::function<void()>& thread)
       : block_(block), thread_(thread), fibers_(block.x * block.y * block.z) {
-    for (Fiber& fiber : fibers_) {
-      fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+    thread_local std::vector<std::unique_ptr<std::byte[]>> stacks;
+    while (stacks.size() < fibers_.size()) {
+      stacks.push_back(std::make_unique_for_overwrite<std::byte[]>(kStackBytes));
     }
+    for (std::size_t i = 0; i < fibers_.size(); ++i) fibers_[i].stack = stacks[i].get();
+    getcontext(&blank_);
     slots_.resize((fibers_.size() + kWarp - 1) / kWarp);
   }
 
@@ -62,8 +90,8 @@ class FiberBlock {
  private:
   enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
   struct Fiber {
-    ucontext_t context{};
-    std::unique_ptr<std::byte[]> stack;
+    Continuation point;
+    std::byte* stack = nullptr;
     StackForSanitizers known;
     State state = State::kReady;
   };
@@ -79,25 +107,31 @@ class FiberBlock {
     Fiber& fiber = block.fibers_[block.running_];
     fiber.state = State::kDone;
     fiber.known.end_to(block.scheduler_known_);
+#if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
+    _longjmp(block.scheduler_.registers, 1);  // else the context's link leads there
+#endif
   }
 
   void start(std::size_t index) {
     Fiber& fiber = fibers_[index];
     fiber.state = State::kReady;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &scheduler_;
+    ucontext_t& context = fiber.point.context = blank_;
+    context.uc_stack.ss_sp = fiber.stack;
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = &scheduler_.context;
     fiber.known.forget();  // of the block before
-    fiber.known = StackForSanitizers(fiber.stack.get(), kStackBytes);
-    makecontext(&fiber.context, &FiberBlock::enter, 0);
+    fiber.known = StackForSanitizers(fiber.stack, kStackBytes);
+    makecontext(&context, &FiberBlock::enter, 0);
+#if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
+    fiber.point.is_started = false;
+#endif
   }
 
   void stop(State state) {
     Fiber& fiber = fibers_[running_];
     fiber.state = state;
     fiber.known.leave_to(scheduler_known_);
-    swapcontext(&fiber.context, &scheduler_);
+    switch_stacks(fiber.point, scheduler_);
     fiber.known.arrive(scheduler_known_);
   }
 
@@ -108,7 +142,7 @@ class FiberBlock {
       any = true;
       threadIdx = place_in(block_, static_cast<unsigned>(running_));
       scheduler_known_.leave_to(fibers_[running_].known);
-      swapcontext(&scheduler_, &fibers_[running_].context);
+      switch_stacks(scheduler_, fibers_[running_].point);
       scheduler_known_.arrive(fibers_[running_].known);
     }
     return any;
@@ -149,7 +183,8 @@ class FiberBlock {
   const std::function<void()>& thread_;
   std::vector<Fiber> fibers_;
   std::vector<std::array<std::uint64_t, kWarp>> slots_;
-  ucontext_t scheduler_{};
+  ucontext_t blank_{};  // what each fiber's context is made of
+  Continuation scheduler_;
   StackForSanitizers scheduler_known_;
   std::size_t running_ = 0;
   std::exception_ptr failure_;
