@@ -14,10 +14,7 @@ Dataset blobs() {
 }
 
 template <class MakeOptimizer>
-Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
-  auto model =
-      std::make_shared<Sequential>(Input{{12}}, Dense(16, {.activation = "relu"}), Dropout(dropout),
-                                   Dense(8, {.activation = "tanh"}), Dense(4));
+Trainee trainee_of(std::shared_ptr<Sequential> model, const MakeOptimizer& make_optimizer) {
   auto optimizer = make_optimizer(model->trainable_variables());
   auto step = [model, optimizer](const Batch& batch) {
     GradientTape tape;
@@ -29,6 +26,22 @@ Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
   };
   const auto& all = model->variables();
   return {step, {all.begin(), all.end()}};
+}
+
+template <class MakeOptimizer>
+Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
+  return trainee_of(
+      std::make_shared<Sequential>(Input{{12}}, Dense(16, {.activation = "relu"}), Dropout(dropout),
+                                   Dense(8, {.activation = "tanh"}), Dense(4)),
+      make_optimizer);
+}
+
+/// Compiles in half the time of mlp().
+template <class MakeOptimizer>
+Trainee two_layers(const MakeOptimizer& make_optimizer) {
+  return trainee_of(
+      std::make_shared<Sequential>(Input{{12}}, Dense(8, {.activation = "tanh"}), Dense(4)),
+      make_optimizer);
 }
 
 const auto kSgd = [](const std::vector<Variable>& variables) {
@@ -66,7 +79,7 @@ void expect_rule_as_mirrored(const char* name, const Options& options) {
     return std::make_shared<Optimizer>(variables, options);
   };
   expect_close_to_mirrored(
-      2, blobs(), [&] { return mlp(make); }, 5, 2e-5);
+      2, blobs(), [&] { return two_layers(make); }, 5, 2e-5);
 }
 
 TEST(TpuStrategy, RulesOfOptimizersAreThoseOfTheCpu) {

@@ -23,6 +23,7 @@ namespace tutti {
 /// for devices.
 inline const std::string kPlugin = [] {
   setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 0);
+  setenv("XLA_FLAGS", "--xla_backend_optimization_level=0", 0);  // most of the time is compilation
   return std::string(std::getenv("TUTTI_PJRT_PLUGIN"));
 }();
 
