@@ -78,7 +78,7 @@ const std::vector<Sizes>& table() {
        {2, 3, 127, 4099, 65537, (1 << 20) + 1}},
       {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
       {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},
-      {Check::kConcurrent, Layouts::kOne, {2, 3}, {1000, 4099}},
+      {Check::kConcurrent, Layouts::kOne, {2, 3}, {1000}},
       {Check::kSlices, Layouts::kPlain, {2, 3}, {50021}},
       {Check::kHandles, Layouts::kOne, {2, 3, 5, 8}, {1000}},
       {Check::kMismatch, Layouts::kPlain, {2, 3, 5}, {16, 4096}},
