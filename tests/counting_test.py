@@ -58,12 +58,12 @@ class PartsOfAFile(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    def summary_of(self, label, lines):
+    def summary_of(self, label, lines, cases=CASES):
         with tempfile.TemporaryDirectory() as folder:
             paths = [pathlib.Path(folder, name) for name in ("junit.xml", "tests.json", "output.log", "not-built.txt")]
             labels = {"good": "unit", "cli": label, "on_gpu": "gpu"}
             tests = [{"name": name, "properties": [{"name": "LABELS", "value": [value]}]} for name, value in labels.items()]
-            for path, text in zip(paths, (CASES, json.dumps({"tests": tests}), "", lines)):
+            for path, text in zip(paths, (cases, json.dumps({"tests": tests}), "", lines)):
                 path.write_text(text, encoding="utf-8")
             result = subprocess.run([sys.executable, TESTS / "summarize_results.py", *paths], text=True, capture_output=True)
         return result.returncode, result.stdout
@@ -75,6 +75,17 @@ class Summary(unittest.TestCase):
         code, text = self.summary_of("cgroup", "")
         self.assertEqual(code, 0, text)
         self.assertRegex(text, r"cgroup +0 +0 +0 +1\n")
+
+    def test_tests_in_one_process_are_counted_singly(self):
+        whole, broken = (f'<testcase name="{name}" status="{status}"><system-out>[==========] 12 tests from 3 test suites ran. '
+                         f'(5 ms total)\n{lines}</system-out></testcase>'
+                         for name, status, lines in (("good", "run", "[  PASSED  ] 12 tests."),
+                                                     ("cli", "fail", "[  FAILED  ] 2 tests, listed below:")))
+        code, text = self.summary_of("integration", "", f"<testsuite>{whole}{broken}</testsuite>")
+        self.assertEqual(code, 1, text)
+        self.assertRegex(text, r"unit +12 +12 +0 +0\n")
+        self.assertRegex(text, r"integration +12 +10 +2 +0\n")
+        self.assertIn("FAILED  cli", text)
 
     def test_tests_that_are_not_built_are_shown(self):
         code, text = self.summary_of("cgroup", "258 tests of cuda, gpu (no CUDA toolkit)\n")

@@ -31,8 +31,10 @@ run_tests() {
   report=$(cd "$build" && pwd)/test-results.xml
   rm -f "$report"
   printf '%-52s\n' "test $build"
-  # Twice as many tests as processors: many of them wait, for deadlines and for other processes.
-  ctest --test-dir "$build" -j "$((2 * $(nproc)))" --output-on-failure --output-junit "$report" "$@" \
+  # Twice as many tests as processors: many of them wait, for deadlines and for other processes. The summary reads the
+  # last lines of their output, which ctest cuts off otherwise.
+  ctest --test-dir "$build" -j "$((2 * $(nproc)))" --output-on-failure --output-junit "$report" \
+    --test-output-size-passed 1000000 "$@" \
     > "$build/test-output.log" 2>&1 || true
   ctest --test-dir "$build" --show-only=json-v1 "$@" > "$build/tests.json" 2> /dev/null
   python3 tests/summarize_results.py "$report" "$build/tests.json" "$build/test-output.log" "$build/tests-not-built.txt" || exit 1

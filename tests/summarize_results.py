@@ -8,9 +8,13 @@ is what cmake/TuttiTestsNotBuilt.cmake writes: tests that this build does not ha
 """
 import collections
 import json
+import re
 import sys
 import xml.etree.ElementTree
 
+# What a program prints that ran several tests in one process.
+RAN = re.compile(r"\[==========\] (\d+) tests? from ")
+FAILED = re.compile(r"\[  FAILED  \] (\d+) tests?, listed below")
 ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup", "no_network"}
 
 
@@ -26,7 +30,8 @@ def read_labels(path):
 
 
 def read_results(path, labels):
-    """(name, labels, outcome) of each test; the outcome is passed, failed or skipped."""
+    """(name, labels, outcome, passed, failed) of each test of ctest; the outcome is passed, failed or skipped, and the
+    counts are those of the tests in it."""
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
         status = case.get("status")
         if status == "run":
@@ -35,14 +40,20 @@ def read_results(path, labels):
             outcome = "skipped"
         else:
             outcome = "failed"
-        yield case.get("name"), labels.get(case.get("name"), ["(no label)"]), outcome
+        output = case.findtext("system-out") or ""
+        ran = max([1] + [int(count) for count in RAN.findall(output)])
+        failed = max([1] + [int(count) for count in FAILED.findall(output)]) if outcome == "failed" else 0
+        yield (case.get("name"), labels.get(case.get("name"), ["(no label)"]), outcome,
+               0 if outcome == "skipped" else max(ran - failed, 0), failed)
 
 
 def print_table(results):
     counts = collections.defaultdict(collections.Counter)
-    for _, labels, outcome in results:
+    for _, labels, outcome, passed, failed in results:
         for label in labels:
-            counts[label][outcome] += 1
+            counts[label]["passed"] += passed
+            counts[label]["failed"] += failed
+            counts[label]["skipped"] += outcome == "skipped"
     print(f"  {'label':14} {'run':>6} {'passed':>7} {'failed':>7} {'skipped':>8}")
     for label in sorted(counts):
         count = counts[label]
@@ -71,8 +82,8 @@ def main():
     print_table(results)
     for line in not_built(sys.argv[4] if len(sys.argv) > 4 else None):
         print(f"  not built here: {line}")
-    failed = [name for name, _, outcome in results if outcome == "failed"]
-    skipped = [name for name, labels, outcome in results if outcome == "skipped" and not ALLOWED_TO_SKIP & set(labels)]
+    failed = [name for name, _, outcome, _, _ in results if outcome == "failed"]
+    skipped = [name for name, labels, outcome, _, _ in results if outcome == "skipped" and not ALLOWED_TO_SKIP & set(labels)]
     if failed:
         print(tail(sys.argv[3], 20000))
     for name in failed:
