@@ -97,21 +97,21 @@ void expect_early_end(const char* what, const Told& told) {
 
 TEST(TcpChaos, AResetAtAnyByteEndsTheCallsOfBothRanks) {
   const testing::HangWatchdog watchdog("resets", 110s);
-  const Told told = break_pairs(Fault::kCut, 32);
+  const Told told = break_pairs(Fault::kCut, 12);
   expect_early_end("reset", told);
   EXPECT_EQ(told.damaged, 0);
 }
 
 TEST(TcpChaos, AChangedBitAnywhereEndsTheCallsOfBothRanksAndIsNoMessage) {
   const testing::HangWatchdog watchdog("changed bits", 110s);
-  const Told told = break_pairs(Fault::kFlip, 48);
+  const Told told = break_pairs(Fault::kFlip, 16);
   expect_early_end("changed bit", told);
-  EXPECT_EQ(told.damaged, 48);  // one of the two ranks has seen it, and says so
+  EXPECT_EQ(told.damaged, 16);  // one of the two ranks has seen it, and says so
 }
 
 TEST(TcpChaos, AnEndThatOneRankAloneSeesEndsTheCallsOfBoth) {
   const testing::HangWatchdog watchdog("half closes", 110s);
-  const Told told = break_pairs(Fault::kHalfClose, 16);
+  const Told told = break_pairs(Fault::kHalfClose, 8);
   expect_early_end("closed on one side", told);
   EXPECT_EQ(told.damaged, 0);
 }

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryOperation, ::testing::ValuesIn(operations_and
 TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
   const auto& [name, shape] = GetParam();
   testing::HangWatchdog watchdog("conformance of " + name, std::chrono::seconds(110));
-  const Report report = run(Plan{.shapes = {shape}, .sample = 250}, Subject(name));
+  const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
       << report.table("tutti conform " + name);
   // One object for all replicas is what every operation has.
@@ -87,7 +87,7 @@ TEST_P(OverProcesses, ConformsInASampleOfTheKit) {
   subject.spread = [](int world, Duration timeout) {
     return connected_ranks(GetParam().algorithm, GetParam().way, world, timeout);
   };
-  const Report report = run({.shapes = {GroupShape::kSpread}, .sample = 200}, subject);
+  const Report report = run({.shapes = {GroupShape::kSpread}, .sample = 70}, subject);
   EXPECT_TRUE(report.passed() && report.count(Verdict::kNotRun) == 0) << report.table("kit");
 }
 

@@ -30,7 +30,7 @@ TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   conformance::Subject subject(GetParam());
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
-      {.shapes = {conformance::GroupShape::kLocal}, .sample = 60, .max_count = 5000}, subject);
+      {.shapes = {conformance::GroupShape::kLocal}, .sample = 20, .max_count = 5000}, subject);
   EXPECT_TRUE(report.passed()) << report.table("tutti conform " + GetParam() +
                                                " --devices gpu:0-2");
   EXPECT_GT(report.count(conformance::Verdict::kPassed), 100u);

@@ -17,11 +17,11 @@ import tempfile
 VARIANTS = {
     "batch-256": ["--batch-size", "256"],
     "batch-130": ["--batch-size", "130"],
-    "ragged": ["--batch-size", "130", "--train-examples", "1000"],
+    "ragged": ["--batch-size", "130", "--train-examples", "400"],
     "regularized": ["--batch-size", "256", "--regularized"],
-    "regularized-ragged": ["--batch-size", "130", "--train-examples", "1000", "--regularized"],
+    "regularized-ragged": ["--batch-size", "130", "--train-examples", "400", "--regularized"],
     "mixed_bfloat16": ["--batch-size", "256", "--regularized", "--dtype-policy", "mixed_bfloat16"],
-    "mixed_float16": ["--batch-size", "130", "--train-examples", "1000", "--dtype-policy", "mixed_float16"],
+    "mixed_float16": ["--batch-size", "130", "--train-examples", "400", "--dtype-policy", "mixed_float16"],
 }
 
 FOUR = ["--devices", "cpu:0-3"]
@@ -61,7 +61,7 @@ def run(program, flags, environment, folder):
     """One run with a file of metrics of its own, which is returned."""
     handle, metrics = tempfile.mkstemp(suffix=".json", dir=folder)
     os.close(handle)
-    # --steps alone ends a run: 1000 examples have only 8 batches an epoch. What is compared does not depend on the
+    # --steps alone ends a run: 400 examples have only 4 batches an epoch. What is compared does not depend on the
     # evaluation after each.
     command = [program, "--seed", "1", "--epochs", "1000", "--test-examples", "500", "--metrics-json", metrics] + flags
     result = subprocess.run(command, env={**os.environ, **environment}, text=True,
