@@ -1,6 +1,7 @@
 # The CUDA toolkit, cuDNN, cuBLAS and NCCL: found, never downloaded, never needed by a program without GPUs.
 # Result: TUTTI_CUDA_FOUND (headers and libraries are there: the tests can simulate GPUs) and TUTTI_CUDA_MODULE (the
-# module tensor/cuda is built; it is the only target that links CUDA's libraries). Sanitizers: only the former.
+# module tensor/cuda is built; it is the only target that links CUDA's libraries). With sanitizers, and in tests without
+# TUTTI_LONG_TESTS, only the former.
 set(TUTTI_CUDA_FOUND FALSE)
 set(TUTTI_CUDA_MODULE FALSE)
 set(cuda_state "off")
@@ -22,7 +23,7 @@ if(NOT TUTTI_CUDA STREQUAL "OFF")
 endif()
 list(APPEND TUTTI_DEPENDENCY_ROWS "CUDA|${cuda_state}|GPUs, by a module that is opened where there is a driver|")
 
-if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE)
+if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE AND (TUTTI_LONG_TESTS OR NOT TUTTI_BUILD_TESTS))
   set(TUTTI_CUDA_MODULE TRUE)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)  # there may be no GPU here to ask
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")

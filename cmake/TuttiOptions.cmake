@@ -1,6 +1,7 @@
 # Options, language level and warning flags of the whole build.
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_LONG_TESTS "With the tests: the CUDA module without a GPU and all programs of docs/, as ./test --full needs" ON)
 option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
 option(TUTTI_INSTALL "Install rules and packages" ${PROJECT_IS_TOP_LEVEL})

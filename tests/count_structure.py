@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-# Counts what the structure of the code costs: lines, files, services, durations, and the files of three walks.
+# Counts what the structure of the code costs: lines, files, types, interfaces, services, and the files of three walks.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: count_structure.py [ROOT]
 
 Product code is .h, .cc, .cu, .c and .proto outside tests, benchmarks and examples, as git lists it; a header in
 include/tutti/strategy counts to strategy. A walk is a section of "Three walks" in docs/architecture.md: its units are
-the paths in backticks, counted whole, with the headers of the same name.
+the paths in backticks, counted whole, with the headers of the same name. A type is a class, struct, enum or union with a
+body. An interface is a class with a pure virtual function; it has one implementation when a single product class names
+it as a base.
 """
 import pathlib
 import re
@@ -15,6 +17,12 @@ import sys
 SUFFIXES = {".h", ".cc", ".cu", ".c", ".proto"}
 PUBLIC = "include/tutti/"
 NOT_PRODUCT = {"tests", "benchmarks", "examples"}
+TEST_SUFFIXES = {".h", ".cc", ".cu", ".c", ".py"}
+TYPE = re.compile(
+    r"^[ \t]*(?:template\s*<[^;{]*>\s*)?(?:typedef\s+)?(?:class|struct|enum(?:\s+class)?|union)\s+"
+    r"(?:alignas\([^)]*\)\s+|[A-Z_]+(?:\([^)]*\))?\s+|\[\[\w+\]\]\s+)*(\w+)([^;(){}=]*)\{", re.MULTILINE)
+PURE_VIRTUAL = re.compile(r"\)[\w\s]*=\s*0\s*;")
+BASE = re.compile(r"[:,]\s*(?:(?:public|private|protected|virtual)\s+)*(?:\w+::)*(\w+)")
 BETWEEN_PROCESSES = ("cluster/", "cross_device_ops/", "strategy/parameter_server/", "strategy/multi_worker/", "tools/")
 DURATION = re.compile(r"\b(?:constexpr\s+Duration|Duration)\s+(\w+)\s*(?:=|\{)\s*(?:std::chrono|milliseconds|seconds|\d)")
 SERVICE = re.compile(r"^service (\w+)", re.MULTILINE)
@@ -24,10 +32,30 @@ FILE = re.compile(r"`([\w/]+\.(?:h|cc|cu|c|proto))`")
 METHOD = re.compile(r"^\s+rpc (\w+)", re.MULTILINE)
 
 
-def product(root):
+def tracked(root):
     names = subprocess.run(["git", "ls-files"], cwd=root, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n")
-    paths = [pathlib.PurePath(name) for name in names if name]
-    return [path for path in paths if path.suffix in SUFFIXES and path.parts[0] not in NOT_PRODUCT]
+    return [pathlib.PurePath(name) for name in names if name and (root / name).is_file()]
+
+
+def body_of(text, begin):
+    """The text from the brace at `begin` to the one that closes it; braces in strings are rare enough."""
+    depth = 0
+    for index in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[index], 0)
+        if depth == 0:
+            return text[begin:index]
+    return text[begin:]
+
+
+def interfaces_with_one_implementation(texts):
+    interfaces, implementations = set(), {}
+    for text in texts.values():
+        for match in TYPE.finditer(text):
+            for base in BASE.findall(match.group(2)):
+                implementations.setdefault(base, set()).add(match.group(1))
+            if PURE_VIRTUAL.search(body_of(text, match.end() - 1)):
+                interfaces.add(match.group(1))
+    return len(interfaces), sorted(name for name in interfaces if len(implementations.get(name, ())) == 1)
 
 
 def print_walks(root):
@@ -41,18 +69,29 @@ def print_walks(root):
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    texts = {path.as_posix().removeprefix(PUBLIC): (root / path).read_text(encoding="utf-8") for path in product(root)}
+    paths = tracked(root)
+    product = [path for path in paths if path.suffix in SUFFIXES and path.parts[0] not in NOT_PRODUCT]
+    texts = {path.as_posix().removeprefix(PUBLIC): (root / path).read_text(encoding="utf-8") for path in product}
     lines = {name: text.count("\n") for name, text in texts.items()}
+    types = {name: len(TYPE.findall(text)) for name, text in texts.items()}
     between = [name for name in lines if name.startswith(BETWEEN_PROCESSES)]
-    print(f"product: {sum(lines.values())} lines in {len(lines)} files")
+    print(f"product: {sum(lines.values())} lines in {len(lines)} files, {sum(types.values())} types")
     print(f"between processes ({', '.join(BETWEEN_PROCESSES)}): {sum(lines[name] for name in between)} lines")
     folders = {}
     for name, count in lines.items():
         parts = name.split("/")
         folder = "/".join(parts[:2]) if parts[0] in ("cluster", "strategy") and len(parts) > 2 else parts[0]
-        folders[folder] = folders.get(folder, 0) + count
-    for folder, count in sorted(folders.items(), key=lambda each: -each[1]):
-        print(f"  {count:7} {folder}")
+        if len(parts) == 1:
+            folder = PUBLIC.rstrip("/")
+        before = folders.get(folder, (0, 0, 0))
+        folders[folder] = (before[0] + count, before[1] + 1, before[2] + types[name])
+    print("    lines  files  types")
+    for folder, counts in sorted(folders.items(), key=lambda each: -each[1][0]):
+        print(f"  {counts[0]:7}{counts[1]:7}{counts[2]:7}  {folder}")
+    tests = [path for path in paths if path.parts[0] == "tests" and path.suffix in TEST_SUFFIXES]
+    print(f"tests: {sum((root / path).read_text(encoding='utf-8').count(chr(10)) for path in tests)} lines in {len(tests)} files")
+    count, single = interfaces_with_one_implementation(texts)
+    print(f"interfaces: {count}, of these with one implementation: {', '.join(single)}")
     protos = {name: text for name, text in texts.items() if name.endswith(".proto")}
     services = [service for text in protos.values() for service in SERVICE.findall(text)]
     methods = [method for text in protos.values() for method in METHOD.findall(text)]

@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
+all_parts=(release long compiled run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -23,6 +23,16 @@ fuzz() {
 }
 
 part_release() { run_tests "$build"; }
+
+part_long() {  # in release, too; alone it is what .ci/run adds to ./test
+  run_tests "$build" -R "$(paste -sd "|" tests/long_tests.txt)"
+}
+
+part_compiled() {  # in minimal, too; not optimized, and without the tests: what every change can afford
+  step "configure $build-compiled" cmake -S . -B "$build-compiled" --preset minimal \
+    -DCMAKE_BUILD_TYPE=Debug -DTUTTI_BUILD_TESTS=OFF
+  step "build $build-compiled" cmake --build "$build-compiled"
+}
 
 part_run() { step "./run reaches its accuracy" env TUTTI_BUILD_DIR="$build" ./run; }
 
@@ -205,10 +215,11 @@ check_parts() {
   done
 }
 
-# run_parts [PART...]: all without arguments. Each in a subshell, which its first failing step ends.
+# run_parts [PART...]: without arguments all, but those that another one contains. Each in a subshell, which its first
+# failing step ends.
 run_parts() {
   local part failed=()
-  (($#)) || set -- "${all_parts[@]}"
+  (($#)) || set -- $(printf '%s\n' "${all_parts[@]}" | grep -vx 'long\|compiled')
   for part in "$@"; do
     ("part_$part") || failed+=("$part")
   done
