@@ -11,7 +11,7 @@
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
 
@@ -421,8 +421,7 @@ void FitLoop::run_epoch() {
 
 /// A worker that stops alone would leave the others waiting for it.
 void FitLoop::require_same_stop() const {
-  auto* const strategy = dynamic_cast<LocalStrategy*>(&model_.strategy());
-  WorkerTeam* const team = strategy ? team_of(*strategy) : nullptr;
+  WorkerTeam* const team = team_of(model_.strategy());
   if (!team) return;
   std::vector<std::size_t> stopping, continuing;
   const std::vector<std::string> requests = team->gather_texts(

@@ -11,7 +11,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/model/logs.h"
 #include "tutti/model/model.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
@@ -183,10 +183,9 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
 /// Of several workers one may be asked to; all stop after the same batch.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
-  auto* const workers = dynamic_cast<LocalStrategy*>(&model().strategy());
-  if (!workers) return options_.stop_requested();
-  if (options_.stop_requested()) workers->request_stop("BackupAndRestore");
-  return workers->stops_after(++asked_);
+  Strategy& strategy = model().strategy();
+  if (options_.stop_requested()) strategy.request_stop("BackupAndRestore");
+  return strategy.stops_after(++asked_);
 }
 
 Json BackupAndRestore::save_state() const {

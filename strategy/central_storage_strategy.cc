@@ -23,7 +23,7 @@ Device parameter_device_for(const CentralStorageStrategy& strategy,
 }  // namespace
 
 CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
-    : LocalStrategy("central_storage", internal::checked_for_workers(std::move(options.local))),
+    : Strategy("central_storage", internal::checked_for_workers(std::move(options.local))),
       parameter_device_(parameter_device_for(*this, options.parameter_device)) {
   const auto devices = replica_devices();
   placement_ = std::make_shared<const Placement>(
@@ -32,8 +32,11 @@ CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
 
 std::shared_ptr<VariableStorage> CentralStorageStrategy::create_storage(const Tensor& initial_value,
                                                                         VariableOptions options) {
-  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  return create_mirrored_storage(initial_value, std::move(options), placement_);
+  return extended().create_storage(initial_value, std::move(options), placement_);
+}
+
+void CentralStorageStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  extended().run(body);
 }
 
 }  // namespace tutti

@@ -38,7 +38,7 @@ FullyShardedStrategy::FullyShardedStrategy(std::unique_ptr<Communicator> communi
 
 FullyShardedStrategy::FullyShardedStrategy(internal::TeamSetup setup,
                                            const FullyShardedOptions& options)
-    : LocalStrategy(kStrategy, std::move(setup.options), setup.team),
+    : Strategy(kStrategy, std::move(setup.options), setup.team),
       team_(std::move(setup.team)),
       reads_(team_ ? std::make_shared<internal::ReadAhead>(team_) : nullptr),
       stage_(checked_stage(options.stage)),
@@ -64,7 +64,7 @@ void FullyShardedStrategy::run_on_replicas(const std::function<void(ReplicaConte
     team_->require_connection();  // before the replicas' threads ask for it
     reads_->begin_run();
   }
-  LocalStrategy::run_on_replicas(body);
+  extended().run(body);
 }
 
 std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tensor& initial_value,
@@ -73,8 +73,8 @@ std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tens
     internal::require_same_variable(kStrategy, *team_,
                                     internal::describe_variable(options.name, initial_value));
   }
-  if (is_on_read(options) || !is_cut(initial_value, options)) {
-    return LocalStrategy::create_storage(initial_value, std::move(options));
+  if (extended().is_on_read(options) || !is_cut(initial_value, options)) {
+    return extended().create_storage(initial_value, std::move(options));
   }
   const internal::ShardUse use{.keeps_whole = stage_<3, .sums_shards = stage_> 1,
                                .reads_again = stage_ == 3 && reshard_after_forward_,
@@ -82,7 +82,7 @@ std::shared_ptr<VariableStorage> FullyShardedStrategy::create_storage(const Tens
                                .reads = reads_};
   return std::make_shared<internal::FullyShardedStorage>(
       initial_value, options, static_cast<const Strategy*>(this), placement_,
-      next_work_number(initial_value.num_bytes()), use);
+      extended().next_work_number(initial_value.num_bytes()), use);
 }
 
 }  // namespace tutti

@@ -13,7 +13,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
 

@@ -30,27 +30,29 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communi
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup setup,
                                                          int digest_steps)
-    : LocalStrategy(kWho, std::move(setup.options), std::move(setup.team)),
+    : Strategy(kWho, std::move(setup.options), std::move(setup.team)),
       digest_(std::make_unique<internal::StateDigest>(kWho, digest_steps)) {
-  team()->allow_restart();
+  extended().team()->allow_restart();
 }
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
-bool MultiWorkerMirroredStrategy::is_replacement() const { return !team()->is_connected(); }
+bool MultiWorkerMirroredStrategy::is_replacement() const {
+  return !extended().team()->is_connected();
+}
 
 std::optional<Straggler> MultiWorkerMirroredStrategy::straggler() const {
-  return team()->stragglers().last();
+  return extended().team()->stragglers().last();
 }
 
 std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
     const Tensor& initial_value, VariableOptions options) {
-  if (team()->is_connected()) {  // a replacement gets the others' values later
-    internal::require_same_variable(kWho, *team(),
+  if (extended().team()->is_connected()) {  // a replacement gets the others' values later
+    internal::require_same_variable(kWho, *extended().team(),
                                     internal::describe_variable(options.name, initial_value));
   }
-  const bool on_read = is_on_read(options);
-  auto storage = LocalStrategy::create_storage(initial_value, std::move(options));
+  const bool on_read = extended().is_on_read(options);
+  auto storage = extended().create_storage(initial_value, std::move(options));
   if (on_read) return storage;
   digest_->add(std::static_pointer_cast<const internal::DistributedStorage>(storage));
   return storage;
@@ -58,11 +60,11 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
 
 void MultiWorkerMirroredStrategy::run_on_replicas(
     const std::function<void(ReplicaContext&)>& body) {
-  team()->require_connection();  // before the replicas' threads ask for it
-  LocalStrategy::run_on_replicas(body);
+  extended().team()->require_connection();  // before the replicas' threads ask for it
+  extended().run(body);
   const internal::StrategyMode* const mode = internal::current_mode();
   const bool is_nested = mode && mode->merging;
-  if (!is_nested) digest_->compare_when_due(num_steps(), *team());
+  if (!is_nested) digest_->compare_when_due(extended().num_steps(), *extended().team());
 }
 
 }  // namespace tutti

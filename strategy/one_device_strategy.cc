@@ -1,4 +1,4 @@
-// Options of the one replica of OneDeviceStrategy.
+// OneDeviceStrategy: one replica, and variables on its device.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/one_device_strategy.h"
 
@@ -17,7 +17,15 @@ LocalStrategyOptions options_for(Device device, const CommunicationOptions& comm
 }  // namespace
 
 OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
-    : LocalStrategy("one_device",
-                    internal::checked_for_workers(options_for(device, communication))) {}
+    : Strategy("one_device", internal::checked_for_workers(options_for(device, communication))) {}
+
+std::shared_ptr<VariableStorage> OneDeviceStrategy::create_storage(const Tensor& initial_value,
+                                                                   VariableOptions options) {
+  return extended().create_storage(initial_value, std::move(options));
+}
+
+void OneDeviceStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  extended().run(body);
+}
 
 }  // namespace tutti

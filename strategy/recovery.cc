@@ -20,7 +20,7 @@
 #include "strategy/multi_worker/peer_state.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 namespace {
@@ -31,9 +31,10 @@ constexpr Duration kPatience = std::chrono::seconds(4);
 /// A connection that breaks in the same step each time would else repeat that step for ever.
 constexpr int kMostRepeats = 20;
 
-internal::WorkerTeam* team_of(Strategy& strategy) {
-  auto* const local = dynamic_cast<LocalStrategy*>(&strategy);
-  return local && local->num_workers() > 1 ? internal::team_of(*local) : nullptr;
+/// nullptr: no other worker.
+internal::WorkerTeam* team_of_several(const Strategy& strategy) {
+  internal::WorkerTeam* const team = internal::team_of(strategy);
+  return team && team->num_workers() > 1 ? team : nullptr;
 }
 
 /// The commits of a worker, newest first: "42 41"; "" for a new process.
@@ -55,7 +56,7 @@ std::optional<std::int64_t> newest_of_all(const std::vector<std::string>& commit
 }  // namespace
 
 Recovery::Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options)
-    : team_(team_of(strategy)), state_(std::move(state)), options_(options) {}
+    : team_(team_of_several(strategy)), state_(std::move(state)), options_(options) {}
 
 bool starts_workers_again() {
   const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
@@ -162,7 +163,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
 
 CheckpointOptions checkpoint_options(Strategy& strategy) {
   CheckpointOptions options{.writes = strategy.is_chief()};
-  if (internal::WorkerTeam* const team = team_of(strategy)) {
+  if (internal::WorkerTeam* const team = team_of_several(strategy)) {
     options.from_writer = [team](const std::string& own) {
       return team->broadcast_text(own, 0, "restore a checkpoint");
     };

@@ -25,8 +25,6 @@ std::vector<Device> Strategy::worker_devices() const {
   return devices;
 }
 
-std::string_view Strategy::reduction_name() { return cross_device_ops().name(); }
-
 Scope Strategy::scope() { return Scope(*this); }
 
 void Strategy::check_argument_count(std::size_t count) const {
@@ -56,11 +54,6 @@ PerReplica<Tensor> copies(const Tensor& value, std::span<const Device> destinati
 }
 
 }  // namespace
-
-std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& local,
-                                                     std::string_view) {
-  return local.values();
-}
 
 PerReplica<Gradient> Strategy::of_all_replicas(const PerReplica<Tensor>& value,
                                                std::string_view who) {

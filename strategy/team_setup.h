@@ -1,4 +1,4 @@
-// What a worker of several needs to become a LocalStrategy: its options, and the others.
+// What a worker of several needs for its strategy: its options, and the others.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,12 +7,12 @@
 
 #include "cluster/worker_group.h"
 #include "strategy/multi_worker/worker_team.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
 
 struct TeamSetup {
-  /// Of this worker's LocalStrategy: its share of the replicas; what it combines alone it combines
+  /// Of this worker's strategy: its share of the replicas; what it combines alone it combines
   /// in canonical order, but for GPUs without other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};

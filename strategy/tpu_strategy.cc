@@ -47,9 +47,18 @@ int TpuClusterResolver::num_devices() const { return internal::PjrtClient::get()
 std::string TpuClusterResolver::platform() const { return internal::PjrtClient::get().platform(); }
 
 TpuStrategy::TpuStrategy(LocalStrategyOptions options)
-    : LocalStrategy("tpu", with_xla_devices(std::move(options))) {}
+    : Strategy("tpu", with_xla_devices(std::move(options))) {}
 
 TpuStrategy::TpuStrategy(const TpuClusterResolver&, LocalStrategyOptions options)
     : TpuStrategy(std::move(options)) {}
+
+std::shared_ptr<VariableStorage> TpuStrategy::create_storage(const Tensor& initial_value,
+                                                             VariableOptions options) {
+  return extended().create_storage(initial_value, std::move(options));
+}
+
+void TpuStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  extended().run(body);
+}
 
 }  // namespace tutti

@@ -66,7 +66,6 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       optimizer_(optimizer),
       batches_(std::move(batches)),
       record_(options_.keep_losses),
-      local_(dynamic_cast<LocalStrategy*>(&strategy)),
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
@@ -139,9 +138,8 @@ void TrainingSession::train(const std::function<void()>& loop) {
 
 /// Of several workers one may be asked; all stop after the same step.
 bool TrainingSession::is_asked_to_stop() {
-  if (!local_) return stop_requested != 0;
-  if (stop_requested != 0) local_->request_stop("a signal");
-  return local_->stops_after(record_.steps());
+  if (stop_requested != 0) strategy_.request_stop("a signal");
+  return strategy_.stops_after(record_.steps());
 }
 
 /// Whether the run ends here because of a signal: at once, or as the grace period is over.

@@ -327,7 +327,7 @@ ParameterServerStrategy::ParameterServerStrategy(
           options) {}
 
 ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterServerOptions& options)
-    : LocalStrategy(kName, parts.local, parts.team) {
+    : Strategy(kName, parts.local, parts.team) {
   require_cpus(replica_devices());
   const auto devices = replica_devices();
   const int first = parts.team ? parts.team->first_replica() : 0;
@@ -336,10 +336,11 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
   if (const auto& pace = impl_->pace) {
     const auto own = static_cast<int>(devices.size());
-    number_replicas_apart(pace->worker * own, pace->num_workers * own);
+    extended().number_replicas_apart(pace->worker * own, pace->num_workers * own);
     log_info(concat("strategy '", kName, "': ", describe(*pace)));
   } else {
-    set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+    extended().set_after_updates(
+        [servers = impl_->servers] { servers->meet("updates of a step"); });
   }
   log_info(concat("strategy '", kName, "': ", num_parameter_servers(),
                   num_parameter_servers() == 1 ? " server" : " servers",
@@ -351,7 +352,7 @@ ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
   if (impl_->is_of_coordinator()) return impl_->job->is_chief();
-  return !impl_->stands_aside() && LocalStrategy::is_chief();
+  return !impl_->stands_aside() && Strategy::is_chief();
 }
 
 std::optional<int> ParameterServerStrategy::serve() {
@@ -360,10 +361,10 @@ std::optional<int> ParameterServerStrategy::serve() {
 }
 
 int ParameterServerStrategy::num_workers() const {
-  return impl_->pace ? impl_->pace->num_workers : LocalStrategy::num_workers();
+  return impl_->pace ? impl_->pace->num_workers : Strategy::num_workers();
 }
 int ParameterServerStrategy::worker() const {
-  return impl_->pace ? impl_->pace->worker : LocalStrategy::worker();
+  return impl_->pace ? impl_->pace->worker : Strategy::worker();
 }
 UpdateMode ParameterServerStrategy::update_mode() const { return impl_->mode; }
 
@@ -386,7 +387,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
 
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
   impl_->warn_of_work_on_chief("distribute_dataset");
-  if (!impl_->pace) return LocalStrategy::complete_input_plan(plan);
+  if (!impl_->pace) return Strategy::complete_input_plan(plan);
   plan.num_workers = 1;  // others are not asked for their rows
   plan.worker = 0;
 }
@@ -394,7 +395,7 @@ void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
 std::vector<Tensor> ParameterServerStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
                                                                     std::string_view who) {
   impl_->warn_of_work_on_chief(who);
-  return LocalStrategy::values_of_all_replicas(local, who);
+  return Strategy::values_of_all_replicas(local, who);
 }
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
@@ -419,10 +420,11 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage(
 
 std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
     const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
-  if (is_on_read(options) && !impl_->has_coordinator) {
-    return create_on_read_storage(initializer({Device{}, key}), std::move(options));
+  const bool is_on_read = extended().is_on_read(options);
+  if (is_on_read && !impl_->has_coordinator) {
+    return extended().create_storage(initializer({Device{}, key}), std::move(options));
   }
-  if (is_on_read(options)) {
+  if (is_on_read) {
     // Closures run in several processes, and one result is asked for by the chief: written through.
     options.synchronization = VariableSynchronization::kOnWrite;
     options.trainable = options.trainable.value_or(false);
@@ -440,7 +442,7 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
       [&] { internal::create_shards(*impl_->servers, shards, initial); },
       concat("'", options.name, "'"));
   const int work_number =
-      next_work_number(bytes_of_rows(shape, dtype, shape.rank() ? shape.dim(0) : 1));
+      extended().next_work_number(bytes_of_rows(shape, dtype, shape.rank() ? shape.dim(0) : 1));
   return std::make_shared<internal::ShardedStorage>(
       shape, dtype, std::move(options), static_cast<const Strategy*>(this), impl_->placement,
       work_number, impl_->servers, std::move(shards));
@@ -462,7 +464,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   const bool is_nested = around && around->merging;
   const bool is_apart = impl_->pace && !closure && !is_nested;
   if (is_apart) impl_->servers->begin_apart();
-  LocalStrategy::run_on_replicas([&](ReplicaContext& context) {
+  extended().run([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
     const internal::UseCachedReads use(cached_reads);

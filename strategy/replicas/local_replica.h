@@ -1,4 +1,4 @@
-// A replica of a LocalStrategy: its context during a run.
+// A replica on a thread: its context during a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -53,7 +53,7 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
-/// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
+/// A variable that a strategy made: a component per device or per replica, or one elsewhere.
 class DistributedStorage : public VariableStorage {
  public:
   int num_components() const { return static_cast<int>(components_.size()); }

@@ -13,7 +13,7 @@
 #include "strategy/variables/mirrored_variable.h"
 #include "tests/conformance/planted_bugs.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::planted_bugs {
@@ -122,40 +122,39 @@ class PlantedContext final : public ReplicaContext {
 };
 
 /// Mirrors variables, as MirroredStrategy does.
-class PlantedStrategy final : public LocalStrategy {
+class PlantedStrategy final : public Strategy {
  public:
   explicit PlantedStrategy(std::string_view name)
-      : LocalStrategy("planted", options_with(bug(name))),
+      : Strategy("planted", options_with(bug(name))),
         bug_(bug(name)),
         placement_(std::make_shared<const Placement>(
             Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
-  std::string_view name() const override { return "planted"; }
 
   int num_replicas_in_sync() const override {
-    return LocalStrategy::num_replicas_in_sync() + (bug_ == "CountsOneMore"_bug ? 1 : 0);
+    return Strategy::num_replicas_in_sync() + (bug_ == "CountsOneMore"_bug ? 1 : 0);
   }
   CrossDeviceOps& cross_device_ops() override {
     if (bug_ == "OpsKeepTheirOwn"_bug) return keeps_its_own_;
-    return LocalStrategy::cross_device_ops();
+    return Strategy::cross_device_ops();
   }
   void restore_state(const Json& state) override {
-    if (bug_ != "StepNumberStands"_bug) LocalStrategy::restore_state(state);
+    if (bug_ != "StepNumberStands"_bug) Strategy::restore_state(state);
   }
   const Failure& last_failure() const override {
     static const Failure none;
-    return bug_ == "ForgetsTheFailure"_bug ? none : LocalStrategy::last_failure();
+    return bug_ == "ForgetsTheFailure"_bug ? none : Strategy::last_failure();
   }
 
  protected:
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override {
-    std::vector<Tensor> values = LocalStrategy::values_of_all_replicas(local, who);
+    std::vector<Tensor> values = Strategy::values_of_all_replicas(local, who);
     if (bug_ == "ReduceTwiceTheFirst"_bug) values.back() = values.front();
     if (bug_ == "GatherBackwards"_bug) std::ranges::reverse(values);
     return values;
   }
   void complete_input_plan(InputPlan& plan) override {
-    LocalStrategy::complete_input_plan(plan);
+    Strategy::complete_input_plan(plan);
     if (bug_ == "InputBackwards"_bug) std::ranges::reverse(plan.replica_devices);
     if (bug_ == "InputByElement"_bug) plan.cut = InputCut::kWhole;
     if (bug_ == "FunctionInputIsCut"_bug) plan.cut = InputCut::kSplit;
@@ -169,7 +168,9 @@ class PlantedStrategy final : public LocalStrategy {
     if (bug_ == "TakesUnknownUse"_bug) options.synchronization = {};
     if (bug_ == "OnReadAsOnWrite"_bug) options.synchronization = {};
     if (bug_ == "OnReadAsOnWrite"_bug) options.trainable = options.trainable.value_or(false);
-    if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+    if (extended().is_on_read(options)) {
+      return extended().create_storage(initial_value, std::move(options));
+    }
     const bool is_mean = options.aggregation == VariableAggregation::kMean;
     if (bug_ == "SumForMean"_bug && is_mean) {
       options.aggregation = VariableAggregation::kSum;
@@ -188,7 +189,7 @@ class PlantedStrategy final : public LocalStrategy {
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
     if (is_broken_.exchange(false)) fail(ErrorCode::kInternal, "broken by an earlier step");
     try {
-      LocalStrategy::run_on_replicas([&](ReplicaContext& context) { run_one(context, body); });
+      extended().run([&](ReplicaContext& context) { run_one(context, body); });
     } catch (const Error& error) {
       is_broken_ = bug_ == "StaysBroken"_bug;
       if (bug_ == "DoesNotNameTheReplica"_bug) throw Error(error.code(), without_name(error));

@@ -18,8 +18,8 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/data/records.h"
-#include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::input_sharding_test {
 
@@ -190,11 +190,10 @@ inline Steps steps_of_one_process(int replicas, const Dataset& dataset) {
 }
 
 // A strategy that is one of two workers, as a program sees it.
-class OneOfTwo : public LocalStrategy {
+class OneOfTwo : public Strategy {
  public:
   OneOfTwo(int worker, RowsMeeting& meeting)
-      : LocalStrategy("one_of_two", {.devices = "cpu:0-1"}), worker_(worker), meeting_(meeting) {}
-  std::string_view name() const override { return "one_of_two"; }
+      : Strategy("one_of_two", {.devices = "cpu:0-1"}), worker_(worker), meeting_(meeting) {}
   int num_replicas_in_sync() const override { return 4; }
   int num_workers() const override { return 2; }
   int worker() const override { return worker_; }
@@ -203,7 +202,10 @@ class OneOfTwo : public LocalStrategy {
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& value,
                                                   VariableOptions options) override {
-    return create_on_read_storage(value, std::move(options));
+    return extended().create_storage(value, std::move(options));
+  }
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
+    extended().run(body);
   }
   void complete_input_plan(InputPlan& plan) override {
     plan.rows_of_workers = [this](std::int64_t rows) { return meeting_.tell(worker_, rows); };

@@ -14,8 +14,8 @@
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
-#include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::recovery_connections_tests {
 

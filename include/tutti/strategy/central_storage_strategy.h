@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
@@ -22,7 +22,7 @@ struct CentralStorageOptions {
 
 /// Variables live on the parameter device; gradients are summed to it and applied once.
 /// tf.distribute.experimental.CentralStorageStrategy.
-class CentralStorageStrategy final : public LocalStrategy {
+class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
   /// With the default parameter device: what MirroredStrategy takes.
@@ -31,12 +31,12 @@ class CentralStorageStrategy final : public LocalStrategy {
   template <std::convertible_to<DeviceList> Devices>
   explicit CentralStorageStrategy(const Devices& devices)
       : CentralStorageStrategy(LocalStrategyOptions{.devices = devices}) {}
-  std::string_view name() const override { return "central_storage"; }
   std::vector<Device> parameter_devices() const override { return {parameter_device_}; }
 
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 
  private:
   Device parameter_device_;

@@ -10,7 +10,7 @@
 
 #include "tutti/cluster/worker_group_options.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
@@ -42,7 +42,7 @@ struct FullyShardedOptions {
 /// all of them make the same calls, reads of variables outside run and saves among them. ZeRO
 /// (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC
 /// 2020), PyTorch's fully_shard().
-class FullyShardedStrategy final : public LocalStrategy {
+class FullyShardedStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument naming the option for a stage that is not 1, 2 or 3 and a negative
   /// min_shard_bytes.
@@ -62,7 +62,6 @@ class FullyShardedStrategy final : public LocalStrategy {
   template <std::convertible_to<DeviceList> Devices>
   explicit FullyShardedStrategy(const Devices& devices)
       : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
-  std::string_view name() const override { return "fully_sharded"; }
   /// That of the options.
   int stage() const { return stage_; }
 

@@ -5,14 +5,14 @@
 #include <concepts>
 #include <string_view>
 
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
 /// Every device holds a copy of every variable; gradients are summed over replicas by
 /// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
 /// bit-identical. tf.distribute.MirroredStrategy.
-class MirroredStrategy final : public LocalStrategy {
+class MirroredStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
   explicit MirroredStrategy(LocalStrategyOptions options = {});
@@ -20,7 +20,11 @@ class MirroredStrategy final : public LocalStrategy {
   template <std::convertible_to<DeviceList> Devices>
   explicit MirroredStrategy(const Devices& devices)
       : MirroredStrategy(LocalStrategyOptions{.devices = devices}) {}
-  std::string_view name() const override { return "mirrored"; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 };
 
 }  // namespace tutti

@@ -9,8 +9,8 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/worker_group_options.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker/straggler.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
@@ -47,7 +47,7 @@ struct MultiWorkerOptions {
 /// saves are calls of all workers. A worker that fails, or is gone, ends the step on all of them
 /// with an error that names it; afterwards the strategy refuses to run.
 /// tf.distribute.MultiWorkerMirroredStrategy.
-class MultiWorkerMirroredStrategy final : public LocalStrategy {
+class MultiWorkerMirroredStrategy final : public Strategy {
  public:
   /// The workers are the cluster's chief and workers; an empty cluster is this process alone.
   /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy,
@@ -65,7 +65,6 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
       : MultiWorkerMirroredStrategy(std::move(communicator),
                                     MultiWorkerOptions{.local = std::move(local)}) {}
   ~MultiWorkerMirroredStrategy() override;
-  std::string_view name() const override { return "multi_worker_mirrored"; }
 
   /// Whether this process takes the place of one that died while the others went on; it can make
   /// variables and datasets, and trains once Recovery::run() has connected it. Without Recovery the

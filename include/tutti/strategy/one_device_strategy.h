@@ -4,19 +4,23 @@
 
 #include <string_view>
 
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
 /// One replica on `device`, variables there too. Nothing travels; of the communication options its
 /// policy for values that are not finite counts. tf.distribute.OneDeviceStrategy.
-class OneDeviceStrategy final : public LocalStrategy {
+class OneDeviceStrategy final : public Strategy {
  public:
   explicit OneDeviceStrategy(Device device, const CommunicationOptions& communication = {});
   explicit OneDeviceStrategy(std::string_view device,
                              const CommunicationOptions& communication = {})
       : OneDeviceStrategy(Device::parse(device), communication) {}
-  std::string_view name() const override { return "one_device"; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 };
 
 }  // namespace tutti

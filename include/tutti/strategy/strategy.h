@@ -24,9 +24,15 @@
 namespace tutti {
 
 class CrossDeviceOps;
+class StrategyExtended;
+struct LocalStrategyOptions;
 
 namespace internal {
 class StrategyVariableCreator;
+class WorkerTeam;
+/// Returns the workers that train together under `strategy`; nullptr where this process trains
+/// alone.
+WorkerTeam* team_of(const Strategy& strategy);
 template <class T>
 const T& argument_of_replica(const T& value, std::size_t) {
   return value;
@@ -37,25 +43,26 @@ const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
 }
 }  // namespace internal
 
-/// Distributes training. One user thread at a time calls it (others wait); it owns its replica
-/// threads and joins them when it is destroyed. tf.distribute.Strategy. Not copyable.
+/// Distributes training. One user thread at a time calls it (others wait). What strategies with
+/// replicas on threads share is a member, the StrategyExtended that owns and joins these threads;
+/// a subclass adds where variables live. tf.distribute.Strategy. Not copyable.
 class Strategy {
  public:
-  virtual ~Strategy() = default;
+  virtual ~Strategy();
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
   /// "one_device", "mirrored", "central_storage": the names of --strategy.
-  virtual std::string_view name() const = 0;
+  virtual std::string_view name() const;
   /// Replicas over which gradients are summed: of all workers.
-  virtual int num_replicas_in_sync() const = 0;
+  virtual int num_replicas_in_sync() const;
   /// The device of each local replica, in replica order; a device may occur several times.
-  virtual std::span<const Device> replica_devices() const = 0;
+  virtual std::span<const Device> replica_devices() const;
   /// The processes that train together, the number of this one, and the first of its replicas
   /// among all num_replicas_in_sync() (numbered in worker order).
-  virtual int num_workers() const { return 1; }
-  virtual int worker() const { return 0; }
-  virtual int first_replica() const { return 0; }
+  virtual int num_workers() const;
+  virtual int worker() const;
+  virtual int first_replica() const;
   /// Whether this process writes checkpoints, logs and reports: of several workers, worker 0.
   virtual bool is_chief() const { return worker() == 0; }
   /// On a task that does not train (a parameter server, or a chief whose workers train by
@@ -67,7 +74,7 @@ class Strategy {
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
   /// The operation that combines values of this process.
-  virtual CrossDeviceOps& cross_device_ops() = 0;
+  virtual CrossDeviceOps& cross_device_ops();
   /// What sums gradients, for logs and metrics: between workers, where there are several.
   virtual std::string_view reduction_name();
 
@@ -179,11 +186,11 @@ class Strategy {
   }
 
   /// Shares of the global batch, one per replica, in any unit; empty: equal shares.
-  virtual std::span<const double> replica_weights() const { return {}; }
+  virtual std::span<const double> replica_weights() const;
 
   /// The step number that keys random numbers, as a checkpoint keeps it.
-  virtual Json save_state() const = 0;
-  virtual void restore_state(const Json& state) = 0;
+  virtual Json save_state() const;
+  virtual void restore_state(const Json& state);
 
   /// What went wrong in the last run that failed.
   struct Failure {
@@ -191,7 +198,7 @@ class Strategy {
     std::uint64_t step = 0;
     std::vector<std::string> messages;  // of every replica; empty where it had none
   };
-  virtual const Failure& last_failure() const = 0;
+  virtual const Failure& last_failure() const;
 
   /// Where the time of run() went since the last call; zeros where there is nothing to split.
   struct RunTimes {
@@ -199,12 +206,34 @@ class Strategy {
     double communication = 0.0;  // seconds of a replica, on average, in gradient exchange and
                                  // collectives, waiting for the others included
   };
-  virtual RunTimes take_run_times() { return {}; }
+  virtual RunTimes take_run_times();
+
+  /// Programs that XLA has compiled so far: a step whose text is known needs none. 0 on other
+  /// devices.
+  int num_compiled() const;
+  /// The program of the last step that XLA ran, as text of StableHLO; empty: none did.
+  const std::string& last_program() const;
+  /// Asks all workers that train together to stop after a step that they agree on. Returns at once.
+  void request_stop(std::string_view reason);
+  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
+  /// all, once one has asked. Waits 4 s at most, and only while they agree. Where this process
+  /// trains alone, or apart from the others: whether it was asked since the last call.
+  bool stops_after(std::int64_t step);
 
  protected:
-  Strategy() = default;
+  /// A strategy with replicas on threads of this process, for which StrategyExtended answers all
+  /// functions above. `team`: the workers that train together, of which this process is one. Then a
+  /// run that fails here ends theirs, and the other way round; replica_weights are those of all
+  /// replicas.
+  Strategy(std::string_view name, LocalStrategyOptions options,
+           std::shared_ptr<internal::WorkerTeam> team = nullptr);
+  /// A strategy without such replicas, which overrides all that StrategyExtended would answer.
+  Strategy();
+  /// Throws kUnimplemented for a strategy that has none.
+  StrategyExtended& extended() const;
   friend class Scope;
   friend class internal::StrategyVariableCreator;
+  friend internal::WorkerTeam* internal::team_of(const Strategy& strategy);
   template <class T>
   void check_argument(const T&) const {}
   template <class T>
@@ -230,22 +259,24 @@ class Strategy {
   /// also those of the others, on the host. Then all workers call it; `who` is compared.
   virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                                      std::string_view who);
-  /// All that a subclass must schedule: body once per local replica.
+  /// Calls body once per local replica: extended().run(body).
   virtual void run_on_replicas(const std::function<void(ReplicaContext&)>& body) = 0;
-  /// Makes a variable's storage inside scope(), from an initial value.
+  /// Makes a variable's storage inside scope(), from an initial value, such as
+  /// extended().create_storage().
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
   /// The same from what makes the initial value; here it does so on the first parameter device.
   virtual std::shared_ptr<VariableStorage> create_storage_from(
       const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options);
   /// With several workers: sets InputPlan::rows_of_workers.
-  virtual void complete_input_plan(InputPlan&) {}
-
-  /// Held while cross_device_ops() works: it takes one call at a time.
-  Mutex ops_mutex_;
+  virtual void complete_input_plan(InputPlan& plan);
 
  private:
   PerReplica<Gradient> of_all_replicas(const PerReplica<Tensor>& value, std::string_view who);
+
+  Mutex ops_mutex_;  // held while cross_device_ops() works: it takes one call at a time
+  std::unique_ptr<StrategyExtended> extended_;
+  bool is_asked_to_stop_ = false;  // without a job to ask
 };
 
 /// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is

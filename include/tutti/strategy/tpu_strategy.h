@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 #include "tutti/tensor/xla/xla_devices.h"
 
 namespace tutti {
@@ -34,14 +34,18 @@ class TpuClusterResolver {
 /// differ: try batch(n, drop_remainder)), and an operation that has no form in StableHLO is refused
 /// by name and line (kUnimplemented). Results and variables come to the host when it reads them.
 /// tf.distribute.TPUStrategy.
-class TpuStrategy final : public LocalStrategy {
+class TpuStrategy final : public Strategy {
  public:
   /// Without devices the first options.replicas of XLA's; 0 of them: all TPUs, or one where the CPU
   /// stands in. Throws kInvalidArgument for more than there are and for devices of other kinds,
   /// kUnavailable without a plugin, and what LocalStrategyOptions::devices says.
   explicit TpuStrategy(LocalStrategyOptions options = {});
   explicit TpuStrategy(const TpuClusterResolver& resolver, LocalStrategyOptions options = {});
-  std::string_view name() const override { return "tpu"; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 };
 
 }  // namespace tutti

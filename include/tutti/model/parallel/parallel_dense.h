@@ -10,7 +10,7 @@
 
 #include "tutti/model/layers/activations.h"
 #include "tutti/model/layers/layer_of.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 

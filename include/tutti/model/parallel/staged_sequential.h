@@ -11,7 +11,7 @@
 
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/model.h"
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 

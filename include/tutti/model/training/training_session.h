@@ -111,7 +111,6 @@ class TrainingSession {
   DistributedDataset batches_;
   TrainingRecord record_;
   std::optional<Progress> progress_;            // of the chief
-  LocalStrategy* const local_;                  // nullptr: none of the library's
   MultiWorkerMirroredStrategy* const workers_;  // nullptr: another strategy
   std::optional<CheckpointManager> checkpoints_;
   std::optional<Recovery> recovery_;

@@ -14,11 +14,11 @@
 
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/worker_group_options.h"
-#include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/strategy/parameter_server/session/server.h"
+#include "tutti/strategy/strategy_extended.h"
 
 namespace tutti {
 
@@ -85,7 +85,7 @@ struct ShardPlace {
 ///
 /// With a ClusterCoordinator, run(), reduce() and datasets that are distributed outside its steps
 /// are the chief's alone: permitted, and warned of once.
-class ParameterServerStrategy final : public LocalStrategy {
+class ParameterServerStrategy final : public Strategy {
  public:
   /// All in this process: `num_servers` servers, replicas on the local devices. Throws
   /// kInvalidArgument as MirroredStrategy, and for no servers.
@@ -109,7 +109,6 @@ class ParameterServerStrategy final : public LocalStrategy {
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options);
   ~ParameterServerStrategy() override;
-  std::string_view name() const override { return "parameter_server"; }
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
   /// Not where nothing is trained. With `coordinated`: the chief alone.
   bool is_chief() const override;

@@ -1,6 +1,6 @@
-// Options, devices and the run of strategies of one process.
+// What strategies share: their replicas, a run of them, and what Strategy reports of both.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 #include <algorithm>
 #include <typeinfo>
@@ -53,17 +53,17 @@ void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, 
 }
 
 /// `placement`, whose writes outside steps are compared with those of other workers.
-std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
-                                                   Placement placement) {
+std::shared_ptr<const Placement> compared_placement(const internal::ReplicaServices& services,
+                                                    Placement placement) {
   if (services.num_workers() > 1) placement.check = services.team->check();
   return std::make_shared<const Placement>(std::move(placement));
 }
 
 }  // namespace
 
-struct LocalStrategy::Impl {
-  Impl(LocalStrategy& self, Mutex& ops_mutex, std::string_view strategy_name,
-       LocalStrategyOptions given, std::shared_ptr<internal::WorkerTeam> team)
+struct StrategyExtended::Impl {
+  Impl(Strategy& self, Mutex& ops_mutex, std::string_view strategy_name, LocalStrategyOptions given,
+       std::shared_ptr<internal::WorkerTeam> team)
       : name(strategy_name),
         xla(make_xla_steps(name, given)),
         options(std::move(given)),
@@ -74,7 +74,7 @@ struct LocalStrategy::Impl {
                  ops_mutex,
                  options.cross_device_ops.options,
                  std::move(team)},
-        mirrored(checked_placement(services, Placement::mirrored(services.replica_devices))),
+        mirrored(compared_placement(services, Placement::mirrored(services.replica_devices))),
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
@@ -85,8 +85,22 @@ struct LocalStrategy::Impl {
   /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
   class Turn {
    public:
-    Turn(Impl& impl, bool nested);
-    ~Turn();
+    Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
+      if (nested_) return;
+      MutexLock lock(impl_.turn_mutex);
+      const auto is_free = [&]() TUTTI_REQUIRES(impl_.turn_mutex) { return !impl_.busy; };
+      while (!impl_.turn_condition.wait_for(impl_.turn_mutex, std::chrono::hours(1), is_free)) {
+      }
+      impl_.busy = true;
+    }
+    ~Turn() {
+      if (nested_) return;
+      {
+        MutexLock lock(impl_.turn_mutex);
+        impl_.busy = false;
+      }
+      impl_.turn_condition.notify_one();
+    }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
@@ -120,9 +134,8 @@ struct LocalStrategy::Impl {
   std::uint64_t step = 0;
   std::uint64_t random_step = 0;  // keys random numbers: runs that train or draw, so evaluation
                                   // changes no bits of training
-  Failure failure;
-  bool is_asked_to_stop = false;  // without a job to ask
-  bool half_updated = false;      // a run failed while variables were being updated
+  Strategy::Failure failure;
+  bool half_updated = false;  // a run failed while variables were being updated
   internal::BucketPlans plans;
   Mutex turn_mutex;
   CondVar turn_condition;
@@ -131,32 +144,14 @@ struct LocalStrategy::Impl {
   internal::ReplicaThreads threads;  // last: joined first
 };
 
-LocalStrategy::Impl::Turn::Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
-  if (nested_) return;
-  MutexLock lock(impl_.turn_mutex);
-  const auto is_free = [&]() TUTTI_REQUIRES(impl_.turn_mutex) { return !impl_.busy; };
-  while (!impl_.turn_condition.wait_for(impl_.turn_mutex, std::chrono::hours(1), is_free)) {
-  }
-  impl_.busy = true;
-}
-
-LocalStrategy::Impl::Turn::~Turn() {
-  if (nested_) return;
-  {
-    MutexLock lock(impl_.turn_mutex);
-    impl_.busy = false;
-  }
-  impl_.turn_condition.notify_one();
-}
-
-void LocalStrategy::Impl::require_intact() const {
+void StrategyExtended::Impl::require_intact() const {
   if (!half_updated) return;
   fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
        " failed while variables were being updated, so some are of that step and some of the one "
        "before; try restoring a checkpoint, which calls restore_state()");
 }
 
-void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) {
+void StrategyExtended::Impl::run(const std::function<void(ReplicaContext&)>& body) {
   const internal::StrategyMode* mode = internal::current_mode();
   const bool nested = mode && mode->merging;
   const Turn turn(*this, nested);
@@ -182,10 +177,10 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
 }
 
-void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
-                                      internal::IdleWork& nested,
-                                      internal::GradientExchange& exchange,
-                                      const std::function<void(ReplicaContext&)>& body) {
+void StrategyExtended::Impl::run_replica(int replica, Rendezvous& rendezvous,
+                                         internal::IdleWork& nested,
+                                         internal::GradientExchange& exchange,
+                                         const std::function<void(ReplicaContext&)>& body) {
   internal::LocalReplicaContext context(services, rendezvous, nested, replica);
   internal::ReplicaReducer reducer(context, exchange);
   const internal::StrategyModeScope mode({&services.strategy, &context, false});
@@ -211,7 +206,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
 }
 
 /// The other workers must not wait for this one's part of the step.
-void LocalStrategy::Impl::end_team(const internal::RunOutcome& outcome) {
+void StrategyExtended::Impl::end_team(const internal::RunOutcome& outcome) {
   const int replica = services.first_replica() + std::max(outcome.replica, 0);
   services.team->abort(Error(ErrorCode::kAborted,
                              concat("worker ", services.team->worker(), ", replica ", replica,
@@ -220,7 +215,7 @@ void LocalStrategy::Impl::end_team(const internal::RunOutcome& outcome) {
 
 /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
 /// step in front.
-void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
+void StrategyExtended::Impl::report(internal::RunOutcome outcome) {
   if (outcome.replica >= 0) outcome.replica += services.first_number();
   failure = {outcome.replica, step, std::move(outcome.messages)};
   half_updated = half_updated || outcome.failed_in_update;
@@ -235,90 +230,21 @@ void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
   }
 }
 
-LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
-                             std::shared_ptr<internal::WorkerTeam> team)
-    : impl_(std::make_unique<Impl>(*this, ops_mutex_, strategy_name, std::move(options),
-                                   std::move(team))) {
+StrategyExtended::StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
+                                   LocalStrategyOptions options,
+                                   std::shared_ptr<internal::WorkerTeam> team)
+    : impl_(
+          std::make_unique<Impl>(strategy, ops_mutex, name, std::move(options), std::move(team))) {
   start_trace_from_environment();
-  const internal::ReplicaServices& services = impl_->services;
-  const std::string who =
-      services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
-  const int num_replicas = services.num_replicas();
-  log_info(concat("strategy '", strategy_name, "': ", who, services.replica_devices.size(),
-                  services.team ? concat(" of ", num_replicas) : std::string(),
-                  num_replicas == 1 ? " replica on " : " replicas on ", join(worker_devices()),
-                  ", reduction ", LocalStrategy::reduction_name()));
 }
 
-LocalStrategy::~LocalStrategy() = default;
+StrategyExtended::~StrategyExtended() = default;
 
-int LocalStrategy::num_replicas_in_sync() const { return impl_->services.num_in_sync(); }
-int LocalStrategy::first_replica() const { return impl_->services.first_number(); }
-int LocalStrategy::num_workers() const { return team() ? team()->num_workers() : 1; }
-int LocalStrategy::worker() const { return team() ? team()->worker() : 0; }
-internal::WorkerTeam* LocalStrategy::team() const { return impl_->services.team.get(); }
-internal::WorkerTeam* internal::team_of(const LocalStrategy& strategy) { return strategy.team(); }
+internal::WorkerTeam* StrategyExtended::team() const { return impl_->services.team.get(); }
+std::uint64_t StrategyExtended::num_steps() const { return impl_->step; }
 
-void LocalStrategy::request_stop(std::string_view reason) {
-  if (ControlClient* const control = team() ? team()->control() : nullptr) {
-    control->request_stop(reason);
-  } else {
-    impl_->is_asked_to_stop = true;
-  }
-}
-
-bool LocalStrategy::stops_after(std::int64_t step) {
-  ControlClient* const control = team() ? team()->control() : nullptr;
-  return control ? control->stops_after(static_cast<std::uint64_t>(step))
-                 : std::exchange(impl_->is_asked_to_stop, false);
-}
-
-void LocalStrategy::complete_input_plan(InputPlan& plan) {
-  if (!team()) return;
-  if (num_workers() > 1) {
-    plan.note_global_batch = [check = team()->check()](const Element& batch, bool is_first) {
-      note_global_batch(*check, batch, is_first);
-    };
-  }
-  plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
-    std::vector<std::int64_t> all;
-    for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
-      all.push_back(std::stoll(text));
-    }
-    return all;
-  };
-}
-
-std::vector<Tensor> LocalStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
-                                                          std::string_view who) {
-  return team() ? team()->gather_tensors(local.values(), who) : local.values();
-}
-
-std::span<const Device> LocalStrategy::replica_devices() const {
-  return impl_->services.replica_devices;
-}
-std::span<const double> LocalStrategy::replica_weights() const {
-  return impl_->options.replica_weights;
-}
-CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
-std::string_view LocalStrategy::reduction_name() {
-  if (impl_->xla) return "stablehlo.all_reduce";
-  // Workers of parameter servers are no team.
-  return impl_->services.num_workers() > 1 ? team()->algorithm() : impl_->ops->name();
-}
-const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
-
-Strategy::RunTimes LocalStrategy::take_run_times() {
-  RunTimes times{std::exchange(impl_->run_seconds, 0.0), 0.0};
-  for (auto& note : impl_->notes) {
-    times.communication += std::exchange(note.communication_seconds, 0.0);
-  }
-  times.communication /= static_cast<double>(impl_->notes.size());
-  return times;
-}
-
-void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  internal::require_cross_replica(*this, "Strategy::run");
+void StrategyExtended::run(const std::function<void(ReplicaContext&)>& body) {
+  internal::require_cross_replica(impl_->services.strategy, "Strategy::run");
   if (!impl_->xla) return impl_->run(body);
   impl_->xla->run([&](const internal::XlaSteps::NoteReplica& note) {
     impl_->run(
@@ -326,43 +252,16 @@ void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& 
   });
 }
 
-int LocalStrategy::num_compiled() const { return impl_->xla ? impl_->xla->num_compiled() : 0; }
-
-const std::string& LocalStrategy::last_program() const {
-  static const std::string none;
-  return impl_->xla ? impl_->xla->last_program() : none;
-}
-
-Json LocalStrategy::save_state() const {
-  Json state = Json::object();
-  state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
-  state.set("step", impl_->step).set("random_step", impl_->random_step);
-  return state;
-}
-
-void LocalStrategy::restore_state(const Json& state) {
-  impl_->restored_seed = std::stoull(state.at("seed").as_string());
-  impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
-  // In older checkpoints each run counted.
-  const Json* const random_step = state.find("random_step");
-  impl_->random_step =
-      random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl_->step;
-  impl_->half_updated = false;
-  impl_->plans.clear();
-}
-
-void LocalStrategy::set_after_updates(std::function<void()> action) {
+void StrategyExtended::set_after_updates(std::function<void()> action) {
   impl_->services.after_updates = std::move(action);
 }
 
-void LocalStrategy::number_replicas_apart(int first, int total) {
+void StrategyExtended::number_replicas_apart(int first, int total) {
   impl_->services.first_apart = first;
   impl_->services.num_apart = total;
 }
 
-std::uint64_t LocalStrategy::num_steps() const { return impl_->step; }
-
-bool LocalStrategy::is_on_read(const VariableOptions& options) const {
+bool StrategyExtended::is_on_read(const VariableOptions& options) const {
   const auto aggregation = static_cast<int>(options.aggregation);
   if (aggregation < 0 || aggregation > static_cast<int>(VariableAggregation::kOnlyFirstReplica)) {
     fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
@@ -377,7 +276,7 @@ bool LocalStrategy::is_on_read(const VariableOptions& options) const {
       return true;
     case VariableSynchronization::kNone:
       fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
-           "': synchronization NONE is not defined under '", name(),
+           "': synchronization NONE is not defined under '", impl_->name,
            "'; expected AUTO, ON_WRITE or ON_READ");
   }
   fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
@@ -385,37 +284,168 @@ bool LocalStrategy::is_on_read(const VariableOptions& options) const {
        "; expected AUTO, ON_WRITE or ON_READ");
 }
 
-std::shared_ptr<VariableStorage> LocalStrategy::create_on_read_storage(const Tensor& initial_value,
-                                                                       VariableOptions options) {
-  return std::make_shared<internal::SyncOnReadStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this),
-      impl_->services.replica_devices, impl_->services.team);
-}
-
-int LocalStrategy::next_work_number(std::size_t num_bytes) {
+int StrategyExtended::next_work_number(std::size_t num_bytes) {
   const auto least = std::ranges::min_element(impl_->work_bytes);
   *least += num_bytes;
   return static_cast<int>(least - impl_->work_bytes.begin());
 }
 
-std::shared_ptr<VariableStorage> LocalStrategy::create_storage(const Tensor& initial_value,
-                                                               VariableOptions options) {
-  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  return create_mirrored_storage(initial_value, std::move(options), impl_->mirrored);
-}
-
-std::shared_ptr<VariableStorage> LocalStrategy::create_mirrored_storage(
+std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
     const Tensor& initial_value, VariableOptions options,
-    const std::shared_ptr<const Placement>& placement) {
-  const std::vector<Device>& devices = impl_->services.replica_devices;
+    std::shared_ptr<const Placement> placement) {
+  const internal::ReplicaServices& services = impl_->services;
+  const std::vector<Device>& devices = services.replica_devices;
+  if (is_on_read(options)) {
+    return std::make_shared<internal::SyncOnReadStorage>(
+        initial_value, std::move(options), &services.strategy, devices, services.team);
+  }
   const bool any_gpu = std::ranges::any_of(
       devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
-  const bool is_on_host = options.on_host && any_gpu;
+  if (options.on_host && any_gpu) {
+    placement = compared_placement(services, Placement::central(devices, Device{}));
+  }
   return std::make_shared<internal::MirroredStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this),
-      is_on_host ? checked_placement(impl_->services, Placement::central(devices, Device{}))
-                 : placement,
+      initial_value, std::move(options), &services.strategy,
+      placement ? std::move(placement) : impl_->mirrored,
       next_work_number(initial_value.num_bytes()));
+}
+
+// What Strategy reports of the member.
+
+Strategy::Strategy(std::string_view name, LocalStrategyOptions options,
+                   std::shared_ptr<internal::WorkerTeam> team)
+    : extended_(std::make_unique<StrategyExtended>(*this, ops_mutex_, name, std::move(options),
+                                                   std::move(team))) {
+  const internal::ReplicaServices& services = extended_->impl_->services;
+  const std::string who =
+      services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
+  const int num_replicas = services.num_replicas();
+  log_info(concat("strategy '", name, "': ", who, services.replica_devices.size(),
+                  services.team ? concat(" of ", num_replicas) : std::string(),
+                  num_replicas == 1 ? " replica on " : " replicas on ", join(worker_devices()),
+                  ", reduction ", reduction_name()));
+}
+
+Strategy::Strategy() = default;
+Strategy::~Strategy() = default;
+
+StrategyExtended& Strategy::extended() const {
+  if (extended_) return *extended_;
+  fail(ErrorCode::kUnimplemented,
+       "Strategy: expected replicas on threads of this process, got a strategy made without; try ",
+       "its constructor with LocalStrategyOptions, or override what was called");
+}
+
+internal::WorkerTeam* internal::team_of(const Strategy& strategy) {
+  return strategy.extended_ ? strategy.extended_->team() : nullptr;
+}
+
+std::string_view Strategy::name() const { return extended().impl_->name; }
+int Strategy::num_replicas_in_sync() const { return extended().impl_->services.num_in_sync(); }
+std::span<const Device> Strategy::replica_devices() const {
+  return extended().impl_->services.replica_devices;
+}
+int Strategy::num_workers() const {
+  return extended_ ? extended_->impl_->services.num_workers() : 1;
+}
+int Strategy::worker() const {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  return team ? team->worker() : 0;
+}
+int Strategy::first_replica() const {
+  return extended_ ? extended_->impl_->services.first_number() : 0;
+}
+CrossDeviceOps& Strategy::cross_device_ops() { return *extended().impl_->ops; }
+std::string_view Strategy::reduction_name() {
+  if (!extended_) return cross_device_ops().name();
+  if (extended_->impl_->xla) return "stablehlo.all_reduce";
+  // Workers of parameter servers are no team.
+  return extended_->impl_->services.num_workers() > 1 ? extended_->team()->algorithm()
+                                                      : cross_device_ops().name();
+}
+std::span<const double> Strategy::replica_weights() const {
+  if (!extended_) return {};
+  return extended_->impl_->options.replica_weights;
+}
+
+Json Strategy::save_state() const {
+  const StrategyExtended::Impl& impl = *extended().impl_;
+  Json state = Json::object();
+  state.set("seed", concat(impl.seed()));  // all 64 bits, which a JSON number does not hold
+  state.set("step", impl.step).set("random_step", impl.random_step);
+  return state;
+}
+
+void Strategy::restore_state(const Json& state) {
+  StrategyExtended::Impl& impl = *extended().impl_;
+  impl.restored_seed = std::stoull(state.at("seed").as_string());
+  impl.step = static_cast<std::uint64_t>(state.at("step").as_int());
+  // In older checkpoints each run counted.
+  const Json* const random_step = state.find("random_step");
+  impl.random_step = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl.step;
+  impl.half_updated = false;
+  impl.plans.clear();
+}
+
+const Strategy::Failure& Strategy::last_failure() const { return extended().impl_->failure; }
+
+Strategy::RunTimes Strategy::take_run_times() {
+  if (!extended_) return {};
+  StrategyExtended::Impl& impl = *extended_->impl_;
+  RunTimes times{std::exchange(impl.run_seconds, 0.0), 0.0};
+  for (auto& note : impl.notes) {
+    times.communication += std::exchange(note.communication_seconds, 0.0);
+  }
+  times.communication /= static_cast<double>(impl.notes.size());
+  return times;
+}
+
+int Strategy::num_compiled() const {
+  return extended_ && extended_->impl_->xla ? extended_->impl_->xla->num_compiled() : 0;
+}
+
+const std::string& Strategy::last_program() const {
+  static const std::string none;
+  return extended_ && extended_->impl_->xla ? extended_->impl_->xla->last_program() : none;
+}
+
+void Strategy::request_stop(std::string_view reason) {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  if (ControlClient* const control = team ? team->control() : nullptr) {
+    control->request_stop(reason);
+  } else {
+    is_asked_to_stop_ = true;
+  }
+}
+
+bool Strategy::stops_after(std::int64_t step) {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  ControlClient* const control = team ? team->control() : nullptr;
+  return control ? control->stops_after(static_cast<std::uint64_t>(step))
+                 : std::exchange(is_asked_to_stop_, false);
+}
+
+void Strategy::complete_input_plan(InputPlan& plan) {
+  if (!internal::team_of(*this)) return;
+  const std::shared_ptr<internal::WorkerTeam> team = extended_->impl_->services.team;
+  if (team->num_workers() > 1) {
+    plan.note_global_batch = [check = team->check()](const Element& batch, bool is_first) {
+      note_global_batch(*check, batch, is_first);
+    };
+  }
+  plan.rows_of_workers = [team](std::int64_t rows) {
+    std::vector<std::int64_t> all;
+    for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
+      all.push_back(std::stoll(text));
+    }
+    return all;
+  };
+}
+
+std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                     std::string_view who) {
+  internal::WorkerTeam* const team = internal::team_of(*this);
+  return team ? team->gather_tensors(local.values(), who) : local.values();
 }
 
 }  // namespace tutti

@@ -18,12 +18,6 @@
 
 namespace tutti {
 
-class LocalStrategy;
-namespace internal {
-class WorkerTeam;
-WorkerTeam* team_of(const LocalStrategy& strategy);
-}  // namespace internal
-
 /// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
 struct DeviceList {
   DeviceList() = default;
@@ -66,62 +60,33 @@ struct LocalStrategyOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// Base of OneDeviceStrategy, MirroredStrategy, CentralStorageStrategy and, with other workers
-/// beside this process, of MultiWorkerMirroredStrategy.
-class LocalStrategy : public Strategy {
+/// What strategies with replicas on threads of this process share: the replicas and their devices,
+/// how a step runs on them, its number and failures, and variables of equal components. A member of
+/// Strategy. tf.distribute.StrategyExtended.
+class StrategyExtended {
  public:
-  ~LocalStrategy() override;
-  int num_replicas_in_sync() const override;
-  int num_workers() const override;
-  int worker() const override;
-  int first_replica() const override;
-  std::span<const Device> replica_devices() const override;
-  std::span<const double> replica_weights() const override;
-  CrossDeviceOps& cross_device_ops() override;
-  std::string_view reduction_name() override;
-  Json save_state() const override;
-  void restore_state(const Json& state) override;
-  const Failure& last_failure() const override;
-  RunTimes take_run_times() override;
-  /// Programs that XLA has compiled so far: a step whose text is known needs none. 0 on other
-  /// devices.
-  int num_compiled() const;
-  /// The program of the last step that XLA ran, as text of StableHLO; empty: none did.
-  const std::string& last_program() const;
-  /// Asks all workers that train together to stop after a step that they agree on. Returns at once.
-  void request_stop(std::string_view reason);
-  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
-  /// all, once one has asked. Waits 4 s at most, and only while they agree. Where this process
-  /// trains alone, or apart from the others: whether it was asked since the last call.
-  bool stops_after(std::int64_t step);
+  /// As the constructor of Strategy; `ops_mutex` is held while the operation of `options` works.
+  StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
+                   LocalStrategyOptions options, std::shared_ptr<internal::WorkerTeam> team);
+  ~StrategyExtended();
+  StrategyExtended(const StrategyExtended&) = delete;
+  StrategyExtended& operator=(const StrategyExtended&) = delete;
 
- protected:
-  /// The workers that train together; nullptr where this process trains alone.
-  internal::WorkerTeam* team() const;
-  friend internal::WorkerTeam* internal::team_of(const LocalStrategy& strategy);
-  /// `team`: the workers that train together, of which this process is one. Then a run that fails
-  /// here ends theirs, and the other way round; replica_weights are those of all replicas.
-  LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
-                std::shared_ptr<internal::WorkerTeam> team = nullptr);
-  void complete_input_plan(InputPlan& plan) override;
-  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
-                                             std::string_view who) override;
-  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
-  /// ON_READ variables, and others mirrored on the replicas' devices.
-  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
-                                                  VariableOptions options) override;
-  /// The storage of an ON_READ variable: one component per replica.
-  std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,
-                                                          VariableOptions options);
-  /// The storage of an ON_WRITE variable: equal components where `placement` says (on GPUs with
-  /// options.on_host: one, in the host's memory), kept equal by every write. The replicas that
-  /// share a component share the work of its updates.
-  std::shared_ptr<VariableStorage> create_mirrored_storage(
+  /// Calls body once per local replica, each on its thread. What Strategy::run() documents.
+  void run(const std::function<void(ReplicaContext&)>& body);
+  /// The storage of a variable. ON_READ: one component per replica. Otherwise equal components
+  /// where `placement` says, kept equal by every write; nullptr: on all devices of replicas. On
+  /// GPUs with options.on_host: one, in the host's memory. The replicas that share a component
+  /// share the work of its updates. Throws as is_on_read().
+  std::shared_ptr<VariableStorage> create_storage(
       const Tensor& initial_value, VariableOptions options,
-      const std::shared_ptr<const Placement>& placement);
+      std::shared_ptr<const Placement> placement = nullptr);
   /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
   /// and not NONE; whether ON_READ.
   bool is_on_read(const VariableOptions& options) const;
+  /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
+  /// order of creation.
+  int next_work_number(std::size_t num_bytes);
   /// Called once per update of a step, by one replica, when all have applied theirs and before any
   /// goes on.
   void set_after_updates(std::function<void()> action);
@@ -131,13 +96,13 @@ class LocalStrategy : public Strategy {
   /// Runs that ended well; a checkpoint holds it, and next to it the number of those after which
   /// random numbers change.
   std::uint64_t num_steps() const;
-  /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
-  /// order of creation.
-  int next_work_number(std::size_t num_bytes);
+  /// The workers that train together; nullptr where this process trains alone.
+  internal::WorkerTeam* team() const;
 
  private:
+  friend class Strategy;
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tutti
