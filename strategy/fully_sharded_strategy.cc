@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "strategy/team_setup.h"
+#include "strategy/strategy_options.h"
 #include "strategy/variables/fully_sharded_variable.h"
-#include "strategy/variables/state_digest.h"
+#include "strategy/multi_worker/worker_team.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // FullyShardedStrategy over the workers of a cluster.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/team_setup.h"
+#include "strategy/strategy_options.h"
 #include "tutti/strategy/fully_sharded_strategy.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "strategy/local_options.h"
+#include "strategy/strategy_options.h"
 
 namespace tutti {
 

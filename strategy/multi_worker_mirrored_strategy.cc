@@ -2,13 +2,88 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "core/hash.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/replicas/strategy_mode.h"
-#include "strategy/team_setup.h"
+#include "strategy/strategy_options.h"
 #include "strategy/variables/distributed_variable.h"
-#include "strategy/variables/state_digest.h"
 
 namespace tutti {
+namespace internal {
+namespace {
+
+std::string digest_of(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.update(bytes);
+  return hasher.hex_digest().substr(0, 16);
+}
+
+/// The components of one worker are equal too; if not, all are listed.
+std::string digest_of(const DistributedStorage& variable) {
+  std::vector<std::string> digests;
+  for (const Tensor& component : variable.local_components()) {
+    digests.push_back(digest_of(component.to(Device{}).bytes()));
+  }
+  return std::ranges::count(digests, digests.front()) == std::ssize(digests)
+             ? digests.front()
+             : join(digests, ConsistencyCheck::kBetweenComponents);
+}
+
+}  // namespace
+
+/// Compares the values of mirrored variables every so many steps: they are never exchanged after
+/// they were made, so a bit that flips in one worker's memory stays, and spreads through the
+/// gradients. Adds a note about each variable to the workers' ConsistencyCheck.
+/// Threads: one at a time.
+class StateDigest {
+ public:
+  /// `every`: steps between two comparisons; 0: never. Throws kInvalidArgument below.
+  StateDigest(std::string who, int every);
+
+  /// Called by all workers in the same order. Variables that may differ do not count.
+  void add(const std::shared_ptr<const DistributedStorage>& variable);
+  /// Called by all workers when `num_steps` are done. Throws kDataLoss on all of them, naming the
+  /// first variable that differs, and the worker whose differs from most.
+  void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const;
+
+ private:
+  const std::string who_;
+  const int every_;
+  std::vector<std::weak_ptr<const DistributedStorage>> variables_;
+};
+
+StateDigest::StateDigest(std::string who, int every) : who_(std::move(who)), every_(every) {
+  if (every_ >= 0) return;
+  fail(ErrorCode::kInvalidArgument, who_, ": digest_steps; expected 0 (never) or more, got ",
+       every_);
+}
+
+void StateDigest::add(const std::shared_ptr<const DistributedStorage>& variable) {
+  if (every_ == 0 || variable->options().allow_divergent) return;
+  variables_.push_back(variable);
+}
+
+void StateDigest::compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
+  if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
+  for (const std::weak_ptr<const DistributedStorage>& each : variables_) {
+    const auto variable = each.lock();
+    if (!variable) continue;
+    const std::string digest = digest_of(*variable);
+    team.check()->note(ConsistencyCheck::Kind::kValue, variable->name(),
+                       std::as_bytes(std::span(digest)), digest);
+  }
+  try {
+    team.compare_digests();
+  } catch (const Error& error) {
+    throw error.with_context(concat(who_, ": after step ", num_steps));
+  }
+}
+
+}  // namespace internal
+
 namespace {
 
 constexpr const char* kWho = "multi_worker_mirrored";

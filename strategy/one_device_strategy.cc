@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/one_device_strategy.h"
 
-#include "strategy/local_options.h"
+#include "strategy/strategy_options.h"
 
 namespace tutti {
 namespace {

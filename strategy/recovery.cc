@@ -17,7 +17,6 @@
 #include "core/call_site.h"
 #include "core/hash.h"
 #include "cross_device_ops/gpu_ranks.h"
-#include "strategy/multi_worker/peer_state.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/strategy_extended.h"

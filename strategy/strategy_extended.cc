@@ -7,11 +7,11 @@
 
 #include "core/call_site.h"
 #include "core/thread_random.h"
-#include "strategy/local_options.h"
 #include "strategy/reduction/replica_reducer.h"
 #include "strategy/replicas/replica_threads.h"
 #include "strategy/replicas/step_warnings.h"
 #include "strategy/replicas/strategy_mode.h"
+#include "strategy/strategy_options.h"
 #include "strategy/variables/mirrored_variable.h"
 #include "strategy/variables/sync_on_read_variable.h"
 #include "strategy/xla/xla_steps.h"
@@ -53,8 +53,8 @@ void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, 
 }
 
 /// `placement`, whose writes outside steps are compared with those of other workers.
-std::shared_ptr<const Placement> compared_placement(const internal::ReplicaServices& services,
-                                                    Placement placement) {
+std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
+                                                   Placement placement) {
   if (services.num_workers() > 1) placement.check = services.team->check();
   return std::make_shared<const Placement>(std::move(placement));
 }
@@ -74,7 +74,7 @@ struct StrategyExtended::Impl {
                  ops_mutex,
                  options.cross_device_ops.options,
                  std::move(team)},
-        mirrored(compared_placement(services, Placement::mirrored(services.replica_devices))),
+        mirrored(checked_placement(services, Placement::mirrored(services.replica_devices))),
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
@@ -302,7 +302,7 @@ std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
   const bool any_gpu = std::ranges::any_of(
       devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
   if (options.on_host && any_gpu) {
-    placement = compared_placement(services, Placement::central(devices, Device{}));
+    placement = checked_placement(services, Placement::central(devices, Device{}));
   }
   return std::make_shared<internal::MirroredStorage>(
       initial_value, std::move(options), &services.strategy,

@@ -25,7 +25,7 @@ MOST_INCLUDES = 20
 ON_THEIR_OWN = (
     "autograd/recompute.h", "autograd/replica_group.h", "checkpoint/checkpoint_versions.h", "checkpoint/safetensors.h",
     "core/logging.h", "core/trace.h", "cross_device_ops/gradient_ops.h", "cross_device_ops/plugin_abi.h", "model/generate.h",
-    "optimizer/gradient_reducer.h", "optimizer/update_rule_spec.h", "strategy/input/rebatch.h", "tensor/numerics.h",
+    "optimizer/gradient_reducer.h", "optimizer/update_rule_spec.h", "tensor/numerics.h",
     "testing/cross_device_ops/conformance_gtest.h", "testing/cross_device_ops/report.h", "testing/strategy/strategy_gtest.h",
     "testing/strategy/suite.h",
 )

@@ -1,4 +1,5 @@
-// The workers that train together, as the replicas of one of them see the others.
+// The workers that train together, as the replicas of one of them see the others; the state that
+// they hand over.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "cluster/worker_group.h"
 #include "strategy/multi_worker/consistency_check.h"
 #include "strategy/multi_worker/straggler_watch.h"
+#include "tutti/checkpoint/checkpoint.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
@@ -198,5 +200,20 @@ class WorkerTeam {
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
   const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
+
+/// Called by all workers: `giver` has `own`, the `takers` (increasing, without the giver) get it,
+/// from its memory into theirs, small tensors together, others one by one; all others, and a giver
+/// without takers, go on at once. Returns what a taker got: kDataLoss where that is damaged; as
+/// collectives.
+std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
+                                                  const std::vector<int>& takers,
+                                                  const CheckpointSnapshot* own);
+
+/// "'w' float32 [3, 4], values <hash>".
+std::string describe_variable(const std::string& name, const Tensor& initial_value);
+
+/// Called by all workers with what each makes. Throws kInvalidArgument on all of them naming the
+/// first worker whose description differs from worker 0's, and both.
+void require_same_variable(std::string_view who, WorkerTeam& team, const std::string& description);
 
 }  // namespace tutti::internal

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "strategy/reduction/bucket_sums.h"
-#include "strategy/reduction/error_feedback.h"
+#include "strategy/reduction/gradient_filters.h"
 
 namespace tutti::internal {
 namespace {

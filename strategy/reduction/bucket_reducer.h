@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "strategy/reduction/bucket_sums.h"
-#include "strategy/replicas/replica_monitor.h"
+#include "strategy/replicas/rendezvous.h"
 
 namespace tutti::internal {
 

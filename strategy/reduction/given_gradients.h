@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "strategy/reduction/bucket_plan.h"
-#include "strategy/reduction/error_feedback.h"
-#include "strategy/reduction/non_finite.h"
-#include "strategy/replicas/replica_services.h"
+#include "strategy/reduction/gradient_filters.h"
+#include "strategy/replicas/local_replica.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/gradient.h"

@@ -1,6 +1,6 @@
 // 16-bit gradients with error feedback.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/reduction/error_feedback.h"
+#include "strategy/reduction/gradient_filters.h"
 
 #include <cmath>
 #include <limits>

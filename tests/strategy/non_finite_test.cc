@@ -1,6 +1,6 @@
 // Gradients that are not finite: the policies, with several replicas, operations and kinds.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/reduction/non_finite.h"
+#include "strategy/reduction/gradient_filters.h"
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // The state of a commit goes to the workers that have none, and to nobody else.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/multi_worker/peer_state.h"
+#include "strategy/multi_worker/worker_team.h"
 
 #include <gtest/gtest.h>
 

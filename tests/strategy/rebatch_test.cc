@@ -1,6 +1,5 @@
 // Cutting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/input/rebatch.h"
 
 #include <gtest/gtest.h>
 

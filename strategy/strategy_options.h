@@ -1,4 +1,4 @@
-// What the options of a strategy of one process mean.
+// What the options of a strategy mean, for one process and for a worker of several.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/worker_group.h"
+#include "strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
@@ -31,5 +33,22 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
 /// Returns `options`. Logs a warning once if a launcher started several copies of this program,
 /// none of which joins the others under a strategy of one process.
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
+
+struct TeamSetup {
+  /// Of this worker's strategy: its share of the replicas; what it combines alone it combines
+  /// in canonical order, but for GPUs without other workers.
+  LocalStrategyOptions options = {};
+  std::shared_ptr<WorkerTeam> team = {};
+};
+
+/// `options.replicas` are those of all workers; `options.cross_device_ops` name what sums gradients
+/// between them. `who` stands in front of messages. Called by all workers. Throws kInvalidArgument
+/// for options that contradict each other or give a worker no replica, kUnimplemented for
+/// compression with what does not add in canonical order.
+TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
+                    const LocalStrategyOptions& options, const StragglerOptions& stragglers);
+/// The same over a communicator, whose algorithm sums the gradients.
+TeamSetup join_team(std::string_view who, std::unique_ptr<Communicator> communicator,
+                    const LocalStrategyOptions& options, const StragglerOptions& stragglers = {});
 
 }  // namespace tutti::internal
