@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "cross_device_ops/device_work.h"
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/half_conversion.h"
 
 namespace tutti::internal {

@@ -10,6 +10,7 @@
 #include "tutti/core/text.h"
 
 namespace tutti::internal {
+
 namespace {
 
 constexpr std::uint32_t kMagic = 0x33435454;  // "TTC3": layout 3
@@ -166,6 +167,28 @@ std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& 
   return concat("collective mismatch (", kind ? to_string(*kind) : "none", "): rank ", first.rank,
                 " calls ", first.describe(), "; rank ", second.rank, " calls ", second.describe(),
                 "; expected the same call in the same order on every rank");
+}
+
+namespace {
+
+constexpr std::string_view kMismatch = "collective mismatch (";
+
+}  // namespace
+
+bool is_mismatch(const Error& error) {
+  return error.message().find(kMismatch) != std::string::npos;
+}
+
+Error as_it_was(const Error& error) {
+  if (is_mismatch(error)) {  // what stands before it is who told
+    return Error(ErrorCode::kInvalidArgument,
+                 error.message().substr(error.message().find(kMismatch)));
+  }
+  const bool is_missing = error.message().find(kMissing) != std::string::npos;
+  if (error.code() == ErrorCode::kAborted && is_missing) {
+    return Error(ErrorCode::kDeadlineExceeded, error.message());
+  }
+  return error;
 }
 
 }  // namespace tutti::internal

@@ -1,4 +1,5 @@
-// What every rank says of its call, so that a mismatch is an error and not a hang.
+// What every rank says of its call, so that a mismatch is an error and not a hang;
+// why a call ended.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/core/error.h"
 #include "tutti/cross_device_ops/collective.h"
 
 namespace tutti::internal {
@@ -79,5 +81,15 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes);
 
 /// "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank 2 calls ...".
 std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b);
+
+/// In the text of every error about ranks that did not come in time.
+inline constexpr std::string_view kMissing = " before the deadline; ";
+
+/// Whether an error says that two ranks' calls differ.
+bool is_mismatch(const Error& error);
+
+/// Reasons of other ranks come as kAborted with their text, which says what it was: the same error
+/// with the code that the rank threw that found out, so that all ranks throw the same.
+Error as_it_was(const Error& error);
 
 }  // namespace tutti::internal

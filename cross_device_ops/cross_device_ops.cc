@@ -3,7 +3,7 @@
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 #include "cross_device_ops/buffer_call.h"
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/tensor_packer.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cross_device_ops/element_arithmetic.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/cpu/vectorized.h"
 #include "tensor/half_conversion.h"
 #include "tutti/tensor/buffer.h"
@@ -282,3 +283,16 @@ void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std
 }
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) return internal::canonical_on_gpus(op, buffers);
+  std::vector<std::byte*> all;
+  for (const ReplicaBuffer& buffer : buffers) all.push_back(buffer.data);
+  const std::vector<const std::byte*> inputs(all.begin(), all.end());
+  const ReplicaBuffer& first = buffers.front();
+  internal::reduce_to_all(op, first.dtype, inputs, all, first.count);
+}
+
+}  // namespace tutti

@@ -1,4 +1,5 @@
-// The tree's result in all replicas' memory, in one pass.
+// The tree's result in all replicas' memory, in one pass, and "canonical", the operation that does
+// so.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +7,7 @@
 #include <span>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 
@@ -24,3 +26,22 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
 [[noreturn]] void fail_bool(ReduceOp op);
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+/// The default: each element's sum is formed once along the tree and written to all buffers.
+/// Disjoint ranges may be reduced at the same time.
+class Canonical final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "canonical"; }
+  bool supports(ReduceOp op, DType dtype, DeviceType) const override {
+    return internal::can_combine(op, dtype);
+  }
+  Determinism determinism() const override { return Determinism::kCanonical; }
+  bool sliceable() const override { return true; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
+};
+
+}  // namespace tutti

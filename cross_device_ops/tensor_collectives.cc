@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/shape_ops.h"

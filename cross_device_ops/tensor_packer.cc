@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 
 namespace tutti {
 namespace {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/meeting_engine.h"
 
-#include "cross_device_ops/packed_call.h"
-#include "cross_device_ops/told_reason.h"
+#include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/collective_header.h"
 
 namespace tutti::internal {
 

@@ -1,20 +1,509 @@
-// Collectives over messages.
+// Collectives over messages: a run of a schedule, where the other ranks are, the engine.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/message_engine.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "cross_device_ops/algorithms/algorithm.h"
-#include "cross_device_ops/algorithms/choose_algorithm.h"
-#include "cross_device_ops/algorithms/message_run.h"
 #include "cross_device_ops/algorithms/rank_link.h"
-#include "cross_device_ops/algorithms/rank_states.h"
-#include "cross_device_ops/packed_call.h"
-#include "cross_device_ops/told_reason.h"
+#include "cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/collective_header.h"
+#include "tutti/core/error.h"
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
+
+/// A schedule, and whether the left neighbour's first message of data carries its header.
+struct CallPlan {
+  Schedule schedule;
+  bool left_greets_with_data = false;
+};
+
+/// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
+/// first message if that goes there, else as a message of its own before; the left neighbour's is
+/// compared in the first kVerify step, and before this rank waits for any other message.
+class MessageRun {
+ public:
+  MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
+             const CollectiveHeader& header, TimePoint deadline);
+  /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
+  /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
+  void run();
+  /// After kDeadlineExceeded: the ranks whose messages have not come, increasing.
+  std::vector<int> awaited() const;
+
+ private:
+  struct Received {
+    std::size_t step = 0;
+    BufferRef staging;  // of what is to be combined
+    bool brings_header = false;
+    std::unique_ptr<Work> work;
+  };
+  struct Sent {
+    int peer = 0;
+    ByteRange bytes;
+    std::unique_ptr<Work> work;
+  };
+
+  void greet();
+  void execute(const Step& step);
+  Purpose purpose(bool with_header) const;
+  void send(const Step& step);
+  void receive(const Step& step);
+  void wait_for_message(Received& received);
+  void post_ahead();
+  bool is_in_the_way(std::size_t step) const;
+  void post(std::size_t step);
+  void wait_for_readers(const ByteRange& range);
+  void forget_ended_sends();
+  void wait(Work& work);
+  void verify();
+  Work* header_work();
+  void compare_headers();
+  [[noreturn]] void fail_length(const Error& error);
+
+  const RankLink& link_;
+  const CallPlan& plan_;
+  const std::vector<Step>& steps_;
+  const RankMemory& memory_;
+  const CollectiveHeader& header_;
+  const TimePoint deadline_;
+  const EncodedHeader own_header_;
+  EncodedHeader left_header_{};
+  bool header_is_due_;  // this rank's has not been sent
+  bool left_is_due_;    // the left neighbour's first message has not been posted
+  bool verified_ = false;
+  std::unique_ptr<Work> header_work_;  // of a header that comes alone
+  std::size_t current_ = 0;            // step
+  std::size_t next_to_post_ = 0;
+  std::deque<Received> received_;  // posted, in order
+  std::vector<Sent> sent_;
+};
+
+namespace {
+
+constexpr std::size_t kAhead = 8;           // receives
+constexpr std::size_t kLookAhead = 64;      // steps
+constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
+
+}  // namespace
+
+MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
+                       const CollectiveHeader& header, TimePoint deadline)
+    : link_(link),
+      plan_(plan),
+      steps_(plan.schedule.steps),
+      memory_(memory),
+      header_(header),
+      deadline_(deadline),
+      own_header_(encode(header)),
+      header_is_due_(link.size() > 1),
+      left_is_due_(link.size() > 1 && plan.left_greets_with_data),
+      verified_(link.size() == 1) {}
+
+void MessageRun::run() {
+  greet();
+  for (; current_ < steps_.size(); ++current_) {
+    post_ahead();
+    execute(steps_[current_]);
+  }
+  verify();
+  for (const Sent& sent : sent_) wait(*sent.work);
+}
+
+void MessageRun::greet() {
+  if (link_.size() == 1) return;
+  if (!greets_with_data(plan_.schedule, link_.right())) {
+    sent_.push_back(
+        {link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
+    header_is_due_ = false;
+  }
+  if (!plan_.left_greets_with_data) {
+    header_work_ = link_.recv(link_.left(), Purpose::kData, left_header_, {});
+  }
+}
+
+void MessageRun::execute(const Step& step) {
+  if (step.kind == StepKind::kSend) return send(step);
+  if (step.kind == StepKind::kVerify) return verify();
+  if (receives(step)) return receive(step);
+  // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
+  if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
+  wait_for_readers(memory_.bytes_of(step.range));
+  memory_.apply(plan_.schedule, step);
+}
+
+/// A rank that sends before it has compared headers must not seem to make another call: not every
+/// call has closing rounds, which would tell. Headers go to everybody.
+Purpose MessageRun::purpose(bool with_header) const {
+  if (with_header) return Purpose::kData;
+  return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
+                              static_cast<std::uint16_t>(header_.collective));
+}
+
+void MessageRun::send(const Step& step) {
+  forget_ended_sends();
+  const bool with_header = header_is_due_ && step.peer == link_.right();
+  if (with_header) header_is_due_ = false;
+  const std::span<const std::byte> head =
+      with_header ? std::span<const std::byte>(own_header_) : std::span<const std::byte>();
+  const ByteRange bytes = memory_.bytes_of(step.range);
+  sent_.push_back({step.peer, bytes,
+                   link_.send(step.peer, purpose(with_header), head, {bytes.begin, bytes.end})});
+}
+
+void MessageRun::receive(const Step& step) {
+  if (step.kind != StepKind::kReceive || received_.empty()) {
+    wait_for_readers(memory_.bytes_of(step.range));
+  }
+  if (received_.empty()) {
+    post(current_);
+    next_to_post_ = current_ + 1;
+  }
+  Received& received = received_.front();
+  TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
+  wait_for_message(received);
+  if (received.staging) memory_.take(step, received.staging->data());
+  received_.pop_front();
+}
+
+void MessageRun::wait_for_message(Received& received) {
+  try {
+    wait(*received.work);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument && !is_mismatch(error)) fail_length(error);
+    throw;
+  }
+  if (received.brings_header && !verified_) compare_headers();
+}
+
+void MessageRun::post_ahead() {
+  next_to_post_ = std::max(next_to_post_, current_);
+  const std::size_t end = std::min(steps_.size(), current_ + kLookAhead);
+  for (; next_to_post_ < end && received_.size() < kAhead; ++next_to_post_) {
+    if (!receives(steps_[next_to_post_])) continue;
+    if (is_in_the_way(next_to_post_)) return;
+    post(next_to_post_);
+  }
+}
+
+// Whether posting a receive now would change what an earlier step or a send still needs.
+bool MessageRun::is_in_the_way(std::size_t step) const {
+  if (steps_[step].kind != StepKind::kReceive) return false;  // lands in staging memory
+  const ByteRange into = memory_.bytes_of(steps_[step].range);
+  const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
+  for (std::size_t i = current_; i < step; ++i) {
+    if (touches(steps_[i].range) || touches(steps_[i].own)) return true;
+    if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
+  }
+  return std::ranges::any_of(
+      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
+}
+
+void MessageRun::post(std::size_t index) {
+  const Step& step = steps_[index];
+  Received received;
+  received.step = index;
+  const std::size_t num_bytes = memory_.num_bytes(step.range);
+  std::byte* into = nullptr;
+  if (num_bytes > 0 && step.kind == StepKind::kReceive) into = memory_.write(step.range);
+  if (num_bytes > 0 && step.kind != StepKind::kReceive) {
+    received.staging = BufferRef::allocate(num_bytes);
+    into = received.staging->data();
+  }
+  const bool with_header = left_is_due_ && step.peer == link_.left();
+  if (with_header) left_is_due_ = false;
+  const std::span<std::byte> head =
+      with_header ? std::span<std::byte>(left_header_) : std::span<std::byte>();
+  received.work = link_.recv(step.peer, purpose(with_header), head, {into, num_bytes});
+  received.brings_header = with_header;
+  received_.push_back(std::move(received));
+}
+
+void MessageRun::wait_for_readers(const ByteRange& range) {
+  for (Sent& sent : sent_) {
+    if (!sent.bytes.overlaps(range)) continue;
+    wait(*sent.work);
+    sent.bytes = {};
+  }
+}
+
+void MessageRun::forget_ended_sends() {
+  if (sent_.size() < kSendsToForget) return;
+  std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
+}
+
+// The left neighbour's header comes first: it is sent before its rank waits for anything, and a
+// mismatch may be why another message does not come.
+void MessageRun::wait(Work& work) {
+  Work* const header = verified_ ? nullptr : header_work();
+  if (header != nullptr && header != &work) verify();
+  work.wait(deadline_);
+}
+
+Work* MessageRun::header_work() {
+  if (header_work_) return header_work_.get();
+  for (Received& received : received_) {
+    if (received.brings_header) return received.work.get();
+  }
+  return nullptr;
+}
+
+void MessageRun::verify() {
+  if (verified_) return;
+  Work* const work = header_work();
+  TUTTI_CHECK(work != nullptr, "a schedule verifies before it receives from the left");
+  try {
+    work->wait(deadline_);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) fail_length(error);
+    throw;
+  }
+  compare_headers();
+}
+
+void MessageRun::compare_headers() {
+  const CollectiveHeader left = decode_header(left_header_);
+  if (header_.difference(left)) fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
+  verified_ = true;
+}
+
+// A message has another length. Its cause shows in the headers: in those that this rank compares,
+// or in those that others do, who then abort.
+void MessageRun::fail_length(const Error& error) {
+  if (!verified_) {
+    if (Work* const work = header_work(); work != nullptr) {
+      try {
+        work->wait(deadline_);
+      } catch (const Error& reason) {
+        if (reason.code() != ErrorCode::kInvalidArgument) throw;
+      }
+    }
+    compare_headers();
+  }
+  const bool lengths_are_own = header_.collective == Collective::kAllToAll;
+  // Another rank says that calls differ, when only a length shows it here.
+  const TimePoint verdict =
+      lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
+  try {
+    link_.recv(link_.left(), Purpose::kNothing, {}, {})->wait(std::min(verdict, deadline_));
+  } catch (const Error& reason) {
+    if (reason.code() != ErrorCode::kDeadlineExceeded) throw;
+  }
+  fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", link_.rank, " calls ",
+       header_.describe(), "; ", error.message());
+}
+
+std::vector<int> MessageRun::awaited() const {
+  std::set<int> ranks;
+  for (const Received& received : received_) {
+    bool came = false;
+    try {
+      came = received.work->test();
+    } catch (const Error&) {
+    }
+    if (!came) ranks.insert(steps_[received.step].peer);
+  }
+  if (!verified_) ranks.insert(link_.left());
+  if (ranks.empty()) {
+    for (const Sent& sent : sent_) ranks.insert(sent.peer);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+/// One rank's side. A question is a message of 8 bytes (a number), its answer the number, the calls
+/// that the rank has begun, and up to 512 bytes of text. Threads: any; questions one at a time.
+class RankStates {
+ public:
+  explicit RankStates(RankLink link);
+
+  struct State {
+    bool answered = false;
+    std::uint64_t calls_begun = 0;
+    std::string text;
+  };
+
+  void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
+  /// Answers those who have asked. Never blocks.
+  void tend(const std::function<std::string()>& own_state);
+  /// Asks all others; by rank. A rank silent until the deadline has not answered.
+  std::vector<State> ask(TimePoint deadline);
+  /// "rank 2 did not come": who, by what the others say, has not begun the call with this number.
+  /// `awaited`: the ranks whose messages this one waits for, increasing.
+  std::string missing(std::uint64_t sequence, const std::vector<int>& awaited);
+  /// See CollectiveEngine.
+  std::vector<std::string> whereabouts(TimePoint deadline);
+
+ private:
+  static constexpr std::size_t kTextBytes = 512;
+  struct Question {
+    std::uint64_t number = 0;
+    std::unique_ptr<Work> work;
+  };
+  struct Answer {
+    std::array<std::uint64_t, 2> head{};  // the question's number, the calls begun
+    std::array<std::byte, kTextBytes> text{};
+    std::unique_ptr<Work> work;
+  };
+
+  void answer(int peer, std::uint64_t number, const std::string& text) TUTTI_REQUIRES(tend_mutex_);
+  std::unique_ptr<Work> hear(int peer, Answer& answer);
+  void expect_question(int peer) TUTTI_REQUIRES(tend_mutex_);
+  bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state);
+
+  const RankLink link_;
+  std::atomic<std::uint64_t> calls_begun_{0};
+  Mutex tend_mutex_;
+  std::vector<std::optional<Question>> questions_ TUTTI_GUARDED_BY(tend_mutex_);  // by rank
+  std::vector<std::unique_ptr<Answer>> answers_ TUTTI_GUARDED_BY(tend_mutex_);    // being sent
+  std::string last_text_ TUTTI_GUARDED_BY(tend_mutex_);
+  bool closed_ TUTTI_GUARDED_BY(tend_mutex_) = false;
+  Mutex ask_mutex_;
+  std::uint64_t last_number_ TUTTI_GUARDED_BY(ask_mutex_) = 0;
+};
+
+namespace {
+
+constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
+
+std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
+  return std::as_writable_bytes(numbers);
+}
+
+// A peer that is gone or a transport that was aborted ends conversations, not the caller.
+bool ended(Work& work) {
+  try {
+    return work.test();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+RankStates::RankStates(RankLink link)
+    : link_(std::move(link)), questions_(static_cast<std::size_t>(link_.size())) {}
+
+void RankStates::expect_question(int peer) {
+  std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+  question.emplace();
+  question->work = link_.recv(peer, Purpose::kQuery, bytes_of({&question->number, 1}), {});
+}
+
+void RankStates::answer(int peer, std::uint64_t number, const std::string& text) {
+  auto sent = std::make_unique<Answer>();
+  sent->head = {number, calls_begun_.load()};
+  std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
+  sent->work = link_.send(peer, Purpose::kAnswer, bytes_of(sent->head), sent->text);
+  answers_.push_back(std::move(sent));
+}
+
+void RankStates::tend(const std::function<std::string()>& own_state) {
+  MutexLock lock(tend_mutex_);
+  if (closed_) return;
+  try {
+    std::erase_if(answers_, [](const auto& answer) { return ended(*answer->work); });
+    std::optional<std::string> text;
+    for (int peer = 0; peer < link_.size(); ++peer) {
+      if (peer == link_.rank) continue;
+      std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+      if (!question) expect_question(peer);
+      if (!question->work->test()) continue;
+      if (!text) text = own_state ? own_state() : last_text_;
+      answer(peer, question->number, *text);
+      expect_question(peer);
+    }
+    if (text) last_text_ = *text;
+  } catch (const Error&) {
+    closed_ = true;  // the group has ended
+  }
+}
+
+std::unique_ptr<Work> RankStates::hear(int peer, Answer& answer) {
+  return link_.recv(peer, Purpose::kAnswer, bytes_of(answer.head), answer.text);
+}
+
+bool RankStates::take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
+  if (!answer.work->test()) return false;
+  if (answer.head[0] != number) {  // to an earlier question that did not wait so long
+    answer.work = hear(peer, answer);
+    return false;
+  }
+  state.answered = true;
+  state.calls_begun = answer.head[1];
+  const auto* const text = reinterpret_cast<const char*>(answer.text.data());
+  state.text.assign(text, ::strnlen(text, kTextBytes));
+  return true;
+}
+
+std::vector<RankStates::State> RankStates::ask(TimePoint deadline) {
+  MutexLock lock(ask_mutex_);
+  std::uint64_t number = ++last_number_;
+  const auto size = static_cast<std::size_t>(link_.size());
+  std::vector<State> states(size);
+  std::vector<std::unique_ptr<Work>> sent(size);
+  std::vector<std::unique_ptr<Answer>> answers(size);
+  std::size_t waiting = size - 1;
+  try {
+    for (int peer = 0; peer < link_.size(); ++peer) {
+      if (peer == link_.rank) continue;
+      const auto p = static_cast<std::size_t>(peer);
+      sent[p] = link_.send(peer, Purpose::kQuery, bytes_of({&number, 1}), {});
+      answers[p] = std::make_unique<Answer>();
+      answers[p]->work = hear(peer, *answers[p]);
+    }
+    while (waiting > 0 && Clock::system().now() < deadline) {
+      for (std::size_t p = 0; p < size; ++p) {
+        if (!answers[p] || states[p].answered) continue;
+        if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
+      }
+      tend({});  // others may be asking too
+      if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const Error&) {
+    // The group has ended: what was heard so far is the answer.
+  }
+  return states;
+}
+
+std::string RankStates::missing(std::uint64_t sequence, const std::vector<int>& awaited) {
+  const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
+  const bool anybody = std::ranges::any_of(states, &State::answered);
+  std::string text;
+  for (int r = 0; r < link_.size(); ++r) {
+    const State& state = states[static_cast<std::size_t>(r)];
+    const bool came = state.answered ? state.calls_begun > sequence
+                                     : !anybody && !std::ranges::binary_search(awaited, r);
+    if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
+  }
+  if (!text.empty()) return text + " did not come";
+  return concat("all came, but a message is late: of rank ", join(awaited, " or "));
+}
+
+std::vector<std::string> RankStates::whereabouts(TimePoint deadline) {
+  std::vector<std::string> texts;
+  for (const State& state : ask(deadline)) {
+    texts.push_back(state.answered ? state.text : "does not answer");
+  }
+  texts[static_cast<std::size_t>(link_.rank)].clear();
+  return texts;
+}
+
 namespace {
 
 constexpr std::string_view kAuto = "auto";

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cross_device_ops/told_reason.h"
+#include "cross_device_ops/collective_header.h"
 
 namespace tutti::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/communicator/gpu_calls.h"
 #include "cross_device_ops/device_work.h"
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tensor/gpu/peer_work.h"
 #include "tensor/gpu/pinned_memory.h"

@@ -1,16 +1,28 @@
-// A plugin's table as a CrossDeviceOps.
+// A plugin's table, checked, as a CrossDeviceOps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "cross_device_ops/plugin/plugin_table.h"
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/plugin_abi.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::internal {
+
+struct PluginTable {
+  std::string name;
+  std::string path;  // for messages
+  /// The plugin's, with NULL for what its version does not have.
+  tutti_cross_device_ops_v1 calls{};
+};
+
+/// Reads no more of `table` than its struct_size says. Throws kInvalidArgument naming path and
+/// member: no table, a size that no version of it has, a bad name, a required member that is NULL.
+PluginTable checked_plugin_table(const tutti_cross_device_ops_v1* table, const std::string& path);
 
 tutti_device_v1 abi_device(const Device& device);
 

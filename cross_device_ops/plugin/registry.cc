@@ -9,8 +9,8 @@
 
 #include "core/names.h"
 #include "cross_device_ops/algorithms/scheduled_ops.h"
-#include "cross_device_ops/gpu_placement.h"
-#include "cross_device_ops/local/local_ops.h"
+#include "cross_device_ops/gpu_ranks.h"
+#include "cross_device_ops/reduce_to_all.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #if TUTTI_NCCL

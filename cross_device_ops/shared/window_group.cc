@@ -4,18 +4,17 @@
 
 #include <sched.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
 
-#include "cross_device_ops/shared/thread_group.h"
-#include "cross_device_ops/told_reason.h"
+#include "cross_device_ops/collective_header.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
+
 namespace {
 
 constexpr std::size_t rounded_up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -286,6 +285,37 @@ Error WindowGroup::reason() {
   }
   const std::size_t length = ::strnlen(board_->text.data(), board_->text.size());
   return Error(static_cast<ErrorCode>(board_->code), std::string(board_->text.data(), length));
+}
+
+ThreadGroup::ThreadGroup(int size)
+    : layout_(size),
+      memory_(BufferRef::allocate(layout_.size * layout_.num_bytes)),
+      states_(layout_.size) {
+  for (int rank = 0; rank < size; ++rank) Window(window(rank), nullptr, layout_).make();
+}
+
+std::shared_ptr<ThreadGroup> ThreadGroup::subgroup(const std::vector<int>& ranks,
+                                                   std::uint32_t number) {
+  MutexLock lock(mutex_);
+  std::weak_ptr<ThreadGroup>& place = subgroups_[{number, ranks}];
+  std::shared_ptr<ThreadGroup> group = place.lock();
+  if (!group) {
+    group = std::make_shared<ThreadGroup>(static_cast<int>(ranks.size()));
+    place = group;
+  }
+  return group;
+}
+
+void ThreadGroup::set_state(int rank, std::function<std::string()> state) {
+  MutexLock lock(mutex_);
+  states_[static_cast<std::size_t>(rank)] = std::move(state);
+}
+
+std::vector<std::string> ThreadGroup::states() const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> texts;
+  for (const auto& state : states_) texts.push_back(state ? state() : "has left the group");
+  return texts;
 }
 
 }  // namespace tutti::internal

@@ -1,7 +1,6 @@
 // "auto": what it chooses, and that it says so.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
-#include "cross_device_ops/algorithms/choose_algorithm.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tutti/core/logging.h"
 

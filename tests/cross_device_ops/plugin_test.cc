@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "cross_device_ops/buffer_call.h"
-#include "cross_device_ops/plugin/plugin_table.h"
+#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"

@@ -1,6 +1,6 @@
 // The code of an error that another rank told as text.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/told_reason.h"
+#include "cross_device_ops/collective_header.h"
 
 #include <gtest/gtest.h>
 

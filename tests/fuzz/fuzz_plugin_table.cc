@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cross_device_ops/plugin/plugin_table.h"
+#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tutti/core/error.h"
 
 namespace {

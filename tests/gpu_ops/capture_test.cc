@@ -1,6 +1,6 @@
 // Reductions are captured whole: they wait for nothing on the host, and their streams meet again.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/gpu/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 

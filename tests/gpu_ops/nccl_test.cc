@@ -1,6 +1,6 @@
 // The operation nccl: what it calls of NCCL, and what it makes of NCCL's refusals and failures.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/gpu_elements.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/nccl/nccl_functions.h"
 #include "cross_device_ops/nccl/nccl_ops.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
