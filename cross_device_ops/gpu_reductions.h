@@ -1,5 +1,5 @@
-// What GPUs do to elements around a collective; sums along the canonical tree on GPUs that read each
-// other's memory, or by their hosts.
+// What GPUs do to elements around a collective; sums along the canonical tree on GPUs that read
+// each other's memory, or by their hosts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -10,7 +10,7 @@
 #include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/model/logs.h"
+#include "tutti/model/callback.h"
 #include "tutti/model/model.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/data/element.h"
-#include "tutti/model/logs.h"
+#include "tutti/model/callback.h"
 #include "tutti/model/model.h"
 
 namespace tutti::internal {

@@ -10,7 +10,6 @@
 #include "model/compiled_model.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/model/callback.h"
-#include "tutti/model/logs.h"
 #include "tutti/model/progress.h"
 #include "tutti/strategy/recovery.h"
 

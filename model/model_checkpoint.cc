@@ -9,7 +9,7 @@
 
 #include "core/call_site.h"
 #include "tutti/core/logging.h"
-#include "tutti/model/logs.h"
+#include "tutti/model/callback.h"
 #include "tutti/model/model.h"
 #include "tutti/strategy/strategy_extended.h"
 

@@ -16,7 +16,7 @@
 //   Each element is combined once.
 // reduce to a root: contributions go to the root alone, then the closing rounds: S bytes per rank.
 // In all_reduce a rank verifies before it sends, so rank 0 knows of all when it has heard of all.
-#include "cross_device_ops/algorithms/segmented_schedule.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
 #include <bit>

@@ -15,7 +15,7 @@
 // broadcast: down from the root (ranks counted from it), closing rounds. c S bytes.
 // Reductions are canonical. A rank verifies before it sends anything, so that rank 0 knows of all
 // ranks when it has heard of its children; in broadcast the root sends at once.
-#include "cross_device_ops/algorithms/segmented_schedule.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 
 namespace tutti::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/executor.h"
-#include "tutti/model/event_file.h"
+#include "tutti/model/log_files.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::examples::cifar10 {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "examples/cifar10/tower_trainer.h"
-#include "tutti/model/event_file.h"
+#include "tutti/model/log_files.h"
 
 namespace tutti::examples::cifar10 {
 

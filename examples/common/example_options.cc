@@ -8,7 +8,7 @@
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::examples {

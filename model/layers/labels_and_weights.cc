@@ -11,7 +11,7 @@
 #include "tensor/step_tracer.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
-#include "tutti/model/layers/masks.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

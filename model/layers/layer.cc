@@ -3,11 +3,14 @@
 #include "tutti/model/layers/layer.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "model/layers/layer_state.h"
 #include "tensor/step_recorder.h"
 #include "tutti/autograd/recompute.h"
@@ -71,6 +74,76 @@ class CallLogScope {
 }  // namespace tutti::internal
 
 namespace tutti {
+
+namespace {
+
+thread_local MaskScope* current_scope = nullptr;
+
+}  // namespace
+
+MaskScope::MaskScope() : is_outermost_(current_scope == nullptr) {
+  if (is_outermost_) current_scope = this;
+}
+
+MaskScope::~MaskScope() {
+  if (is_outermost_) current_scope = nullptr;
+}
+
+bool MaskScope::has_masks() { return current_scope && !current_scope->masks_.empty(); }
+
+Tensor MaskScope::mask_of(const Tensor& x) {
+  if (!has_masks()) return Tensor();
+  const auto found = current_scope->masks_.find(x.id());
+  return found == current_scope->masks_.end() ? Tensor() : found->second;
+}
+
+void MaskScope::set_mask(const Tensor& x, const Tensor& mask) {
+  if (!mask.defined() || !current_scope) return;
+  bool fits = mask.dtype() == DType::kBool && mask.rank() <= x.rank();
+  for (int axis = 0; fits && axis < mask.rank(); ++axis)
+    fits = mask.shape()[axis] == x.shape()[axis];
+  if (!fits) {
+    fail(ErrorCode::kInvalidArgument, "MaskScope: expected a bool mask [batch, steps] for a value ",
+         x.shape(), ", got ", mask.dtype(), " ", mask.shape());
+  }
+  current_scope->masks_.insert_or_assign(x.id(), mask);
+}
+
+namespace {
+
+struct NamedPolicy {
+  const char* name;
+  DType compute;
+  DType variable;
+};
+
+constexpr std::array kPolicies = {
+    NamedPolicy{"float32", DType::kFloat32, DType::kFloat32},
+    NamedPolicy{"float64", DType::kFloat64, DType::kFloat64},
+    NamedPolicy{"mixed_bfloat16", DType::kBFloat16, DType::kFloat32},
+    NamedPolicy{"mixed_float16", DType::kFloat16, DType::kFloat32},
+};
+
+const NamedPolicy& find_policy(const std::string& name) {
+  return internal::named_entry(kPolicies, &NamedPolicy::name, name, "DTypePolicy", "policy");
+}
+
+std::atomic<const NamedPolicy*> current_policy = &kPolicies[0];
+
+}  // namespace
+
+DTypePolicy::DTypePolicy(const std::string& policy_name) {
+  const NamedPolicy& found = find_policy(policy_name);
+  name = found.name;
+  compute = found.compute;
+  variable = found.variable;
+}
+
+void set_dtype_policy(const DTypePolicy& policy) {
+  current_policy.store(&find_policy(policy.name));
+}
+
+DTypePolicy dtype_policy() { return current_policy.load()->name; }
 
 Layer::Layer(std::string name, std::optional<Shape> input_shape)
     : state_(std::make_shared<State>()) {

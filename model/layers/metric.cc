@@ -6,7 +6,7 @@
 #include "tensor/step_tracer.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/type_names.h"
-#include "tutti/model/layers/masks.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -6,7 +6,7 @@
 
 #include "core/call_table.h"
 #include "core/names.h"
-#include "tutti/model/layers/masks.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/metrics.h"
 #include "tutti/tensor/ops/activation_ops.h"
 

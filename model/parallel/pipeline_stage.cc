@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "tutti/core/trace.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/losses.h"
-#include "tutti/model/layers/masks.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"

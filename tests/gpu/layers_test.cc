@@ -5,7 +5,7 @@
 
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
 #include "tutti/strategy/strategies.h"

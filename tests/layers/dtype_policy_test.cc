@@ -1,6 +1,6 @@
 // Dtype policies: types of weights and inputs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/layer.h"
 
 #include "tests/layers/layer_helpers.h"
 #include "tutti/model/layers/core_layers.h"

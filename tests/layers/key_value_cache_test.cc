@@ -5,9 +5,9 @@
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/convolution.h"
 #include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/multi_head_attention.h"
 #include "tutti/model/layers/pooling.h"
 #include "tutti/model/layers/recurrent.h"
-#include "tutti/model/layers/rotary_embedding.h"
 #include "tutti/model/layers/transformer.h"
 
 namespace tutti {

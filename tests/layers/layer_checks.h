@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer.h"
 
 namespace tutti::layer_tests {

@@ -1,6 +1,6 @@
 // Masks: who makes them, where they go, where they end.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/masks.h"
+#include "tutti/model/layers/layer.h"
 
 #include <cmath>
 

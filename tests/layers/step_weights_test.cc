@@ -3,9 +3,9 @@
 #include "model/layers/labels_and_weights.h"
 
 #include "tests/layers/layer_checks.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
-#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metric_spec.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/core_layers.h"
-#include "tutti/model/layers/rotary_embedding.h"
+#include "tutti/model/layers/multi_head_attention.h"
 #include "tutti/model/layers/transformer.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // TensorBoard event files, read by a reader of their own; CRC-32C against published values.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/event_file.h"
+#include "tutti/model/log_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/layer.h"
 
 namespace tutti::parity {
 

@@ -58,7 +58,7 @@ struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
   Constraint embeddings_constraint = {};
-  /// Index 0 is a gap: such steps do not count for what follows (masks.h).
+  /// Index 0 is a gap: such steps do not count for what follows (MaskScope).
   bool mask_zero = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
@@ -115,7 +115,7 @@ class PositionEmbedding : public LayerOf<PositionEmbedding> {
 // The layer that says which steps of a sequence do not count.
 
 /// [batch, steps, features] as it is, but 0 in the steps whose features all are `mask_value`: they
-/// do not count for the layers and the loss that follow (masks.h).
+/// do not count for the layers and the loss that follow (MaskScope).
 class Masking : public LayerOf<Masking> {
  public:
   explicit Masking(double mask_value = 0.0, LayerOptions options = {});

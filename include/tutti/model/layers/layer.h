@@ -1,26 +1,78 @@
-// The layer: weights and a function of tensors. Knows nothing of distribution.
+// The layer: weights and a function of tensors, its number types and masks. Knows nothing of
+// distribution.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
 #include "tutti/core/json_values.h"
-#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/initializers.h"
-#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metric.h"
 #include "tutti/model/layers/regularization.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+/// While one lives, this thread remembers masks of layers' results: bool [batch, steps], true where
+/// a step counts. Embedding and Masking make them; recurrent layers, attention, pooling over steps
+/// and losses read them; see Layer::mask_use() for the others. A call of a model, or of any layer,
+/// lives in one of its own unless there is one already: make one around layers that are called one
+/// by one, or around a model and its loss, as Model::fit does. Scopes that nest are one.
+class MaskScope {
+ public:
+  MaskScope();
+  ~MaskScope();
+  MaskScope(const MaskScope&) = delete;
+  MaskScope& operator=(const MaskScope&) = delete;
+
+  /// The mask of this value; undefined when all steps count.
+  static Tensor mask_of(const Tensor& x);
+  /// An undefined mask is none. Throws kInvalidArgument when the mask is not bool or x does not
+  /// begin with its dimensions.
+  static void set_mask(const Tensor& x, const Tensor& mask);
+  /// Whether any value has a mask.
+  static bool has_masks();
+
+ private:
+  bool is_outermost_;
+  std::unordered_map<std::uint64_t, Tensor> masks_;  // by Tensor::id()
+};
+
+/// What a layer does with a mask of its first input: nothing, so that it ends there and a warning
+/// says so; it is also the mask of the result; the layer reads and sets masks itself.
+enum class MaskUse { kEnds, kKeeps, kOwn };
+
+/// The types of a layer: weights are made as `variable`, floating inputs are cast to `compute`. A
+/// value. keras.DTypePolicy.
+struct DTypePolicy {
+  DTypePolicy() = default;
+  /// "float32", "float64"; "mixed_bfloat16" and "mixed_float16": weights in float32, arithmetic in
+  /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument listing
+  /// them for another name.
+  DTypePolicy(const std::string& policy);
+  DTypePolicy(const char* policy) : DTypePolicy(std::string(policy)) {}
+
+  std::string name = "float32";
+  DType compute = DType::kFloat32;
+  DType variable = DType::kFloat32;
+};
+
+/// The policy of layers made from now on, on all threads (default "float32"). Call it before the
+/// model is made. keras.config.set_dtype_policy.
+void set_dtype_policy(const DTypePolicy& policy);
+DTypePolicy dtype_policy();
 
 class AutocastScope;
 class KeyValueCache;
@@ -187,7 +239,8 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// What becomes of a mask of the first input (masks.h). A layer made of layers leaves it to them.
+  /// What becomes of a mask of the first input (MaskScope). A layer made of layers leaves it to
+  /// them.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
   /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().

@@ -6,7 +6,6 @@
 #include "tutti/model/layers/convolution.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"
-#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layer_description.h"
@@ -19,5 +18,4 @@
 #include "tutti/model/layers/recurrent.h"
 #include "tutti/model/layers/regularization.h"
 #include "tutti/model/layers/reshaping.h"
-#include "tutti/model/layers/rotary_embedding.h"
 #include "tutti/model/layers/transformer.h"

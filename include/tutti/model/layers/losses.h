@@ -117,7 +117,7 @@ class Loss {
   const std::string& name() const { return name_; }
   LossReduction reduction() const { return reduction_; }
 
-  /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (masks.h):
+  /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (MaskScope):
   /// the mean over the steps that count, 0 when none does. `sample_weight` [], [batch] or, for such
   /// predictions, [batch, steps] multiplies.
   Tensor per_example(const Operand& labels, const Operand& predictions,

@@ -108,8 +108,8 @@ class PredictionMetric : public Metric {
 };
 
 /// The mean over examples of a function of labels and predictions. Steps that weights or a mask of
-/// the predictions (masks.h) tell apart are examples of their own, as in Keras; metrics that are no
-/// such mean do not read masks, there or here.
+/// the predictions (MaskScope) tell apart are examples of their own, as in Keras; metrics that are
+/// no such mean do not read masks, there or here.
 class MeanPredictionMetric : public PredictionMetric {
  public:
   /// labels and predictions [batch, ...] -> one value per example, [batch].

@@ -1,4 +1,4 @@
-// Attention of several heads.
+// Attention of several heads, and positions of steps as rotations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,6 +8,42 @@
 #include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
+
+struct RotaryEmbeddingOptions {
+  /// Features i and i + features / 2 turn by max_wavelength^(-2 i / features) a step.
+  double max_wavelength = 10000.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, steps, ..., features] -> the same, of an even number of features: features i and i +
+/// features / 2 of step t (0, 1, ...) as the point of a plane, turned by the angle t *
+/// max_wavelength^(-2 i / features). The product of a query and a key that are turned so depends on
+/// how far apart their steps are, not on where they are. Pairs are those of Llama's weights as
+/// Hugging Face stores them and of Keras Hub's RotaryEmbedding. For attention of one's own;
+/// MultiHeadAttention turns its queries and keys itself (`.rotary_max_wavelength`).
+class RotaryEmbedding : public LayerOf<RotaryEmbedding> {
+ public:
+  explicit RotaryEmbedding(RotaryEmbeddingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  RotaryEmbeddingOptions options_;
+};
+
+namespace internal {
+/// x [..., features] with its features turned by the numbers of their steps along `step_axis`, of
+/// which `first_step` is the first, in float32 at least.
+Tensor turned_by_step(const Tensor& x, int step_axis, double max_wavelength,
+                      std::int64_t first_step = 0);
+/// Throws kInvalidArgument unless there can be pairs of so many features, and the wavelength is
+/// positive.
+void require_rotation(std::int64_t features, double max_wavelength, std::string_view who);
+}  // namespace internal
 
 struct MultiHeadAttentionOptions {
   /// Of keys and values, a divisor of num_heads: so many groups of query heads that stand next to
@@ -42,7 +78,7 @@ struct MultiHeadAttentionOptions {
 /// features] -> [batch, query steps, features]. Weights query/kernel [features, heads, key_dim],
 /// query/bias [heads, key_dim], likewise key and value, of num_key_value_heads;
 /// attention_output/kernel [heads, value_dim, features], attention_output/bias [features]. Steps
-/// that do not count (masks.h) are not seen. A query that sees nothing gets 0, that is,
+/// that do not count (MaskScope) are not seen. A query that sees nothing gets 0, that is,
 /// attention_output/bias. Without masks but the causal one, and without dropout, it is attention()
 /// of tutti/tensor/ops/attention.h: O(steps) memory, except under XLA. In a call with a
 /// KeyValueCache the steps before are seen, too: attention to itself, with .use_causal_mask, in

@@ -98,7 +98,7 @@ class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
   explicit GlobalMaxPooling2D(LayerOptions options = {});
 };
 
-/// [batch, steps, channels] -> [batch, channels]: the mean of the steps that count (masks.h), 0
+/// [batch, steps, channels] -> [batch, channels]: the mean of the steps that count (MaskScope), 0
 /// where none does.
 class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPooling> {
  public:

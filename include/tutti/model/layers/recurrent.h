@@ -52,7 +52,7 @@ struct RecurrentOptions {
 /// x [batch, steps, features], and optionally the first states [batch, units] each -> the results
 /// that the options choose. Weights "<layer>_cell/kernel" [features, gates * units],
 /// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros. Steps
-/// that do not count (masks.h) leave states and, without .zero_output_for_mask, results as they
+/// that do not count (MaskScope) leave states and, without .zero_output_for_mask, results as they
 /// were.
 class Recurrent : public MultiLayer {
  public:
@@ -141,8 +141,8 @@ struct BidirectionalOptions {
 
 /// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>", the
 /// second over the steps from last to first; its sequence is turned round again before both results
-/// are merged. Steps of sequences that do not count (masks.h) are 0. Layers that return states are
-/// refused.
+/// are merged. Steps of sequences that do not count (MaskScope) are 0. Layers that return states
+/// are refused.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:
   template <std::derived_from<Recurrent> L>

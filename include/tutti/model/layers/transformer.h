@@ -70,7 +70,7 @@ struct TransformerBlockOptions {
 /// [batch, steps, features] -> the same, Llama's block: y = x + attention(norm(x)), result y +
 /// SwiGLU(norm(y)), with RMSNormalization before each. Sub-layers attention_norm, attention (heads
 /// of key_dim), feed_forward_norm, feed_forward (hidden_dim). What happens at a step that does not
-/// count (masks.h) is seen by no other step.
+/// count (MaskScope) is seen by no other step.
 class TransformerBlock : public LayerOf<TransformerBlock> {
  public:
   TransformerBlock(std::int64_t num_heads, std::int64_t key_dim, std::int64_t hidden_dim,

@@ -1,4 +1,5 @@
-// Epochs, progress, checkpoints and recovery around the steps of a training loop of one's own.
+// What a run has measured, and epochs, progress, checkpoints and recovery around the steps of a
+// training loop of one's own.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,15 +11,46 @@
 
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/core/clock.h"
-#include "tutti/model/event_file.h"
+#include "tutti/core/json.h"
+#include "tutti/model/log_files.h"
 #include "tutti/model/progress.h"
-#include "tutti/model/training/training_record.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti {
+
+/// Counts steps, and keeps their losses if that is asked for: else a record has one size, however
+/// many steps there were. Part of a checkpoint, so that a resumed run reports what a straight run
+/// would. Used by one thread.
+class TrainingRecord {
+ public:
+  explicit TrainingRecord(bool keeps_losses = false, Clock& clock = Clock::system());
+
+  /// One step is done: its loss and the rows of its global batch.
+  void step(float loss, std::int64_t rows);
+  std::int64_t steps() const { return steps_; }
+  /// Of all steps, or none; those of a run before that did not keep them are NaN.
+  const std::vector<float>& losses() const { return losses_; }
+  /// From the first step on; 0 before the second one.
+  double examples_per_second() const;
+  /// From the construction of the record; nothing before the first step.
+  std::optional<double> seconds_to_first_step() const;
+
+  Json save() const;
+  void restore(const Json& state);
+
+ private:
+  bool keeps_losses_;
+  Clock* clock_;
+  TimePoint start_;
+  std::optional<TimePoint> first_step_;
+  TimePoint last_step_;
+  std::int64_t timed_rows_ = 0;  // after the first step
+  std::int64_t steps_ = 0;
+  std::vector<float> losses_;
+};
 
 struct TrainingSessionOptions {
   std::int64_t epochs = 1;
