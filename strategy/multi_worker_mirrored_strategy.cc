@@ -41,46 +41,40 @@ std::string digest_of(const DistributedStorage& variable) {
 class StateDigest {
  public:
   /// `every`: steps between two comparisons; 0: never. Throws kInvalidArgument below.
-  StateDigest(std::string who, int every);
+  StateDigest(std::string who, int every) : who_(std::move(who)), every_(every) {
+    if (every_ >= 0) return;
+    fail(ErrorCode::kInvalidArgument, who_, ": digest_steps; expected 0 (never) or more, got ",
+         every_);
+  }
 
   /// Called by all workers in the same order. Variables that may differ do not count.
-  void add(const std::shared_ptr<const DistributedStorage>& variable);
+  void add(const std::shared_ptr<const DistributedStorage>& variable) {
+    if (every_ == 0 || variable->options().allow_divergent) return;
+    variables_.push_back(variable);
+  }
   /// Called by all workers when `num_steps` are done. Throws kDataLoss on all of them, naming the
   /// first variable that differs, and the worker whose differs from most.
-  void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const;
+  void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
+    if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
+    for (const std::weak_ptr<const DistributedStorage>& each : variables_) {
+      const auto variable = each.lock();
+      if (!variable) continue;
+      const std::string digest = digest_of(*variable);
+      team.check()->note(ConsistencyCheck::Kind::kValue, variable->name(),
+                         std::as_bytes(std::span(digest)), digest);
+    }
+    try {
+      team.compare_digests();
+    } catch (const Error& error) {
+      throw error.with_context(concat(who_, ": after step ", num_steps));
+    }
+  }
 
  private:
   const std::string who_;
   const int every_;
   std::vector<std::weak_ptr<const DistributedStorage>> variables_;
 };
-
-StateDigest::StateDigest(std::string who, int every) : who_(std::move(who)), every_(every) {
-  if (every_ >= 0) return;
-  fail(ErrorCode::kInvalidArgument, who_, ": digest_steps; expected 0 (never) or more, got ",
-       every_);
-}
-
-void StateDigest::add(const std::shared_ptr<const DistributedStorage>& variable) {
-  if (every_ == 0 || variable->options().allow_divergent) return;
-  variables_.push_back(variable);
-}
-
-void StateDigest::compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
-  if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
-  for (const std::weak_ptr<const DistributedStorage>& each : variables_) {
-    const auto variable = each.lock();
-    if (!variable) continue;
-    const std::string digest = digest_of(*variable);
-    team.check()->note(ConsistencyCheck::Kind::kValue, variable->name(),
-                       std::as_bytes(std::span(digest)), digest);
-  }
-  try {
-    team.compare_digests();
-  } catch (const Error& error) {
-    throw error.with_context(concat(who_, ": after step ", num_steps));
-  }
-}
 
 }  // namespace internal
 

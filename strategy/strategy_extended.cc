@@ -111,14 +111,87 @@ struct StrategyExtended::Impl {
 
   using Rendezvous = internal::Rendezvous;
 
-  void run(const std::function<void(ReplicaContext&)>& body);
+  void run(const std::function<void(ReplicaContext&)>& body) {
+    const internal::StrategyMode* mode = internal::current_mode();
+    const bool nested = mode && mode->merging;
+    const Turn turn(*this, nested);
+    require_intact();
+    const TimePoint begin = Clock::system().now();
+    if (services.team) services.team->set_step(step);
+    internal::GradientExchange exchange(services, plans, threads.monitor(), step);
+    const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
+    internal::RunOutcome outcome =
+        threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
+          const CallSite site(where);
+          run_replica(replica, rendezvous, parked, exchange, body);
+        });
+    if (outcome.error) {
+      plans.clear();
+      if (services.team) end_team(outcome);
+      report(std::move(outcome));
+    }
+    if (nested) return;  // part of the run around it
+    run_seconds += seconds_between(begin, Clock::system().now());
+    warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
+    ++step;
+    if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
+  }
   void run_replica(int replica, Rendezvous& rendezvous, internal::IdleWork& nested,
                    internal::GradientExchange& exchange,
-                   const std::function<void(ReplicaContext&)>& body);
+                   const std::function<void(ReplicaContext&)>& body) {
+    internal::LocalReplicaContext context(services, rendezvous, nested, replica);
+    internal::ReplicaReducer reducer(context, exchange);
+    const internal::StrategyModeScope mode({&services.strategy, &context, false});
+    const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
+    const DeviceScope own_device(context.device());
+    const VariableCreatorScope creator(forbidden);
+    const ReplicaGroupScope group(&context.group());
+    const GradientReducerScope reducing(&reducer);
+    const TraceSpan span(
+        "step", "step",
+        {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
+    const RandomContextScope random(
+        {seed(), random_step, static_cast<std::uint32_t>(context.replica_id())});
+    const std::uint64_t num_draws = internal::num_random_draws();
+    body(context);
+    internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
+    note.communication_seconds += context.communication_seconds();
+    note.assumed_rows = context.assumed_rows();
+    note.batch_rows = context.batch_rows();
+    note.non_finite_result = context.non_finite_result();
+    note.summed_mean = context.summed_mean();
+    note.draws = internal::num_random_draws() != num_draws;
+  }
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
-  void require_intact() const;
-  void end_team(const internal::RunOutcome& outcome);
-  [[noreturn]] void report(internal::RunOutcome outcome);
+  void require_intact() const {
+    if (!half_updated) return;
+    fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
+         " failed while variables were being updated, so some are of that step and some of the one "
+         "before; try restoring a checkpoint, which calls restore_state()");
+  }
+  /// The other workers must not wait for this one's part of the step.
+  void end_team(const internal::RunOutcome& outcome) {
+    const int replica = services.first_replica() + std::max(outcome.replica, 0);
+    services.team->abort(Error(ErrorCode::kAborted,
+                               concat("worker ", services.team->worker(), ", replica ", replica,
+                                      ", step ", step, ": ", internal::message_of(outcome.error))));
+  }
+  /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
+  /// step in front.
+  [[noreturn]] void report(internal::RunOutcome outcome) {
+    if (outcome.replica >= 0) outcome.replica += services.first_number();
+    failure = {outcome.replica, step, std::move(outcome.messages)};
+    half_updated = half_updated || outcome.failed_in_update;
+    const std::string where = outcome.replica < 0
+                                  ? concat("step ", step)
+                                  : concat("replica ", outcome.replica, ", step ", step);
+    try {
+      std::rethrow_exception(std::move(outcome.error));
+    } catch (const Error& error) {
+      if (typeid(error) != typeid(Error)) throw;
+      throw error.with_context(where);
+    }
+  }
 
   const std::string name;
   const std::unique_ptr<internal::XlaSteps> xla;
@@ -143,92 +216,6 @@ struct StrategyExtended::Impl {
   internal::ForbiddenVariableCreator forbidden;
   internal::ReplicaThreads threads;  // last: joined first
 };
-
-void StrategyExtended::Impl::require_intact() const {
-  if (!half_updated) return;
-  fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
-       " failed while variables were being updated, so some are of that step and some of the one "
-       "before; try restoring a checkpoint, which calls restore_state()");
-}
-
-void StrategyExtended::Impl::run(const std::function<void(ReplicaContext&)>& body) {
-  const internal::StrategyMode* mode = internal::current_mode();
-  const bool nested = mode && mode->merging;
-  const Turn turn(*this, nested);
-  require_intact();
-  const TimePoint begin = Clock::system().now();
-  if (services.team) services.team->set_step(step);
-  internal::GradientExchange exchange(services, plans, threads.monitor(), step);
-  const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
-  internal::RunOutcome outcome =
-      threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
-        const CallSite site(where);
-        run_replica(replica, rendezvous, parked, exchange, body);
-      });
-  if (outcome.error) {
-    plans.clear();
-    if (services.team) end_team(outcome);
-    report(std::move(outcome));
-  }
-  if (nested) return;  // part of the run around it
-  run_seconds += seconds_between(begin, Clock::system().now());
-  warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
-  ++step;
-  if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
-}
-
-void StrategyExtended::Impl::run_replica(int replica, Rendezvous& rendezvous,
-                                         internal::IdleWork& nested,
-                                         internal::GradientExchange& exchange,
-                                         const std::function<void(ReplicaContext&)>& body) {
-  internal::LocalReplicaContext context(services, rendezvous, nested, replica);
-  internal::ReplicaReducer reducer(context, exchange);
-  const internal::StrategyModeScope mode({&services.strategy, &context, false});
-  const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
-  const DeviceScope own_device(context.device());
-  const VariableCreatorScope creator(forbidden);
-  const ReplicaGroupScope group(&context.group());
-  const GradientReducerScope reducing(&reducer);
-  const TraceSpan span(
-      "step", "step",
-      {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
-  const RandomContextScope random(
-      {seed(), random_step, static_cast<std::uint32_t>(context.replica_id())});
-  const std::uint64_t num_draws = internal::num_random_draws();
-  body(context);
-  internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
-  note.communication_seconds += context.communication_seconds();
-  note.assumed_rows = context.assumed_rows();
-  note.batch_rows = context.batch_rows();
-  note.non_finite_result = context.non_finite_result();
-  note.summed_mean = context.summed_mean();
-  note.draws = internal::num_random_draws() != num_draws;
-}
-
-/// The other workers must not wait for this one's part of the step.
-void StrategyExtended::Impl::end_team(const internal::RunOutcome& outcome) {
-  const int replica = services.first_replica() + std::max(outcome.replica, 0);
-  services.team->abort(Error(ErrorCode::kAborted,
-                             concat("worker ", services.team->worker(), ", replica ", replica,
-                                    ", step ", step, ": ", internal::message_of(outcome.error))));
-}
-
-/// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
-/// step in front.
-void StrategyExtended::Impl::report(internal::RunOutcome outcome) {
-  if (outcome.replica >= 0) outcome.replica += services.first_number();
-  failure = {outcome.replica, step, std::move(outcome.messages)};
-  half_updated = half_updated || outcome.failed_in_update;
-  const std::string where = outcome.replica < 0
-                                ? concat("step ", step)
-                                : concat("replica ", outcome.replica, ", step ", step);
-  try {
-    std::rethrow_exception(std::move(outcome.error));
-  } catch (const Error& error) {
-    if (typeid(error) != typeid(Error)) throw;
-    throw error.with_context(where);
-  }
-}
 
 StrategyExtended::StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
                                    LocalStrategyOptions options,

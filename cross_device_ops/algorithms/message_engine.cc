@@ -34,18 +34,59 @@ struct CallPlan {
   bool left_greets_with_data = false;
 };
 
+namespace {
+
+constexpr std::size_t kAhead = 8;           // receives
+constexpr std::size_t kLookAhead = 64;      // steps
+constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
+
+}  // namespace
+
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
 /// first message if that goes there, else as a message of its own before; the left neighbour's is
 /// compared in the first kVerify step, and before this rank waits for any other message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-             const CollectiveHeader& header, TimePoint deadline);
+             const CollectiveHeader& header, TimePoint deadline)
+      : link_(link),
+        plan_(plan),
+        steps_(plan.schedule.steps),
+        memory_(memory),
+        header_(header),
+        deadline_(deadline),
+        own_header_(encode(header)),
+        header_is_due_(link.size() > 1),
+        left_is_due_(link.size() > 1 && plan.left_greets_with_data),
+        verified_(link.size() == 1) {}
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
   /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
-  void run();
+  void run() {
+    greet();
+    for (; current_ < steps_.size(); ++current_) {
+      post_ahead();
+      execute(steps_[current_]);
+    }
+    verify();
+    for (const Sent& sent : sent_) wait(*sent.work);
+  }
   /// After kDeadlineExceeded: the ranks whose messages have not come, increasing.
-  std::vector<int> awaited() const;
+  std::vector<int> awaited() const {
+    std::set<int> ranks;
+    for (const Received& received : received_) {
+      bool came = false;
+      try {
+        came = received.work->test();
+      } catch (const Error&) {
+      }
+      if (!came) ranks.insert(steps_[received.step].peer);
+    }
+    if (!verified_) ranks.insert(link_.left());
+    if (ranks.empty()) {
+      for (const Sent& sent : sent_) ranks.insert(sent.peer);
+    }
+    return {ranks.begin(), ranks.end()};
+  }
 
  private:
   struct Received {
@@ -60,22 +101,174 @@ class MessageRun {
     std::unique_ptr<Work> work;
   };
 
-  void greet();
-  void execute(const Step& step);
-  Purpose purpose(bool with_header) const;
-  void send(const Step& step);
-  void receive(const Step& step);
-  void wait_for_message(Received& received);
-  void post_ahead();
-  bool is_in_the_way(std::size_t step) const;
-  void post(std::size_t step);
-  void wait_for_readers(const ByteRange& range);
-  void forget_ended_sends();
-  void wait(Work& work);
-  void verify();
-  Work* header_work();
-  void compare_headers();
-  [[noreturn]] void fail_length(const Error& error);
+  void greet() {
+    if (link_.size() == 1) return;
+    if (!greets_with_data(plan_.schedule, link_.right())) {
+      sent_.push_back(
+          {link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
+      header_is_due_ = false;
+    }
+    if (!plan_.left_greets_with_data) {
+      header_work_ = link_.recv(link_.left(), Purpose::kData, left_header_, {});
+    }
+  }
+  void execute(const Step& step) {
+    if (step.kind == StepKind::kSend) return send(step);
+    if (step.kind == StepKind::kVerify) return verify();
+    if (receives(step)) return receive(step);
+    // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
+    if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
+    wait_for_readers(memory_.bytes_of(step.range));
+    memory_.apply(plan_.schedule, step);
+  }
+  /// A rank that sends before it has compared headers must not seem to make another call: not every
+  /// call has closing rounds, which would tell. Headers go to everybody.
+  Purpose purpose(bool with_header) const {
+    if (with_header) return Purpose::kData;
+    return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
+                                static_cast<std::uint16_t>(header_.collective));
+  }
+  void send(const Step& step) {
+    forget_ended_sends();
+    const bool with_header = header_is_due_ && step.peer == link_.right();
+    if (with_header) header_is_due_ = false;
+    const std::span<const std::byte> head =
+        with_header ? std::span<const std::byte>(own_header_) : std::span<const std::byte>();
+    const ByteRange bytes = memory_.bytes_of(step.range);
+    sent_.push_back({step.peer, bytes,
+                     link_.send(step.peer, purpose(with_header), head, {bytes.begin, bytes.end})});
+  }
+  void receive(const Step& step) {
+    if (step.kind != StepKind::kReceive || received_.empty()) {
+      wait_for_readers(memory_.bytes_of(step.range));
+    }
+    if (received_.empty()) {
+      post(current_);
+      next_to_post_ = current_ + 1;
+    }
+    Received& received = received_.front();
+    TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
+    wait_for_message(received);
+    if (received.staging) memory_.take(step, received.staging->data());
+    received_.pop_front();
+  }
+  void wait_for_message(Received& received) {
+    try {
+      wait(*received.work);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalidArgument && !is_mismatch(error)) fail_length(error);
+      throw;
+    }
+    if (received.brings_header && !verified_) compare_headers();
+  }
+  void post_ahead() {
+    next_to_post_ = std::max(next_to_post_, current_);
+    const std::size_t end = std::min(steps_.size(), current_ + kLookAhead);
+    for (; next_to_post_ < end && received_.size() < kAhead; ++next_to_post_) {
+      if (!receives(steps_[next_to_post_])) continue;
+      if (is_in_the_way(next_to_post_)) return;
+      post(next_to_post_);
+    }
+  }
+  // Whether posting a receive now would change what an earlier step or a send still needs.
+  bool is_in_the_way(std::size_t step) const {
+    if (steps_[step].kind != StepKind::kReceive) return false;  // lands in staging memory
+    const ByteRange into = memory_.bytes_of(steps_[step].range);
+    const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
+    for (std::size_t i = current_; i < step; ++i) {
+      if (touches(steps_[i].range) || touches(steps_[i].own)) return true;
+      if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
+    }
+    return std::ranges::any_of(
+        sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
+  }
+  void post(std::size_t index) {
+    const Step& step = steps_[index];
+    Received received;
+    received.step = index;
+    const std::size_t num_bytes = memory_.num_bytes(step.range);
+    std::byte* into = nullptr;
+    if (num_bytes > 0 && step.kind == StepKind::kReceive) into = memory_.write(step.range);
+    if (num_bytes > 0 && step.kind != StepKind::kReceive) {
+      received.staging = BufferRef::allocate(num_bytes);
+      into = received.staging->data();
+    }
+    const bool with_header = left_is_due_ && step.peer == link_.left();
+    if (with_header) left_is_due_ = false;
+    const std::span<std::byte> head =
+        with_header ? std::span<std::byte>(left_header_) : std::span<std::byte>();
+    received.work = link_.recv(step.peer, purpose(with_header), head, {into, num_bytes});
+    received.brings_header = with_header;
+    received_.push_back(std::move(received));
+  }
+  void wait_for_readers(const ByteRange& range) {
+    for (Sent& sent : sent_) {
+      if (!sent.bytes.overlaps(range)) continue;
+      wait(*sent.work);
+      sent.bytes = {};
+    }
+  }
+  void forget_ended_sends() {
+    if (sent_.size() < kSendsToForget) return;
+    std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
+  }
+  // The left neighbour's header comes first: it is sent before its rank waits for anything, and a
+  // mismatch may be why another message does not come.
+  void wait(Work& work) {
+    Work* const header = verified_ ? nullptr : header_work();
+    if (header != nullptr && header != &work) verify();
+    work.wait(deadline_);
+  }
+  void verify() {
+    if (verified_) return;
+    Work* const work = header_work();
+    TUTTI_CHECK(work != nullptr, "a schedule verifies before it receives from the left");
+    try {
+      work->wait(deadline_);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalidArgument) fail_length(error);
+      throw;
+    }
+    compare_headers();
+  }
+  Work* header_work() {
+    if (header_work_) return header_work_.get();
+    for (Received& received : received_) {
+      if (received.brings_header) return received.work.get();
+    }
+    return nullptr;
+  }
+  void compare_headers() {
+    const CollectiveHeader left = decode_header(left_header_);
+    if (header_.difference(left))
+      fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
+    verified_ = true;
+  }
+  // A message has another length. Its cause shows in the headers: in those that this rank compares,
+  // or in those that others do, who then abort.
+  [[noreturn]] void fail_length(const Error& error) {
+    if (!verified_) {
+      if (Work* const work = header_work(); work != nullptr) {
+        try {
+          work->wait(deadline_);
+        } catch (const Error& reason) {
+          if (reason.code() != ErrorCode::kInvalidArgument) throw;
+        }
+      }
+      compare_headers();
+    }
+    const bool lengths_are_own = header_.collective == Collective::kAllToAll;
+    // Another rank says that calls differ, when only a length shows it here.
+    const TimePoint verdict =
+        lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
+    try {
+      link_.recv(link_.left(), Purpose::kNothing, {}, {})->wait(std::min(verdict, deadline_));
+    } catch (const Error& reason) {
+      if (reason.code() != ErrorCode::kDeadlineExceeded) throw;
+    }
+    fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", link_.rank, " calls ",
+         header_.describe(), "; ", error.message());
+  }
 
   const RankLink& link_;
   const CallPlan& plan_;
@@ -97,288 +290,6 @@ class MessageRun {
 
 namespace {
 
-constexpr std::size_t kAhead = 8;           // receives
-constexpr std::size_t kLookAhead = 64;      // steps
-constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
-
-}  // namespace
-
-MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-                       const CollectiveHeader& header, TimePoint deadline)
-    : link_(link),
-      plan_(plan),
-      steps_(plan.schedule.steps),
-      memory_(memory),
-      header_(header),
-      deadline_(deadline),
-      own_header_(encode(header)),
-      header_is_due_(link.size() > 1),
-      left_is_due_(link.size() > 1 && plan.left_greets_with_data),
-      verified_(link.size() == 1) {}
-
-void MessageRun::run() {
-  greet();
-  for (; current_ < steps_.size(); ++current_) {
-    post_ahead();
-    execute(steps_[current_]);
-  }
-  verify();
-  for (const Sent& sent : sent_) wait(*sent.work);
-}
-
-void MessageRun::greet() {
-  if (link_.size() == 1) return;
-  if (!greets_with_data(plan_.schedule, link_.right())) {
-    sent_.push_back(
-        {link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
-    header_is_due_ = false;
-  }
-  if (!plan_.left_greets_with_data) {
-    header_work_ = link_.recv(link_.left(), Purpose::kData, left_header_, {});
-  }
-}
-
-void MessageRun::execute(const Step& step) {
-  if (step.kind == StepKind::kSend) return send(step);
-  if (step.kind == StepKind::kVerify) return verify();
-  if (receives(step)) return receive(step);
-  // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
-  if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
-  wait_for_readers(memory_.bytes_of(step.range));
-  memory_.apply(plan_.schedule, step);
-}
-
-/// A rank that sends before it has compared headers must not seem to make another call: not every
-/// call has closing rounds, which would tell. Headers go to everybody.
-Purpose MessageRun::purpose(bool with_header) const {
-  if (with_header) return Purpose::kData;
-  return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
-                              static_cast<std::uint16_t>(header_.collective));
-}
-
-void MessageRun::send(const Step& step) {
-  forget_ended_sends();
-  const bool with_header = header_is_due_ && step.peer == link_.right();
-  if (with_header) header_is_due_ = false;
-  const std::span<const std::byte> head =
-      with_header ? std::span<const std::byte>(own_header_) : std::span<const std::byte>();
-  const ByteRange bytes = memory_.bytes_of(step.range);
-  sent_.push_back({step.peer, bytes,
-                   link_.send(step.peer, purpose(with_header), head, {bytes.begin, bytes.end})});
-}
-
-void MessageRun::receive(const Step& step) {
-  if (step.kind != StepKind::kReceive || received_.empty()) {
-    wait_for_readers(memory_.bytes_of(step.range));
-  }
-  if (received_.empty()) {
-    post(current_);
-    next_to_post_ = current_ + 1;
-  }
-  Received& received = received_.front();
-  TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
-  wait_for_message(received);
-  if (received.staging) memory_.take(step, received.staging->data());
-  received_.pop_front();
-}
-
-void MessageRun::wait_for_message(Received& received) {
-  try {
-    wait(*received.work);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidArgument && !is_mismatch(error)) fail_length(error);
-    throw;
-  }
-  if (received.brings_header && !verified_) compare_headers();
-}
-
-void MessageRun::post_ahead() {
-  next_to_post_ = std::max(next_to_post_, current_);
-  const std::size_t end = std::min(steps_.size(), current_ + kLookAhead);
-  for (; next_to_post_ < end && received_.size() < kAhead; ++next_to_post_) {
-    if (!receives(steps_[next_to_post_])) continue;
-    if (is_in_the_way(next_to_post_)) return;
-    post(next_to_post_);
-  }
-}
-
-// Whether posting a receive now would change what an earlier step or a send still needs.
-bool MessageRun::is_in_the_way(std::size_t step) const {
-  if (steps_[step].kind != StepKind::kReceive) return false;  // lands in staging memory
-  const ByteRange into = memory_.bytes_of(steps_[step].range);
-  const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
-  for (std::size_t i = current_; i < step; ++i) {
-    if (touches(steps_[i].range) || touches(steps_[i].own)) return true;
-    if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
-  }
-  return std::ranges::any_of(
-      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
-}
-
-void MessageRun::post(std::size_t index) {
-  const Step& step = steps_[index];
-  Received received;
-  received.step = index;
-  const std::size_t num_bytes = memory_.num_bytes(step.range);
-  std::byte* into = nullptr;
-  if (num_bytes > 0 && step.kind == StepKind::kReceive) into = memory_.write(step.range);
-  if (num_bytes > 0 && step.kind != StepKind::kReceive) {
-    received.staging = BufferRef::allocate(num_bytes);
-    into = received.staging->data();
-  }
-  const bool with_header = left_is_due_ && step.peer == link_.left();
-  if (with_header) left_is_due_ = false;
-  const std::span<std::byte> head =
-      with_header ? std::span<std::byte>(left_header_) : std::span<std::byte>();
-  received.work = link_.recv(step.peer, purpose(with_header), head, {into, num_bytes});
-  received.brings_header = with_header;
-  received_.push_back(std::move(received));
-}
-
-void MessageRun::wait_for_readers(const ByteRange& range) {
-  for (Sent& sent : sent_) {
-    if (!sent.bytes.overlaps(range)) continue;
-    wait(*sent.work);
-    sent.bytes = {};
-  }
-}
-
-void MessageRun::forget_ended_sends() {
-  if (sent_.size() < kSendsToForget) return;
-  std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
-}
-
-// The left neighbour's header comes first: it is sent before its rank waits for anything, and a
-// mismatch may be why another message does not come.
-void MessageRun::wait(Work& work) {
-  Work* const header = verified_ ? nullptr : header_work();
-  if (header != nullptr && header != &work) verify();
-  work.wait(deadline_);
-}
-
-Work* MessageRun::header_work() {
-  if (header_work_) return header_work_.get();
-  for (Received& received : received_) {
-    if (received.brings_header) return received.work.get();
-  }
-  return nullptr;
-}
-
-void MessageRun::verify() {
-  if (verified_) return;
-  Work* const work = header_work();
-  TUTTI_CHECK(work != nullptr, "a schedule verifies before it receives from the left");
-  try {
-    work->wait(deadline_);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidArgument) fail_length(error);
-    throw;
-  }
-  compare_headers();
-}
-
-void MessageRun::compare_headers() {
-  const CollectiveHeader left = decode_header(left_header_);
-  if (header_.difference(left)) fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
-  verified_ = true;
-}
-
-// A message has another length. Its cause shows in the headers: in those that this rank compares,
-// or in those that others do, who then abort.
-void MessageRun::fail_length(const Error& error) {
-  if (!verified_) {
-    if (Work* const work = header_work(); work != nullptr) {
-      try {
-        work->wait(deadline_);
-      } catch (const Error& reason) {
-        if (reason.code() != ErrorCode::kInvalidArgument) throw;
-      }
-    }
-    compare_headers();
-  }
-  const bool lengths_are_own = header_.collective == Collective::kAllToAll;
-  // Another rank says that calls differ, when only a length shows it here.
-  const TimePoint verdict =
-      lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
-  try {
-    link_.recv(link_.left(), Purpose::kNothing, {}, {})->wait(std::min(verdict, deadline_));
-  } catch (const Error& reason) {
-    if (reason.code() != ErrorCode::kDeadlineExceeded) throw;
-  }
-  fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", link_.rank, " calls ",
-       header_.describe(), "; ", error.message());
-}
-
-std::vector<int> MessageRun::awaited() const {
-  std::set<int> ranks;
-  for (const Received& received : received_) {
-    bool came = false;
-    try {
-      came = received.work->test();
-    } catch (const Error&) {
-    }
-    if (!came) ranks.insert(steps_[received.step].peer);
-  }
-  if (!verified_) ranks.insert(link_.left());
-  if (ranks.empty()) {
-    for (const Sent& sent : sent_) ranks.insert(sent.peer);
-  }
-  return {ranks.begin(), ranks.end()};
-}
-
-/// One rank's side. A question is a message of 8 bytes (a number), its answer the number, the calls
-/// that the rank has begun, and up to 512 bytes of text. Threads: any; questions one at a time.
-class RankStates {
- public:
-  explicit RankStates(RankLink link);
-
-  struct State {
-    bool answered = false;
-    std::uint64_t calls_begun = 0;
-    std::string text;
-  };
-
-  void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
-  /// Answers those who have asked. Never blocks.
-  void tend(const std::function<std::string()>& own_state);
-  /// Asks all others; by rank. A rank silent until the deadline has not answered.
-  std::vector<State> ask(TimePoint deadline);
-  /// "rank 2 did not come": who, by what the others say, has not begun the call with this number.
-  /// `awaited`: the ranks whose messages this one waits for, increasing.
-  std::string missing(std::uint64_t sequence, const std::vector<int>& awaited);
-  /// See CollectiveEngine.
-  std::vector<std::string> whereabouts(TimePoint deadline);
-
- private:
-  static constexpr std::size_t kTextBytes = 512;
-  struct Question {
-    std::uint64_t number = 0;
-    std::unique_ptr<Work> work;
-  };
-  struct Answer {
-    std::array<std::uint64_t, 2> head{};  // the question's number, the calls begun
-    std::array<std::byte, kTextBytes> text{};
-    std::unique_ptr<Work> work;
-  };
-
-  void answer(int peer, std::uint64_t number, const std::string& text) TUTTI_REQUIRES(tend_mutex_);
-  std::unique_ptr<Work> hear(int peer, Answer& answer);
-  void expect_question(int peer) TUTTI_REQUIRES(tend_mutex_);
-  bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state);
-
-  const RankLink link_;
-  std::atomic<std::uint64_t> calls_begun_{0};
-  Mutex tend_mutex_;
-  std::vector<std::optional<Question>> questions_ TUTTI_GUARDED_BY(tend_mutex_);  // by rank
-  std::vector<std::unique_ptr<Answer>> answers_ TUTTI_GUARDED_BY(tend_mutex_);    // being sent
-  std::string last_text_ TUTTI_GUARDED_BY(tend_mutex_);
-  bool closed_ TUTTI_GUARDED_BY(tend_mutex_) = false;
-  Mutex ask_mutex_;
-  std::uint64_t last_number_ TUTTI_GUARDED_BY(ask_mutex_) = 0;
-};
-
-namespace {
-
 constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
 
 std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
@@ -396,113 +307,146 @@ bool ended(Work& work) {
 
 }  // namespace
 
-RankStates::RankStates(RankLink link)
-    : link_(std::move(link)), questions_(static_cast<std::size_t>(link_.size())) {}
+/// One rank's side. A question is a message of 8 bytes (a number), its answer the number, the calls
+/// that the rank has begun, and up to 512 bytes of text. Threads: any; questions one at a time.
+class RankStates {
+ public:
+  explicit RankStates(RankLink link)
+      : link_(std::move(link)), questions_(static_cast<std::size_t>(link_.size())) {}
 
-void RankStates::expect_question(int peer) {
-  std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
-  question.emplace();
-  question->work = link_.recv(peer, Purpose::kQuery, bytes_of({&question->number, 1}), {});
-}
+  struct State {
+    bool answered = false;
+    std::uint64_t calls_begun = 0;
+    std::string text;
+  };
 
-void RankStates::answer(int peer, std::uint64_t number, const std::string& text) {
-  auto sent = std::make_unique<Answer>();
-  sent->head = {number, calls_begun_.load()};
-  std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
-  sent->work = link_.send(peer, Purpose::kAnswer, bytes_of(sent->head), sent->text);
-  answers_.push_back(std::move(sent));
-}
-
-void RankStates::tend(const std::function<std::string()>& own_state) {
-  MutexLock lock(tend_mutex_);
-  if (closed_) return;
-  try {
-    std::erase_if(answers_, [](const auto& answer) { return ended(*answer->work); });
-    std::optional<std::string> text;
-    for (int peer = 0; peer < link_.size(); ++peer) {
-      if (peer == link_.rank) continue;
-      std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
-      if (!question) expect_question(peer);
-      if (!question->work->test()) continue;
-      if (!text) text = own_state ? own_state() : last_text_;
-      answer(peer, question->number, *text);
-      expect_question(peer);
-    }
-    if (text) last_text_ = *text;
-  } catch (const Error&) {
-    closed_ = true;  // the group has ended
-  }
-}
-
-std::unique_ptr<Work> RankStates::hear(int peer, Answer& answer) {
-  return link_.recv(peer, Purpose::kAnswer, bytes_of(answer.head), answer.text);
-}
-
-bool RankStates::take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
-  if (!answer.work->test()) return false;
-  if (answer.head[0] != number) {  // to an earlier question that did not wait so long
-    answer.work = hear(peer, answer);
-    return false;
-  }
-  state.answered = true;
-  state.calls_begun = answer.head[1];
-  const auto* const text = reinterpret_cast<const char*>(answer.text.data());
-  state.text.assign(text, ::strnlen(text, kTextBytes));
-  return true;
-}
-
-std::vector<RankStates::State> RankStates::ask(TimePoint deadline) {
-  MutexLock lock(ask_mutex_);
-  std::uint64_t number = ++last_number_;
-  const auto size = static_cast<std::size_t>(link_.size());
-  std::vector<State> states(size);
-  std::vector<std::unique_ptr<Work>> sent(size);
-  std::vector<std::unique_ptr<Answer>> answers(size);
-  std::size_t waiting = size - 1;
-  try {
-    for (int peer = 0; peer < link_.size(); ++peer) {
-      if (peer == link_.rank) continue;
-      const auto p = static_cast<std::size_t>(peer);
-      sent[p] = link_.send(peer, Purpose::kQuery, bytes_of({&number, 1}), {});
-      answers[p] = std::make_unique<Answer>();
-      answers[p]->work = hear(peer, *answers[p]);
-    }
-    while (waiting > 0 && Clock::system().now() < deadline) {
-      for (std::size_t p = 0; p < size; ++p) {
-        if (!answers[p] || states[p].answered) continue;
-        if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
+  void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
+  /// Answers those who have asked. Never blocks.
+  void tend(const std::function<std::string()>& own_state) {
+    MutexLock lock(tend_mutex_);
+    if (closed_) return;
+    try {
+      std::erase_if(answers_, [](const auto& answer) { return ended(*answer->work); });
+      std::optional<std::string> text;
+      for (int peer = 0; peer < link_.size(); ++peer) {
+        if (peer == link_.rank) continue;
+        std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+        if (!question) expect_question(peer);
+        if (!question->work->test()) continue;
+        if (!text) text = own_state ? own_state() : last_text_;
+        answer(peer, question->number, *text);
+        expect_question(peer);
       }
-      tend({});  // others may be asking too
-      if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+      if (text) last_text_ = *text;
+    } catch (const Error&) {
+      closed_ = true;  // the group has ended
     }
-  } catch (const Error&) {
-    // The group has ended: what was heard so far is the answer.
   }
-  return states;
-}
+  /// Asks all others; by rank. A rank silent until the deadline has not answered.
+  std::vector<State> ask(TimePoint deadline) {
+    MutexLock lock(ask_mutex_);
+    std::uint64_t number = ++last_number_;
+    const auto size = static_cast<std::size_t>(link_.size());
+    std::vector<State> states(size);
+    std::vector<std::unique_ptr<Work>> sent(size);
+    std::vector<std::unique_ptr<Answer>> answers(size);
+    std::size_t waiting = size - 1;
+    try {
+      for (int peer = 0; peer < link_.size(); ++peer) {
+        if (peer == link_.rank) continue;
+        const auto p = static_cast<std::size_t>(peer);
+        sent[p] = link_.send(peer, Purpose::kQuery, bytes_of({&number, 1}), {});
+        answers[p] = std::make_unique<Answer>();
+        answers[p]->work = hear(peer, *answers[p]);
+      }
+      while (waiting > 0 && Clock::system().now() < deadline) {
+        for (std::size_t p = 0; p < size; ++p) {
+          if (!answers[p] || states[p].answered) continue;
+          if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
+        }
+        tend({});  // others may be asking too
+        if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+      }
+    } catch (const Error&) {
+      // The group has ended: what was heard so far is the answer.
+    }
+    return states;
+  }
+  /// "rank 2 did not come": who, by what the others say, has not begun the call with this number.
+  /// `awaited`: the ranks whose messages this one waits for, increasing.
+  std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
+    const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
+    const bool anybody = std::ranges::any_of(states, &State::answered);
+    std::string text;
+    for (int r = 0; r < link_.size(); ++r) {
+      const State& state = states[static_cast<std::size_t>(r)];
+      const bool came = state.answered ? state.calls_begun > sequence
+                                       : !anybody && !std::ranges::binary_search(awaited, r);
+      if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
+    }
+    if (!text.empty()) return text + " did not come";
+    return concat("all came, but a message is late: of rank ", join(awaited, " or "));
+  }
+  /// See CollectiveEngine.
+  std::vector<std::string> whereabouts(TimePoint deadline) {
+    std::vector<std::string> texts;
+    for (const State& state : ask(deadline)) {
+      texts.push_back(state.answered ? state.text : "does not answer");
+    }
+    texts[static_cast<std::size_t>(link_.rank)].clear();
+    return texts;
+  }
 
-std::string RankStates::missing(std::uint64_t sequence, const std::vector<int>& awaited) {
-  const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
-  const bool anybody = std::ranges::any_of(states, &State::answered);
-  std::string text;
-  for (int r = 0; r < link_.size(); ++r) {
-    const State& state = states[static_cast<std::size_t>(r)];
-    const bool came = state.answered ? state.calls_begun > sequence
-                                     : !anybody && !std::ranges::binary_search(awaited, r);
-    if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
-  }
-  if (!text.empty()) return text + " did not come";
-  return concat("all came, but a message is late: of rank ", join(awaited, " or "));
-}
+ private:
+  static constexpr std::size_t kTextBytes = 512;
+  struct Question {
+    std::uint64_t number = 0;
+    std::unique_ptr<Work> work;
+  };
+  struct Answer {
+    std::array<std::uint64_t, 2> head{};  // the question's number, the calls begun
+    std::array<std::byte, kTextBytes> text{};
+    std::unique_ptr<Work> work;
+  };
 
-std::vector<std::string> RankStates::whereabouts(TimePoint deadline) {
-  std::vector<std::string> texts;
-  for (const State& state : ask(deadline)) {
-    texts.push_back(state.answered ? state.text : "does not answer");
+  void answer(int peer, std::uint64_t number, const std::string& text) TUTTI_REQUIRES(tend_mutex_) {
+    auto sent = std::make_unique<Answer>();
+    sent->head = {number, calls_begun_.load()};
+    std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
+    sent->work = link_.send(peer, Purpose::kAnswer, bytes_of(sent->head), sent->text);
+    answers_.push_back(std::move(sent));
   }
-  texts[static_cast<std::size_t>(link_.rank)].clear();
-  return texts;
-}
+  std::unique_ptr<Work> hear(int peer, Answer& answer) {
+    return link_.recv(peer, Purpose::kAnswer, bytes_of(answer.head), answer.text);
+  }
+  void expect_question(int peer) TUTTI_REQUIRES(tend_mutex_) {
+    std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+    question.emplace();
+    question->work = link_.recv(peer, Purpose::kQuery, bytes_of({&question->number, 1}), {});
+  }
+  bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
+    if (!answer.work->test()) return false;
+    if (answer.head[0] != number) {  // to an earlier question that did not wait so long
+      answer.work = hear(peer, answer);
+      return false;
+    }
+    state.answered = true;
+    state.calls_begun = answer.head[1];
+    const auto* const text = reinterpret_cast<const char*>(answer.text.data());
+    state.text.assign(text, ::strnlen(text, kTextBytes));
+    return true;
+  }
+
+  const RankLink link_;
+  std::atomic<std::uint64_t> calls_begun_{0};
+  Mutex tend_mutex_;
+  std::vector<std::optional<Question>> questions_ TUTTI_GUARDED_BY(tend_mutex_);  // by rank
+  std::vector<std::unique_ptr<Answer>> answers_ TUTTI_GUARDED_BY(tend_mutex_);    // being sent
+  std::string last_text_ TUTTI_GUARDED_BY(tend_mutex_);
+  bool closed_ TUTTI_GUARDED_BY(tend_mutex_) = false;
+  Mutex ask_mutex_;
+  std::uint64_t last_number_ TUTTI_GUARDED_BY(ask_mutex_) = 0;
+};
 
 namespace {
 
@@ -517,15 +461,40 @@ class MessageEngine final : public CollectiveEngine {
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size(); }
   std::string_view name() const override { return algorithm_ ? algorithm_->name : kAuto; }
-  bool supports(Collective collective, ReduceOp op, DType dtype) const override;
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override {
+    if (!combines(collective)) return true;
+    if (op == ReduceOp::kMean) return false;
+    if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
+    return !is_half(dtype) || algorithm_ == nullptr || algorithm_->combines_once;
+  }
   Determinism determinism() const override {
     return algorithm_ ? algorithm_->determinism : Determinism::kCanonical;
   }
-  void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
+  void run(const CollectiveCall& call, const CollectiveHeader& header,
+           TimePoint deadline) override {
+    throw_if_closed();
+    states_.begin_call(header.sequence);
+    if (call.outputs.size() <= 1) return run_flat(call, header, deadline);
+    // Each message would else be cut where buffers are.
+    run_packed(call, [&](const CollectiveCall& flat) { run_flat(flat, header, deadline); });
+  }
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
-  std::optional<Error> failure_of_peer() override;
+  /// An abort, if there is one: a peer that is gone may be a consequence of it.
+  std::optional<Error> failure_of_peer() override {
+    std::optional<Error> failure;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      try {
+        link_.recv(peer, Purpose::kNothing, {}, {})->test();
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kAborted) return error;
+        if (!failure) failure = error;
+      }
+    }
+    return failure;
+  }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
     return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
@@ -537,15 +506,85 @@ class MessageEngine final : public CollectiveEngine {
 
  private:
   bool spans_processes() const { return link_.transport->spans_processes(); }
-  const Algorithm& algorithm_for(const CollectiveCall& call);
-  void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
-  CallPlan plan_of(const CollectiveCall& call);
-  std::byte* scratch_of(std::size_t bytes);
+  const Algorithm& algorithm_for(const CollectiveCall& call) {
+    if (algorithm_ != nullptr) return *algorithm_;
+    const AlgorithmQuery query{.collective = call.collective,
+                               .size = size(),
+                               .bytes = call.count * size_of(call.dtype),
+                               .dtype = call.dtype,
+                               .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess};
+    const std::string_view chosen = chosen_name(query);
+    choices_.note(query, chosen);
+    return *find_algorithm(chosen);
+  }
+  void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) {
+    const CallPlan plan = plan_of(call);
+    RankMemory memory{.scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype)),
+                      .op = call.op,
+                      .dtype = call.dtype};
+    if (!call.inputs.empty()) memory.input = call.inputs[0].data;
+    if (!call.outputs.empty()) memory.output = call.outputs[0].data;
+    MessageRun run(link_, plan, memory, header, deadline);
+    try {
+      run.run();
+    } catch (const Error& error) {
+      const Error reason = reason_of(error, header, run.awaited());
+      close(reason);
+      throw reason;
+    }
+  }
+  /// Made anew for each call: some tenths of a microsecond where that is short.
+  CallPlan plan_of(const CollectiveCall& call) {
+    const Algorithm& algorithm = algorithm_for(call);
+    CallShape shape{.collective = call.collective,
+                    .size = size(),
+                    .rank = rank(),
+                    .root = call.root,
+                    .count = call.count,
+                    .element_bytes = size_of(call.dtype),
+                    .counts = call.counts,
+                    .receive_counts = call.receive_counts};
+    if (spans_processes()) shape.segment_bytes = kNetworkSegmentBytes;
+    CallPlan plan{.schedule = make_schedule(algorithm, shape)};
+    shape.rank = link_.left();
+    plan.left_greets_with_data =
+        size() > 1 && greets_with_data(make_schedule(algorithm, shape), rank());
+    return plan;
+  }
+  std::byte* scratch_of(std::size_t bytes) {
+    if (!scratch_ || scratch_->size() < bytes) scratch_ = BufferRef::allocate(bytes);
+    return scratch_->data();
+  }
   Error reason_of(const Error& error, const CollectiveHeader& header,
-                  const std::vector<int>& awaited);
-  std::optional<Error> told_by_others() const;
-  void close(const Error& reason) noexcept;
-  void throw_if_closed();
+                  const std::vector<int>& awaited) {
+    if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
+    const std::string who = states_.missing(header.sequence, awaited);
+    // Another rank was faster to find out, and has ended the questions of this one.
+    if (const std::optional<Error> told = told_by_others())
+      return reason_of(*told, header, awaited);
+    return Error(ErrorCode::kDeadlineExceeded,
+                 concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
+                        " ranks", kMissing, who));
+  }
+  std::optional<Error> told_by_others() const {
+    try {
+      link_.recv(link_.left(), Purpose::kNothing, {}, {})->test();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kAborted) return error;
+    }
+    return std::nullopt;
+  }
+  void close(const Error& reason) noexcept {
+    {
+      MutexLock lock(mutex_);
+      if (!closed_) closed_ = reason;
+    }
+    link_.transport->abort(reason);
+  }
+  void throw_if_closed() {
+    MutexLock lock(mutex_);
+    if (closed_) throw *closed_;
+  }
 
   const RankLink link_;
   const Algorithm* const algorithm_;
@@ -555,124 +594,6 @@ class MessageEngine final : public CollectiveEngine {
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
 };
-
-bool MessageEngine::supports(Collective collective, ReduceOp op, DType dtype) const {
-  if (!combines(collective)) return true;
-  if (op == ReduceOp::kMean) return false;
-  if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
-  return !is_half(dtype) || algorithm_ == nullptr || algorithm_->combines_once;
-}
-
-const Algorithm& MessageEngine::algorithm_for(const CollectiveCall& call) {
-  if (algorithm_ != nullptr) return *algorithm_;
-  const AlgorithmQuery query{.collective = call.collective,
-                             .size = size(),
-                             .bytes = call.count * size_of(call.dtype),
-                             .dtype = call.dtype,
-                             .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess};
-  const std::string_view chosen = chosen_name(query);
-  choices_.note(query, chosen);
-  return *find_algorithm(chosen);
-}
-
-void MessageEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
-                        TimePoint deadline) {
-  throw_if_closed();
-  states_.begin_call(header.sequence);
-  if (call.outputs.size() <= 1) return run_flat(call, header, deadline);
-  // Each message would else be cut where buffers are.
-  run_packed(call, [&](const CollectiveCall& flat) { run_flat(flat, header, deadline); });
-}
-
-void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader& header,
-                             TimePoint deadline) {
-  const CallPlan plan = plan_of(call);
-  RankMemory memory{.scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype)),
-                    .op = call.op,
-                    .dtype = call.dtype};
-  if (!call.inputs.empty()) memory.input = call.inputs[0].data;
-  if (!call.outputs.empty()) memory.output = call.outputs[0].data;
-  MessageRun run(link_, plan, memory, header, deadline);
-  try {
-    run.run();
-  } catch (const Error& error) {
-    const Error reason = reason_of(error, header, run.awaited());
-    close(reason);
-    throw reason;
-  }
-}
-
-/// Made anew for each call: some tenths of a microsecond where that is short.
-CallPlan MessageEngine::plan_of(const CollectiveCall& call) {
-  const Algorithm& algorithm = algorithm_for(call);
-  CallShape shape{.collective = call.collective,
-                  .size = size(),
-                  .rank = rank(),
-                  .root = call.root,
-                  .count = call.count,
-                  .element_bytes = size_of(call.dtype),
-                  .counts = call.counts,
-                  .receive_counts = call.receive_counts};
-  if (spans_processes()) shape.segment_bytes = kNetworkSegmentBytes;
-  CallPlan plan{.schedule = make_schedule(algorithm, shape)};
-  shape.rank = link_.left();
-  plan.left_greets_with_data =
-      size() > 1 && greets_with_data(make_schedule(algorithm, shape), rank());
-  return plan;
-}
-
-std::byte* MessageEngine::scratch_of(std::size_t bytes) {
-  if (!scratch_ || scratch_->size() < bytes) scratch_ = BufferRef::allocate(bytes);
-  return scratch_->data();
-}
-
-Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& header,
-                               const std::vector<int>& awaited) {
-  if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
-  const std::string who = states_.missing(header.sequence, awaited);
-  // Another rank was faster to find out, and has ended the questions of this one.
-  if (const std::optional<Error> told = told_by_others()) return reason_of(*told, header, awaited);
-  return Error(ErrorCode::kDeadlineExceeded,
-               concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(), " ranks",
-                      kMissing, who));
-}
-
-std::optional<Error> MessageEngine::told_by_others() const {
-  try {
-    link_.recv(link_.left(), Purpose::kNothing, {}, {})->test();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kAborted) return error;
-  }
-  return std::nullopt;
-}
-
-/// An abort, if there is one: a peer that is gone may be a consequence of it.
-std::optional<Error> MessageEngine::failure_of_peer() {
-  std::optional<Error> failure;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    try {
-      link_.recv(peer, Purpose::kNothing, {}, {})->test();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kAborted) return error;
-      if (!failure) failure = error;
-    }
-  }
-  return failure;
-}
-
-void MessageEngine::close(const Error& reason) noexcept {
-  {
-    MutexLock lock(mutex_);
-    if (!closed_) closed_ = reason;
-  }
-  link_.transport->abort(reason);
-}
-
-void MessageEngine::throw_if_closed() {
-  MutexLock lock(mutex_);
-  if (closed_) throw *closed_;
-}
 
 }  // namespace
 

@@ -22,53 +22,6 @@
 
 namespace tutti::internal {
 
-/// A call of one input and one output, begun with start(), ended when test() says so. Its memory is
-/// the caller's and MPI's until then. Threads: one.
-class MpiCall {
- public:
-  MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank);
-  /// Throws kOutOfRange for more elements than MPI can count.
-  void start();
-  /// Makes progress; whether it has ended.
-  bool test();
-
- private:
-  void start_reduce_scatter();
-  void start_all_gather();
-  void start_all_to_all();
-  void finish();
-
-  const CollectiveCall& call_;
-  MpiRuntime& runtime_;
-  const MPI_Comm comm_;
-  const int rank_;
-  ConstElements input_;
-  Elements output_;
-  // MPI reads these until the call has ended.
-  std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
-  BufferRef result_;  // where the output lies within the input
-  MPI_Request request_ = MPI_REQUEST_NULL;
-  bool ended_ = false;
-};
-
-/// The same call on a copy of its data, for a rank that leaves before its data: others, who have
-/// seen it come, may have begun with theirs, and MPI ends their call only when all have begun.
-class StandIn {
- public:
-  StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank);
-  StandIn(const StandIn&) = delete;
-  StandIn& operator=(const StandIn&) = delete;
-  MpiCall& running() { return *running_; }
-
- private:
-  CollectiveCall call_;
-  std::vector<std::size_t> counts_, receive_counts_;
-  BufferRef input_memory_, output_memory_;
-  ConstElements input_;
-  Elements output_;
-  std::optional<MpiCall> running_;
-};
-
 namespace {
 
 template <ReduceOp kOp, DType kType>
@@ -184,118 +137,151 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
 
 }  // namespace
 
-MpiCall::MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
-    : call_(call), runtime_(runtime), comm_(comm), rank_(rank) {
-  if (!call.inputs.empty()) input_ = call.inputs[0];
-  if (!call.outputs.empty()) output_ = call.outputs[0];
-}
-
-void MpiCall::start() {
-  const MpiRuntime::Calls guard(runtime_);
-  const int count = static_cast<int>(call_.count);
-  switch (call_.collective) {
-    case Collective::kAllReduce:
-      bring(input_, output_.data);
-      return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call_.dtype),
-                                      mpi_op(call_.op, call_.dtype), comm_, &request_),
-                       "MPI_Iallreduce");
-    case Collective::kReduce: {
-      const bool is_root = rank_ == call_.root;
-      if (is_root) bring(input_, output_.data);
-      return check_mpi(MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data,
-                                   is_root ? output_.data : nullptr, count, mpi_number(call_.dtype),
-                                   mpi_op(call_.op, call_.dtype), call_.root, comm_, &request_),
-                       "MPI_Ireduce");
-    }
-    case Collective::kBroadcast:
-      return check_mpi(
-          MPI_Ibcast(output_.data, count, mpi_bytes(call_.dtype), call_.root, comm_, &request_),
-          "MPI_Ibcast");
-    case Collective::kAllGather:
-      return start_all_gather();
-    case Collective::kReduceScatter:
-      return start_reduce_scatter();
-    case Collective::kAllToAll:
-      return start_all_to_all();
-    case Collective::kBarrier:
-      break;
+/// A call of one input and one output, begun with start(), ended when test() says so. Its memory is
+/// the caller's and MPI's until then. Threads: one.
+class MpiCall {
+ public:
+  MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
+      : call_(call), runtime_(runtime), comm_(comm), rank_(rank) {
+    if (!call.inputs.empty()) input_ = call.inputs[0];
+    if (!call.outputs.empty()) output_ = call.outputs[0];
   }
-  TUTTI_CHECK(false, "mpi: ", to_string(call_.collective), " is done with messages");
-}
-
-void MpiCall::start_all_gather() {
-  set_parts(call_.counts, counts_, offsets_);
-  const std::size_t own = static_cast<std::size_t>(offsets_[static_cast<std::size_t>(rank_)]);
-  bring(input_, output_.data + own * size_of(call_.dtype));
-  const MPI_Datatype type = mpi_bytes(call_.dtype);
-  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, output_.data, counts_.data(), offsets_.data(),
-                            type, comm_, &request_),
-            "MPI_Iallgatherv");
-}
-
-void MpiCall::start_reduce_scatter() {
-  set_parts(call_.counts, counts_, offsets_);
-  std::byte* result = output_.data;
-  if (lies_within(output_, input_)) {
-    result_ = BufferRef::allocate(output_.num_bytes());
-    result = result_->data();
-  }
-  check_mpi(MPI_Ireduce_scatter(input_.data, result, counts_.data(), mpi_number(call_.dtype),
-                                mpi_op(call_.op, call_.dtype), comm_, &request_),
-            "MPI_Ireduce_scatter");
-}
-
-void MpiCall::start_all_to_all() {
-  set_parts(call_.counts, counts_, offsets_);
-  set_parts(call_.receive_counts, receive_counts_, receive_offsets_);
-  const MPI_Datatype type = mpi_bytes(call_.dtype);
-  check_mpi(MPI_Ialltoallv(input_.data, counts_.data(), offsets_.data(), type, output_.data,
-                           receive_counts_.data(), receive_offsets_.data(), type, comm_, &request_),
-            "MPI_Ialltoallv");
-}
-
-bool MpiCall::test() {
-  if (ended_) return true;
-  {
+  /// Throws kOutOfRange for more elements than MPI can count.
+  void start() {
     const MpiRuntime::Calls guard(runtime_);
-    int flag = 0;
-    check_mpi(MPI_Test(&request_, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-    if (flag == 0) return false;
-  }
-  ended_ = true;
-  finish();
-  return true;
-}
-
-void MpiCall::finish() {
-  if (result_ && output_.count > 0) {
-    std::memcpy(output_.data, result_->data(), output_.num_bytes());
-  }
-}
-
-StandIn::StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
-    : call_(call),
-      counts_(call.counts.begin(), call.counts.end()),
-      receive_counts_(call.receive_counts.begin(), call.receive_counts.end()) {
-  const auto memory = [&](const auto& list, BufferRef& kept) {
-    std::size_t count = 0;
-    for (const auto& elements : list) count += elements.count;
-    kept = BufferRef::allocate(std::max<std::size_t>(1, count * size_of(call.dtype)));
-    std::byte* place = kept->data();
-    for (const auto& elements : list) {
-      if (elements.count > 0) std::memcpy(place, elements.data, elements.num_bytes());
-      place += elements.num_bytes();
+    const int count = static_cast<int>(call_.count);
+    switch (call_.collective) {
+      case Collective::kAllReduce:
+        bring(input_, output_.data);
+        return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call_.dtype),
+                                        mpi_op(call_.op, call_.dtype), comm_, &request_),
+                         "MPI_Iallreduce");
+      case Collective::kReduce: {
+        const bool is_root = rank_ == call_.root;
+        if (is_root) bring(input_, output_.data);
+        return check_mpi(
+            MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data, is_root ? output_.data : nullptr,
+                        count, mpi_number(call_.dtype), mpi_op(call_.op, call_.dtype), call_.root,
+                        comm_, &request_),
+            "MPI_Ireduce");
+      }
+      case Collective::kBroadcast:
+        return check_mpi(
+            MPI_Ibcast(output_.data, count, mpi_bytes(call_.dtype), call_.root, comm_, &request_),
+            "MPI_Ibcast");
+      case Collective::kAllGather:
+        return start_all_gather();
+      case Collective::kReduceScatter:
+        return start_reduce_scatter();
+      case Collective::kAllToAll:
+        return start_all_to_all();
+      case Collective::kBarrier:
+        break;
     }
-    return Elements(kept->data(), count, call.dtype);
-  };
-  input_ = memory(call.inputs, input_memory_);
-  output_ = memory(call.outputs, output_memory_);
-  if (!call.inputs.empty()) call_.inputs = {&input_, 1};
-  if (!call.outputs.empty()) call_.outputs = {&output_, 1};
-  call_.counts = counts_;
-  call_.receive_counts = receive_counts_;
-  running_.emplace(call_, runtime, comm, rank);
-}
+    TUTTI_CHECK(false, "mpi: ", to_string(call_.collective), " is done with messages");
+  }
+  /// Makes progress; whether it has ended.
+  bool test() {
+    if (ended_) return true;
+    {
+      const MpiRuntime::Calls guard(runtime_);
+      int flag = 0;
+      check_mpi(MPI_Test(&request_, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+      if (flag == 0) return false;
+    }
+    ended_ = true;
+    finish();
+    return true;
+  }
+
+ private:
+  void start_reduce_scatter() {
+    set_parts(call_.counts, counts_, offsets_);
+    std::byte* result = output_.data;
+    if (lies_within(output_, input_)) {
+      result_ = BufferRef::allocate(output_.num_bytes());
+      result = result_->data();
+    }
+    check_mpi(MPI_Ireduce_scatter(input_.data, result, counts_.data(), mpi_number(call_.dtype),
+                                  mpi_op(call_.op, call_.dtype), comm_, &request_),
+              "MPI_Ireduce_scatter");
+  }
+  void start_all_gather() {
+    set_parts(call_.counts, counts_, offsets_);
+    const std::size_t own = static_cast<std::size_t>(offsets_[static_cast<std::size_t>(rank_)]);
+    bring(input_, output_.data + own * size_of(call_.dtype));
+    const MPI_Datatype type = mpi_bytes(call_.dtype);
+    check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, output_.data, counts_.data(), offsets_.data(),
+                              type, comm_, &request_),
+              "MPI_Iallgatherv");
+  }
+  void start_all_to_all() {
+    set_parts(call_.counts, counts_, offsets_);
+    set_parts(call_.receive_counts, receive_counts_, receive_offsets_);
+    const MPI_Datatype type = mpi_bytes(call_.dtype);
+    check_mpi(
+        MPI_Ialltoallv(input_.data, counts_.data(), offsets_.data(), type, output_.data,
+                       receive_counts_.data(), receive_offsets_.data(), type, comm_, &request_),
+        "MPI_Ialltoallv");
+  }
+  void finish() {
+    if (result_ && output_.count > 0) {
+      std::memcpy(output_.data, result_->data(), output_.num_bytes());
+    }
+  }
+
+  const CollectiveCall& call_;
+  MpiRuntime& runtime_;
+  const MPI_Comm comm_;
+  const int rank_;
+  ConstElements input_;
+  Elements output_;
+  // MPI reads these until the call has ended.
+  std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
+  BufferRef result_;  // where the output lies within the input
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  bool ended_ = false;
+};
+
+/// The same call on a copy of its data, for a rank that leaves before its data: others, who have
+/// seen it come, may have begun with theirs, and MPI ends their call only when all have begun.
+class StandIn {
+ public:
+  StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
+      : call_(call),
+        counts_(call.counts.begin(), call.counts.end()),
+        receive_counts_(call.receive_counts.begin(), call.receive_counts.end()) {
+    const auto memory = [&](const auto& list, BufferRef& kept) {
+      std::size_t count = 0;
+      for (const auto& elements : list) count += elements.count;
+      kept = BufferRef::allocate(std::max<std::size_t>(1, count * size_of(call.dtype)));
+      std::byte* place = kept->data();
+      for (const auto& elements : list) {
+        if (elements.count > 0) std::memcpy(place, elements.data, elements.num_bytes());
+        place += elements.num_bytes();
+      }
+      return Elements(kept->data(), count, call.dtype);
+    };
+    input_ = memory(call.inputs, input_memory_);
+    output_ = memory(call.outputs, output_memory_);
+    if (!call.inputs.empty()) call_.inputs = {&input_, 1};
+    if (!call.outputs.empty()) call_.outputs = {&output_, 1};
+    call_.counts = counts_;
+    call_.receive_counts = receive_counts_;
+    running_.emplace(call_, runtime, comm, rank);
+  }
+  StandIn(const StandIn&) = delete;
+  StandIn& operator=(const StandIn&) = delete;
+  MpiCall& running() { return *running_; }
+
+ private:
+  CollectiveCall call_;
+  std::vector<std::size_t> counts_, receive_counts_;
+  BufferRef input_memory_, output_memory_;
+  ConstElements input_;
+  Elements output_;
+  std::optional<MpiCall> running_;
+};
 
 namespace {
 
@@ -379,58 +365,49 @@ class MpiEngine final : public MeetingEngine {
   }
 
  private:
-  bool is_native(const CollectiveCall& call, const CollectiveHeader& header) override;
+  bool is_native(const CollectiveCall& call, const CollectiveHeader& header) override {
+    runtime_.require_usable();
+    if (size() == 1 || call.collective == Collective::kBarrier) return false;
+    if (call.collective == Collective::kAllToAll) return true;
+    return header.count > 0 && header.count <= INT_MAX;
+  }
+  // All ranks have come, so all begin, whatever has happened since.
   void run_native(const CollectiveCall& call, const CollectiveHeader& header,
-                  TimePoint deadline) override;
-  void missed(const CollectiveCall& call) override;
-  void give_up(MpiCall& call, const CollectiveHeader& header);
+                  TimePoint deadline) override {
+    MpiCall running(call, runtime_, comm_, rank());
+    running.start();
+    bool ended = false;
+    const auto ended_or_closed = [&] { return (ended = running.test()) || is_closed(); };
+    const bool in_time = poll_until(deadline, ended_or_closed);
+    if (ended) return;
+    if (!in_time) {
+      close(Error(ErrorCode::kDeadlineExceeded,
+                  concat("rank ", rank(), ": ", header.describe(), ": all ", size(),
+                         " ranks came, but MPI did not end the call before the deadline")));
+    }
+    give_up(running, header);
+  }
+  /// Helps those who have begun theirs.
+  void missed(const CollectiveCall& call) override {
+    if (!runtime_.is_usable()) return;
+    const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
+    runtime_.keep(stand_in);
+    stand_in->running().start();
+    poll_until(deadline_after(Clock::system().now(), kLastWords),
+               [&] { return stand_in->running().test(); });
+  }
+  void give_up(MpiCall& call, const CollectiveHeader& header) {
+    const TimePoint end = deadline_after(Clock::system().now(), kLinger);
+    if (!poll_until(end, [&] { return call.test(); })) {
+      runtime_.retire(concat(header.describe(), " was given up, and MPI did not end it in ",
+                             kLinger / std::chrono::seconds(1), " s more"));
+    }
+    throw_if_closed();
+  }
 
   MpiRuntime& runtime_;
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
-
-bool MpiEngine::is_native(const CollectiveCall& call, const CollectiveHeader& header) {
-  runtime_.require_usable();
-  if (size() == 1 || call.collective == Collective::kBarrier) return false;
-  if (call.collective == Collective::kAllToAll) return true;
-  return header.count > 0 && header.count <= INT_MAX;
-}
-
-/// Helps those who have begun theirs.
-void MpiEngine::missed(const CollectiveCall& call) {
-  if (!runtime_.is_usable()) return;
-  const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
-  runtime_.keep(stand_in);
-  stand_in->running().start();
-  poll_until(deadline_after(Clock::system().now(), kLastWords),
-             [&] { return stand_in->running().test(); });
-}
-
-// All ranks have come, so all begin, whatever has happened since.
-void MpiEngine::run_native(const CollectiveCall& call, const CollectiveHeader& header,
-                           TimePoint deadline) {
-  MpiCall running(call, runtime_, comm_, rank());
-  running.start();
-  bool ended = false;
-  const auto ended_or_closed = [&] { return (ended = running.test()) || is_closed(); };
-  const bool in_time = poll_until(deadline, ended_or_closed);
-  if (ended) return;
-  if (!in_time) {
-    close(Error(ErrorCode::kDeadlineExceeded,
-                concat("rank ", rank(), ": ", header.describe(), ": all ", size(),
-                       " ranks came, but MPI did not end the call before the deadline")));
-  }
-  give_up(running, header);
-}
-
-void MpiEngine::give_up(MpiCall& call, const CollectiveHeader& header) {
-  const TimePoint end = deadline_after(Clock::system().now(), kLinger);
-  if (!poll_until(end, [&] { return call.test(); })) {
-    runtime_.retire(concat(header.describe(), " was given up, and MPI did not end it in ",
-                           kLinger / std::chrono::seconds(1), " s more"));
-  }
-  throw_if_closed();
-}
 
 }  // namespace
 

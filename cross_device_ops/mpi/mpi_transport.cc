@@ -43,78 +43,6 @@ struct MpiOperation {
   }
 };
 
-/// Works keep it alive; close() ends it as a transport.
-class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
- public:
-  using Operation = std::shared_ptr<MpiOperation>;
-
-  MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
-              std::uint64_t group);
-  /// Says hello, and waits for that of all others.
-  void connect(Duration timeout);
-  /// Says goodbye.
-  void close() noexcept;
-
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(processes_.size()); }
-  std::string_view name() const override { return "mpi"; }
-  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
-                             std::span<const std::byte> body) override;
-  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
-                             std::span<std::byte> body) override;
-  void abort(const Error& reason) noexcept override;
-  TransportStats stats() const override;
-
-  // Of a Work.
-  /// Whether it ended well; throws its error.
-  bool test(const MpiOperation& operation);
-  void wait(const MpiOperation& operation, TimePoint deadline);
-  void cancel(const Operation& operation) noexcept;
-
- private:
-  /// What has to do with one other rank.
-  struct Peer {
-    bool is_here = false;
-    std::optional<Error> gone;
-    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;   // by tag: messages and offers
-    std::map<std::uint64_t, std::deque<Operation>> waiting;  // by tag: receives
-    std::map<std::uint64_t, Operation> receiving;            // by id: accepted offers
-  };
-
-  void check(int peer, std::size_t head_bytes) const;
-  void begin_send(const Operation& operation, std::span<const std::byte> head);
-  void begin_recv(const Operation& operation);
-
-  // All with the hub's mutex held.
-  void take(MpiFrame frame);
-  void take_message(Peer& peer, MpiFrame frame);
-  void take_chunk(Peer& peer, const MpiFrame& frame);
-  void take_answer(const MpiFrame::Header& header);
-  void take_cancel(Peer& peer, const MpiFrame::Header& header);
-  void take_goodbye(int rank, Peer& peer);
-  void match(Peer& peer, std::uint64_t tag);
-  void deliver(Peer& peer, const Operation& receive, const MpiFrame& frame);
-  void send_chunks(const Operation& operation);
-  void post(int peer, MpiFrame::Header header, std::span<const std::byte> head = {},
-            std::span<const std::byte> body = {}, std::function<void()> done = {});
-  void end_all(const Error& reason);
-  void abort_locked(const Error& reason);
-  std::string missing_ranks() const;
-  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
-
-  const std::shared_ptr<MpiHub> hub_;
-  const std::vector<int> processes_;
-  const int rank_;
-  MpiHub::Address address_;
-  std::vector<Peer> peers_;                     // by rank
-  std::map<std::uint64_t, Operation> offered_;  // by id: sends whose body is not all sent
-  std::map<const MpiOperation*, Operation> short_sends_;
-  std::uint64_t last_id_ = 0;
-  int frames_in_flight_ = 0;
-  std::optional<Error> closed_;
-  TransportStats stats_;
-};
-
 namespace {
 
 using Kind = MpiFrame::Kind;
@@ -132,402 +60,419 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-class MpiWork final : public Work {
- public:
-  MpiWork(std::shared_ptr<MpiEndpoint> endpoint, MpiEndpoint::Operation operation)
-      : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
-  ~MpiWork() override { endpoint_->cancel(operation_); }
-  bool test() override { return endpoint_->test(*operation_); }
-  void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
-
- private:
-  const std::shared_ptr<MpiEndpoint> endpoint_;
-  const MpiEndpoint::Operation operation_;
-};
-
 }  // namespace
 
-MpiEndpoint::MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
-                         std::uint64_t group)
-    : hub_(std::move(hub)), processes_(std::move(processes)), rank_(rank) {
-  peers_.resize(processes_.size());
-  peer(rank).is_here = true;
-  MutexLock lock(hub_->mutex());
-  // Another channel for each group of these ranks, so that nothing of an earlier one is taken for
-  // one of this.
-  address_ = {group + hub_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
-}
+/// Works keep it alive; close() ends it as a transport.
+class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
+ public:
+  using Operation = std::shared_ptr<MpiOperation>;
 
-void MpiEndpoint::connect(Duration timeout) {
-  const std::weak_ptr<MpiEndpoint> self = weak_from_this();
-  {
+  MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
+              std::uint64_t group)
+      : hub_(std::move(hub)), processes_(std::move(processes)), rank_(rank) {
+    peers_.resize(processes_.size());
+    peer(rank).is_here = true;
     MutexLock lock(hub_->mutex());
-    hub_->open(address_, [self](MpiFrame frame) {
-      if (const auto endpoint = self.lock()) endpoint->take(std::move(frame));
-    });
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank_) post(r, {.kind = Kind::kHello});
-    }
+    // Another channel for each group of these ranks, so that nothing of an earlier one is taken for
+    // one of this.
+    address_ = {group + hub_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
-  const auto all_are_here = [this] { return std::ranges::all_of(peers_, &Peer::is_here); };
-  const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
-  if (poll_until(deadline, [&] { return hub_->drive(all_are_here); })) return;
-  std::string missing;
-  {
-    MutexLock lock(hub_->mutex());
-    missing = missing_ranks();
-  }
-  close();
-  fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", rank_, ": expected all ", size(),
-       " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
-       missing, " did not come");
-}
-
-std::string MpiEndpoint::missing_ranks() const {
-  std::string text;
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].is_here) continue;
-    text += concat(text.empty() ? "" : ", ", "rank ", r, " (MPI process ", processes_[r], ")");
-  }
-  return text;
-}
-
-void MpiEndpoint::close() noexcept {
-  try {
+  /// Says hello, and waits for that of all others.
+  void connect(Duration timeout) {
+    const std::weak_ptr<MpiEndpoint> self = weak_from_this();
     {
       MutexLock lock(hub_->mutex());
-      end_all(
-          Error(ErrorCode::kUnavailable, concat("mpi: rank ", rank_, " has closed its transport")));
-      hub_->close(address_);
-      if (!hub_->runtime().is_usable()) return;
+      hub_->open(address_, [self](MpiFrame frame) {
+        if (const auto endpoint = self.lock()) endpoint->take(std::move(frame));
+      });
       for (int r = 0; r < size(); ++r) {
-        if (r != rank_ && !peer(r).gone) post(r, {.kind = Kind::kGoodbye});
+        if (r != rank_) post(r, {.kind = Kind::kHello});
       }
     }
-    // Its last messages may need this process to look after them.
-    poll_until(deadline_after(Clock::system().now(), kLastWords),
-               [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
-  } catch (const Error&) {  // the others learn from the launcher
-  }
-}
-
-void MpiEndpoint::post(int peer, MpiFrame::Header header, std::span<const std::byte> head,
-                       std::span<const std::byte> body, std::function<void()> done) {
-  header.head_bytes = static_cast<std::uint16_t>(head.size());
-  header.from = rank_;
-  header.to = peer;
-  header.channel = address_.channel;
-  ++frames_in_flight_;
-  hub_->post(processes_[static_cast<std::size_t>(peer)], MpiFrame(header, head, body),
-             [self = shared_from_this(), done = std::move(done)] {
-               --self->frames_in_flight_;
-               if (done) done();
-             });
-}
-
-void MpiEndpoint::check(int peer, std::size_t head_bytes) const {
-  if (peer < 0 || peer >= size() || peer == rank_) {
-    fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_, " names the peer ", peer,
-         "; expected another rank from 0 to ", size() - 1);
-  }
-  if (head_bytes > kLongestHead) {
-    fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_,
-         ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
-  }
-}
-
-std::unique_ptr<Work> MpiEndpoint::send(int peer, std::uint64_t tag,
-                                        std::span<const std::byte> head,
-                                        std::span<const std::byte> body) {
-  check(peer, head.size());
-  auto operation = std::make_shared<MpiOperation>();
-  operation->is_send = true;
-  operation->peer = peer;
-  operation->tag = tag;
-  operation->body = {const_cast<std::byte*>(body.data()), body.size()};
-  begin_send(operation, head);
-  return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
-}
-
-void MpiEndpoint::begin_send(const Operation& operation, std::span<const std::byte> head) {
-  MutexLock lock(hub_->mutex());
-  const std::span<const std::byte> body = operation->body;
-  const std::optional<Error>& gone = closed_ ? closed_ : peer(operation->peer).gone;
-  if (gone) return operation->end(gone);
-  ++stats_.messages_sent;
-  stats_.bytes_sent += head.size() + body.size();
-  MpiFrame::Header header{.kind = Kind::kMessage, .tag = operation->tag, .body_bytes = body.size()};
-  if (body.size() <= kShortBytes) {
-    short_sends_.emplace(operation.get(), operation);
-    return post(operation->peer, header, head, body, [self = shared_from_this(), operation] {
-      self->short_sends_.erase(operation.get());
-      operation->end();
-    });
-  }
-  header.kind = Kind::kOffer;
-  header.id = operation->id = ++last_id_;
-  offered_.emplace(operation->id, operation);
-  post(operation->peer, header, head);
-}
-
-std::unique_ptr<Work> MpiEndpoint::recv(int peer, std::uint64_t tag, std::span<std::byte> head,
-                                        std::span<std::byte> body) {
-  check(peer, head.size());
-  auto operation = std::make_shared<MpiOperation>();
-  operation->peer = peer;
-  operation->tag = tag;
-  operation->head = head;
-  operation->body = body;
-  begin_recv(operation);
-  return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
-}
-
-void MpiEndpoint::begin_recv(const Operation& operation) {
-  MutexLock lock(hub_->mutex());
-  if (closed_) return operation->end(closed_);
-  Peer& from = peer(operation->peer);
-  const std::uint64_t tag = operation->tag;
-  from.waiting[tag].push_back(operation);
-  match(from, tag);
-  if (!operation->ended && from.gone && from.waiting[tag].back() == operation) {
-    from.waiting[tag].pop_back();
-    operation->end(from.gone);
-  }
-}
-
-bool MpiEndpoint::test(const MpiOperation& operation) {
-  if (!hub_->drive(operation.ended)) return false;
-  if (operation.error) throw *operation.error;
-  return true;
-}
-
-void MpiEndpoint::wait(const MpiOperation& operation, TimePoint deadline) {
-  if (poll_until(deadline, [&] { return test(operation); })) return;
-  fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", operation.peer, " (MPI process ",
-       processes_[static_cast<std::size_t>(operation.peer)], ")",
-       operation.is_send ? " has not taken" : " has not sent", " the message with tag ",
-       operation.tag, " (body of ", operation.body.size(), " bytes) before the deadline of rank ",
-       rank_);
-}
-
-void MpiEndpoint::cancel(const Operation& operation) noexcept {
-  MutexLock lock(hub_->mutex());
-  if (operation->ended) return;
-  operation->end();
-  Peer& other = peer(operation->peer);
-  MpiFrame::Header header{.kind = Kind::kCancel, .id = operation->id};
-  if (operation->is_send) {
-    short_sends_.erase(operation.get());
-    if (offered_.erase(operation->id) == 0) return;
-  } else {
-    std::erase(other.waiting[operation->tag], operation);
-    header.kind = Kind::kRefuse;
-    if (other.receiving.erase(operation->id) == 0) return;
-  }
-  try {
-    post(operation->peer, header);
-  } catch (const Error&) {  // MPI serves this process no more
-  }
-}
-
-void MpiEndpoint::abort(const Error& reason) noexcept {
-  try {
+    const auto all_are_here = [this] { return std::ranges::all_of(peers_, &Peer::is_here); };
+    const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
+    if (poll_until(deadline, [&] { return hub_->drive(all_are_here); })) return;
+    std::string missing;
     {
       MutexLock lock(hub_->mutex());
-      if (closed_) return;
-      abort_locked(Error(ErrorCode::kAborted, reason.message()));
+      missing = missing_ranks();
     }
-    poll_until(deadline_after(Clock::system().now(), kLastWords),
-               [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
-  } catch (const Error&) {  // MPI serves this process no more
+    close();
+    fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", rank_, ": expected all ", size(),
+         " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
+         missing, " did not come");
   }
-}
-
-/// Told on by each rank: who hears its goodbye must have heard the reason before.
-void MpiEndpoint::abort_locked(const Error& reason) {
-  if (closed_) return;
-  end_all(reason);
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank_ || peer(r).gone) continue;
-    post(r, {.kind = Kind::kAbort}, {}, bytes_of(reason.message()));
-  }
-}
-
-void MpiEndpoint::end_all(const Error& reason) {
-  if (!closed_) closed_ = reason;
-  for (const auto& [id, operation] : offered_) operation->end(closed_);
-  for (const auto& [key, operation] : short_sends_) operation->end(closed_);
-  offered_.clear();
-  short_sends_.clear();
-  for (Peer& other : peers_) {
-    for (const auto& [tag, list] : other.waiting) {
-      for (const Operation& operation : list) operation->end(closed_);
+  /// Says goodbye.
+  void close() noexcept {
+    try {
+      {
+        MutexLock lock(hub_->mutex());
+        end_all(Error(ErrorCode::kUnavailable,
+                      concat("mpi: rank ", rank_, " has closed its transport")));
+        hub_->close(address_);
+        if (!hub_->runtime().is_usable()) return;
+        for (int r = 0; r < size(); ++r) {
+          if (r != rank_ && !peer(r).gone) post(r, {.kind = Kind::kGoodbye});
+        }
+      }
+      // Its last messages may need this process to look after them.
+      poll_until(deadline_after(Clock::system().now(), kLastWords),
+                 [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
+    } catch (const Error&) {  // the others learn from the launcher
     }
-    for (const auto& [id, operation] : other.receiving) operation->end(closed_);
-    other.waiting.clear();
-    other.receiving.clear();
-    other.arrived.clear();
   }
-}
 
-void MpiEndpoint::take(MpiFrame frame) {
-  const MpiFrame::Header header = frame.header();
-  if (header.from < 0 || header.from >= size()) return;
-  Peer& from = peer(header.from);
-  // The hello of another rank may come after an abort by one that is connected already.
-  if (closed_ && header.kind != Kind::kHello) return;
-  switch (header.kind) {
-    case Kind::kHello:
-      from.is_here = true;
-      return;
-    case Kind::kMessage:
-    case Kind::kOffer:
-      return take_message(from, std::move(frame));
-    case Kind::kAccept:
-    case Kind::kRefuse:
-      return take_answer(header);
-    case Kind::kChunk:
-      return take_chunk(from, frame);
-    case Kind::kCancel:
-      return take_cancel(from, header);
-    case Kind::kAbort: {
-      const auto text = frame.body();
-      return abort_locked(
-          Error(ErrorCode::kAborted,
-                std::string(reinterpret_cast<const char*>(text.data()), text.size())));
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(processes_.size()); }
+  std::string_view name() const override { return "mpi"; }
+  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                             std::span<const std::byte> body) override {
+    check(peer, head.size());
+    auto operation = std::make_shared<MpiOperation>();
+    operation->is_send = true;
+    operation->peer = peer;
+    operation->tag = tag;
+    operation->body = {const_cast<std::byte*>(body.data()), body.size()};
+    begin_send(operation, head);
+    return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+  }
+  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                             std::span<std::byte> body) override {
+    check(peer, head.size());
+    auto operation = std::make_shared<MpiOperation>();
+    operation->peer = peer;
+    operation->tag = tag;
+    operation->head = head;
+    operation->body = body;
+    begin_recv(operation);
+    return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+  }
+  void abort(const Error& reason) noexcept override {
+    try {
+      {
+        MutexLock lock(hub_->mutex());
+        if (closed_) return;
+        abort_locked(Error(ErrorCode::kAborted, reason.message()));
+      }
+      poll_until(deadline_after(Clock::system().now(), kLastWords),
+                 [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
+    } catch (const Error&) {  // MPI serves this process no more
     }
-    case Kind::kGoodbye:
-      return take_goodbye(header.from, from);
   }
-}
-
-void MpiEndpoint::take_message(Peer& from, MpiFrame frame) {
-  const std::uint64_t tag = frame.header().tag;
-  from.arrived[tag].push_back(std::move(frame));
-  match(from, tag);
-}
-
-void MpiEndpoint::match(Peer& from, std::uint64_t tag) {
-  auto& arrived = from.arrived[tag];
-  auto& waiting = from.waiting[tag];
-  while (!arrived.empty() && !waiting.empty()) {
-    const Operation receive = waiting.front();
-    const MpiFrame frame = std::move(arrived.front());
-    waiting.pop_front();
-    arrived.pop_front();
-    deliver(from, receive, frame);
+  TransportStats stats() const override {
+    MutexLock lock(hub_->mutex());
+    return stats_;
   }
-  if (arrived.empty()) from.arrived.erase(tag);  // tags come and go
-}
 
-void MpiEndpoint::deliver(Peer& from, const Operation& receive, const MpiFrame& frame) {
-  const MpiFrame::Header header = frame.header();
-  const bool is_offer = header.kind == Kind::kOffer;
-  MpiFrame::Header answer{.kind = Kind::kRefuse, .id = header.id};
-  if (receive->head.size() == header.head_bytes) copy(frame.head(), receive->head.data());
-  if (receive->head.size() != header.head_bytes || receive->body.size() != header.body_bytes) {
-    receive->end(
-        Error(ErrorCode::kInvalidArgument,
-              concat("mpi: rank ", rank_, ": the message of rank ", header.from, " with tag ",
-                     header.tag, " has another length; expected head and body of ",
-                     receive->head.size(), " and ", receive->body.size(), " bytes, got ",
-                     header.head_bytes, " and ", header.body_bytes)));
-    if (is_offer) post(header.from, answer);
-    return;
+  // Of a Work.
+  /// Whether it ended well; throws its error.
+  bool test(const MpiOperation& operation) {
+    if (!hub_->drive(operation.ended)) return false;
+    if (operation.error) throw *operation.error;
+    return true;
   }
-  if (!is_offer) {
-    copy(frame.body(), receive->body.data());
-    receive->end();
-    return;
+  void wait(const MpiOperation& operation, TimePoint deadline) {
+    if (poll_until(deadline, [&] { return test(operation); })) return;
+    fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", operation.peer, " (MPI process ",
+         processes_[static_cast<std::size_t>(operation.peer)], ")",
+         operation.is_send ? " has not taken" : " has not sent", " the message with tag ",
+         operation.tag, " (body of ", operation.body.size(), " bytes) before the deadline of rank ",
+         rank_);
   }
-  receive->id = header.id;
-  receive->bytes_moved = 0;
-  from.receiving.emplace(header.id, receive);
-  answer.kind = Kind::kAccept;
-  post(header.from, answer);
-}
-
-void MpiEndpoint::take_answer(const MpiFrame::Header& header) {
-  const auto found = offered_.find(header.id);
-  if (found == offered_.end()) return;  // taken back meanwhile
-  const Operation operation = found->second;
-  if (header.kind == Kind::kAccept) return send_chunks(operation);
-  offered_.erase(found);
-  operation->end();
-}
-
-void MpiEndpoint::send_chunks(const Operation& operation) {
-  const std::span<const std::byte> body = operation->body;
-  while (operation->chunks_in_flight < kChunksInFlight && operation->bytes_moved < body.size()) {
-    const auto chunk = body.subspan(operation->bytes_moved,
-                                    std::min(kChunkBytes, body.size() - operation->bytes_moved));
-    operation->bytes_moved += chunk.size();
-    ++operation->chunks_in_flight;
-    post(operation->peer, {.kind = Kind::kChunk, .id = operation->id}, {}, chunk,
-         [self = shared_from_this(), operation] {
-           --operation->chunks_in_flight;
-           if (!operation->ended) self->send_chunks(operation);
-         });
+  void cancel(const Operation& operation) noexcept {
+    MutexLock lock(hub_->mutex());
+    if (operation->ended) return;
+    operation->end();
+    Peer& other = peer(operation->peer);
+    MpiFrame::Header header{.kind = Kind::kCancel, .id = operation->id};
+    if (operation->is_send) {
+      short_sends_.erase(operation.get());
+      if (offered_.erase(operation->id) == 0) return;
+    } else {
+      std::erase(other.waiting[operation->tag], operation);
+      header.kind = Kind::kRefuse;
+      if (other.receiving.erase(operation->id) == 0) return;
+    }
+    try {
+      post(operation->peer, header);
+    } catch (const Error&) {  // MPI serves this process no more
+    }
   }
-  if (operation->chunks_in_flight > 0) return;
-  offered_.erase(operation->id);
-  operation->end();
-}
 
-void MpiEndpoint::take_chunk(Peer& from, const MpiFrame& frame) {
-  const auto found = from.receiving.find(frame.header().id);
-  if (found == from.receiving.end()) return;  // nobody wants it any more
-  const Operation receive = found->second;
-  const auto chunk = frame.body();
-  TUTTI_CHECK(chunk.size() <= receive->body.size() - receive->bytes_moved,
-              "mpi: a chunk is longer than what is left of its message");
-  copy(chunk, receive->body.data() + receive->bytes_moved);
-  receive->bytes_moved += chunk.size();
-  if (receive->bytes_moved < receive->body.size()) return;
-  from.receiving.erase(found);
-  receive->end();
-}
+ private:
+  class MpiWork final : public Work {
+   public:
+    MpiWork(std::shared_ptr<MpiEndpoint> endpoint, Operation operation)
+        : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
+    ~MpiWork() override { endpoint_->cancel(operation_); }
+    bool test() override { return endpoint_->test(*operation_); }
+    void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
 
-/// The receive that had been given the message waits again, before those that came later.
-void MpiEndpoint::take_cancel(Peer& from, const MpiFrame::Header& header) {
-  if (const auto found = from.receiving.find(header.id); found != from.receiving.end()) {
+   private:
+    const std::shared_ptr<MpiEndpoint> endpoint_;
+    const Operation operation_;
+  };
+
+  /// What has to do with one other rank.
+  struct Peer {
+    bool is_here = false;
+    std::optional<Error> gone;
+    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;   // by tag: messages and offers
+    std::map<std::uint64_t, std::deque<Operation>> waiting;  // by tag: receives
+    std::map<std::uint64_t, Operation> receiving;            // by id: accepted offers
+  };
+
+  void check(int peer, std::size_t head_bytes) const {
+    if (peer < 0 || peer >= size() || peer == rank_) {
+      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_, " names the peer ", peer,
+           "; expected another rank from 0 to ", size() - 1);
+    }
+    if (head_bytes > kLongestHead) {
+      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_,
+           ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
+    }
+  }
+  void begin_send(const Operation& operation, std::span<const std::byte> head) {
+    MutexLock lock(hub_->mutex());
+    const std::span<const std::byte> body = operation->body;
+    const std::optional<Error>& gone = closed_ ? closed_ : peer(operation->peer).gone;
+    if (gone) return operation->end(gone);
+    ++stats_.messages_sent;
+    stats_.bytes_sent += head.size() + body.size();
+    MpiFrame::Header header{
+        .kind = Kind::kMessage, .tag = operation->tag, .body_bytes = body.size()};
+    if (body.size() <= kShortBytes) {
+      short_sends_.emplace(operation.get(), operation);
+      return post(operation->peer, header, head, body, [self = shared_from_this(), operation] {
+        self->short_sends_.erase(operation.get());
+        operation->end();
+      });
+    }
+    header.kind = Kind::kOffer;
+    header.id = operation->id = ++last_id_;
+    offered_.emplace(operation->id, operation);
+    post(operation->peer, header, head);
+  }
+  void begin_recv(const Operation& operation) {
+    MutexLock lock(hub_->mutex());
+    if (closed_) return operation->end(closed_);
+    Peer& from = peer(operation->peer);
+    const std::uint64_t tag = operation->tag;
+    from.waiting[tag].push_back(operation);
+    match(from, tag);
+    if (!operation->ended && from.gone && from.waiting[tag].back() == operation) {
+      from.waiting[tag].pop_back();
+      operation->end(from.gone);
+    }
+  }
+
+  // All with the hub's mutex held.
+  void take(MpiFrame frame) {
+    const MpiFrame::Header header = frame.header();
+    if (header.from < 0 || header.from >= size()) return;
+    Peer& from = peer(header.from);
+    // The hello of another rank may come after an abort by one that is connected already.
+    if (closed_ && header.kind != Kind::kHello) return;
+    switch (header.kind) {
+      case Kind::kHello:
+        from.is_here = true;
+        return;
+      case Kind::kMessage:
+      case Kind::kOffer:
+        return take_message(from, std::move(frame));
+      case Kind::kAccept:
+      case Kind::kRefuse:
+        return take_answer(header);
+      case Kind::kChunk:
+        return take_chunk(from, frame);
+      case Kind::kCancel:
+        return take_cancel(from, header);
+      case Kind::kAbort: {
+        const auto text = frame.body();
+        return abort_locked(
+            Error(ErrorCode::kAborted,
+                  std::string(reinterpret_cast<const char*>(text.data()), text.size())));
+      }
+      case Kind::kGoodbye:
+        return take_goodbye(header.from, from);
+    }
+  }
+  void take_message(Peer& from, MpiFrame frame) {
+    const std::uint64_t tag = frame.header().tag;
+    from.arrived[tag].push_back(std::move(frame));
+    match(from, tag);
+  }
+  void take_chunk(Peer& from, const MpiFrame& frame) {
+    const auto found = from.receiving.find(frame.header().id);
+    if (found == from.receiving.end()) return;  // nobody wants it any more
     const Operation receive = found->second;
+    const auto chunk = frame.body();
+    TUTTI_CHECK(chunk.size() <= receive->body.size() - receive->bytes_moved,
+                "mpi: a chunk is longer than what is left of its message");
+    copy(chunk, receive->body.data() + receive->bytes_moved);
+    receive->bytes_moved += chunk.size();
+    if (receive->bytes_moved < receive->body.size()) return;
     from.receiving.erase(found);
-    from.waiting[receive->tag].push_front(receive);
-    return match(from, receive->tag);
+    receive->end();
   }
-  for (auto& [tag, list] : from.arrived) {
-    std::erase_if(list, [&](const MpiFrame& frame) {
-      const MpiFrame::Header other = frame.header();
-      return other.kind == Kind::kOffer && other.id == header.id;
+  void take_answer(const MpiFrame::Header& header) {
+    const auto found = offered_.find(header.id);
+    if (found == offered_.end()) return;  // taken back meanwhile
+    const Operation operation = found->second;
+    if (header.kind == Kind::kAccept) return send_chunks(operation);
+    offered_.erase(found);
+    operation->end();
+  }
+  /// The receive that had been given the message waits again, before those that came later.
+  void take_cancel(Peer& from, const MpiFrame::Header& header) {
+    if (const auto found = from.receiving.find(header.id); found != from.receiving.end()) {
+      const Operation receive = found->second;
+      from.receiving.erase(found);
+      from.waiting[receive->tag].push_front(receive);
+      return match(from, receive->tag);
+    }
+    for (auto& [tag, list] : from.arrived) {
+      std::erase_if(list, [&](const MpiFrame& frame) {
+        const MpiFrame::Header other = frame.header();
+        return other.kind == Kind::kOffer && other.id == header.id;
+      });
+    }
+  }
+  void take_goodbye(int rank, Peer& from) {
+    from.gone = Error(ErrorCode::kUnavailable, concat("mpi: rank ", rank, " (MPI process ",
+                                                      processes_[static_cast<std::size_t>(rank)],
+                                                      ") has closed its transport"));
+    for (auto& [tag, list] : from.arrived) {
+      std::erase_if(list,
+                    [](const MpiFrame& frame) { return frame.header().kind == Kind::kOffer; });
+    }
+    for (const auto& [tag, list] : from.waiting) {
+      for (const Operation& operation : list) operation->end(from.gone);
+    }
+    for (const auto& [id, operation] : from.receiving) operation->end(from.gone);
+    from.waiting.clear();
+    from.receiving.clear();
+    std::erase_if(offered_, [&](const auto& entry) {
+      if (entry.second->peer != rank) return false;
+      entry.second->end(from.gone);
+      return true;
     });
   }
-}
-
-void MpiEndpoint::take_goodbye(int rank, Peer& from) {
-  from.gone = Error(ErrorCode::kUnavailable, concat("mpi: rank ", rank, " (MPI process ",
-                                                    processes_[static_cast<std::size_t>(rank)],
-                                                    ") has closed its transport"));
-  for (auto& [tag, list] : from.arrived) {
-    std::erase_if(list, [](const MpiFrame& frame) { return frame.header().kind == Kind::kOffer; });
+  void match(Peer& from, std::uint64_t tag) {
+    auto& arrived = from.arrived[tag];
+    auto& waiting = from.waiting[tag];
+    while (!arrived.empty() && !waiting.empty()) {
+      const Operation receive = waiting.front();
+      const MpiFrame frame = std::move(arrived.front());
+      waiting.pop_front();
+      arrived.pop_front();
+      deliver(from, receive, frame);
+    }
+    if (arrived.empty()) from.arrived.erase(tag);  // tags come and go
   }
-  for (const auto& [tag, list] : from.waiting) {
-    for (const Operation& operation : list) operation->end(from.gone);
+  void deliver(Peer& from, const Operation& receive, const MpiFrame& frame) {
+    const MpiFrame::Header header = frame.header();
+    const bool is_offer = header.kind == Kind::kOffer;
+    MpiFrame::Header answer{.kind = Kind::kRefuse, .id = header.id};
+    if (receive->head.size() == header.head_bytes) copy(frame.head(), receive->head.data());
+    if (receive->head.size() != header.head_bytes || receive->body.size() != header.body_bytes) {
+      receive->end(
+          Error(ErrorCode::kInvalidArgument,
+                concat("mpi: rank ", rank_, ": the message of rank ", header.from, " with tag ",
+                       header.tag, " has another length; expected head and body of ",
+                       receive->head.size(), " and ", receive->body.size(), " bytes, got ",
+                       header.head_bytes, " and ", header.body_bytes)));
+      if (is_offer) post(header.from, answer);
+      return;
+    }
+    if (!is_offer) {
+      copy(frame.body(), receive->body.data());
+      receive->end();
+      return;
+    }
+    receive->id = header.id;
+    receive->bytes_moved = 0;
+    from.receiving.emplace(header.id, receive);
+    answer.kind = Kind::kAccept;
+    post(header.from, answer);
   }
-  for (const auto& [id, operation] : from.receiving) operation->end(from.gone);
-  from.waiting.clear();
-  from.receiving.clear();
-  std::erase_if(offered_, [&](const auto& entry) {
-    if (entry.second->peer != rank) return false;
-    entry.second->end(from.gone);
-    return true;
-  });
-}
+  void send_chunks(const Operation& operation) {
+    const std::span<const std::byte> body = operation->body;
+    while (operation->chunks_in_flight < kChunksInFlight && operation->bytes_moved < body.size()) {
+      const auto chunk = body.subspan(operation->bytes_moved,
+                                      std::min(kChunkBytes, body.size() - operation->bytes_moved));
+      operation->bytes_moved += chunk.size();
+      ++operation->chunks_in_flight;
+      post(operation->peer, {.kind = Kind::kChunk, .id = operation->id}, {}, chunk,
+           [self = shared_from_this(), operation] {
+             --operation->chunks_in_flight;
+             if (!operation->ended) self->send_chunks(operation);
+           });
+    }
+    if (operation->chunks_in_flight > 0) return;
+    offered_.erase(operation->id);
+    operation->end();
+  }
+  void post(int peer, MpiFrame::Header header, std::span<const std::byte> head = {},
+            std::span<const std::byte> body = {}, std::function<void()> done = {}) {
+    header.head_bytes = static_cast<std::uint16_t>(head.size());
+    header.from = rank_;
+    header.to = peer;
+    header.channel = address_.channel;
+    ++frames_in_flight_;
+    hub_->post(processes_[static_cast<std::size_t>(peer)], MpiFrame(header, head, body),
+               [self = shared_from_this(), done = std::move(done)] {
+                 --self->frames_in_flight_;
+                 if (done) done();
+               });
+  }
+  void end_all(const Error& reason) {
+    if (!closed_) closed_ = reason;
+    for (const auto& [id, operation] : offered_) operation->end(closed_);
+    for (const auto& [key, operation] : short_sends_) operation->end(closed_);
+    offered_.clear();
+    short_sends_.clear();
+    for (Peer& other : peers_) {
+      for (const auto& [tag, list] : other.waiting) {
+        for (const Operation& operation : list) operation->end(closed_);
+      }
+      for (const auto& [id, operation] : other.receiving) operation->end(closed_);
+      other.waiting.clear();
+      other.receiving.clear();
+      other.arrived.clear();
+    }
+  }
+  /// Told on by each rank: who hears its goodbye must have heard the reason before.
+  void abort_locked(const Error& reason) {
+    if (closed_) return;
+    end_all(reason);
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank_ || peer(r).gone) continue;
+      post(r, {.kind = Kind::kAbort}, {}, bytes_of(reason.message()));
+    }
+  }
+  std::string missing_ranks() const {
+    std::string text;
+    for (std::size_t r = 0; r < peers_.size(); ++r) {
+      if (peers_[r].is_here) continue;
+      text += concat(text.empty() ? "" : ", ", "rank ", r, " (MPI process ", processes_[r], ")");
+    }
+    return text;
+  }
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-TransportStats MpiEndpoint::stats() const {
-  MutexLock lock(hub_->mutex());
-  return stats_;
-}
+  const std::shared_ptr<MpiHub> hub_;
+  const std::vector<int> processes_;
+  const int rank_;
+  MpiHub::Address address_;
+  std::vector<Peer> peers_;                     // by rank
+  std::map<std::uint64_t, Operation> offered_;  // by id: sends whose body is not all sent
+  std::map<const MpiOperation*, Operation> short_sends_;
+  std::uint64_t last_id_ = 0;
+  int frames_in_flight_ = 0;
+  std::optional<Error> closed_;
+  TransportStats stats_;
+};
 
 }  // namespace tutti::internal
 

@@ -25,78 +25,6 @@
 
 namespace tutti::internal {
 
-/// One non-blocking communicator per local GPU. No call waits for a GPU: what NCCL does on the host
-/// (connecting, launching) is waited for, with a deadline, and its asynchronous errors are asked
-/// for meanwhile. As the PeerWork of its devices it asks for these errors while others wait for a
-/// GPU, and gives up what runs there for longer than the deadline. After any failure all
-/// communicators are aborted, and later launches throw the same reason; so does every wait for one
-/// of the GPUs if work was given up, until the group is gone. Threads: launch() by one at a time,
-/// all else by any.
-class NcclGroup final : public PeerWork {
- public:
-  /// One rank's part of a collective: calls functions of NCCL with this communicator and stream.
-  using Issue =
-      std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
-
-  /// Makes the communicators: with ranks in other processes they find each other by `group.store`.
-  /// Throws kDeadlineExceeded when not all ranks are there after `timeout`; what NCCL says, with
-  /// rank and device, otherwise.
-  NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout);
-  /// Lets what was launched end, for a few seconds at most.
-  ~NcclGroup() override;
-  NcclGroup(const NcclGroup&) = delete;
-  NcclGroup& operator=(const NcclGroup&) = delete;
-
-  /// Calls `issue` for every local rank, as one group, on the devices' communication streams.
-  /// Returns when NCCL has launched all. `what` is told in errors.
-  void launch(std::string_view what, const Issue& issue);
-  /// Ends running and later launches with kAborted and this reason.
-  void abort(const Error& reason) noexcept;
-
-  bool is_pending() override;
-  void check() override;
-  void check_graph() override;
-  void note_graph(std::shared_ptr<DeviceEvent> began, std::shared_ptr<DeviceEvent> ended) override;
-
- private:
-  using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // by local rank
-  /// What stands between events of the devices' streams.
-  struct Launched {
-    std::string what;
-    Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // seen by check()
-  };
-
-  bool spans_processes() const {
-    return group_.world_size != static_cast<int>(group_.local_devices.size());
-  }
-  std::string rank_and_device(std::size_t local) const;
-  ncclUniqueId agree_on_id(TimePoint deadline);
-  void initialize(TimePoint deadline);
-  void wait_for_host_work(std::string_view what, TimePoint deadline);
-  /// Whether a communicator still works on the host; throws its asynchronous error.
-  bool is_in_progress(std::string_view what) TUTTI_REQUIRES(mutex_);
-  bool is_capturing() const;
-  void note(std::string_view what, Events began);
-  void drop_done() TUTTI_REQUIRES(mutex_);
-  void check_duration(Launched& launched) TUTTI_REQUIRES(mutex_);
-  void require(ncclResult_t result, std::size_t local, std::string_view what)
-      TUTTI_REQUIRES(mutex_);
-  void throw_if_closed() TUTTI_REQUIRES(mutex_);
-  void close(const Error& reason) noexcept TUTTI_REQUIRES(mutex_);
-  bool finalize() TUTTI_REQUIRES(mutex_);
-
-  const NcclFunctions nccl_;
-  const Group group_;
-  const Duration timeout_;
-  Mutex mutex_;
-  std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // by local rank
-  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it is closed
-  std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
-  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // one that graphs may hold, if any
-  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // work was lost when it was closed
-};
-
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
@@ -143,263 +71,295 @@ Mutex& launch_mutex() {
 
 }  // namespace
 
-NcclGroup::NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
-    : nccl_(functions),
-      group_(group),
-      timeout_(timeout),
-      comms_(group.local_devices.size(), nullptr) {
-  const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
-  initialize(deadline);
-  wait_for_host_work("making communicators", deadline);
-  log_debug(concat("nccl: communicators of ", group.world_size, " ranks, here ",
-                   join(group.local_devices)));
-}
+/// One non-blocking communicator per local GPU. No call waits for a GPU: what NCCL does on the host
+/// (connecting, launching) is waited for, with a deadline, and its asynchronous errors are asked
+/// for meanwhile. As the PeerWork of its devices it asks for these errors while others wait for a
+/// GPU, and gives up what runs there for longer than the deadline. After any failure all
+/// communicators are aborted, and later launches throw the same reason; so does every wait for one
+/// of the GPUs if work was given up, until the group is gone. Threads: launch() by one at a time,
+/// all else by any.
+class NcclGroup final : public PeerWork {
+ public:
+  /// One rank's part of a collective: calls functions of NCCL with this communicator and stream.
+  using Issue =
+      std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
-NcclGroup::~NcclGroup() {
-  MutexLock lock(mutex_);
-  if (reason_ || finalize()) return;
-  close(Error(ErrorCode::kAborted, "nccl: the group was destroyed"));
-  if (gave_up_) {
-    log_warning(concat("nccl: ", rank_and_device(0), ": a collective had not ended when its group ",
-                       "was destroyed; what it would have written is lost"));
+  /// Makes the communicators: with ranks in other processes they find each other by `group.store`.
+  /// Throws kDeadlineExceeded when not all ranks are there after `timeout`; what NCCL says, with
+  /// rank and device, otherwise.
+  NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
+      : nccl_(functions),
+        group_(group),
+        timeout_(timeout),
+        comms_(group.local_devices.size(), nullptr) {
+    const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
+    initialize(deadline);
+    wait_for_host_work("making communicators", deadline);
+    log_debug(concat("nccl: communicators of ", group.world_size, " ranks, here ",
+                     join(group.local_devices)));
   }
-}
-
-/// Whether all communicators ended in time.
-bool NcclGroup::finalize() {
-  for (const ncclComm_t comm : comms_) {
-    if (!is_fine(nccl_.comm_finalize(comm))) return false;
-  }
-  const TimePoint deadline = deadline_after(Clock::system().now(), kTimeToFinalize);
-  for (const ncclComm_t comm : comms_) {
-    ncclResult_t state = ncclInProgress;
-    while (nccl_.comm_get_async_error(comm, &state) == ncclSuccess && state == ncclInProgress) {
-      if (Clock::system().now() > deadline) return false;
-      Clock::system().sleep_for(kPause);
+  /// Lets what was launched end, for a few seconds at most.
+  ~NcclGroup() override {
+    MutexLock lock(mutex_);
+    if (reason_ || finalize()) return;
+    close(Error(ErrorCode::kAborted, "nccl: the group was destroyed"));
+    if (gave_up_) {
+      log_warning(concat("nccl: ", rank_and_device(0),
+                         ": a collective had not ended when its group ",
+                         "was destroyed; what it would have written is lost"));
     }
-    if (state != ncclSuccess) return false;
   }
-  for (const ncclComm_t comm : comms_) nccl_.comm_destroy(comm);
-  comms_.clear();
-  return true;
-}
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
 
-std::string NcclGroup::rank_and_device(std::size_t local) const {
-  return concat("rank ", group_.first_rank + static_cast<int>(local), " (",
-                group_.local_devices[local], ")");
-}
-
-ncclUniqueId NcclGroup::agree_on_id(TimePoint deadline) {
-  ncclUniqueId id{};
-  if (!spans_processes() || group_.first_rank == 0) {
-    MutexLock lock(mutex_);
-    require(nccl_.get_unique_id(&id), 0, "making an id");
-  }
-  if (!spans_processes()) return id;
-  if (!group_.store) {
-    fail(ErrorCode::kInvalidArgument,
-         "nccl: ranks in several processes find each other by a key "
-         "value store; expected one in Group::store, got none");
-  }
-  if (group_.first_rank == 0) {
-    group_.store->set(kIdKey, {id.internal, sizeof(id.internal)});
-    return id;
-  }
-  const std::string value = group_.store->wait(kIdKey, deadline);
-  if (value.size() != sizeof(id.internal)) {
-    fail(ErrorCode::kDataLoss, "nccl: the id in the store; expected ", sizeof(id.internal),
-         " bytes, got ", value.size());
-  }
-  std::memcpy(id.internal, value.data(), value.size());
-  return id;
-}
-
-void NcclGroup::initialize(TimePoint deadline) {
-  const ncclUniqueId id = agree_on_id(deadline);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  MutexLock lock(mutex_);
-  require(nccl_.group_start(), 0, "making communicators");
-  for (std::size_t r = 0; r < comms_.size(); ++r) {
-    select_gpu(group_.local_devices[r]);
-    const int rank = group_.first_rank + static_cast<int>(r);
-    const ncclResult_t result =
-        nccl_.comm_init_rank_config(&comms_[r], group_.world_size, id, rank, &config);
-    if (is_fine(result)) continue;
-    nccl_.group_end();
-    require(result, r, "making communicators");
-  }
-  require(nccl_.group_end(), 0, "making communicators");
-}
-
-void NcclGroup::launch(std::string_view what, const Issue& issue) {
-  // Groups that share GPUs must come to their streams in one order, or they wait for each other.
-  std::optional<MutexLock> turn;
-  if (!spans_processes()) turn.emplace(launch_mutex());
-  std::vector<cudaStream_t> streams;
-  Events began;
-  for (const Device& device : group_.local_devices) {
-    streams.push_back(stream_of(device));
-    began.push_back(mark(device));
-  }
-  {
-    MutexLock lock(mutex_);
-    throw_if_closed();
-    drop_done();
-    is_in_progress(what);  // an error since the last launch
-    require(nccl_.group_start(), 0, what);
-    for (std::size_t r = 0; r < streams.size(); ++r) {
-      const ncclResult_t result = issue(r, comms_[r], streams[r]);
-      if (is_fine(result)) continue;
-      nccl_.group_end();
-      require(result, r, what);
+  /// Calls `issue` for every local rank, as one group, on the devices' communication streams.
+  /// Returns when NCCL has launched all. `what` is told in errors.
+  void launch(std::string_view what, const Issue& issue) {
+    // Groups that share GPUs must come to their streams in one order, or they wait for each other.
+    std::optional<MutexLock> turn;
+    if (!spans_processes()) turn.emplace(launch_mutex());
+    std::vector<cudaStream_t> streams;
+    Events began;
+    for (const Device& device : group_.local_devices) {
+      streams.push_back(stream_of(device));
+      began.push_back(mark(device));
     }
-    require(nccl_.group_end(), 0, what);
-  }
-  wait_for_host_work(what, deadline_after(Clock::system().now(), timeout_));
-  note(what, std::move(began));
-}
-
-bool NcclGroup::is_capturing() const {
-  return GraphMemory::current(group_.local_devices.front()) != nullptr;
-}
-
-/// NCCL has put all of it into the streams.
-void NcclGroup::note(std::string_view what, Events began) {
-  if (is_capturing()) {
-    MutexLock lock(mutex_);
-    captured_ = what;
-    return;
-  }
-  Events ended;
-  for (const Device& device : group_.local_devices) ended.push_back(mark(device));
-  MutexLock lock(mutex_);
-  launched_.push_back({std::string(what), std::move(began), std::move(ended)});
-}
-
-void NcclGroup::check_graph() {
-  MutexLock lock(mutex_);
-  if (captured_.empty()) return;
-  throw_if_closed();
-  is_in_progress(concat("a captured step with ", captured_));
-}
-
-void NcclGroup::note_graph(std::shared_ptr<DeviceEvent> began, std::shared_ptr<DeviceEvent> ended) {
-  MutexLock lock(mutex_);
-  if (captured_.empty()) return;
-  drop_done();
-  launched_.push_back({concat("a captured step with ", captured_), {began}, {ended}});
-}
-
-void NcclGroup::drop_done() {
-  constexpr int kMost = 2;  // more than are added, so that few stay
-  for (int i = 0; i < kMost && !launched_.empty(); ++i) {
-    if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
-    launched_.pop_front();
-  }
-}
-
-bool NcclGroup::is_pending() {
-  MutexLock lock(mutex_);
-  drop_done();
-  return gave_up_ || !launched_.empty();
-}
-
-void NcclGroup::check() {
-  MutexLock lock(mutex_);
-  if (reason_) {
-    if (gave_up_) throw *reason_;
-    return;
-  }
-  drop_done();
-  if (launched_.empty()) return;
-  is_in_progress(launched_.front().what);
-  check_duration(launched_.front());
-}
-
-void NcclGroup::check_duration(Launched& launched) {
-  const auto late = std::ranges::find_if_not(launched.ended, is_done);
-  if (late == launched.ended.end()) return;
-  const auto local = static_cast<std::size_t>(late - launched.ended.begin());
-  if (!is_done(launched.began[local])) return;
-  const TimePoint now = Clock::system().now();
-  if (!launched.running_since) launched.running_since = now;
-  if (now - *launched.running_since <= timeout_) return;
-  close(Error(
-      ErrorCode::kDeadlineExceeded,
-      concat("nccl: ", rank_and_device(local), ": ", launched.what, " of ", group_.world_size,
-             " ranks has been running for longer than ", timeout_ / std::chrono::milliseconds(1),
-             " ms; expected all ranks to take part; try a longer timeout, or look for a "
-             "rank that has ended")));
-  throw *reason_;
-}
-
-void NcclGroup::wait_for_host_work(std::string_view what, TimePoint deadline) {
-  for (int polls = 0;; ++polls) {
     {
       MutexLock lock(mutex_);
       throw_if_closed();
-      if (!is_in_progress(what)) return;
-      if (Clock::system().now() > deadline) {
-        const Error late(ErrorCode::kDeadlineExceeded,
-                         concat("nccl: ", rank_and_device(0), ": ", what, " of ", group_.world_size,
-                                " ranks took longer than ", timeout_ / std::chrono::milliseconds(1),
-                                " ms; expected all ranks to take part; try a longer timeout, or "
-                                "NCCL_DEBUG=INFO for what NCCL waits for"));
-        close(late);
-        throw late;
+      drop_done();
+      is_in_progress(what);  // an error since the last launch
+      require(nccl_.group_start(), 0, what);
+      for (std::size_t r = 0; r < streams.size(); ++r) {
+        const ncclResult_t result = issue(r, comms_[r], streams[r]);
+        if (is_fine(result)) continue;
+        nccl_.group_end();
+        require(result, r, what);
       }
+      require(nccl_.group_end(), 0, what);
     }
-    if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
+    wait_for_host_work(what, deadline_after(Clock::system().now(), timeout_));
+    note(what, std::move(began));
   }
-}
-
-bool NcclGroup::is_in_progress(std::string_view what) {
-  bool any = false;
-  for (std::size_t r = 0; r < comms_.size(); ++r) {
-    ncclResult_t state = ncclSuccess;
-    require(nccl_.comm_get_async_error(comms_[r], &state), r, what);
-    require(state, r, what);
-    any = any || state == ncclInProgress;
+  /// Ends running and later launches with kAborted and this reason.
+  void abort(const Error& reason) noexcept {
+    MutexLock lock(mutex_);
+    close(Error(ErrorCode::kAborted, reason.message()));
   }
-  return any;
-}
 
-void NcclGroup::require(ncclResult_t result, std::size_t local, std::string_view what) {
-  if (is_fine(result)) return;
-  const char* const detail = nccl_.get_last_error(comms_[local]);
-  const Error error(code_of(result), concat("nccl: ", rank_and_device(local), ": ", what, ": ",
-                                            nccl_.get_error_string(result), ": ",
-                                            detail && *detail ? detail : "no further word"));
-  close(error);
-  throw error;
-}
-
-void NcclGroup::throw_if_closed() {
-  if (reason_) throw *reason_;
-}
-
-void NcclGroup::close(const Error& reason) noexcept {
-  if (reason_) return;
-  reason_ = std::make_unique<Error>(reason);
-  try {
-    gave_up_ = !std::ranges::all_of(launched_, [](const Launched& launched) {
-      return std::ranges::all_of(launched.ended, is_done);
-    });
-  } catch (const std::exception&) {  // a GPU that has failed
-    gave_up_ = true;
+  bool is_pending() override {
+    MutexLock lock(mutex_);
+    drop_done();
+    return gave_up_ || !launched_.empty();
   }
-  launched_.clear();
-  for (ncclComm_t& comm : comms_) {
-    if (comm) nccl_.comm_abort(comm);
-    comm = nullptr;
+  void check() override {
+    MutexLock lock(mutex_);
+    if (reason_) {
+      if (gave_up_) throw *reason_;
+      return;
+    }
+    drop_done();
+    if (launched_.empty()) return;
+    is_in_progress(launched_.front().what);
+    check_duration(launched_.front());
   }
-}
+  void check_graph() override {
+    MutexLock lock(mutex_);
+    if (captured_.empty()) return;
+    throw_if_closed();
+    is_in_progress(concat("a captured step with ", captured_));
+  }
+  void note_graph(std::shared_ptr<DeviceEvent> began, std::shared_ptr<DeviceEvent> ended) override {
+    MutexLock lock(mutex_);
+    if (captured_.empty()) return;
+    drop_done();
+    launched_.push_back({concat("a captured step with ", captured_), {began}, {ended}});
+  }
 
-void NcclGroup::abort(const Error& reason) noexcept {
-  MutexLock lock(mutex_);
-  close(Error(ErrorCode::kAborted, reason.message()));
-}
+ private:
+  using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // by local rank
+  /// What stands between events of the devices' streams.
+  struct Launched {
+    std::string what;
+    Events began, ended;
+    std::optional<TimePoint> running_since = std::nullopt;  // seen by check()
+  };
+
+  bool spans_processes() const {
+    return group_.world_size != static_cast<int>(group_.local_devices.size());
+  }
+  std::string rank_and_device(std::size_t local) const {
+    return concat("rank ", group_.first_rank + static_cast<int>(local), " (",
+                  group_.local_devices[local], ")");
+  }
+  ncclUniqueId agree_on_id(TimePoint deadline) {
+    ncclUniqueId id{};
+    if (!spans_processes() || group_.first_rank == 0) {
+      MutexLock lock(mutex_);
+      require(nccl_.get_unique_id(&id), 0, "making an id");
+    }
+    if (!spans_processes()) return id;
+    if (!group_.store) {
+      fail(ErrorCode::kInvalidArgument,
+           "nccl: ranks in several processes find each other by a key "
+           "value store; expected one in Group::store, got none");
+    }
+    if (group_.first_rank == 0) {
+      group_.store->set(kIdKey, {id.internal, sizeof(id.internal)});
+      return id;
+    }
+    const std::string value = group_.store->wait(kIdKey, deadline);
+    if (value.size() != sizeof(id.internal)) {
+      fail(ErrorCode::kDataLoss, "nccl: the id in the store; expected ", sizeof(id.internal),
+           " bytes, got ", value.size());
+    }
+    std::memcpy(id.internal, value.data(), value.size());
+    return id;
+  }
+  void initialize(TimePoint deadline) {
+    const ncclUniqueId id = agree_on_id(deadline);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    MutexLock lock(mutex_);
+    require(nccl_.group_start(), 0, "making communicators");
+    for (std::size_t r = 0; r < comms_.size(); ++r) {
+      select_gpu(group_.local_devices[r]);
+      const int rank = group_.first_rank + static_cast<int>(r);
+      const ncclResult_t result =
+          nccl_.comm_init_rank_config(&comms_[r], group_.world_size, id, rank, &config);
+      if (is_fine(result)) continue;
+      nccl_.group_end();
+      require(result, r, "making communicators");
+    }
+    require(nccl_.group_end(), 0, "making communicators");
+  }
+  void wait_for_host_work(std::string_view what, TimePoint deadline) {
+    for (int polls = 0;; ++polls) {
+      {
+        MutexLock lock(mutex_);
+        throw_if_closed();
+        if (!is_in_progress(what)) return;
+        if (Clock::system().now() > deadline) {
+          const Error late(
+              ErrorCode::kDeadlineExceeded,
+              concat("nccl: ", rank_and_device(0), ": ", what, " of ", group_.world_size,
+                     " ranks took longer than ", timeout_ / std::chrono::milliseconds(1),
+                     " ms; expected all ranks to take part; try a longer timeout, or "
+                     "NCCL_DEBUG=INFO for what NCCL waits for"));
+          close(late);
+          throw late;
+        }
+      }
+      if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
+    }
+  }
+  /// Whether a communicator still works on the host; throws its asynchronous error.
+  bool is_in_progress(std::string_view what) TUTTI_REQUIRES(mutex_) {
+    bool any = false;
+    for (std::size_t r = 0; r < comms_.size(); ++r) {
+      ncclResult_t state = ncclSuccess;
+      require(nccl_.comm_get_async_error(comms_[r], &state), r, what);
+      require(state, r, what);
+      any = any || state == ncclInProgress;
+    }
+    return any;
+  }
+  bool is_capturing() const {
+    return GraphMemory::current(group_.local_devices.front()) != nullptr;
+  }
+  /// NCCL has put all of it into the streams.
+  void note(std::string_view what, Events began) {
+    if (is_capturing()) {
+      MutexLock lock(mutex_);
+      captured_ = what;
+      return;
+    }
+    Events ended;
+    for (const Device& device : group_.local_devices) ended.push_back(mark(device));
+    MutexLock lock(mutex_);
+    launched_.push_back({std::string(what), std::move(began), std::move(ended)});
+  }
+  void drop_done() TUTTI_REQUIRES(mutex_) {
+    constexpr int kMost = 2;  // more than are added, so that few stay
+    for (int i = 0; i < kMost && !launched_.empty(); ++i) {
+      if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
+      launched_.pop_front();
+    }
+  }
+  void check_duration(Launched& launched) TUTTI_REQUIRES(mutex_) {
+    const auto late = std::ranges::find_if_not(launched.ended, is_done);
+    if (late == launched.ended.end()) return;
+    const auto local = static_cast<std::size_t>(late - launched.ended.begin());
+    if (!is_done(launched.began[local])) return;
+    const TimePoint now = Clock::system().now();
+    if (!launched.running_since) launched.running_since = now;
+    if (now - *launched.running_since <= timeout_) return;
+    close(Error(
+        ErrorCode::kDeadlineExceeded,
+        concat("nccl: ", rank_and_device(local), ": ", launched.what, " of ", group_.world_size,
+               " ranks has been running for longer than ", timeout_ / std::chrono::milliseconds(1),
+               " ms; expected all ranks to take part; try a longer timeout, or look for a "
+               "rank that has ended")));
+    throw *reason_;
+  }
+  void require(ncclResult_t result, std::size_t local, std::string_view what)
+      TUTTI_REQUIRES(mutex_) {
+    if (is_fine(result)) return;
+    const char* const detail = nccl_.get_last_error(comms_[local]);
+    const Error error(code_of(result), concat("nccl: ", rank_and_device(local), ": ", what, ": ",
+                                              nccl_.get_error_string(result), ": ",
+                                              detail && *detail ? detail : "no further word"));
+    close(error);
+    throw error;
+  }
+  void throw_if_closed() TUTTI_REQUIRES(mutex_) {
+    if (reason_) throw *reason_;
+  }
+  void close(const Error& reason) noexcept TUTTI_REQUIRES(mutex_) {
+    if (reason_) return;
+    reason_ = std::make_unique<Error>(reason);
+    try {
+      gave_up_ = !std::ranges::all_of(launched_, [](const Launched& launched) {
+        return std::ranges::all_of(launched.ended, is_done);
+      });
+    } catch (const std::exception&) {  // a GPU that has failed
+      gave_up_ = true;
+    }
+    launched_.clear();
+    for (ncclComm_t& comm : comms_) {
+      if (comm) nccl_.comm_abort(comm);
+      comm = nullptr;
+    }
+  }
+  /// Whether all communicators ended in time.
+  bool finalize() TUTTI_REQUIRES(mutex_) {
+    for (const ncclComm_t comm : comms_) {
+      if (!is_fine(nccl_.comm_finalize(comm))) return false;
+    }
+    const TimePoint deadline = deadline_after(Clock::system().now(), kTimeToFinalize);
+    for (const ncclComm_t comm : comms_) {
+      ncclResult_t state = ncclInProgress;
+      while (nccl_.comm_get_async_error(comm, &state) == ncclSuccess && state == ncclInProgress) {
+        if (Clock::system().now() > deadline) return false;
+        Clock::system().sleep_for(kPause);
+      }
+      if (state != ncclSuccess) return false;
+    }
+    for (const ncclComm_t comm : comms_) nccl_.comm_destroy(comm);
+    comms_.clear();
+    return true;
+  }
+
+  const NcclFunctions nccl_;
+  const Group group_;
+  const Duration timeout_;
+  Mutex mutex_;
+  std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // by local rank
+  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it is closed
+  std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
+  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // one that graphs may hold, if any
+  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // work was lost when it was closed
+};
 
 namespace {
 
@@ -479,26 +439,129 @@ class NcclOps final : public CrossDeviceOps {
 
  protected:
   void require_buffers(std::span<const ReplicaBuffer> inputs,
-                       std::span<const ReplicaBuffer> outputs) const override;
-  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
+                       std::span<const ReplicaBuffer> outputs) const override {
+    for (const auto& buffers : {inputs, outputs}) {
+      const bool one_each = buffers.size() == devices_.size();
+      for (std::size_t r = 0; r < buffers.size(); ++r) {
+        const bool fits = one_each ? buffers[r].device == devices_[r]
+                                   : std::ranges::count(devices_, buffers[r].device) > 0;
+        if (fits) continue;
+        fail(ErrorCode::kInvalidArgument, "nccl: expected buffers on ", join(devices_),
+             ", for which its communicators were made, got one on ", buffers[r].device,
+             " from replica ", r, "; try Tensor::to(), or canonical for tensors on CPUs");
+      }
+    }
+  }
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    group_->launch(describe(Collective::kAllReduce, buffers.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     const ReplicaBuffer& own = buffers[r];
+                     return nccl_.all_reduce(own.data, own.data, own.count, type_of(own.dtype),
+                                             op_of(op), comm, stream);
+                   });
+  }
   void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                      const ReplicaBuffer* output, int root) override;
-  void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) override;
+                      const ReplicaBuffer* output, int root) override {
+    group_->launch(describe(Collective::kReduce, inputs.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     const ReplicaBuffer& own = inputs[r];
+                     const bool is_root = rank_of(r) == static_cast<std::size_t>(root);
+                     return nccl_.reduce(own.data, is_root ? output->data : nullptr, own.count,
+                                         type_of(own.dtype), op_of(op), root, comm, stream);
+                   });
+  }
+  void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) override {
+    group_->launch(describe(Collective::kBroadcast, buffers.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     const ReplicaBuffer& own = buffers[r];
+                     return nccl_.broadcast(own.data, own.data, own.count, type_of(own.dtype), root,
+                                            comm, stream);
+                   });
+  }
   void all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                           std::span<const ReplicaBuffer> outputs,
-                          std::span<const std::size_t> counts) override;
+                          std::span<const std::size_t> counts) override {
+    const std::vector<std::size_t> offsets = offsets_of(counts);
+    const bool even = are_equal(counts);
+    group_->launch(describe(Collective::kAllGather, inputs.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     const ReplicaBuffer& in = inputs[r];
+                     const ReplicaBuffer& out = outputs[r];
+                     const ncclDataType_t type = type_of(in.dtype);
+                     if (even) {
+                       return nccl_.all_gather(in.data, out.data, in.count, type, comm, stream);
+                     }
+                     // Parts of several lengths: each rank tells the others its own.
+                     for (std::size_t root = 0; root < world_; ++root) {
+                       if (counts[root] == 0) continue;
+                       std::byte* const place = out.data + offsets[root] * size_of(in.dtype);
+                       const ncclResult_t result = nccl_.broadcast(
+                           root == rank_of(r) ? in.data : place, place, counts[root], type,
+                           static_cast<int>(root), comm, stream);
+                       if (result != ncclSuccess && result != ncclInProgress) return result;
+                     }
+                     return ncclSuccess;
+                   });
+  }
   void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               std::span<const ReplicaBuffer> outputs,
-                              std::span<const std::size_t> counts) override;
+                              std::span<const std::size_t> counts) override {
+    const std::vector<std::size_t> offsets = offsets_of(counts);
+    const bool even = are_equal(counts);
+    group_->launch(describe(Collective::kReduceScatter, inputs.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     const ReplicaBuffer& in = inputs[r];
+                     const ReplicaBuffer& out = outputs[r];
+                     const ncclDataType_t type = type_of(in.dtype);
+                     if (even) {
+                       return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op),
+                                                   comm, stream);
+                     }
+                     for (std::size_t root = 0; root < world_; ++root) {
+                       if (counts[root] == 0) continue;
+                       const ncclResult_t result =
+                           nccl_.reduce(in.data + offsets[root] * size_of(in.dtype),
+                                        root == rank_of(r) ? out.data : nullptr, counts[root], type,
+                                        op_of(op), static_cast<int>(root), comm, stream);
+                       if (result != ncclSuccess && result != ncclInProgress) return result;
+                     }
+                     return ncclSuccess;
+                   });
+  }
   void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                           std::span<const ReplicaBuffer> outputs,
-                          std::span<const std::size_t> counts) override;
+                          std::span<const std::size_t> counts) override {
+    group_->launch(describe(Collective::kAllToAll, inputs.front()),
+                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                     return exchange(inputs[r], outputs[r], rank_of(r), counts, comm, stream);
+                   });
+  }
 
  private:
   std::size_t rank_of(std::size_t local) const { return first_rank_ + local; }
   ncclResult_t exchange(const ReplicaBuffer& input, const ReplicaBuffer& output, std::size_t rank,
                         std::span<const std::size_t> counts, ncclComm_t comm,
-                        cudaStream_t stream) const;
+                        cudaStream_t stream) const {
+    const ncclDataType_t type = type_of(input.dtype);
+    const std::byte* from = input.data;
+    std::byte* to = output.data;
+    for (std::size_t peer = 0; peer < world_; ++peer) {
+      const std::size_t sent = counts[rank * world_ + peer],
+                        received = counts[peer * world_ + rank];
+      ncclResult_t result = ncclSuccess;
+      if (sent > 0) {
+        result = nccl_.send(from, sent, type, static_cast<int>(peer), comm, stream);
+      }
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+      if (received > 0) {
+        result = nccl_.recv(to, received, type, static_cast<int>(peer), comm, stream);
+      }
+      if (result != ncclSuccess && result != ncclInProgress) return result;
+      from += sent * size_of(input.dtype);
+      to += received * size_of(input.dtype);
+    }
+    return ncclSuccess;
+  }
 
   const NcclFunctions nccl_;
   const std::vector<Device> devices_;
@@ -506,133 +569,6 @@ class NcclOps final : public CrossDeviceOps {
   const std::size_t world_;
   const std::shared_ptr<NcclGroup> group_;
 };
-
-void NcclOps::require_buffers(std::span<const ReplicaBuffer> inputs,
-                              std::span<const ReplicaBuffer> outputs) const {
-  for (const auto& buffers : {inputs, outputs}) {
-    const bool one_each = buffers.size() == devices_.size();
-    for (std::size_t r = 0; r < buffers.size(); ++r) {
-      const bool fits = one_each ? buffers[r].device == devices_[r]
-                                 : std::ranges::count(devices_, buffers[r].device) > 0;
-      if (fits) continue;
-      fail(ErrorCode::kInvalidArgument, "nccl: expected buffers on ", join(devices_),
-           ", for which its communicators were made, got one on ", buffers[r].device,
-           " from replica ", r, "; try Tensor::to(), or canonical for tensors on CPUs");
-    }
-  }
-}
-
-void NcclOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  group_->launch(describe(Collective::kAllReduce, buffers.front()),
-                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                   const ReplicaBuffer& own = buffers[r];
-                   return nccl_.all_reduce(own.data, own.data, own.count, type_of(own.dtype),
-                                           op_of(op), comm, stream);
-                 });
-}
-
-void NcclOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                             const ReplicaBuffer* output, int root) {
-  group_->launch(describe(Collective::kReduce, inputs.front()),
-                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                   const ReplicaBuffer& own = inputs[r];
-                   const bool is_root = rank_of(r) == static_cast<std::size_t>(root);
-                   return nccl_.reduce(own.data, is_root ? output->data : nullptr, own.count,
-                                       type_of(own.dtype), op_of(op), root, comm, stream);
-                 });
-}
-
-void NcclOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
-  group_->launch(describe(Collective::kBroadcast, buffers.front()),
-                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                   const ReplicaBuffer& own = buffers[r];
-                   return nccl_.broadcast(own.data, own.data, own.count, type_of(own.dtype), root,
-                                          comm, stream);
-                 });
-}
-
-void NcclOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
-                                 std::span<const ReplicaBuffer> outputs,
-                                 std::span<const std::size_t> counts) {
-  const std::vector<std::size_t> offsets = offsets_of(counts);
-  const bool even = are_equal(counts);
-  group_->launch(describe(Collective::kAllGather, inputs.front()),
-                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                   const ReplicaBuffer& in = inputs[r];
-                   const ReplicaBuffer& out = outputs[r];
-                   const ncclDataType_t type = type_of(in.dtype);
-                   if (even) {
-                     return nccl_.all_gather(in.data, out.data, in.count, type, comm, stream);
-                   }
-                   // Parts of several lengths: each rank tells the others its own.
-                   for (std::size_t root = 0; root < world_; ++root) {
-                     if (counts[root] == 0) continue;
-                     std::byte* const place = out.data + offsets[root] * size_of(in.dtype);
-                     const ncclResult_t result =
-                         nccl_.broadcast(root == rank_of(r) ? in.data : place, place, counts[root],
-                                         type, static_cast<int>(root), comm, stream);
-                     if (result != ncclSuccess && result != ncclInProgress) return result;
-                   }
-                   return ncclSuccess;
-                 });
-}
-
-void NcclOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                                     std::span<const ReplicaBuffer> outputs,
-                                     std::span<const std::size_t> counts) {
-  const std::vector<std::size_t> offsets = offsets_of(counts);
-  const bool even = are_equal(counts);
-  group_->launch(
-      describe(Collective::kReduceScatter, inputs.front()),
-      [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-        const ReplicaBuffer& in = inputs[r];
-        const ReplicaBuffer& out = outputs[r];
-        const ncclDataType_t type = type_of(in.dtype);
-        if (even) {
-          return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm, stream);
-        }
-        for (std::size_t root = 0; root < world_; ++root) {
-          if (counts[root] == 0) continue;
-          const ncclResult_t result = nccl_.reduce(
-              in.data + offsets[root] * size_of(in.dtype), root == rank_of(r) ? out.data : nullptr,
-              counts[root], type, op_of(op), static_cast<int>(root), comm, stream);
-          if (result != ncclSuccess && result != ncclInProgress) return result;
-        }
-        return ncclSuccess;
-      });
-}
-
-ncclResult_t NcclOps::exchange(const ReplicaBuffer& input, const ReplicaBuffer& output,
-                               std::size_t rank, std::span<const std::size_t> counts,
-                               ncclComm_t comm, cudaStream_t stream) const {
-  const ncclDataType_t type = type_of(input.dtype);
-  const std::byte* from = input.data;
-  std::byte* to = output.data;
-  for (std::size_t peer = 0; peer < world_; ++peer) {
-    const std::size_t sent = counts[rank * world_ + peer], received = counts[peer * world_ + rank];
-    ncclResult_t result = ncclSuccess;
-    if (sent > 0) {
-      result = nccl_.send(from, sent, type, static_cast<int>(peer), comm, stream);
-    }
-    if (result != ncclSuccess && result != ncclInProgress) return result;
-    if (received > 0) {
-      result = nccl_.recv(to, received, type, static_cast<int>(peer), comm, stream);
-    }
-    if (result != ncclSuccess && result != ncclInProgress) return result;
-    from += sent * size_of(input.dtype);
-    to += received * size_of(input.dtype);
-  }
-  return ncclSuccess;
-}
-
-void NcclOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
-                                 std::span<const ReplicaBuffer> outputs,
-                                 std::span<const std::size_t> counts) {
-  group_->launch(describe(Collective::kAllToAll, inputs.front()),
-                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                   return exchange(inputs[r], outputs[r], rank_of(r), counts, comm, stream);
-                 });
-}
 
 void require_own_gpus(const Group& group) {
   for (std::size_t r = 0; r < group.local_devices.size(); ++r) {

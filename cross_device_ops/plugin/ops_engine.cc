@@ -58,15 +58,44 @@ class OpsEngine final : public MeetingEngine {
   }
   Determinism determinism() const override { return ops_->determinism(); }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
-                                             std::uint32_t number) override;
+                                             std::uint32_t number) override {
+    std::shared_ptr<KeyValueStore> store;
+    // Groups that share no member may have one number.
+    const std::string prefix = concat("g", number, ".", ranks[0], "/");
+    if (store_) store = std::make_shared<PrefixStore>(store_, prefix);
+    return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number), std::move(store),
+                                       device_, messages_->subgroup(ranks, number));
+  }
 
  private:
   bool is_native(const CollectiveCall& call, const CollectiveHeader& header) override {
     return header.count > 0 && is_native(call.collective, call.op, call.dtype);
   }
-  bool is_native(Collective collective, ReduceOp op, DType dtype) const;
-  void run_native(const CollectiveCall& call, const CollectiveHeader& header,
-                  TimePoint deadline) override;
+  bool is_native(Collective collective, ReduceOp op, DType dtype) const {
+    if (size() == 1 || collective == Collective::kAllToAll || !ops_->provides(collective)) {
+      return false;
+    }
+    return !combines(collective) || ops_->supports(op, dtype, device_.type);
+  }
+  void run_native(const CollectiveCall& call, const CollectiveHeader&, TimePoint) override {
+    ReplicaBuffer input, output;
+    if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
+    if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
+    std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
+    BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
+    if (!combines(call.collective)) {  // what is copied is bytes: those may begin anywhere
+      input = as_bytes(input);
+      output = as_bytes(output);
+      for (std::size_t& count : counts) count *= size_of(call.dtype);
+    }
+    if (call.collective == Collective::kReduce && call.root != rank()) own.outputs = {};
+    if (call.collective == Collective::kAllReduce) {  // in place
+      copy_buffer(input, output);
+      own.inputs = {};
+    }
+    if (call.collective == Collective::kBroadcast) own.inputs = {};
+    carry_out_unchecked(*ops_, own);
+  }
   void stop(const Error& reason) noexcept override { ops_->abort(reason); }
 
   const CrossDeviceOpsSpec spec_;
@@ -74,43 +103,6 @@ class OpsEngine final : public MeetingEngine {
   const Device device_;
   const std::unique_ptr<CrossDeviceOps> ops_;
 };
-
-bool OpsEngine::is_native(Collective collective, ReduceOp op, DType dtype) const {
-  if (size() == 1 || collective == Collective::kAllToAll || !ops_->provides(collective)) {
-    return false;
-  }
-  return !combines(collective) || ops_->supports(op, dtype, device_.type);
-}
-
-void OpsEngine::run_native(const CollectiveCall& call, const CollectiveHeader&, TimePoint) {
-  ReplicaBuffer input, output;
-  if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
-  if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
-  std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
-  BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
-  if (!combines(call.collective)) {  // what is copied is bytes: those may begin anywhere
-    input = as_bytes(input);
-    output = as_bytes(output);
-    for (std::size_t& count : counts) count *= size_of(call.dtype);
-  }
-  if (call.collective == Collective::kReduce && call.root != rank()) own.outputs = {};
-  if (call.collective == Collective::kAllReduce) {  // in place
-    copy_buffer(input, output);
-    own.inputs = {};
-  }
-  if (call.collective == Collective::kBroadcast) own.inputs = {};
-  carry_out_unchecked(*ops_, own);
-}
-
-std::unique_ptr<CollectiveEngine> OpsEngine::subgroup(const std::vector<int>& ranks,
-                                                      std::uint32_t number) {
-  std::shared_ptr<KeyValueStore> store;
-  // Groups that share no member may have one number.
-  const std::string prefix = concat("g", number, ".", ranks[0], "/");
-  if (store_) store = std::make_shared<PrefixStore>(store_, prefix);
-  return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number), std::move(store),
-                                     device_, messages_->subgroup(ranks, number));
-}
 
 /// A number that no other group has had, from rank 0.
 std::uint64_t agree_on_nonce(const RankLink& link, std::string_view who, TimePoint deadline) {

@@ -38,29 +38,6 @@ using OnnxAttribute =
     std::pair<std::string,
               std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>>>;
 
-/// Gathers a graph and writes the file. Values are named; each operation has one result. The few
-/// messages of onnx.proto that it takes are written as event files are (data/format_bytes.h), so
-/// that every build can export. Source: onnx.proto of ONNX 1.12.
-class OnnxGraph {
- public:
-  /// A free name that begins with `wish`.
-  std::string name(const std::string& wish);
-  /// float32 [batch, example...]; the name must be free.
-  void add_input(const std::string& name, const Shape& example);
-  void add_output(const std::string& name, const Shape& example);
-  /// float32 or int64. Returns its name, which begins with `wish`.
-  std::string constant(const std::string& wish, const Tensor& value);
-  /// An operation of opset 17. Returns the name of its result, which begins with `wish`.
-  std::string operation(const std::string& type, const std::vector<std::string>& inputs,
-                        const std::vector<OnnxAttribute>& attributes, const std::string& wish);
-  /// The file's bytes.
-  std::string model(const std::string& name) const;
-
- private:
-  std::set<std::string> names_;
-  std::string nodes_, constants_, inputs_, outputs_;  // fields of GraphProto
-};
-
 constexpr std::uint64_t kIrVersion = 8, kOpset = 17;
 constexpr std::uint64_t kOnnxFloat = 1, kOnnxInt64 = 7;  // TensorProto.DataType
 
@@ -105,65 +82,74 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
   put_number(message, 20, 7);
 }
 
-std::string OnnxGraph::name(const std::string& wish) {
-  std::string name = wish;
-  for (int i = 1; !names_.insert(name).second; ++i) name = concat(wish, '_', i);
-  return name;
-}
-
-void OnnxGraph::add_input(const std::string& name, const Shape& example) {
-  TUTTI_CHECK(names_.insert(name).second, "ONNX: the name '", name, "' is taken");
-  put_bytes(inputs_, 11, value_info(name, example));
-}
-
-void OnnxGraph::add_output(const std::string& name, const Shape& example) {
-  put_bytes(outputs_, 12, value_info(name, example));
-}
-
-std::string OnnxGraph::constant(const std::string& wish, const Tensor& value) {
-  const bool is_float = value.dtype() == DType::kFloat32;
-  TUTTI_CHECK(is_float || value.dtype() == DType::kInt64, "ONNX: a constant of ", value.dtype());
-  const Tensor here = value.to(Device{});
-  std::string tensor, unique = name(wish);
-  for (const std::int64_t size : here.shape())
-    put_number(tensor, 1, static_cast<std::uint64_t>(size));
-  put_number(tensor, 2, is_float ? kOnnxFloat : kOnnxInt64);
-  put_bytes(tensor, 8, unique);
-  const auto bytes = here.bytes();
-  put_bytes(tensor, 9, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  put_bytes(constants_, 5, tensor);
-  return unique;
-}
-
-std::string OnnxGraph::operation(const std::string& type, const std::vector<std::string>& inputs,
-                                 const std::vector<OnnxAttribute>& attributes,
-                                 const std::string& wish) {
-  std::string node, result = name(wish);
-  for (const std::string& input : inputs) put_bytes(node, 1, input);
-  put_bytes(node, 2, result);
-  put_bytes(node, 3, result);
-  put_bytes(node, 4, type);
-  for (const auto& [attribute, value] : attributes) {
-    std::string message;
-    put_bytes(message, 1, attribute);
-    std::visit([&](const auto& held) { put_value(message, held); }, value);
-    put_bytes(node, 5, message);
+/// Gathers a graph and writes the file. Values are named; each operation has one result. The few
+/// messages of onnx.proto that it takes are written as event files are (data/format_bytes.h), so
+/// that every build can export. Source: onnx.proto of ONNX 1.12.
+class OnnxGraph {
+ public:
+  /// A free name that begins with `wish`.
+  std::string name(const std::string& wish) {
+    std::string name = wish;
+    for (int i = 1; !names_.insert(name).second; ++i) name = concat(wish, '_', i);
+    return name;
   }
-  put_bytes(nodes_, 1, node);
-  return result;
-}
+  /// float32 [batch, example...]; the name must be free.
+  void add_input(const std::string& name, const Shape& example) {
+    TUTTI_CHECK(names_.insert(name).second, "ONNX: the name '", name, "' is taken");
+    put_bytes(inputs_, 11, value_info(name, example));
+  }
+  void add_output(const std::string& name, const Shape& example) {
+    put_bytes(outputs_, 12, value_info(name, example));
+  }
+  /// float32 or int64. Returns its name, which begins with `wish`.
+  std::string constant(const std::string& wish, const Tensor& value) {
+    const bool is_float = value.dtype() == DType::kFloat32;
+    TUTTI_CHECK(is_float || value.dtype() == DType::kInt64, "ONNX: a constant of ", value.dtype());
+    const Tensor here = value.to(Device{});
+    std::string tensor, unique = name(wish);
+    for (const std::int64_t size : here.shape())
+      put_number(tensor, 1, static_cast<std::uint64_t>(size));
+    put_number(tensor, 2, is_float ? kOnnxFloat : kOnnxInt64);
+    put_bytes(tensor, 8, unique);
+    const auto bytes = here.bytes();
+    put_bytes(tensor, 9, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    put_bytes(constants_, 5, tensor);
+    return unique;
+  }
+  /// An operation of opset 17. Returns the name of its result, which begins with `wish`.
+  std::string operation(const std::string& type, const std::vector<std::string>& inputs,
+                        const std::vector<OnnxAttribute>& attributes, const std::string& wish) {
+    std::string node, result = name(wish);
+    for (const std::string& input : inputs) put_bytes(node, 1, input);
+    put_bytes(node, 2, result);
+    put_bytes(node, 3, result);
+    put_bytes(node, 4, type);
+    for (const auto& [attribute, value] : attributes) {
+      std::string message;
+      put_bytes(message, 1, attribute);
+      std::visit([&](const auto& held) { put_value(message, held); }, value);
+      put_bytes(node, 5, message);
+    }
+    put_bytes(nodes_, 1, node);
+    return result;
+  }
+  /// The file's bytes.
+  std::string model(const std::string& name) const {
+    std::string graph = nodes_, opset, model;
+    put_bytes(graph, 2, name);
+    graph += constants_ + inputs_ + outputs_;
+    put_number(opset, 2, kOpset);
+    put_number(model, 1, kIrVersion);
+    put_bytes(model, 2, "tutti");
+    put_bytes(model, 7, graph);
+    put_bytes(model, 8, opset);
+    return model;
+  }
 
-std::string OnnxGraph::model(const std::string& name) const {
-  std::string graph = nodes_, opset, model;
-  put_bytes(graph, 2, name);
-  graph += constants_ + inputs_ + outputs_;
-  put_number(opset, 2, kOpset);
-  put_number(model, 1, kIrVersion);
-  put_bytes(model, 2, "tutti");
-  put_bytes(model, 7, graph);
-  put_bytes(model, 8, opset);
-  return model;
-}
+ private:
+  std::set<std::string> names_;
+  std::string nodes_, constants_, inputs_, outputs_;  // fields of GraphProto
+};
 
 }  // namespace
 }  // namespace tutti::internal

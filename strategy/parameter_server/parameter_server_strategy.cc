@@ -314,16 +314,51 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     return job && !is_of_coordinator() && job->role() != internal::ParameterServerRole::kWorker;
   }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
-                                           DType dtype);
+                                           DType dtype) {
+    const std::int64_t count =
+        colocated_with ? 1 : internal::num_shards_of(partitioner, name, shape, dtype);
+    const std::int64_t num_rows = shape.rank() == 0 ? 1 : shape.dim(0);
+    const std::string unique = servers->unique_name(name);
+    std::vector<internal::RemoteShard> shards;
+    for (const auto& rows : internal::cut_rows(num_rows, count)) {
+      const int server =
+          colocated_with ? *colocated_with : picker.next(bytes_of_rows(shape, dtype, rows.count));
+      const int number = static_cast<int>(shards.size());
+      shards.emplace_back(server,
+                          internal::ShardSpec{unique, dtype, shape, number, static_cast<int>(count),
+                                              rows.first, rows.count});
+    }
+    return shards;
+  }
 
   int num_workers() const override { return num_closure_workers; }
   std::string worker_name(int worker) const override {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
-  void run_closure(const std::function<void()>& body) override;
+  /// A variable is read once, changes are in the closure's name, all are confirmed.
+  void run_closure(const std::function<void()>& body) override {
+    const ServersStep step(*servers, true);
+    internal::ForbiddenVariableCreator forbidden;
+    const VariableCreatorScope creator(forbidden);
+    body();
+    servers->settle();
+  }
   /// Whether this thread belongs to a coordinator's program, not to one of its workers.
-  bool is_coordinating();
-  void warn_of_work_on_chief(std::string_view call);
+  bool is_coordinating() {
+    if (internal::TaskRunner::runs_this_thread()) return false;
+    if (job) return job->is_coordinated() && job->is_chief();
+    CoordinatorSlot& slot = coordinator_slot();
+    MutexLock lock(slot.mutex);
+    return !slot.coordinator.expired();
+  }
+  /// As tf: "executed locally on the coordinator. This is inefficient but may be valid".
+  void warn_of_work_on_chief(std::string_view call) {
+    if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
+    log_warning(concat(kName, ": ", call,
+                       "() outside a closure: the coordinator's chief works alone, ",
+                       "its workers take no part; expected a step that a worker is given; try ",
+                       "ClusterCoordinator::define() and schedule(); said once"));
+  }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
                                                        internal::StepRegistry& registry) override {
     return job ? job->connect_worker(worker, registry) : nullptr;
@@ -352,51 +387,6 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::optional<int> colocated_with;  // a server
   std::atomic<bool> warned_of_chief{false};
 };
-
-bool ParameterServerStrategy::Impl::is_coordinating() {
-  if (internal::TaskRunner::runs_this_thread()) return false;
-  if (job) return job->is_coordinated() && job->is_chief();
-  CoordinatorSlot& slot = coordinator_slot();
-  MutexLock lock(slot.mutex);
-  return !slot.coordinator.expired();
-}
-
-/// As tf: "executed locally on the coordinator. This is inefficient but may be valid".
-void ParameterServerStrategy::Impl::warn_of_work_on_chief(std::string_view call) {
-  if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
-  log_warning(concat(kName, ": ", call,
-                     "() outside a closure: the coordinator's chief works alone, ",
-                     "its workers take no part; expected a step that a worker is given; try ",
-                     "ClusterCoordinator::define() and schedule(); said once"));
-}
-
-/// A variable is read once, changes are in the closure's name, all are confirmed.
-void ParameterServerStrategy::Impl::run_closure(const std::function<void()>& body) {
-  const ServersStep step(*servers, true);
-  internal::ForbiddenVariableCreator forbidden;
-  const VariableCreatorScope creator(forbidden);
-  body();
-  servers->settle();
-}
-
-std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const std::string& name,
-                                                                        const Shape& shape,
-                                                                        DType dtype) {
-  const std::int64_t count =
-      colocated_with ? 1 : internal::num_shards_of(partitioner, name, shape, dtype);
-  const std::int64_t num_rows = shape.rank() == 0 ? 1 : shape.dim(0);
-  const std::string unique = servers->unique_name(name);
-  std::vector<internal::RemoteShard> shards;
-  for (const auto& rows : internal::cut_rows(num_rows, count)) {
-    const int server =
-        colocated_with ? *colocated_with : picker.next(bytes_of_rows(shape, dtype, rows.count));
-    const int number = static_cast<int>(shards.size());
-    shards.emplace_back(server,
-                        internal::ShardSpec{unique, dtype, shape, number, static_cast<int>(count),
-                                            rows.first, rows.count});
-  }
-  return shards;
-}
 
 ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
     : ParameterServerStrategy(Parts::in_process(options), options) {}

@@ -19,40 +19,34 @@ class TracedReducer final : public GradientReducer {
  public:
   explicit TracedReducer(StepTracer& tracer) : tracer_(tracer) {}
 
-  void begin(std::span<const Variable> variables) override;
-  void ready(std::size_t index, const Gradient& gradient) override;
-  std::vector<Gradient> finish() override;
+  void begin(std::span<const Variable> variables) override {
+    gradients_.assign(variables.size(), Gradient());
+  }
+  void ready(std::size_t index, const Gradient& gradient) override {
+    const GradientTape::StopRecording stop;
+    // A sparse gradient becomes dense: its rows differ between replicas, and their number may.
+    gradients_.at(index) = gradient.is_none() ? gradient : Gradient(gradient.to_dense());
+  }
+  std::vector<Gradient> finish() override {
+    const GradientTape::StopRecording stop;
+    std::vector<Tensor> values;
+    for (const Gradient& gradient : gradients_) {
+      if (!gradient.is_none()) values.push_back(gradient.dense());
+    }
+    if (values.empty()) return std::move(gradients_);
+    const std::vector<Tensor> sums = tracer_.all_reduce(ReduceOp::kSum, values, SourceLocation());
+    std::size_t next = 0;
+    for (Gradient& gradient : gradients_) {
+      if (!gradient.is_none()) gradient = sums[next++];
+    }
+    return std::move(gradients_);
+  }
   void updates_done() override {}
 
  private:
   StepTracer& tracer_;
   std::vector<Gradient> gradients_;  // dense or none, by variable
 };
-
-void TracedReducer::begin(std::span<const Variable> variables) {
-  gradients_.assign(variables.size(), Gradient());
-}
-
-void TracedReducer::ready(std::size_t index, const Gradient& gradient) {
-  const GradientTape::StopRecording stop;
-  // A sparse gradient becomes dense: its rows differ between replicas, and their number may.
-  gradients_.at(index) = gradient.is_none() ? gradient : Gradient(gradient.to_dense());
-}
-
-std::vector<Gradient> TracedReducer::finish() {
-  const GradientTape::StopRecording stop;
-  std::vector<Tensor> values;
-  for (const Gradient& gradient : gradients_) {
-    if (!gradient.is_none()) values.push_back(gradient.dense());
-  }
-  if (values.empty()) return std::move(gradients_);
-  const std::vector<Tensor> sums = tracer_.all_reduce(ReduceOp::kSum, values, SourceLocation());
-  std::size_t next = 0;
-  for (Gradient& gradient : gradients_) {
-    if (!gradient.is_none()) gradient = sums[next++];
-  }
-  return std::move(gradients_);
-}
 
 std::vector<int> numbers_of(const std::vector<Device>& devices) {
   const int count = PjrtClient::get().num_devices();
