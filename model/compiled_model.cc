@@ -4,7 +4,7 @@
 // A replica's *share* of the loss is the sum over its rows divided by the rows of the global batch,
 // plus regularisation divided by the number of replicas: shares add up to the loss of the global
 // batch, and their gradients to its gradient, also when replicas have different numbers of rows.
-#include "model/compiled_model.h"
+#include "model/fit_loop.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,12 +5,18 @@
 
 #include <vector>
 
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_ranks.h"
+#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/peer_work.h"
+#include "tensor/gpu/pinned_memory.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
+
 namespace {
 
 void require_memory_of(const GpuDevice& gpu, const std::byte* data, std::size_t count,
@@ -151,6 +157,219 @@ void GpuCalls::tend() {
     has_failed_ = true;
     engine_.abort(error);
   }
+}
+
+namespace {
+
+constexpr StreamId kCalls = StreamId::kCompute;
+
+/// Of a buffer in pinned memory: the next one begins at a cache line.
+std::size_t staged_bytes(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+template <class AnyElements>
+ReplicaBuffer on_gpu(const AnyElements& elements, Device device) {
+  ReplicaBuffer buffer = buffer_of(elements);
+  buffer.device = device;
+  return buffer;
+}
+
+void begin_after(GpuDevice& gpu, const DeviceEvent& event) {
+  gpu.with_context([&](DeviceContext& context) { context.wait(kCalls, event); });
+}
+
+/// What the caller's stream gets from now on comes after the call.
+std::shared_ptr<DeviceEvent> end(GpuDevice& gpu, const CallRequest& request) {
+  return gpu.with_context([&](DeviceContext& context) {
+    std::shared_ptr<DeviceEvent> done = context.record(kCalls);
+    context.wait_foreign(request.options.gpu->stream, *done);
+    return done;
+  });
+}
+
+ReplicaBuffer bytes_on_gpu(const ReplicaBuffer& buffer) {
+  return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
+}
+
+/// An all_reduce in place: run(all), of the only buffer, or of one that holds the list's one after
+/// the other, for each call of NCCL costs as much as a kernel.
+template <class Run>
+void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
+  if (request.outputs.size() == 1) {
+    const ReplicaBuffer output = on_gpu(request.outputs[0], device);
+    copy_buffer(on_gpu(request.inputs[0], device), output);
+    return run(output);
+  }
+  const MutableTensor memory(Shape{static_cast<std::int64_t>(request.count())}, request.dtype(),
+                             device);
+  const ReplicaBuffer all = buffer_of(memory);
+  std::vector<DeviceCopy> in, out;
+  std::byte* place = all.data;
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    const std::size_t bytes = request.inputs[i].num_bytes();
+    if (bytes == 0) continue;
+    in.push_back({place, request.inputs[i].data, bytes});
+    out.push_back({request.outputs[i].data, place, bytes});
+    place += bytes;
+  }
+  copy_many_on_gpu(device, in);
+  run(all);
+  copy_many_on_gpu(device, out);
+}
+
+}  // namespace
+
+template <class Body>
+void GpuCalls::for_all(const CallRequest& request, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const Error named(error.code(),
+                      concat(beginning_of_refusal(request, engine_.rank()), error.message()));
+    engine_.abort(named);
+    throw named;
+  }
+}
+
+void GpuCalls::run_by_nccl(const CallRequest& request, const DeviceEvent& begin) {
+  for_all(request, [&] {
+    GpuDevice& gpu = gpu_of(request);
+    const Device device = gpu.device();
+    begin_after(gpu, begin);
+    BufferCall call{request.collective, request.op, request.root, {}, {}, {}};
+    if (request.collective == Collective::kAllReduce) {
+      reduce_as_one(request, device, [&](const ReplicaBuffer& all) {
+        call.outputs = {&all, 1};
+        carry_out(call, device);
+      });
+      end(gpu, request);
+      return;
+    }
+    ReplicaBuffer input, output;
+    if (!request.inputs.empty()) input = on_gpu(request.inputs[0], device);
+    if (request.has_result(engine_.rank())) output = on_gpu(request.outputs[0], device);
+    std::vector<std::size_t> counts(request.counts.begin(), request.counts.end());
+    if (!call.reduces()) {  // what is copied is bytes: those may begin anywhere
+      input = bytes_on_gpu(input);
+      output = bytes_on_gpu(output);
+      for (std::size_t& count : counts) count *= size_of(request.dtype());
+    }
+    if (!request.inputs.empty()) call.inputs = {&input, 1};
+    if (request.has_result(engine_.rank())) call.outputs = {&output, 1};
+    call.counts = counts;
+    carry_out(call, device);
+    end(gpu, request);
+  });
+}
+
+/// Of buffers on the GPU, in its streams: elements aligned and widened where NCCL needs it.
+void GpuCalls::carry_out(const BufferCall& call, Device device) {
+  const std::shared_ptr<CrossDeviceOps> ops = nccl();
+  const DType dtype = (call.outputs.empty() ? call.inputs : call.outputs).front().dtype;
+  const bool is_mean = call.reduces() && call.op == ReduceOp::kMean;
+  const auto on_copies = [&](DType of) {
+    const StagedCall staged(call, of);
+    carry_out(staged.call(), device);
+    staged.write_back();
+  };
+  if (call.is_misaligned()) return on_copies(dtype);
+  if (call.reduces() && is_half(dtype) &&
+      (is_mean || !ops->supports(call.op, dtype, DeviceType::kGpu))) {
+    return on_copies(DType::kFloat32);
+  }
+  BufferCall summing = call;
+  if (is_mean) summing.op = ReduceOp::kSum;
+  std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
+  std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  DeviceWork work({&device, 1});
+  for (ReplicaBuffer& buffer : inputs) buffer.work = &work;
+  for (ReplicaBuffer& buffer : outputs) buffer.work = &work;
+  summing.inputs = inputs;
+  summing.outputs = outputs;
+  is_launching_ = true;  // for good if it throws: the communicator is closed then
+  carry_out_unchecked(*ops, summing);
+  is_launching_ = false;
+  work.join();
+  if (!is_mean) return;
+  for (const ReplicaBuffer& output : call.outputs) {
+    divide(output, static_cast<std::size_t>(engine_.size()));
+  }
+}
+
+void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline) {
+  if (gpu.peers().wait_until(event, deadline)) return;
+  fail(ErrorCode::kDeadlineExceeded, "the stream of ", gpu.device(), " has not come to this call ",
+       "before the deadline; expected what stands before it to end; try a longer timeout, or look ",
+       "for a kernel that waits");
+}
+
+void GpuCalls::run_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline,
+                           const std::function<void(const CallRequest& on_host)>& run) {
+  GpuDevice& gpu = gpu_of(request);
+  const bool gives = request.collective == Collective::kBroadcast && request.root == engine_.rank();
+  const bool in_place =
+      request.collective == Collective::kAllReduce || request.collective == Collective::kReduce;
+  std::vector<ConstElements> inputs(request.inputs.begin(), request.inputs.end());
+  std::vector<Elements> outputs(request.outputs.begin(), request.outputs.end());
+  for_all(request, [&] {
+    std::size_t num_bytes = 0;
+    for (const ConstElements& input : inputs) num_bytes += staged_bytes(input.num_bytes());
+    for (const Elements& output : outputs) {
+      if (!in_place) num_bytes += staged_bytes(output.num_bytes());
+    }
+    if (num_bytes > (staging_ ? staging_->size() : 0)) {
+      if (staged_) wait(gpu, *staged_, deadline);  // others may get the memory next
+      staging_ = allocate_pinned(num_bytes);
+    }
+    std::byte* place = staging_ ? staging_->data() : nullptr;
+    // In one stream with the copies of the call before, which may still read this memory.
+    staged_ = gpu.with_context([&](DeviceContext& context) {
+      context.wait(kCalls, begin);
+      const auto stage = [&](auto& elements, bool is_read) {
+        if (is_read) context.copy_to_host(place, elements.data, elements.num_bytes(), kCalls);
+        elements.data = place;
+        place += staged_bytes(elements.num_bytes());
+      };
+      for (ConstElements& input : inputs) stage(input, true);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!in_place) stage(outputs[i], gives);
+        if (in_place) outputs[i].data = const_cast<std::byte*>(inputs[i].data);
+      }
+      return context.record(kCalls);
+    });
+    wait(gpu, *staged_, deadline);
+  });
+  run({.collective = request.collective,
+       .op = request.op,
+       .root = request.root,
+       .inputs = inputs,
+       .outputs = outputs,
+       .counts = request.counts,
+       .receive_counts = request.receive_counts,
+       .options = request.options,
+       .where = request.where});
+  if (gives || !request.has_result(engine_.rank())) return;
+  for_all(request, [&] {
+    gpu.with_context([&](DeviceContext& context) {
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        context.copy_to_device(request.outputs[i].data, outputs[i].data, outputs[i].num_bytes(),
+                               kCalls);
+      }
+    });
+    staged_ = end(gpu, request);
+  });
+}
+
+void GpuCalls::run_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline) {
+  for_all(request, [&] {
+    GpuDevice& gpu = gpu_of(request);
+    if (request.collective == Collective::kBarrier) return wait(gpu, begin, deadline);
+    begin_after(gpu, begin);
+    for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+      copy_buffer(on_gpu(request.inputs[i], gpu.device()),
+                  on_gpu(request.outputs[i], gpu.device()));
+    }
+    end(gpu, request);
+  });
 }
 
 }  // namespace tutti::internal
