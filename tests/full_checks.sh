@@ -118,8 +118,8 @@ part_recovery() {
       python3 tests/integration/recovery_time_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
       --workers 3 --kills 10 --transport "$transport"
     step "new processes killed again while they come up, transport $transport" \
-      python3 tests/integration/killed_again_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
-      --rounds 4 --transport "$transport"
+      python3 tests/integration/recovery_time_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
+      --again --kills 4 --transport "$transport"
   done
   step "every style of program, killed at 20 moments each" \
     python3 tests/integration/restarted_job_test.py "$build/bin/recovering_state" "$build/bin/restarted_program" \

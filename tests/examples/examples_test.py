@@ -71,14 +71,6 @@ class Examples(unittest.TestCase):
                     self.check_metrics(metrics, 30)
                     self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
 
-    def test_loop_by_hand_and_fit_agree_on_the_number_of_examples(self):
-        for program in NETWORKS:
-            with self.subTest(program):
-                metrics, _ = run_with_metrics(program, "--strategy", "one_device", "--devices", "cpu:0", "--steps",
-                                              "3", "--batch-size", "7")
-                self.check_metrics(metrics, 3)
-                self.assertEqual(metrics["num_replicas"], 1)
-
     def test_estimator_has_the_bits_of_fit_and_a_loop(self):
         hashes = set()
         for replicas in ("1", "2", "4"):
@@ -174,15 +166,6 @@ class Examples(unittest.TestCase):
         reads = [e for e in events if e["name"] == "read" and e["cat"] == "input"]
         self.assertFalse({e["tid"] for e in reads} & {e["tid"] for e in steps})
         self.assertTrue(any(r["ts"] < s["ts"] + s["dur"] and s["ts"] < r["ts"] + r["dur"] for r in reads for s in steps))
-
-    def test_a_trace_is_asked_for_by_the_environment(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "trace.json")
-            result = subprocess.run([os.path.join(FOLDER, "linear_regression"), "--devices", "cpu:0-1"], text=True,
-                                    capture_output=True, timeout=600, env=dict(os.environ, TUTTI_TRACE=path))
-            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-            with open(path, encoding="utf-8") as file:
-                self.assertTrue(any(e["name"] == "update" for e in self.check_trace(json.load(file))))
 
     def test_gradients_travel_in_16_bits_and_are_searched(self):
         plain, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "30")
@@ -285,11 +268,6 @@ class Examples(unittest.TestCase):
                     self.assertEqual({event["pid"] for event in events}, {rank})
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
-    def test_estimator_names_the_flag_that_it_needs(self):
-        result = run("estimator")
-        self.assertEqual(result.returncode, 2, result.stdout)
-        self.assertIn("--checkpoint-dir: expected a folder for the model's checkpoints, got none", result.stderr)
-
     def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
         """Weights of 7 MB under Adam take 4 times as much of each device mirrored, a fourth of that in four parts."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
@@ -301,42 +279,12 @@ class Examples(unittest.TestCase):
         self.assertEqual(sharded.returncode, 0, sharded.stderr)
         self.assertRegex(sharded.stdout, r"speed +\d+ tokens/s")
 
-    def test_gpt_says_what_it_needs(self):
-        for flags, part in (([], "expected --text to train on, or --load"), (["--text", "/nowhere"], "cannot read /nowhere"),
-                            (["--text", LICENSE, "--context", "100000"], "are too few for rows of 100000")):
-            with self.subTest(flags):
-                result = run("gpt/gpt", *flags)
-                self.assertEqual(result.returncode, 1)
-                self.assertIn(part, result.stderr)
-
-    def test_parameter_server_custom_loop_learns_in_one_process(self):
-        result = run("parameter_server_custom_loop", "--embedding", "64", "--epochs", "3")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertIn("Finished epoch 2, accuracy is ", result.stdout)
-
-    def test_parameter_server_fit_learns_in_one_process(self):
-        result = run("parameter_server_fit", "--epochs", "2")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertIn("in the first epoch", result.stdout)
-
-    def test_in_graph_trainer_learns_alone(self):
-        result = run("in_graph_trainer", "--steps", "20")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertRegex(result.stdout, r"step 20 loss [01]\.")
-
     def test_swap_strategy_gives_the_same_bits(self):
         result = run("swap_strategy", "--steps", "10")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         has_xla = "XLA has no devices here" not in result.stdout
         self.assertRegex(result.stdout, "the same bits everywhere but under XLA" if has_xla else "the same bits everywhere\n")
         self.assertRegex(result.stdout, r"tpu +xla:0-3 +(XLA has no devices here: .*; |stablehlo.all_reduce +[0-9.]+ +differ by )")
-
-    def test_asynchronous_updates_want_parameter_servers(self):
-        for program in (*NETWORKS, "linear_regression"):
-            with self.subTest(program=program):
-                result = run(program, "--strategy", "mirrored", "--update-mode", "async")
-                self.assertEqual(result.returncode, 2)
-                self.assertIn("--update-mode async: steps of --strategy mirrored are synchronous", result.stderr)
 
     def test_update_modes_of_a_worker_alone_give_the_same_bits(self):
         hashes = set()
@@ -361,19 +309,34 @@ class Examples(unittest.TestCase):
         self.assertEqual(roomy.returncode, 1, roomy.stdout)  # nothing is refused
         self.assertRegex(roomy.stdout, r"data parallel +\d\.\d+ ")
 
-    def test_between_graph_trainer_learns_alone(self):
-        result = run("between_graph_trainer", "--train_steps", "150", "--min-accuracy", "0.6")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertRegex(result.stdout, r"result +global step 150, test accuracy 0\.[6-9]")
+    def test_one_process_learns(self):
+        for program, flags, said in (
+                ("parameter_server_custom_loop", ["--embedding", "64", "--epochs", "3"], "Finished epoch 2, accuracy is "),
+                ("parameter_server_fit", ["--epochs", "2"], "in the first epoch"),
+                ("in_graph_trainer", ["--steps", "20"], r"step 20 loss [01]\."),
+                ("between_graph_trainer", ["--train_steps", "150", "--min-accuracy", "0.6"], r"result +global step 150, test accuracy 0\.[6-9]"),
+                ("fashion_mnist_custom_loop", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "step"),
+                ("fashion_mnist_keras", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "step")):
+            with self.subTest(program):
+                result = run(program, *flags)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertRegex(result.stdout, said)
 
-    def test_wrong_usage_ends_with_2(self):
-        for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],
-                      ["--cross-device-ops", "telepathy"], ["--batch-size", "0"], ["--batch-size", "x"],
-                      ["--resume"], ["--no-such-flag"], ["--plugin", "./nowhere.so"]):
-            with self.subTest(flags):
-                result = run("linear_regression", *flags)
-                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-                self.assertIn(flags[-1] if flags[0] == "--devices" else flags[0], result.stderr)
+    def test_refusals_name_the_flag(self):
+        line = [("linear_regression", flags, 2, flags[-1] if flags[0] == "--devices" else flags[0]) for flags in (
+            ["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"], ["--cross-device-ops", "telepathy"],
+            ["--batch-size", "0"], ["--batch-size", "x"], ["--resume"], ["--no-such-flag"], ["--plugin", "./nowhere.so"])]
+        asynchronous = [(program, ["--strategy", "mirrored", "--update-mode", "async"], 2,
+                         "--update-mode async: steps of --strategy mirrored are synchronous") for program in (*NETWORKS, "linear_regression")]
+        for program, flags, code, said in (
+                *line, *asynchronous,
+                ("estimator", [], 2, "--checkpoint-dir: expected a folder for the model's checkpoints, got none"),
+                ("gpt/gpt", [], 1, "expected --text to train on, or --load"), ("gpt/gpt", ["--text", "/nowhere"], 1, "cannot read /nowhere"),
+                ("gpt/gpt", ["--text", LICENSE, "--context", "100000"], 1, "are too few for rows of 100000")):
+            with self.subTest(program, flags=flags):
+                result = run(program, *flags)
+                self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+                self.assertIn(said, result.stderr)
 
     def test_missing_data_names_the_folder_and_the_package(self):
         with tempfile.TemporaryDirectory() as folder:

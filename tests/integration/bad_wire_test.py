@@ -21,19 +21,14 @@ False alarms are printed and not judged: a process that gets no turn for seconds
 With --full: the wire is bad from the start, three workers, more of each, and 8 s of silence between a worker and the control server. That is longer than the limit (5 s,
 docs/decisions/0026), so the worker is named, its place taken, and the bits are the same still.
 """
-import argparse
-import os
 import random
-import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import chaos_run  # noqa: E402  which finds the kit
 import chaos_faults  # noqa: E402
-import chaos_run  # noqa: E402
-import multi_worker_test as workers_of  # noqa: E402
 import tcp_proxy  # noqa: E402
+from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "6000", "--seed", "1", "--epochs", "1000"]
 DELAY, JITTER, LOSS = 0.020, 0.010, 0.01
@@ -88,8 +83,7 @@ class Weather:
     def damage(self, kind, what):
         since = self.begin(what)
         damage = tcp_proxy.Damage(kind, self.chance.randrange(100_000), self.chance.randrange(8))
-        self.run.wait_for(lambda: self.run.proxy.damage_one(self.chance, damage, self.run.data_routes) or None, "an open connection")
-        self.run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+        self.run.damage(self.chance, damage, self.run.data_routes)
         named = self.run.wait_for_line(chaos_faults.CONNECTION_BROKE, damage.at, "a line about the broken connection").time
         self.num_recoveries += 1
         print(f", noticed after {named - damage.at:.2f} s; next step after {self.run.wait_for_recovery(damage.at) - since:.2f} s", flush=True)
@@ -106,7 +100,7 @@ class Weather:
         """Longer than what counts as alive."""
         worker = 1
         since = self.begin(f"nothing between worker {worker} and the control server for 8 s")
-        pid = self.run.pid_of(worker)
+        pid = self.run.pid_of_worker(worker)
         self.run.hit.add(pid)
         self.run.proxy.stall([self.run.control_routes[worker]], 8.0)
         self.num_recoveries += 1
@@ -121,45 +115,35 @@ def phases_of(weather, is_full):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("tutti")
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--log", help="write the lines of all workers there")
-    arguments = parser.parse_args()
-    workers = 3 if arguments.full else 2
-    steps = 160 if arguments.full else 90
+    arguments = parse(__doc__, "program", "tutti", full=False, log=None)
+    workers, steps = (3, 160) if arguments.full else (2, 90)
     flags = FLAGS + (["--regularized"] if arguments.full else []) + ["--steps", str(steps)]
     with tempfile.TemporaryDirectory() as folder:
-        calm = workers_of.run_mirrored(arguments.program, workers, flags, folder, timeout=600)
-        begin = time.monotonic()
+        calm = run_mirrored(arguments.program, workers, flags, folder, timeout=600)
         run = chaos_run.Run(arguments.tutti, arguments.program, workers, flags, folder, arguments.log)
-        try:
+
+        def disturb():
             if not arguments.full:  # the start takes long on such a wire
                 run.wait_for_step(1)
             weather = Weather(run, workers, 5.0 if arguments.full else 1.5)
             for phase in phases_of(weather, arguments.full):
                 phase()
-            code = run.wait_for_end()
-        except chaos_run.Failure as failure:
-            run.end()
-            sys.exit(f"\nFAILED: {failure}\n{run.last_lines(60)}")
-        proxy, got = run.proxy, run.metrics()
-        mistakes = [] if code == 0 else [f"exit code {code}"]
-        mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
-        alarms = chaos_faults.false_alarms(run)
-        print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
-        if not (proxy.late_bytes and weather.wire.num_lost):
-            mistakes.append("the wire was not bad: nothing was lost or late")
-        recoveries = sum(WENT_BACK in line.text for line in run.lines)
-        if recoveries != weather.num_recoveries and not alarms:
-            mistakes.append(f"the workers went back {recoveries} times; expected {weather.num_recoveries}: once for each broken connection")
-        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  exit code {code}, {time.monotonic() - begin:.0f} s, "
-              f"{recoveries} times back, {len(alarms)} false alarms; of {proxy.num_pieces} pieces {weather.wire.num_lost} came again; the "
-              f"machine answered at most {run.most_late:.2f} s late")
-        if mistakes:
-            sys.exit("FAILED: " + "; ".join(mistakes) + "\n" + run.last_lines(60))
+            return lambda: look(run, weather)
+
+        run.compare(disturb, calm)
+
+
+def look(run, weather):
+    mistakes, alarms = [], chaos_faults.false_alarms(run)
+    print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
+    if not (run.proxy.late_bytes and weather.wire.num_lost):
+        mistakes.append("the wire was not bad: nothing was lost or late")
+    recoveries = run.count(WENT_BACK)
+    if recoveries != weather.num_recoveries and not alarms:
+        mistakes.append(f"the workers went back {recoveries} times; expected {weather.num_recoveries}: once for each broken connection")
+    return mistakes, (f"{recoveries} times back, {len(alarms)} false alarms; of {run.proxy.num_pieces} pieces {weather.wire.num_lost} "
+                      "came again, ")
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

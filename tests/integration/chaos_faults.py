@@ -5,8 +5,8 @@ import re
 import signal
 import time
 
-import tcp_proxy
-from chaos_run import Failure
+import tcp_proxy  # found by chaos_run
+from processes import Failure
 
 # How many of a hundred.
 WEIGHTS = {
@@ -42,13 +42,7 @@ class Outcome:
 
     def __init__(self, fault):
         self.kind, self.number, self.step, self.victims = fault.kind, fault.number, fault.step, fault.victims
-        self.named = None
-        self.next_step = 0.0
-        self.recoveries = 0
-        self.note = ""
-
-    def to_json(self):
-        return dict(vars(self))
+        self.named, self.next_step, self.recoveries, self.note = None, 0.0, 0, ""
 
 
 def make_schedule(seed, count, num_workers, first_step, steps_per_fault):
@@ -96,8 +90,8 @@ def wait_until_named(run, worker, pid, since):
 
 def kill(run, fault, outcome):
     """All victims at once."""
-    pids = {worker: run.pid_of(worker) for worker in fault.victims}
-    moments = {worker: run.send(pid, signal.SIGKILL) for worker, pid in pids.items()}
+    pids = {worker: run.pid_of_worker(worker) for worker in fault.victims}
+    moments = {worker: run.hit_process(pid, signal.SIGKILL) for worker, pid in pids.items()}
     follow_death(run, outcome, pids, moments)
 
 
@@ -111,17 +105,19 @@ def kill_again(run, fault, outcome):
     """The second one somewhere between the first one's death and the end of the recovery, or shortly after."""
     first, second = fault.victims if fault.chance.random() < 0.7 else fault.victims[:1] * 2
     pids, moments = {}, {}
-    pid = run.pid_of(first)
-    begin = run.send(pid, signal.SIGKILL)
+    pid = run.pid_of_worker(first)
+    begin = run.hit_process(pid, signal.SIGKILL)
     if first == second:  # its new process; the old one may be named or not
         time.sleep(0.02)
-        pids[second] = run.wait_for(lambda: next((p for w, p in run.pids().items() if w == second and p != pid), None), "a new process")
+        worker = ("worker", second)
+        run.wait_for(lambda: run.pids(run.program).get(worker, pid) != pid, "a new process")
+        pids[second] = run.pid_of_worker(second)
         time.sleep(fault.chance.uniform(0.0, 0.6))
     else:
         time.sleep(fault.chance.uniform(0.0, 0.8))
         pids[first], moments[first] = pid, begin
-        pids[second] = run.pid_of(second)
-    moments[second] = run.send(pids[second], signal.SIGKILL)
+        pids[second] = run.pid_of_worker(second)
+    moments[second] = run.hit_process(pids[second], signal.SIGKILL)
     outcome.note = "its new process, too" if first == second else "one after the other"
     if first == second:  # a process that had not joined yet is nobody's loss
         outcome.named = wait_until_named(run, first, pid, begin) - begin
@@ -147,16 +143,16 @@ def kill_and_damage(run, fault, outcome):
 
 def stop(run, fault, outcome):
     worker = fault.victims[0]
-    pid = run.pid_of(worker)
-    begin = run.send(pid, signal.SIGSTOP)
+    pid = run.pid_of_worker(worker)
+    begin = run.hit_process(pid, signal.SIGSTOP)
     named = wait_until_named(run, worker, pid, begin)
     outcome.named = named - begin
     outcome.note = fault.chance.choice(AFTER_A_STOP)
     time.sleep(fault.chance.uniform(0.0, 0.5))
     if outcome.note == "is continued":
-        run.send(pid, signal.SIGCONT)
+        run.hit_process(pid, signal.SIGCONT)
     elif outcome.note == "is killed":
-        run.send(pid, signal.SIGKILL)
+        run.hit_process(pid, signal.SIGKILL)
     outcome.next_step = run.wait_for_recovery(begin) - begin
     outcome.recoveries = 1
 
@@ -164,13 +160,13 @@ def stop(run, fault, outcome):
 def pulse(run, fault, outcome):
     """Shorter than what counts as stopped: nobody is given up, unless this machine gives it no turn afterwards."""
     worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
-    pid = run.pid_of(worker)
-    begin = run.send(pid, signal.SIGSTOP, is_deadly=False)
+    pid = run.pid_of_worker(worker)
+    begin = run.hit_process(pid, signal.SIGSTOP, is_deadly=False)
     time.sleep(length)
-    end = run.send(pid, signal.SIGCONT)
+    end = run.hit_process(pid, signal.SIGCONT)
     outcome.note = f"{end - begin:.2f} s"
     given_up = line_that_names(worker, pid)
-    outcome_of = run.wait_for(lambda: run.find_line(given_up, begin) or (run.steps[-1].time > end and run.steps[-1]) or None,
+    outcome_of = run.wait_for(lambda: run.find_line(given_up, begin) or (run.steps[-1].time > end and run.steps[-1]),
                               "a step after a pulse")
     if not hasattr(outcome_of, "text"):
         outcome.next_step = run.wait_for_next_step(end) - begin
@@ -186,8 +182,7 @@ def damage_data(run, fault, outcome):
     """Both workers are well, and all repeat the step."""
     kind = "reset" if fault.kind == RESET else "flip"
     damage = tcp_proxy.Damage(kind, fault.chance.randrange(500_000), fault.chance.randrange(8))
-    run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, run.data_routes) or None, "an open connection")
-    run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+    run.damage(fault.chance, damage, run.data_routes)
     outcome.note = damage.where
     outcome.named = run.wait_for_line(CONNECTION_BROKE, damage.at, "a line about the broken connection").time - damage.at
     outcome.next_step = run.wait_for_recovery(damage.at) - damage.at
@@ -198,14 +193,13 @@ def damage_control(run, fault, outcome):
     """Heartbeats go there: training does not wait for them."""
     worker = fault.victims[0]
     damage = tcp_proxy.Damage("reset", fault.chance.randrange(400), fault.chance.randrange(8))
-    pid = run.pid_of(worker)
-    run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, [run.control_routes[worker]]) or None, "an open connection")
-    run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+    pid = run.pid_of_worker(worker)
+    run.damage(fault.chance, damage, [run.control_routes[worker]])
     outcome.note = damage.where
     outcome.named = run.wait_for_line(rf"^\[worker-{worker}\]: .*is connected to the control server .* again", damage.at,
                                       "a line about the new connection").time - damage.at
     outcome.next_step = run.wait_for_next_step(damage.at) - damage.at
-    if run.pid_of(worker) != pid:
+    if run.pid_of_worker(worker) != pid:
         raise Failure(f"worker {worker} was started anew")
 
 

@@ -9,19 +9,12 @@ state of one calm process, no step lost, at most the step in flight repeated, an
 are printed as a table and not judged, and so are false alarms: a process that gets no turn for seconds says nothing for seconds.
 tests/cluster/control_rules_test.cc judges these on a clock of its own.
 """
-import argparse
 import json
-import os
-import random
-import sys
 import tempfile
-import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import chaos_run  # noqa: E402  which finds the kit
 import chaos_faults  # noqa: E402
-import chaos_run  # noqa: E402
-import multi_worker_test as workers_of  # noqa: E402
+from processes import end_with, parse, require, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
 FIRST_STEP, STEPS_PER_FAULT, STEPS_AFTERWARDS = 10, 12, 150
@@ -75,55 +68,34 @@ def print_table(outcomes):
         print(f"  {kind:34} {len(of_kind):5}   {named:18}   {step:18}", flush=True)
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("tutti")
-    parser.add_argument("--faults", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--json", help="write the outcomes there")
-    parser.add_argument("--log", help="write the lines of all workers there")
-    arguments = parser.parse_args()
-    if arguments.workers < 3 or arguments.faults < 1:
-        parser.error("expected at least 3 workers (one keeps the state when two die) and one fault")
-    return arguments
-
-
 def main():
-    arguments = parse()
+    arguments = parse(__doc__, "program", "tutti", faults=10, seed=1, workers=3, json=None, log=None)
+    require(arguments.workers >= 3 and arguments.faults >= 1, "expected at least 3 workers (one keeps the state when two die) and one fault")
     schedule = chaos_faults.make_schedule(arguments.seed, arguments.faults, arguments.workers, FIRST_STEP, STEPS_PER_FAULT)
     steps = FIRST_STEP + STEPS_PER_FAULT * arguments.faults + STEPS_AFTERWARDS
-    flags = FLAGS + ["--steps", str(steps)]
+    flags, outcomes = FLAGS + ["--steps", str(steps)], []
     print(f"  {arguments.faults} faults in {steps} steps of {arguments.workers} workers; "
           f"again: --faults {arguments.faults} --seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        calm = workers_of.run_mirrored(arguments.program, arguments.workers, flags, folder, timeout=1200)
-        begin = time.monotonic()
+        calm = run_mirrored(arguments.program, arguments.workers, flags, folder, timeout=1200)
         run = chaos_run.Run(arguments.tutti, arguments.program, arguments.workers, flags, folder, arguments.log)
-        try:
-            outcomes = [chaos_faults.inject(run, fault) for fault in schedule]
-            code = run.wait_for_end()
-        except chaos_run.Failure as failure:
-            run.end()
-            sys.exit(f"FAILED: {failure}\n{run.last_lines(60)}")
-        seconds = time.monotonic() - begin
-        print_table(outcomes)
-        mistakes = [] if code == 0 else [f"exit code {code}"]
-        mistakes += check_steps(steps_of(run.log), steps, outcomes)
-        alarms = chaos_faults.false_alarms(run)
-        print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
-        got = run.metrics()
-        mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
-        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {len(outcomes)} faults, {len(alarms)} false alarms, exit code {code}, "
-              f"{seconds:.0f} s, the machine answered at most {run.most_late:.2f} s late")
+
+        def look():
+            print_table(outcomes)
+            mistakes, alarms = check_steps(steps_of(run.log), steps, outcomes), chaos_faults.false_alarms(run)
+            print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
+            return mistakes, f"{len(outcomes)} faults, {len(alarms)} false alarms, "
+
+        def disturb():
+            outcomes.extend(chaos_faults.inject(run, fault) for fault in schedule)
+            return look
+
+        got = run.compare(disturb, calm)
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({"seed": arguments.seed, "steps": steps, "seconds": seconds, "weights_hash": got.get("weights_hash"),
-                           "faults": [outcome.to_json() for outcome in outcomes]}, file, indent=1)
-        if mistakes:
-            sys.exit("FAILED: " + "; ".join(mistakes) + "\n" + run.last_lines(60))
+                json.dump({"seed": arguments.seed, "steps": steps, "weights_hash": got["weights_hash"],
+                           "faults": [vars(outcome) for outcome in outcomes]}, file, indent=1)
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -11,17 +11,12 @@ new one; a control connection is replaced within the step; in the case of the wh
 network is back. Times (goals: 5.5 s; of a control connection 2.5 s) are printed and not judged; weights, losses and optimizer's state must be
 those of one calm process.
 """
-import argparse
-import os
 import subprocess
-import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import chaos_run  # noqa: E402
-import multi_worker_test as workers_of  # noqa: E402
+import chaos_run  # noqa: E402  which finds the kit
+from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
 STEPS = 600
@@ -53,7 +48,7 @@ class Case:
 
     def all_are_open(self):
         routes = [self.run.data_routes[0], *self.run.control_routes]
-        return all(route.connections for route in routes) or None
+        return all(route.connections for route in routes)
 
     def find(self, pattern, since, what):
         self.found.append((what, self.run.wait_for_line(pattern, since, f"{self.name}: {what}").time - since))
@@ -88,37 +83,24 @@ def swallow_all(run, name, step):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("tutti")
-    parser.add_argument("--log", help="write the lines of all workers there")
-    arguments = parser.parse_args()
-    flags = FLAGS + ["--steps", str(STEPS)]
-    before = own_machine()
-    print(f"  each worker {'has a machine of its own' if before else 'is on this machine'}",
-          flush=True)
+    arguments = parse(__doc__, "program", "tutti", log=None)
+    flags, before = FLAGS + ["--steps", str(STEPS)], own_machine()
+    print(f"  each worker {'has a machine of its own' if before else 'is on this machine'}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        calm = workers_of.run_mirrored(arguments.program, 2, flags, folder, timeout=600)
+        calm = run_mirrored(arguments.program, 2, flags, folder, timeout=600)
         run = chaos_run.Run(arguments.tutti, arguments.program, 2, flags, folder, arguments.log, before)
         data, control = run.data_routes, run.control_routes[1:]
-        try:
+
+        def disturb():
             swallow_existing(run, "a data connection", 10, data, [(DATA_IS_GONE, "found")], True)
             swallow_existing(run, "both kinds of connections", 20, data + control,
                              [(CONTROL_IS_BACK, "control connected"), (DATA_IS_GONE, "found")], True)
             swallow_all(run, "the whole network of worker 1", 30)
             swallow_existing(run, "a control connection", 40, control, [(CONTROL_IS_BACK, "connected")], False)
-            code = run.wait_for_end()
-        except chaos_run.Failure as failure:
-            run.end()
-            sys.exit(f"FAILED: {failure}\n{run.last_lines(60)}")
-        got = run.metrics()
-        mistakes = [] if code == 0 else [f"exit code {code}"]
-        mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
-        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  exit code {code}, "
-              f"the machine answered at most {run.most_late:.2f} s late")
-        if mistakes:
-            sys.exit("FAILED: " + "; ".join(mistakes) + "\n" + run.last_lines(60))
+            return lambda: ([], "")
+
+        run.compare(disturb, calm)
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -7,19 +7,12 @@ LAUNCHER starts processes with -n N (`tutti run`, `mpirun --oversubscribe`).
 """
 import os
 import re
-import subprocess
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import MPI, end_with, output_of, require  # noqa: E402
+
 BATCH, STEPS = 16, 6
-ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0"}
-
-
-def output_of(*command):
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
-                            env={**os.environ, **ROOT})
-    if result.returncode != 0:
-        sys.exit(f"FAILED ({result.returncode}): {' '.join(command)}\n{result.stdout}")
-    return result.stdout
 
 
 def main():
@@ -27,16 +20,13 @@ def main():
     for ranks in (2, 4):
         reference = re.findall(r"weights ([0-9a-f]{32})", output_of(mirrored, str(ranks), str(BATCH), str(STEPS)))
         text = output_of(*launcher, "-n", str(ranks), *(["--"] if launcher[-1] == "run" else []), program,
-                         "--batch-size", str(BATCH), "--steps", str(STEPS * ranks))
+                         "--batch-size", str(BATCH), "--steps", str(STEPS * ranks), environment=MPI)
         hashes = dict(re.findall(rf"rank (\d) of {ranks}, weights ([0-9a-f]{{32}})", text))
-        if len(reference) != 1 or sorted(hashes) != [str(rank) for rank in range(ranks)]:
-            sys.exit(f"FAILED: expected one hash of each rank\n{reference}\n{text}")
-        if set(hashes.values()) != set(reference):
-            sys.exit(f"FAILED: {ranks} ranks, expected {reference[0]}\n{text}")
-        if len(re.findall(r"Step #0\tLoss: 2\.", text)) != 1:
-            sys.exit(f"FAILED: expected the first loss, near ln(10), from rank 0 alone\n{text}")
+        require(len(reference) == 1 and sorted(hashes) == [str(rank) for rank in range(ranks)], "expected one hash of each rank", text)
+        require(set(hashes.values()) == set(reference), f"{ranks} ranks, expected {reference[0]}", text)
+        require(len(re.findall(r"Step #0\tLoss: 2\.", text)) == 1, "expected the first loss, near ln(10), from rank 0 alone", text)
         print(f"  same {reference[0]} with {ranks} ranks", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -3,24 +3,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mismatch_rank --transport shm|tcp --rank R --size N --folder F: as a process of its own; mpi:
-// under mpirun; in_process: all ranks as threads. A line of JSON per case, in a file of each rank:
-// F/seen-by-rank-R.
+// under mpirun. A line of JSON per case, in a file of each rank: F/seen-by-rank-R.
 #include <cstdio>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/core/clock.h"
-#include "tutti/core/executor.h"
 #include "tutti/core/flags.h"
 #include "tutti/core/json.h"
-#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
@@ -200,26 +195,6 @@ void play_all(const Connect& connect) {
   }
 }
 
-void play_in_process(int size) {
-  // By name, so that all ranks take theirs of the same group.
-  Mutex mutex;
-  std::map<std::string, std::vector<std::shared_ptr<Transport>>> groups;
-  std::vector<std::unique_ptr<Thread>> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(Executor::system().start(concat("rank-", rank), [&, rank] {
-      play_all([&](const std::string& name) {
-        MutexLock lock(mutex);
-        auto& group = groups[name];
-        if (group.empty()) {
-          for (auto& transport : in_process_transports(size)) group.push_back(std::move(transport));
-        }
-        return std::move(group[static_cast<std::size_t>(rank)]);
-      });
-    }));
-  }
-  for (const auto& rank : ranks) rank->join();
-}
-
 void play_between_processes(const RankOptions& options) {
   if (options.transport == "mpi") {
     play_all([](const std::string& name) { return mpi_transport({.name = name}); });
@@ -238,18 +213,14 @@ void play_between_processes(const RankOptions& options) {
 int main(int argc, char** argv) {
   RankOptions options;
   Flags flags("A rank whose calls differ from the others'");
-  flags.add_choice("--transport", options.transport, {"shm", "tcp", "mpi", "in_process"}, "which");
+  flags.add_choice("--transport", options.transport, {"shm", "tcp", "mpi"}, "which");
   flags.add("--rank", options.rank, "of this process: shm, tcp");
   flags.add("--size", options.size, "how many ranks there are");
   flags.add("--folder", options.folder, "where the processes find each other, and write to");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   report_folder = options.folder;
   try {
-    if (options.transport == "in_process") {
-      play_in_process(static_cast<int>(options.size));
-    } else {
-      play_between_processes(options);
-    }
+    play_between_processes(options);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -3,20 +3,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mismatch_test.py PROGRAM TRANSPORT [--ranks N] [--mpirun MPIRUN]
 
-Starts `mismatch_rank`: N processes over shm, tcp or mpi, or one with N threads (in_process). In each case one of the ranks makes another call
+Starts `mismatch_rank`: N processes over shm, tcp or mpi (tests/cross_device_ops/communicator_mismatch_test.cc has threads). In each case one of the ranks makes another call
 than the others, with few numbers and with many. Every rank must get INVALID_ARGUMENT, "collective mismatch" of this kind, which names the
 rank that differs, another one, and the calls of both; nobody may get a result. Of arguments that are wrong on one rank alone ("arguments")
 that rank gets its own error, and the others the reason; where all ranks ask for the same wrong things they go on ("alike"). Each rank writes
 a file of its own: what mpirun passes on of several ranks may stand within one line. The longest time is printed beside the goal (250 ms) and
 not judged.
 """
-import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import MPI, Job, end_with, parse, require  # noqa: E402
 
 KINDS = ["operation", "reduce op", "dtype", "count", "shape", "root", "name", "order", "group", "compression"]
 ALGORITHMS = ["canonical", "ring", "tree", "halving_doubling"]
@@ -36,19 +37,12 @@ def run_ranks(arguments, folder):
     """What all ranks have seen."""
     program = [arguments.program, "--transport", arguments.transport, "--size", str(arguments.ranks), "--folder", folder]
     if arguments.transport == "mpi":
-        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0",
-                       "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI keeps memory until the process ends
         commands = [[arguments.mpirun, "-n", str(arguments.ranks)] + program]
     else:
-        environment = dict(os.environ)
-        ranks = range(1 if arguments.transport == "in_process" else arguments.ranks)
-        commands = [program + ["--rank", str(rank)] for rank in ranks]
-    processes = [subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) for command in commands]
-    texts = [process.communicate(timeout=HANG)[0] for process in processes]
-    codes = [process.returncode for process in processes]
-    if any(codes):
-        sys.exit(f"FAILED: {arguments.transport}: exit codes {codes}\n" + "".join(text[-1500:] for text in texts))
+        commands = [program + ["--rank", str(rank)] for rank in range(arguments.ranks)]
+    for job in [Job(command, MPI if arguments.transport == "mpi" else None) for command in commands]:
+        job.finish(HANG)
+        job.succeed()
     cases = []
     for rank in range(arguments.ranks):
         with open(os.path.join(folder, f"seen-by-rank-{rank}"), encoding="utf-8") as file:
@@ -89,12 +83,7 @@ def mistake(case):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("transport", choices=["shm", "tcp", "mpi", "in_process"])
-    parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("--mpirun", default="mpirun")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "program", "transport", ranks=3, mpirun="mpirun")
     with tempfile.TemporaryDirectory() as folder:
         cases = run_ranks(arguments, folder)
     kinds = KINDS + list(WRONG)
@@ -111,9 +100,8 @@ def main():
         wrong = mistake(case)
         if wrong:
             mistakes.append(f"{case['algorithm']}, {case['kind']} x {case['count']} of rank {case['odd']}: rank {case['rank']}: {wrong}: {case['error']}")
-    if mistakes:
-        sys.exit(f"FAILED: {len(mistakes)} mistakes\n" + "\n".join(mistakes[:20]))
+    require(not mistakes, f"{len(mistakes)} mistakes", "\n".join(mistakes[:20]))
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -1,30 +1,32 @@
 #!/usr/bin/env python3
-# From the death of a worker with 100 MB of state to the next finished step, and where the time goes.
+# From the death of a worker with 100 MB of state to the next finished step, also when its new process is killed, too.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE]
+"""Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
 `tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed (SIGKILL) in a random moment. The new
-process gets the state from another one's memory. Judged: exit code 0, the bits of a calm run of as many workers, and that no step is left out
-and at most one repeated (a kill may keep a worker from saying one that is committed). The times are printed beside the goal (1.0 s, 500 MB/s) and not judged: what else runs on this machine decides about
-them, too.
+process gets the state from another one's memory. With --again that process is killed, too, when it has come as far as PHASES say, or after a
+random time; --kills is the number of rounds then. Judged: exit code 0, the bits of a calm run of as many workers, that no step is left out and
+at most one repeated (a kill may keep a worker from reporting one that is committed), and with --again that no worker waits until the end of a
+time limit for one of which the job knows that it is dead. The times are printed beside the goal (1.0 s, 500 MB/s) and not judged: what else
+runs on this machine decides about them, too.
 """
-import argparse
 import json
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
-import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import recovery_test  # noqa: E402
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import Job, end_with, parse, require  # noqa: E402
 
 GOAL, GOAL_RATE = 1.0, 500
 STEPS_PER_KILL = 8
-# What is said on the way, by whom ("new": the process in the victim's place), and what it is the end of.
+# With --again. The launcher waits before it starts a process again whose predecessors lived for less than a second.
+STEPS_PER_ROUND = 26
+PATIENCE_IS_OVER = r"rank \d+ did not (answer|come) within "
+# What is written on the way, by whom ("new": the process in the victim's place), and what it is the end of.
 MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("process", "new", r"process is here"),
               ("joined", "new", r"strategy is made"),
@@ -33,94 +35,59 @@ MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("state", "new", r"has the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
               ("goes on", "new", r"goes on after step (\d+)"),
               ("step", "any", r"finished step (\d+)$")]
+# What the new process has written when it is killed; "": after a random time.
+PHASES = [("not yet in the job", r"process is here"), ("in the job", r"strategy is made"), ("about to connect", r"variables are made"),
+          ("connected", r"workers: rank \d+ of \d+"), ("in possession of the state", r"has the state of worker \d+"), ("anywhere", "")]
 
 
-class Job:
-    """Lines with the moments at which they came, by worker."""
-
-    def __init__(self, arguments, steps):
-        self.program = arguments.program
-        command = [arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "1000", "--", arguments.program,
-                   "--steps", str(steps), "--state-mb", str(arguments.state_mb), "--transport", arguments.transport,
-                   "--least-step-ms", str(arguments.least_step_ms)]
-        self.lines, self.changed = [], threading.Condition()
-        self.launcher = subprocess.Popen(command, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for text in self.launcher.stdout:
-            with self.changed:
-                self.lines.append((time.monotonic(), text.rstrip("\n")))
-                self.changed.notify_all()
-
-    def fail(self, what):
-        self.launcher.kill()
-        sys.exit(f"FAILED: {what}\n" + "\n".join(f"{when:.3f} {text}" for when, text in self.lines[-80:]))
+class Workers(Job):
+    def __init__(self, arguments, steps, least_step_ms):
+        self.program, self.steps = arguments.program, steps
+        super().__init__([arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "1000", "--", arguments.program,
+                          "--steps", str(steps), "--state-mb", str(arguments.state_mb), "--transport", arguments.transport,
+                          "--least-step-ms", str(least_step_ms)], log_copy=arguments.log if least_step_ms else None)
 
     def wait_for_step(self, number):
         """Or a later one: the line about a step is lost when its writer dies first."""
         when, finished = 0.0, 0
         while finished < number:
-            when, match = self.wait_for(r"finished step (\d+)$", when, f"step {number}")
-            finished = int(match.group(1))
+            line = self.wait_for_line(r"finished step (\d+)$", when, f"step {number}")
+            when, finished = line.time, int(line.match[1])
 
-    def wait_for(self, pattern, since, what, seconds=120.0):
-        """(moment, match) of the first line with the pattern after a moment."""
-        deadline, seen = time.monotonic() + seconds, 0
-        with self.changed:
-            while True:
-                for when, text in self.lines[seen:]:
-                    match = re.search(pattern, text) if when > since else None
-                    if match:
-                        return when, match
-                seen = len(self.lines)
-                if time.monotonic() > deadline or self.launcher.poll() is not None and not self.reader.is_alive():
-                    self.fail(f"{what}: no line '{pattern}'")
-                self.changed.wait(0.5)
+    def kill_worker(self, worker):
+        return self.send(signal.SIGKILL, ("worker", worker))
 
-    def pid_now(self, worker):
-        """Of the process that runs the program as this worker; None: there is none at the moment."""
-        for pid in recovery_test.pids_of_workers(self.launcher.pid, self.program):
-            try:
-                with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as variables:
-                    if re.search(rf'"index": *{worker}\b', variables.read()):
-                        return pid
-            except OSError:  # it is gone again
-                continue
-        return None
+    def hash(self):
+        """The one that all workers have at the end."""
+        found = set(re.findall(r"\]: hash (.*)", self.succeed()))
+        require(len(found) == 1, f"hashes {found}", self.text())
+        return found.pop()
 
-    def pid_of(self, worker):
-        return self.pid_now(worker) or self.fail(f"no process of worker {worker}")
-
-    def end(self):
-        """The hash that all workers have at the end."""
-        code = self.launcher.wait(timeout=300)
-        self.reader.join(timeout=10)
-        hashes = [text.rpartition(" ")[2] for _, text in self.lines if re.search(r"\]: hash ", text)]
-        if code != 0 or len(set(hashes)) != 1:
-            self.fail(f"exit code {code}, hashes {hashes}")
-        return hashes[0]
-
-    def steps_of(self, worker):
-        return [(when, int(text.rpartition(" ")[2])) for when, text in self.lines
-                if text.startswith(f"[worker-{worker}]: finished step")]
+    def check_steps(self, worker, kills):
+        """At most one step is repeated, and none is left out but one per kill that was committed and not reported yet: the victim may die,
+        and the commit of another worker may end with the loss, in between."""
+        previous, unsaid = 0, 0
+        for step in re.findall(rf"^\[worker-{worker}\]: finished step (\d+)$", self.text(), re.MULTILINE):
+            step, last = int(step), previous
+            unsaid += step == last + 2
+            require(last <= step <= last + 2 and unsaid <= kills, f"worker {worker}: step {step} came after step {last}", self.text())
+            previous = step
+        require(previous == self.steps, f"worker {worker}: the last step was {previous}, expected {self.steps}")
 
 
 def kill_one(job, victim, others):
     """Kills a worker; seconds since then, by milestone."""
-    pid, moment = job.pid_of(victim), time.monotonic()
-    os.kill(pid, signal.SIGKILL)
+    moment = job.kill_worker(victim)
     whose = {"new": rf"^\[worker-{victim}\]: .*", "others": rf"^\[worker-[{''.join(map(str, others))}]\]: .*", "any": ""}
-    found = {}
+    found = {"victim": victim}
     for name, who, pattern in MILESTONES:
         since = moment if name not in ("goes on", "step") else moment + found["state"]
-        when, match = job.wait_for(whose[who] + pattern, since, f"worker {victim} was killed")
-        found[name] = when - moment
+        line = job.wait_for_line(whose[who] + pattern, since, f"worker {victim} was killed")
+        found[name] = line.time - moment
         if name == "state":
-            found["MB"], found["MB/s"] = float(match.group(1)), float(match.group(2))
+            found["MB"], found["MB/s"] = float(line.match[1]), float(line.match[2])
         if name == "goes on":
-            found["step after"] = int(match.group(1))
+            found["step after"] = int(line.match[1])
     return found
 
 
@@ -130,57 +97,70 @@ def print_table(kills):
     for kill in kills:
         who = f"worker {kill['victim']} after step {kill['step after']}"
         print(f"  {who:24}" + "".join(f"{kill[name]:10.3f}" for name in names) + f"{kill['MB/s']:8.0f}")
-    times = sorted(kill["step"] for kill in kills)
-    rates = sorted(kill["MB/s"] for kill in kills)
+    times, rates = sorted(kill["step"] for kill in kills), sorted(kill["MB/s"] for kill in kills)
     print(f"  {kills[0]['MB']:.1f} MB: next step finished after {times[0]:.2f} / {times[len(times) // 2]:.2f} / {times[-1]:.2f} s "
           f"(least, median, most; goal {GOAL:.1f}), {rates[0]:.0f} MB/s at least (goal {GOAL_RATE})", flush=True)
 
 
-def check_steps(job, worker, steps, kills):
-    """As the worker said them: at most one is repeated, and none is left out but one per kill that was committed and not said yet: the
-    victim may die, and the commit of another worker may end with the loss, in between."""
-    previous, unsaid = 0, 0
-    for _, step in job.steps_of(worker):
-        unsaid += step == previous + 2
-        if not previous <= step <= previous + 2 or unsaid > kills:
-            job.fail(f"worker {worker}: step {step} came after step {previous}")
-        previous = step
-    if previous != steps:
-        job.fail(f"worker {worker}: the last step was {previous}, expected {steps}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("tutti")
-    parser.add_argument("--kills", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--state-mb", type=float, default=100.0)
-    parser.add_argument("--least-step-ms", type=int, default=50)
-    parser.add_argument("--transport", choices=["auto", "tcp"], default="auto")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="write the times there")
-    parser.add_argument("--log", help="write the lines of all workers there")
-    arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
-    steps = STEPS_PER_KILL * (arguments.kills + 1)
-    calm = Job(arguments, steps).end()
-    job, kills = Job(arguments, steps), []
+def kill_each(job, arguments, chance):
+    kills = []
     for number in range(arguments.kills):
         job.wait_for_step(STEPS_PER_KILL * number + 4)
         time.sleep(chance.uniform(0.0, 0.2))
         victim = 1 if number == 0 else chance.randrange(arguments.workers)
-        others = [worker for worker in range(arguments.workers) if worker != victim]
-        kills.append({"victim": victim, **kill_one(job, victim, others)})
-    got = job.end()
-    if arguments.log:
-        with open(arguments.log, "w", encoding="utf-8") as file:
-            file.writelines(f"{when:.3f} {text}\n" for when, text in job.lines)
+        kills.append(kill_one(job, victim, [worker for worker in range(arguments.workers) if worker != victim]))
     print_table(kills)
-    if got != calm:
-        job.fail(f"the bits differ: {calm} calm, {got} with {arguments.kills} kills")
+    return kills
+
+
+def wait_for_next_step(job, victim, since):
+    """Seconds until a worker has finished a step after the victim's last process went on."""
+    went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*goes on after step (\d+)", since, f"worker {victim} was killed")
+    # Lines of others may come a little earlier.
+    return job.wait_for_line(rf"finished step {int(went_on.match[1]) + 1}$", went_on.time - 0.2, "the next step").time - since
+
+
+def kill_again(job, plan, chance):
+    for number, (name, pattern, victim) in enumerate(plan, start=1):
+        job.wait_for_step(number * STEPS_PER_ROUND)
+        first = job.pid_of("worker", victim, job.program)
+        begin = job.kill_worker(victim)
+        if name != "once":
+            # No line is written as early as the process begins.
+            job.wait_for(lambda: job.pids(job.program).get(("worker", victim), first) != first, "a new process")
+            if pattern:
+                job.wait_for_line(rf"^\[worker-{victim}\]: .*{pattern}", begin, f"worker {victim}, its new process")
+            else:
+                time.sleep(chance.uniform(0.0, 0.6))
+            begin = job.kill_worker(victim)
+        print(f"  worker {victim}, killed {name}: next step after {wait_for_next_step(job, victim, begin):.2f} s (goal {GOAL})", flush=True)
+
+
+def main():
+    arguments = parse(__doc__, "program", "tutti", kills=0, workers=0, state_mb=0.0, least_step_ms=50, transport="auto", seed=1,
+                      json=None, log=None, again=False)
+    chance = random.Random(arguments.seed)
+    arguments.kills = arguments.kills or (1 if arguments.again else 2)
+    arguments.workers = arguments.workers or (3 if arguments.again else 2)
+    arguments.state_mb = arguments.state_mb or (10.0 if arguments.again else 100.0)
+    # All others wait for the last worker; the first one waits for all.
+    victims = [arguments.workers - 1, 0]
+    plan = [("once", "", victim) for victim in victims]
+    plan += [(f"again when it was {name}", pattern, victim) for name, pattern in PHASES * arguments.kills for victim in victims]
+    steps = STEPS_PER_ROUND * (len(plan) + 1) if arguments.again else STEPS_PER_KILL * (arguments.kills + 1)
+    calm = Workers(arguments, steps, 0).hash()
+    job = Workers(arguments, steps, arguments.least_step_ms)
+    if arguments.again:
+        kills = kill_again(job, plan, chance)
+    else:
+        kills = kill_each(job, arguments, chance)
+    got = job.hash()
+    require(got == calm, f"the bits differ: {calm} calm, {got} with kills", job.text())
+    if arguments.again:
+        require(not job.count(PATIENCE_IS_OVER), "a time limit was waited out", job.text())
+        return
     for worker in range(arguments.workers):
-        check_steps(job, worker, steps, len(kills))
+        job.check_steps(worker, len(kills))
     print(f"  same      {got}  {arguments.kills} kills")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
@@ -188,4 +168,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

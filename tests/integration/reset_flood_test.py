@@ -11,7 +11,6 @@ same flooder does see them at a server of this user (a check of the check), and 
 socket. Memory, exit codes and, after SIGTERM, the bits of as many calm steps are judged; the longest pause between two
 steps is printed, calm and flooded.
 """
-import argparse
 import json
 import os
 import re
@@ -26,9 +25,9 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import multi_worker_test as workers_of  # noqa: E402
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from any_client_test import path_of  # noqa: E402
+from processes import FLAGS, Tasks, end_with, parse, require, require_same, run_mirrored, saved_step  # noqa: E402
 from strangers_test import listening_ports, resident_mib  # noqa: E402
 
 ADDRESS, STRANGERS_ADDRESS = "10.77.23.1", "10.77.23.2"
@@ -154,32 +153,19 @@ def make_cable():
 
 # --- The job.
 
-class Job:
+class Flooded(Tasks):
     def __init__(self, program, flags, folder):
-        self.folder, self.secret = folder, os.path.join(folder, "secret")
+        self.folder, secret = folder, os.path.join(folder, "secret")
         self.log = os.path.join(folder, "log", "log.jsonl")
-        with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
-        cluster = {job: [f"{ADDRESS}:{port}"] for job, port in PORTS.items()}
-        command = [program, "--strategy", "parameter_server", "--devices", "cpu:0", *flags, "--steps", "10000000",
-                   "--log-dir", os.path.dirname(self.log), "--metrics-json", os.path.join(folder, "flooded.json")]
-        self.texts = {job: os.path.join(folder, f"{job}.log") for job in PORTS}
-        self.processes = {}
-        for job in PORTS:
-            config = {"cluster": cluster, "task": {"type": job, "index": 0}}
-            with open(self.texts[job], "w", encoding="utf-8") as file:
-                self.processes[job] = subprocess.Popen(
-                    command, stdout=file, stderr=subprocess.STDOUT,
-                    env={**os.environ, "TF_CONFIG": json.dumps(config), "TUTTI_JOB_SECRET_FILE": self.secret})
+        super().__init__([program, "--strategy", "parameter_server", "--devices", "cpu:0", *flags, "--steps", "10000000",
+                          "--log-dir", os.path.dirname(self.log), "--metrics-json", os.path.join(folder, "flooded.json")],
+                         {job: 1 for job in PORTS}, {"TUTTI_JOB_SECRET_FILE": secret})
 
-    def fail(self, message):
-        for process in self.processes.values():
-            process.kill()
-        texts = ""
-        for job, path in self.texts.items():
-            with open(path, encoding="utf-8", errors="replace") as file:
-                texts += f"\n--- {job}\n{file.read()[-3000:]}"
-        sys.exit(f"FAILED: {message}{texts}")
+    def own_variables(self, task):
+        self.cluster = {job: [f"{ADDRESS}:{port}"] for job, port in PORTS.items()}
+        return super().own_variables(task)
 
     def num_steps(self):
         try:
@@ -197,33 +183,12 @@ class Job:
             if now != steps:
                 steps, last = now, time.monotonic()
             longest = max(longest, time.monotonic() - last)
-            self.check()
+            for (job, _), each in self.jobs.items():
+                require(each.process.poll() is None, f"{job} 0 ended in the flood", self.text())
         return longest
 
-    def check(self):
-        for job, process in self.processes.items():
-            if process.poll() is not None:
-                self.fail(f"{job} 0 ended with {process.returncode} in the flood")
-
-    def stop(self):
-        """The worker saves and both end, by themselves."""
-        self.processes["worker"].send_signal(signal.SIGTERM)
-        for process in self.processes.values():
-            try:
-                process.wait(timeout=120)
-            except subprocess.TimeoutExpired:
-                self.fail("the job does not end")
-        codes = {name: process.returncode for name, process in self.processes.items()}
-        if codes != EXPECTED_CODES:
-            self.fail(f"exit codes {codes}, expected {EXPECTED_CODES}")
-
-    def wait_for_step(self, step, seconds=300):
-        end = time.monotonic() + seconds
-        while self.num_steps() < step:
-            self.check()
-            if time.monotonic() > end:
-                self.fail(f"step {step} never came")
-            time.sleep(0.02)
+    def resident_mib(self):
+        return {job: resident_mib(each.process.pid) for (job, _), each in self.jobs.items()}
 
 
 def check_own_socket(variable_server):
@@ -233,13 +198,10 @@ def check_own_socket(variable_server):
         path = path_of(target)[len("unix:"):]
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(path)
-            if not is_settings(answer_to(sock, flood_words())):
-                sys.exit("FAILED: the flooder does not hear HTTP/2 where this user is let in")
-        if listening_ports(server.pid):
-            sys.exit(f"FAILED: at a loopback address the server listens at ports {listening_ports(server.pid)}")
+            require(is_settings(answer_to(sock, flood_words())), "the flooder does not hear HTTP/2 where this user is let in")
+        require(not listening_ports(server.pid), f"at a loopback address the server listens at ports {listening_ports(server.pid)}")
         for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-            if os.stat(folder).st_mode & 0o077:
-                sys.exit(f"FAILED: other users may enter {folder}")
+            require(not os.stat(folder).st_mode & 0o077, f"other users may enter {folder}")
         if can_be_another_user():
             child = os.fork()
             if child == 0:
@@ -247,8 +209,7 @@ def check_own_socket(variable_server):
                 os.setuid(NOBODY)
                 with socket.socket(socket.AF_UNIX) as sock:
                     os._exit(0 if sock.connect_ex(path) == 13 else 1)
-            if os.waitpid(child, 0)[1] != 0:
-                sys.exit(f"FAILED: another user reaches {path}")
+            require(os.waitpid(child, 0)[1] == 0, f"another user reaches {path}")
             print("  another user does not reach the socket; the flooder of this user hears HTTP/2 there")
         server.stdin.close()
 
@@ -258,34 +219,25 @@ def can_be_another_user():
         return os.geteuid() == 0 and int(numbers.read().split()[2]) > NOBODY
 
 
-def flood_job(job, inside, seconds):
+def flood_job(tasks, inside, seconds):
     """Returns the longest pause between steps while strangers flood the job."""
-    before = {name: resident_mib(process.pid) for name, process in job.processes.items()}
-    strangers = subprocess.Popen([*inside, sys.executable, os.path.abspath(__file__), "--strangers", job.folder,
+    before = tasks.resident_mib()
+    strangers = subprocess.Popen([*inside, sys.executable, os.path.abspath(__file__), "--strangers", tasks.folder,
                                   "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
-    pause = job.longest_pause(seconds)
+    pause = tasks.longest_pause(seconds)
     counts = json.loads(strangers.communicate(timeout=60)[0])
     for kind, (reached, heard) in counts.items():
         print(f"  {kind}: {reached} connections, {heard} heard HTTP/2")
-        if reached < FEWEST:
-            job.fail(f"{kind}: {reached} connections; expected at least {FEWEST}")
-        if heard:
-            job.fail(f"{kind}: {heard} connections without the job's secret reached HTTP/2")
-    for name, process in job.processes.items():
-        growth = resident_mib(process.pid) - before[name]
-        print(f"  memory of {name} 0 grew by {growth:.1f} MiB")
-        if growth > MOST_GROWTH:
-            job.fail(f"{name} 0 grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
+        require(reached >= FEWEST, f"{kind}: {reached} connections; expected at least {FEWEST}")
+        require(not heard, f"{kind}: {heard} connections without the job's secret reached HTTP/2")
+    for name, after in tasks.resident_mib().items():
+        print(f"  memory of {name} 0 grew by {after - before[name]:.1f} MiB")
+        require(after - before[name] <= MOST_GROWTH, f"{name} 0 grew by {after - before[name]:.1f} MiB; expected at most {MOST_GROWTH}")
     return pause
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", nargs="?")
-    parser.add_argument("variable_server", nargs="?")
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--strangers", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "program?", "variable_server?", seconds=8.0, strangers=None)
     if arguments.strangers:
         return run_strangers(arguments.strangers, arguments.seconds)
     enter_namespace()
@@ -304,19 +256,20 @@ def flood_and_compare(arguments, inside, folder):
                    check=True, stderr=subprocess.DEVNULL)
     check_own_socket(arguments.variable_server)
     saved = ["--checkpoint-dir", os.path.join(folder, "run")]
-    job = Job(arguments.program, [*workers_of.FLAGS, *saved], folder)
-    job.wait_for_step(5)
-    calm = job.longest_pause(2.0)
-    flooded = flood_job(job, inside, arguments.seconds)
-    print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {job.num_steps()} steps")
-    job.stop()
-    step = max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(saved[1]) if name.startswith("step_"))
-    longer = [*workers_of.FLAGS, "--steps", str(step + 3)]
-    reference = workers_of.run_mirrored(arguments.program, 1, longer, folder)
-    got = workers_of.run_mirrored(arguments.program, 1, [*longer, *saved, "--resume"], folder)
-    if workers_of.compare(f"{step} steps of a job that was flooded", reference, 1, got, strategy="mirrored"):
-        sys.exit("FAILED: different bits")
+    tasks = Flooded(arguments.program, [*FLAGS, *saved], folder)
+    tasks.wait_for(lambda: tasks.num_steps() >= 5, "step 5")
+    calm = tasks.longest_pause(2.0)
+    flooded = flood_job(tasks, inside, arguments.seconds)
+    print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {tasks.num_steps()} steps")
+    # The worker saves and both end, by themselves.
+    tasks["worker", 0].send(signal.SIGTERM)
+    tasks.finish(EXPECTED_CODES)
+    step = saved_step(saved[1])
+    longer = [*FLAGS, "--steps", str(step + 3)]
+    reference = run_mirrored(arguments.program, 1, longer, folder)
+    got = run_mirrored(arguments.program, 1, [*longer, *saved, "--resume"], folder)
+    require_same(f"{step} steps of a job that was flooded", reference, got, "mirrored", 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

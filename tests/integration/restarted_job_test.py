@@ -16,8 +16,8 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import recovery_test  # noqa: E402
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import MPI, children  # noqa: E402
 
 
 def parse():
@@ -85,7 +85,7 @@ class ThreeRounds:
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             result = subprocess.run([*command, ARGUMENTS.restarted, "--folder", folder, *words], text=True, timeout=LIMIT,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **recovery_test.MPI_AS_ROOT})
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **MPI})
         return result.returncode, re.findall(r"hash (.*)$", result.stdout, re.MULTILINE), result.stdout, time.monotonic() - begin
 
 
@@ -166,13 +166,13 @@ class KilledAtAnyMoment(unittest.TestCase):
             job = subprocess.Popen(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT)
             if chance:
                 time.sleep(chance.uniform(0.1, longest))
-                pids = recovery_test.pids_of_workers(job.pid, program)
+                pids = children(job.pid, program).values()
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
                     # Between two strategies a stopped process is no member, and nobody gives it up.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
-                    if number == signal.SIGSTOP and pid in recovery_test.pids_of_workers(job.pid, program):
+                    if number == signal.SIGSTOP and pid in children(job.pid, program).values():
                         os.kill(pid, signal.SIGKILL)
             try:
                 text, _ = job.communicate(timeout=LIMIT)
@@ -193,25 +193,12 @@ class KilledAtAnyMoment(unittest.TestCase):
                 num_hit += "is started again" in text
         print(f"  {name}: {num_hit} of {ARGUMENTS.moments} processes killed or stopped in time, all with {calm[1].copy().pop()[-32:]}", flush=True)
 
-    def check_restarted_program(self, style, *more):
-        self.check_style(ARGUMENTS.restarted, lambda folder: ["--style", style, "--folder", folder, "--least-step-ms", "30", *more],
-                         " ".join([style, *more]))
-
-    def test_own_loop(self):
-        self.check_restarted_program("loop")
-        self.check_restarted_program("loop", "--without-recovery")
-
-    def test_fit(self):
-        self.check_restarted_program("fit")
-        self.check_restarted_program("fit", "--without-recovery")
-
-    def test_estimator(self):
-        self.check_restarted_program("estimator")
-        self.check_restarted_program("estimator", "--without-recovery")
-
-    def test_horovod_style(self):
-        self.check_restarted_program("horovod")
-        self.check_restarted_program("horovod", "--without-recovery")
+    def test_styles_of_programs(self):
+        for style in ("loop", "fit", "estimator", "horovod"):
+            for more in ([], ["--without-recovery"]):
+                self.check_style(ARGUMENTS.restarted,
+                                 lambda folder: ["--style", style, "--folder", folder, "--least-step-ms", "30", *more],
+                                 " ".join([style, *more]))
 
     def test_example_of_the_estimator(self):
         self.check_style(ARGUMENTS.estimator,

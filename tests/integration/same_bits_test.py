@@ -6,13 +6,13 @@
 Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). N runs are
 under way at a time; what they print comes in the same order for any N.
 """
-import argparse
 import concurrent.futures
-import json
 import os
-import subprocess
 import sys
 import tempfile
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import differing, end_with, load, output_of, parse  # noqa: E402
 
 VARIANTS = {
     "batch-256": ["--batch-size", "256"],
@@ -54,7 +54,6 @@ ONE_REPLICA = [
     ("fully_sharded, 1 replica", ["--strategy", "fully_sharded", "--devices", "cpu:0"], {}),
     ("central_storage, 1 replica", ["--strategy", "central_storage", "--devices", "cpu:0"], {}),
 ]
-COMPARED = ("losses_hex", "weights_hash", "slots_hash")
 
 
 def run(program, flags, environment, folder):
@@ -64,24 +63,20 @@ def run(program, flags, environment, folder):
     # --steps alone ends a run: 400 examples have only 4 batches an epoch. What is compared does not depend on the
     # evaluation after each.
     command = [program, "--seed", "1", "--epochs", "1000", "--test-examples", "500", "--metrics-json", metrics] + flags
-    result = subprocess.run(command, env={**os.environ, **environment}, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
-    if result.returncode != 0:
-        sys.exit(f"FAILED ({result.returncode}): {' '.join(command)}\n{result.stdout}")
-    with open(metrics, encoding="utf-8") as file:
-        return json.load(file)
+    output_of(*command, timeout=600, environment=environment)
+    return load(metrics)
 
 
 def compare(variant, name, reference, got):
-    differing = [key for key in COMPARED if reference[key] != got[key]]
-    print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}", flush=True)
-    if not differing:
+    found = differing(reference, got)
+    print(f"  {'DIFFERENT' if found else 'same':9} {got['weights_hash']}  {name}", flush=True)
+    if not found:
         return 0
     for step, (a, b) in enumerate(zip(reference["losses_hex"], got["losses_hex"])):
         if a != b:
             print(f"    {variant}, {name}: first different loss at step {step}: {a} against {b}")
             break
-    print(f"    {variant}, {name}: different: {', '.join(differing)}")
+    print(f"    {variant}, {name}: different: {', '.join(found)}")
     return 1
 
 
@@ -119,12 +114,7 @@ def check_variant(variant, steps, lists_of_runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--jobs", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "program", steps=40, variants=",".join(VARIANTS), jobs=1)
     failures = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         try:
@@ -139,4 +129,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

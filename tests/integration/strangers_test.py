@@ -9,7 +9,6 @@ limits, and recordings of openings that were proven once. Each must be closed in
 the workers must keep their descriptors and memory. Then the proxy lets the workers meet; while they train none of them listens any more, and
 after SIGTERM the state must be that of a calm run of as many steps.
 """
-import argparse
 import errno
 import hashlib
 import hmac
@@ -25,12 +24,11 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import multi_worker_test as workers_of  # noqa: E402
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
+from processes import (FLAGS, STOPPED_ON_REQUEST, Tasks, end_with, free_ports, parse, require, require_same, run_mirrored,  # noqa: E402
+                       saved_step)
 
-STOPPED_ON_REQUEST = 75
 MAGIC = b"\x93tutti3\n"
 REFUSED = b"\x00"
 HANG = 120.0          # s; a worker waits 5 for a stranger's words, on a machine that has nothing else to do
@@ -174,76 +172,39 @@ def resident_mib(pid):
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:"))
 
 
-class Run:
-    """The workers of an endless run with a secret, until stop()."""
+class Workers(Tasks):
+    """The workers of an endless run with a secret; a proxy in front of worker 0 holds them up."""
 
     def __init__(self, arguments, flags, folder):
         secret_file = os.path.join(folder, "secret")
-        self.secret, self.job_id = secrets.token_bytes(32), "strangers"
+        self.secret = secrets.token_bytes(32)
         with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(self.secret)
-        self.ports = workers_of.free_ports(arguments.workers + 1)
+        port = free_ports(1)[0]
         self.proxy = tcp_proxy.Proxy()
-        self.route = self.proxy.add_route("worker 0", lambda: ("127.0.0.1", self.ports[-1]))
+        self.route = self.proxy.add_route("worker 0", lambda: ("127.0.0.1", port))
         self.proxy.stall([self.route], 3600.0)
         self.proxy.start()
-        through_proxy = {"TUTTI_DATA_LISTEN": f"127.0.0.1:{self.ports[-1]}", "TUTTI_DATA_ADDRESS": f"127.0.0.1:{self.route.port}"}
-        own = flags + ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--transport", "tcp",
-                       "--metrics-json", os.path.join(folder, "disturbed.json")]
-        environment = {"TUTTI_JOB_SECRET_FILE": secret_file, "TUTTI_JOB_ID": self.job_id}
-        addresses = [f"127.0.0.1:{port}" for port in self.ports[:-1]]
-        self.logs = [os.path.join(folder, f"worker-{i}.log") for i in range(arguments.workers)]
-        self.processes = []
-        for index, log in enumerate(self.logs):
-            more = environment | through_proxy if index == 0 else environment
-            process = workers_of.start(arguments.program, own, index, addresses, more, log)
-            self.processes.append(process)
+        through_proxy = {"TUTTI_DATA_LISTEN": f"127.0.0.1:{port}", "TUTTI_DATA_ADDRESS": f"127.0.0.1:{self.route.port}"}
+        super().__init__([arguments.program, *flags, "--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--transport", "tcp",
+                          "--metrics-json", os.path.join(folder, "disturbed.json")], {"worker": arguments.workers},
+                         {"TUTTI_JOB_SECRET_FILE": secret_file, "TUTTI_JOB_ID": "strangers"}, more_environment={("worker", 0): through_proxy})
 
-    def text(self, index):
-        with open(self.logs[index], encoding="utf-8", errors="replace") as log:
-            return log.read()
-
-    def fail(self, message):
-        for process in self.processes:
-            process.kill()
-        sys.exit(f"FAILED: {message}" + "".join(f"\n--- worker {i}\n{self.text(i)[-3000:]}" for i in range(len(self.logs))))
+    def pids(self):
+        return [job.process.pid for job in self.jobs.values()]
 
     def check(self):
-        for index, process in enumerate(self.processes):
-            if process.poll() is not None:
-                self.fail(f"worker {index} ended with {process.returncode}")
-
-    def wait_for_epoch(self, epoch, seconds=300):
-        end = time.monotonic() + seconds
-        while f"epoch {epoch}/" not in self.text(0):
-            self.check()
-            if time.monotonic() > end:
-                self.fail(f"epoch {epoch} never began")
-            time.sleep(0.02)
+        require(all(job.process.poll() is None for job in self.jobs.values()), "a worker ended", self.text())
 
     def wait_for_data_ports(self):
         """Of all workers, by worker: they wait for each other there."""
-        end = time.monotonic() + HANG
-        while True:
-            self.check()
-            ports = [listening_ports(process.pid) for process in self.processes]
-            if all(len(each) == 1 for each in ports):
-                return [each[0] for each in ports]
-            if time.monotonic() > end:
-                self.fail(f"the workers listen at {ports}; expected one data port each")
-            time.sleep(0.02)
+        self.wait_for(lambda: all(len(listening_ports(pid)) == 1 for pid in self.pids()), "one data port of each worker", HANG)
+        return [listening_ports(pid)[0] for pid in self.pids()]
 
     def stop(self):
-        self.processes[-1].send_signal(signal.SIGTERM)
-        end = time.monotonic() + 120
-        while any(process.poll() is None for process in self.processes):
-            if time.monotonic() > end:
-                self.fail("the workers do not stop")
-            time.sleep(0.02)
+        list(self.jobs.values())[-1].send(signal.SIGTERM)
+        self.finish(STOPPED_ON_REQUEST)
         self.proxy.stop()
-        codes = [process.returncode for process in self.processes]
-        if codes != [STOPPED_ON_REQUEST] * len(codes):
-            self.fail(f"exit codes {codes}, expected {STOPPED_ON_REQUEST}")
 
 
 def record_openings(run, data_ports):
@@ -251,11 +212,9 @@ def record_openings(run, data_ports):
     recordings = {}
     for port in data_ports:
         verdict, knows_secret, words = open_as_peer(port, 2, run.secret)
-        if verdict != REFUSED or not knows_secret:
-            run.fail(f"a peer with the secret is not heard at port {port}: {verdict}, {knows_secret}")
+        require(verdict == REFUSED and knows_secret, f"a peer with the secret is not heard at port {port}: {verdict}", run.text())
         verdict, knows_secret, _ = open_as_peer(port, 2, secrets.token_bytes(32))
-        if verdict != REFUSED or knows_secret:
-            run.fail(f"a peer with another secret is heard at port {port}: {verdict}, {knows_secret}")
+        require(verdict == REFUSED and not knows_secret, f"a peer with another secret is heard at port {port}: {verdict}", run.text())
         recordings[port] = words
     return recordings
 
@@ -263,7 +222,7 @@ def record_openings(run, data_ports):
 def disturb(run, arguments):
     """Strangers for so many seconds; whether the workers kept what they had."""
     data_ports = run.wait_for_data_ports()
-    pids = [process.pid for process in run.processes]
+    pids = run.pids()
     crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
     time.sleep(0.5)
     descriptors, resident = [num_descriptors(pid) for pid in pids], [resident_mib(pid) for pid in pids]
@@ -279,59 +238,41 @@ def disturb(run, arguments):
     kinds = ", ".join(f"{kind} {statistics.median(stays):.2f}" for kind, stays in sorted(crowd.stays.items()))
     print(f"  {crowd.count} strangers, {arguments.strangers} at a time; longest stay {crowd.longest():.1f} s; "
           f"median by kind in s: {kinds}")
-    if crowd.there:
-        run.fail(f"{len(crowd.there)} strangers are still there, the longest since {crowd.longest():.1f} s")
+    require(not crowd.there, f"{len(crowd.there)} strangers are still there, the longest since {crowd.longest():.1f} s", run.text())
     growth = max(a - b for a, b in zip(most, resident))
     print(f"  memory of a worker grew by at most {growth:.1f} MiB")
-    if growth > MOST_GROWTH:
-        run.fail(f"a worker grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
-    end = time.monotonic() + HANG
-    while any(num_descriptors(pid) > before + 2 for pid, before in zip(pids, descriptors)):
-        if time.monotonic() > end:
-            run.fail(f"descriptors {[num_descriptors(pid) for pid in pids]}, before {descriptors}")
-        time.sleep(0.1)
+    require(growth <= MOST_GROWTH, f"a worker grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
+    run.wait_for(lambda: all(num_descriptors(pid) <= before + 2 for pid, before in zip(pids, descriptors)),
+                 f"as many descriptors as before ({descriptors})", HANG)
 
 
 def check_log(run):
     """Strangers are a few lines of the log, not one each."""
-    lines = [line for i in range(len(run.logs)) for line in run.text(i).splitlines() if "refused a connection" in line]
+    lines = [line for job in run.jobs.values() for line in job.text().splitlines() if "refused a connection" in line]
     print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
-    if not any("tcp: rank" in line for line in lines):
-        run.fail("no line of the log says that somebody was refused")
-    for reason in ("this is not the rank 2 that the store has", "rank 2 does not know this job's secret"):
-        if not any(reason in line for line in lines):
-            run.fail(f"no line of the log says: {reason}")
-    if len(lines) > 500:
-        run.fail(f"{len(lines)} lines of the log about strangers")
+    for reason in ("tcp: rank", "this is not the rank 2 that the store has", "rank 2 does not know this job's secret"):
+        require(any(reason in line for line in lines), f"no line of the log says: {reason}", run.text())
+    require(len(lines) <= 500, f"{len(lines)} lines of the log about strangers")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program")
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--strangers", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=8)
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "program", workers=3, strangers=100, seconds=8.0)
     with tempfile.TemporaryDirectory() as folder:
         saved = ["--checkpoint-dir", os.path.join(folder, "run")]
-        run = Run(arguments, workers_of.FLAGS + saved + ["--steps", "10000000"], folder)
+        run = Workers(arguments, FLAGS + saved + ["--steps", "10000000"], folder)
         disturb(run, arguments)
         run.proxy.stall([run.route], 0.0)
-        run.wait_for_epoch(2)
-        ports = [listening_ports(process.pid) for process in run.processes]
-        if any(ports):
-            run.fail(f"while they train the workers listen at {ports}; expected nowhere")
+        run["worker", 0].wait_for_line("epoch 2/")
+        ports = [listening_ports(pid) for pid in run.pids()]
+        require(not any(ports), f"while they train the workers listen at {ports}; expected nowhere")
         run.stop()
         check_log(run)
-        step = max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(saved[1]) if name.startswith("step_"))
-        longer = workers_of.FLAGS + ["--steps", str(step + 3)]
-        calm = workers_of.run_mirrored(arguments.program, arguments.workers, longer, folder)
-        got = workers_of.run_mirrored(arguments.program, arguments.workers, longer + saved + ["--resume"], folder)
-        differing = [key for key in workers_of.COMPARED if calm[key] != got[key]]
-        if differing:
-            run.fail(f"after {step} steps different: {', '.join(differing)}")
-        print(f"  same      {got['weights_hash']}  {step} steps of workers that met among strangers")
+        step = saved_step(saved[1])
+        longer = FLAGS + ["--steps", str(step + 3)]
+        calm = run_mirrored(arguments.program, arguments.workers, longer, folder)
+        got = run_mirrored(arguments.program, arguments.workers, longer + saved + ["--resume"], folder)
+        require_same(f"{step} steps of workers that met among strangers", calm, got)
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

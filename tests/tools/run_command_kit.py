@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imported by programs whose first argument is the path of tutti."""
 import contextlib
-import glob
 import os
 import pathlib
 import re
@@ -11,9 +10,13 @@ import sys
 import tempfile
 import time
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import Job  # noqa: E402
+
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if name not in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR")}
+for each in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR"):
+    os.environ.pop(each, None)
+ENVIRONMENT = dict(os.environ)
 LIMIT = 600  # seconds; nothing here takes so long
 
 # What the started processes run: Python with some names at hand.
@@ -41,39 +44,22 @@ def tutti_run(*words, env=None):
     return result.returncode, result.stdout, result.stderr
 
 
-class Launcher:
+class Launcher(Job):
     """A running `tutti run`; its output is read line by line."""
 
-    def __init__(self, *words, env=None):
-        self.process = subprocess.Popen([PROGRAM, "run", *words], text=True, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, env={**ENVIRONMENT, **(env or {})})
-        self.lines = []
-
-    def wait_for(self, *parts):
-        """Reads until each part was in some line; gives the lines."""
-        missing = list(parts)
-        while missing:
-            line = self.process.stdout.readline()
-            if not line:
-                raise AssertionError(f"ended without {missing}: {self.lines}")
-            self.lines.append(line)
-            missing = [part for part in missing if part not in line]
-        return self.lines
+    def wait_for_each(self, *parts):
+        """Waits until each part was in some line."""
+        for part in parts:
+            self.wait_for_line(re.escape(part))
 
     def end(self):
         """Exit code, and everything that was written."""
-        self.lines += self.process.stdout.readlines()
-        return self.process.wait(LIMIT), "".join(self.lines)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+        return self.finish(LIMIT), self.text()
 
 
 @contextlib.contextmanager
 def launcher(*words, env=None):
-    started = Launcher(*words, env=env)
+    started = Launcher([PROGRAM, "run", *words], env)
     try:
         yield started
     finally:
@@ -87,17 +73,6 @@ def runs(pid):
     except FileNotFoundError:
         return False
     return text.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def children_of(parent, program):
-    """Numbers of those that run the program."""
-    found = []
-    for folder in glob.glob(f"/proc/{parent}/task/*/children"):
-        for pid in pathlib.Path(folder).read_text(encoding="utf-8").split():
-            with contextlib.suppress(FileNotFoundError):
-                if runs(pid) and os.path.samefile(f"/proc/{pid}/exe", program):
-                    found.append(int(pid))
-    return found
 
 
 def wait_until(condition, what):

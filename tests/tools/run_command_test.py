@@ -286,7 +286,7 @@ while True: time.sleep(0.05)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             body = self.BODY.replace("signal.SIGINT", f"signal.{number.name}")
             with launcher("-n", "2", "--", *python(body)) as job:
-                job.wait_for("ready worker 0", "ready worker 1")
+                job.wait_for_each("ready worker 0", "ready worker 1")
                 job.process.send_signal(number)
                 code, output = job.end()
             self.assertEqual(code, 75)
@@ -295,14 +295,14 @@ while True: time.sleep(0.05)
 
     def test_all_that_end_well_end_well(self):
         with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(0)"))) as job:
-            job.wait_for("ready worker 0", "ready worker 1")
+            job.wait_for_each("ready worker 0", "ready worker 1")
             job.process.send_signal(signal.SIGTERM)
             code, output = job.end()
         self.assertEqual(code, 0, output)
 
     def test_a_failure_while_stopping_counts(self):
         with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(75 if index else 3)"))) as job:
-            job.wait_for("ready worker 0", "ready worker 1")
+            job.wait_for_each("ready worker 0", "ready worker 1")
             job.process.send_signal(signal.SIGTERM)
             code, output = job.end()
         self.assertEqual(code, 3, output)
@@ -310,9 +310,9 @@ while True: time.sleep(0.05)
     def test_the_second_signal_kills(self):
         body = 'signal.signal(signal.SIGINT, lambda *_: say("later"))\nsay("ready")\nwhile True: time.sleep(0.05)'
         with launcher("-n", "2", "--grace", "1000", "--", *python(body)) as job:
-            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
             job.process.send_signal(signal.SIGINT)
-            job.wait_for("[worker-0]: later", "[worker-1]: later")
+            job.wait_for_each("[worker-0]: later", "[worker-1]: later")
             job.process.send_signal(signal.SIGINT)
             code, output = job.end()
         self.assertEqual(code, 128 + 9)
@@ -320,7 +320,7 @@ while True: time.sleep(0.05)
 
     def test_who_does_not_handle_the_signal_dies_of_it(self):
         with launcher("-n", "2", "--", *python('say("ready"); time.sleep(100)')) as job:
-            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
             job.process.send_signal(signal.SIGTERM)
             self.assertEqual(job.end()[0], 128 + 15)
 
@@ -328,7 +328,7 @@ while True: time.sleep(0.05)
         body = 'signal.signal(signal.SIGUSR1, lambda *_: (say("usr1"), sys.exit(0)))\nsay("ready")\n' \
                'while True: time.sleep(0.05)'
         with launcher("-n", "2", "--", *python(body)) as job:
-            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
             job.process.send_signal(signal.SIGUSR1)
             code, output = job.end()
         self.assertEqual(code, 0)
@@ -369,8 +369,8 @@ class NoOrphans(unittest.TestCase):
             with self.subTest(how), tempfile.TemporaryDirectory() as folder:
                 body = self.CHILD.replace("{how}", how) + 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)'
                 with launcher("-n", "2", "--", *python(body), env={"TMPDIR": folder}) as job:
-                    job.wait_for(*(f"[worker-{i}]: {what}=" for i in (0, 1) for what in ("pid", "helper")))
-                    pids = self.pids("".join(job.lines))
+                    job.wait_for_each(*(f"[worker-{i}]: {what}=" for i in (0, 1) for what in ("pid", "helper")))
+                    pids = self.pids(job.text())
                     self.assertEqual(len(glob.glob(folder + "/tutti-*/secret")), 1)
                     job.process.kill()
                     wait_until(lambda: not any(runs(pid) for pid in pids), f"end of {pids}")

@@ -13,8 +13,8 @@ import tempfile
 import time
 import unittest
 
-from run_command_kit import (PROGRAM, ENVIRONMENT, LIMIT, python, tutti_run, runs,
-                             children_of, wait_until)
+from run_command_kit import PROGRAM, ENVIRONMENT, LIMIT, python, tutti_run, runs, wait_until  # finds the kit
+from processes import children
 
 
 class Output(unittest.TestCase):
@@ -120,8 +120,8 @@ class Output(unittest.TestCase):
                 elif number:
                     # The process is started again, killed again, and then the job ends: at the latest when it is asked to.
                     for _ in range(2):
-                        wait_until(lambda: children_of(process.pid, sys.executable), "a start")
-                        killed = children_of(process.pid, sys.executable)[0]
+                        wait_until(lambda: children(process.pid, sys.executable), "a start")
+                        killed = next(iter(children(process.pid, sys.executable).values()))
                         os.kill(killed, signal.SIGKILL)
                         wait_until(lambda pid=killed: not runs(pid), "its end")
                     self.assertIn("failed first", "".join(process.stderr.readline() for _ in range(4)))
