@@ -1,10 +1,13 @@
-// The formulas of elementwise operations: one place, so that all kernels give the same bits.
+// Formulas of elementwise operations: one place, so that all kernels give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// constexpr: kernels of GPUs (tensor/cuda/) call them, too.
+// They are constexpr because kernels of GPUs (tensor/cuda/) call them, and templates because XLA's
+// programs are written by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
+// and functions. A choice between two values is choose(), since Hlo has no operator ?:.
 #pragma once
 
 #include <cmath>
+#include <concepts>
 #include <limits>
 #include <numbers>
 #include <type_traits>
@@ -15,10 +18,38 @@
 
 namespace tutti::internal {
 
+// Hlo has functions of these names.
+using std::abs, std::ceil, std::cos, std::erf, std::exp, std::expm1, std::floor, std::fmod,
+    std::log, std::log1p, std::nearbyint, std::pow, std::sin, std::sqrt;
+
+template <class T>
+constexpr T choose(bool condition, T a, T b) {
+  return condition ? a : b;
+}
+/// Calls b() only where it is chosen.
+template <class T, std::invocable B>
+constexpr T choose(bool condition, T a, const B& b) {
+  return condition ? a : b();
+}
+
+/// The larger of two numbers, and the smaller one. NaN stays.
+template <class T>
+constexpr T larger(T a, T b) {
+  return ((b > a) | (b != b)) ? b : a;
+}
+template <class T>
+constexpr T smaller(T a, T b) {
+  return ((b < a) | (b != b)) ? b : a;
+}
+
+/// Type of a formula's own numbers: T, or double where T is Hlo.
+template <class T>
+using Coefficient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
+
 /// Integers wrap around, as in numpy and tf, without the undefined behaviour of signed overflow.
 template <class T, class Function>
 constexpr T wrapping(T a, T b, Function function) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (!std::is_integral_v<T>) {
     return function(a, b);
   } else {
     using Unsigned = std::make_unsigned_t<T>;
@@ -26,7 +57,7 @@ constexpr T wrapping(T a, T b, Function function) {
   }
 }
 
-// Two inputs. max and min let NaN through.
+// Two inputs.
 struct Add {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -49,17 +80,17 @@ struct Divide {
   constexpr auto operator()(auto a, auto b) const { return a / b; }
 };
 struct Maximum {
-  constexpr auto operator()(auto a, auto b) const { return ((b > a) | (b != b)) ? b : a; }
+  constexpr auto operator()(auto a, auto b) const { return larger(a, b); }
 };
 struct Minimum {
-  constexpr auto operator()(auto a, auto b) const { return ((b < a) | (b != b)) ? b : a; }
+  constexpr auto operator()(auto a, auto b) const { return smaller(a, b); }
 };
 /// Towards minus infinity, as in numpy and tf. Integers: by 0 it is 0, as in numpy.
 struct FloorDivide {
   template <class T>
   constexpr T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) {
-      return std::floor(a / b);
+    if constexpr (!std::is_integral_v<T>) {
+      return floor(a / b);
     } else if (b == T{0}) {
       return T{0};
     } else if constexpr (std::is_signed_v<T>) {
@@ -76,22 +107,22 @@ struct FloorMod {
   template <class T>
   constexpr T operator()(T a, T b) const {
     T rest{0};
-    if constexpr (std::is_floating_point_v<T>) {
-      rest = std::fmod(a, b);
+    if constexpr (!std::is_integral_v<T>) {
+      rest = fmod(a, b);
     } else if (b != T{0} && b != static_cast<T>(-1)) {
       rest = static_cast<T>(a % b);
     } else if constexpr (std::is_unsigned_v<T>) {
       if (b != T{0}) rest = static_cast<T>(a % b);
     }
-    return rest != T{0} && (rest < T{0}) != (b < T{0}) ? static_cast<T>(rest + b) : rest;
+    return choose((rest != T{0}) & ((rest < T{0}) != (b < T{0})), Add{}(rest, b), rest);
   }
 };
 /// Integers: negative exponents give 1 / a^-b towards zero, so of 1 and -1 alone not 0.
 struct Power {
   template <class T>
   constexpr T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) {
-      return std::pow(a, b);
+    if constexpr (!std::is_integral_v<T>) {
+      return pow(a, b);
     } else {
       if (b < T{0}) {
         if (a != T{1} && a != static_cast<T>(-1)) return T{0};
@@ -107,53 +138,59 @@ struct Power {
   }
 };
 struct Equal {
-  constexpr bool operator()(auto a, auto b) const { return a == b; }
+  constexpr auto operator()(auto a, auto b) const { return a == b; }
 };
 struct NotEqual {
-  constexpr bool operator()(auto a, auto b) const { return a != b; }
+  constexpr auto operator()(auto a, auto b) const { return a != b; }
 };
 struct Less {
-  constexpr bool operator()(auto a, auto b) const { return a < b; }
+  constexpr auto operator()(auto a, auto b) const { return a < b; }
 };
 struct LessEqual {
-  constexpr bool operator()(auto a, auto b) const { return a <= b; }
+  constexpr auto operator()(auto a, auto b) const { return a <= b; }
 };
 struct Greater {
-  constexpr bool operator()(auto a, auto b) const { return a > b; }
+  constexpr auto operator()(auto a, auto b) const { return a > b; }
 };
 struct GreaterEqual {
-  constexpr bool operator()(auto a, auto b) const { return a >= b; }
+  constexpr auto operator()(auto a, auto b) const { return a >= b; }
 };
 struct LogicalAnd {
-  constexpr bool operator()(bool a, bool b) const { return a && b; }
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return a & b;
+  }
 };
 struct LogicalOr {
-  constexpr bool operator()(bool a, bool b) const { return a || b; }
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return a | b;
+  }
 };
 
 // One input.
 struct Negate {
   template <class T>
   constexpr T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>)
-      return -x;
-    else
+    if constexpr (std::is_integral_v<T>)
       return Subtract{}(T{0}, x);
+    else
+      return -x;
   }
 };
 struct Exp {
   constexpr auto operator()(auto x) const { return exp_of(x); }
 };
 struct Log {
-  constexpr auto operator()(auto x) const { return std::log(x); }
+  constexpr auto operator()(auto x) const { return log(x); }
 };
 struct Sqrt {
-  constexpr auto operator()(auto x) const { return std::sqrt(x); }
+  constexpr auto operator()(auto x) const { return sqrt(x); }
 };
 struct Rsqrt {
   template <class T>
   constexpr T operator()(T x) const {
-    return T{1} / std::sqrt(x);
+    return T{1} / sqrt(x);
   }
 };
 struct Square {
@@ -162,23 +199,22 @@ struct Square {
 struct Abs {
   template <class T>
   constexpr T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>)
-      return std::abs(x);
+    if constexpr (!std::is_integral_v<T>)
+      return abs(x);
     else if constexpr (std::is_unsigned_v<T>)
       return x;
     else
       return x < T{0} ? Negate{}(x) : x;
   }
 };
+/// NaN stays; -0 becomes 0.
 struct Sign {
   template <class T>
   constexpr T operator()(T x) const {
-    if constexpr (std::is_unsigned_v<T>) {
+    if constexpr (std::is_unsigned_v<T>)
       return x > T{0} ? T{1} : T{0};
-    } else {
-      if (x != x) return x;
-      return static_cast<T>(static_cast<int>(x > T{0}) - static_cast<int>(x < T{0}));
-    }
+    else
+      return choose(x > T{0}, T{1}, choose(x < T{0}, T{-1}, Add{}(x, T{0})));
   }
 };
 struct Reciprocal {
@@ -188,37 +224,37 @@ struct Reciprocal {
   }
 };
 struct Floor {
-  constexpr auto operator()(auto x) const { return std::floor(x); }
+  constexpr auto operator()(auto x) const { return floor(x); }
 };
 struct Ceil {
-  constexpr auto operator()(auto x) const { return std::ceil(x); }
+  constexpr auto operator()(auto x) const { return ceil(x); }
 };
 /// In the default rounding mode: halves to even.
 struct Round {
-  constexpr auto operator()(auto x) const { return std::nearbyint(x); }
+  constexpr auto operator()(auto x) const { return nearbyint(x); }
 };
 struct Erf {
-  constexpr auto operator()(auto x) const { return std::erf(x); }
+  constexpr auto operator()(auto x) const { return erf(x); }
 };
 struct Log1p {
-  constexpr auto operator()(auto x) const { return std::log1p(x); }
+  constexpr auto operator()(auto x) const { return log1p(x); }
 };
 struct Expm1 {
-  constexpr auto operator()(auto x) const { return std::expm1(x); }
+  constexpr auto operator()(auto x) const { return expm1(x); }
 };
 struct Sin {
-  constexpr auto operator()(auto x) const { return std::sin(x); }
+  constexpr auto operator()(auto x) const { return sin(x); }
 };
 struct Cos {
-  constexpr auto operator()(auto x) const { return std::cos(x); }
+  constexpr auto operator()(auto x) const { return cos(x); }
 };
 struct LogicalNot {
-  constexpr bool operator()(bool x) const { return !x; }
+  constexpr auto operator()(auto x) const { return !x; }
 };
 struct Relu {
   template <class T>
   constexpr T operator()(T x) const {
-    return x <= T{0} ? T{0} : x;
+    return choose(x <= T{0}, T{0}, x);
   }  // NaN stays
 };
 /// Two inputs. A sum of 16-bit numbers need not be rounded first: rounding keeps signs.
@@ -237,26 +273,28 @@ struct Tanh {
 struct Softplus {
   template <class T>
   constexpr T operator()(T x) const {
-    return Maximum{}(x, T{0}) + std::log1p(std::exp(-std::abs(x)));
+    return larger(x, T{0}) + log1p(exp(-abs(x)));
   }
 };
 struct Elu {
   template <class T>
   constexpr T operator()(T x) const {
-    return x > T{0} ? x : std::expm1(x);
+    return choose(x > T{0}, x, [x] { return expm1(x); });
   }
 };
 struct Gelu {
   template <class T>
   constexpr T operator()(T x) const {
-    return T(0.5) * x * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / 2)));
+    return T(0.5) * x * (T{1} + erf(x * (std::numbers::sqrt2_v<Coefficient<T>> / 2)));
   }
 };
 /// In which it has tanh(scale * (x + cubic * x^3)) instead.
 template <class T>
 struct GeluTanhTerms {
-  static constexpr T kScale = std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T>;
-  static constexpr T kCubic = T(0.044715);
+  using Number = Coefficient<T>;
+  static constexpr Number kScale =
+      std::numbers::sqrt2_v<Number> * std::numbers::inv_sqrtpi_v<Number>;
+  static constexpr Number kCubic = Number(0.044715);
   static constexpr T tangent(T x) { return tanh_of(kScale * (x + kCubic * (x * x * x))); }
 };
 struct GeluTanh {
@@ -270,7 +308,7 @@ struct GeluTanh {
 struct ReluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
-    return y > T{0} ? dy : T{0};
+    return choose(y > T{0}, dy, T{0});
   }
 };
 struct SigmoidGrad {
@@ -288,15 +326,16 @@ struct TanhGrad {
 struct EluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
-    return y > T{0} ? dy : dy * (y + T{1});
+    return choose(y > T{0}, dy, dy * (y + T{1}));
   }
 };
 struct GeluGrad {
   template <class T>
   constexpr T operator()(T dy, T x) const {
-    const T cumulative = T(0.5) * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / 2)));
-    const T density =
-        std::exp(T(-0.5) * x * x) * (std::numbers::inv_sqrtpi_v<T> * std::numbers::sqrt2_v<T> / 2);
+    using std::numbers::sqrt2_v, std::numbers::inv_sqrtpi_v;
+    using Number = Coefficient<T>;
+    const T cumulative = T(0.5) * (T{1} + erf(x * (sqrt2_v<Number> / 2)));
+    const T density = exp(T(-0.5) * x * x) * (inv_sqrtpi_v<Number> * sqrt2_v<Number> / 2);
     return dy * (cumulative + x * density);
   }
 };
@@ -305,10 +344,83 @@ struct GeluTanhGrad {
   constexpr T operator()(T dy, T x) const {
     using Terms = GeluTanhTerms<T>;
     const T tangent = Terms::tangent(x);
-    const T slope = Terms::kScale * (T{1} + T{3} * Terms::kCubic * (x * x));
+    const T slope = Terms::kScale * (T{1} + 3 * Terms::kCubic * (x * x));
     return dy * (T(0.5) * (T{1} + tangent) + T(0.5) * x * (T{1} - tangent * tangent) * slope);
   }
 };
+
+/// Labels z and logits x: no overflow for any x.
+struct SigmoidCrossEntropy {
+  template <class T>
+  constexpr T operator()(T z, T x) const {
+    return larger(x, T{0}) - x * z + log1p(exp(-abs(x)));
+  }
+};
+
+// Which operations these are, and on what.
+
+template <class... Ts>
+struct ElementTypes {};
+
+/// Calls table.unary<Formula>(op, types) or table.binary<Formula>(op, types) for each operation.
+/// `floats` and `numbers` are the ElementTypes of the table.
+template <class Table, class Floats, class Numbers>
+void list_elementwise_formulas(Table&& table, Floats floats, Numbers numbers) {
+  constexpr ElementTypes<bool> bools;
+  table.template unary<Negate>(OpId::kNegate, numbers);
+  table.template unary<Square>(OpId::kSquare, numbers);
+  table.template unary<Abs>(OpId::kAbs, numbers);
+  table.template unary<Sign>(OpId::kSign, numbers);
+  table.template unary<Relu>(OpId::kRelu, numbers);
+  table.template unary<Exp>(OpId::kExp, floats);
+  table.template unary<Log>(OpId::kLog, floats);
+  table.template unary<Sqrt>(OpId::kSqrt, floats);
+  table.template unary<Rsqrt>(OpId::kRsqrt, floats);
+  table.template unary<Reciprocal>(OpId::kReciprocal, floats);
+  table.template unary<Floor>(OpId::kFloor, floats);
+  table.template unary<Ceil>(OpId::kCeil, floats);
+  table.template unary<Round>(OpId::kRound, floats);
+  table.template unary<Erf>(OpId::kErf, floats);
+  table.template unary<Log1p>(OpId::kLog1p, floats);
+  table.template unary<Expm1>(OpId::kExpm1, floats);
+  table.template unary<Sin>(OpId::kSin, floats);
+  table.template unary<Cos>(OpId::kCos, floats);
+  table.template unary<Sigmoid>(OpId::kSigmoid, floats);
+  table.template unary<Tanh>(OpId::kTanh, floats);
+  table.template unary<Softplus>(OpId::kSoftplus, floats);
+  table.template unary<Elu>(OpId::kElu, floats);
+  table.template unary<Gelu>(OpId::kGelu, floats);
+  table.template unary<GeluTanh>(OpId::kGeluTanh, floats);
+  table.template unary<LogicalNot>(OpId::kLogicalNot, bools);
+
+  table.template binary<Add>(OpId::kAdd, numbers);
+  table.template binary<Subtract>(OpId::kSubtract, numbers);
+  table.template binary<Multiply>(OpId::kMultiply, numbers);
+  table.template binary<Maximum>(OpId::kMaximum, numbers);
+  table.template binary<Minimum>(OpId::kMinimum, numbers);
+  table.template binary<AddRelu>(OpId::kAddRelu, numbers);
+  table.template binary<Divide>(OpId::kDivide, floats);
+  table.template binary<Power>(OpId::kPower, numbers);
+  table.template binary<FloorDivide>(OpId::kFloorDivide, numbers);
+  table.template binary<FloorMod>(OpId::kFloorMod, numbers);
+  table.template binary<Equal>(OpId::kEqual, numbers);
+  table.template binary<NotEqual>(OpId::kNotEqual, numbers);
+  table.template binary<Equal>(OpId::kEqual, bools);
+  table.template binary<NotEqual>(OpId::kNotEqual, bools);
+  table.template binary<Less>(OpId::kLess, numbers);
+  table.template binary<LessEqual>(OpId::kLessEqual, numbers);
+  table.template binary<Greater>(OpId::kGreater, numbers);
+  table.template binary<GreaterEqual>(OpId::kGreaterEqual, numbers);
+  table.template binary<LogicalAnd>(OpId::kLogicalAnd, bools);
+  table.template binary<LogicalOr>(OpId::kLogicalOr, bools);
+  table.template binary<ReluGrad>(OpId::kReluGrad, floats);
+  table.template binary<SigmoidGrad>(OpId::kSigmoidGrad, floats);
+  table.template binary<TanhGrad>(OpId::kTanhGrad, floats);
+  table.template binary<EluGrad>(OpId::kEluGrad, floats);
+  table.template binary<GeluGrad>(OpId::kGeluGrad, floats);
+  table.template binary<GeluTanhGrad>(OpId::kGeluTanhGrad, floats);
+  table.template binary<SigmoidCrossEntropy>(OpId::kSigmoidCrossEntropy, floats);
+}
 
 /// What matmul and conv2d apply to their result. NaN stays NaN.
 template <class T>

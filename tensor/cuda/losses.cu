@@ -1,4 +1,4 @@
-// Cross-entropies of softmax and sigmoid. A team of threads per row of logits.
+// Cross-entropies of softmax. A team of threads per row of logits.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A kernel cannot throw: a label that is no class gives NaN, as on tf's GPUs (docs/deviations.md).
@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "tensor/cuda/kernels.h"
-#include "tensor/cuda/map.h"
 #include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
@@ -133,14 +132,6 @@ void sparse_softmax_cross_entropy_grad(const KernelCall& call) {
   });
 }
 
-// (labels z, logits x): max(x, 0) - x z + log(1 + exp(-|x|)): no overflow for any x.
-struct SigmoidCrossEntropy {
-  template <class N>
-  __device__ N operator()(N z, N x) const {
-    return (x < N{0} ? N{0} : x) - x * z + std::log1p(std::exp(-std::abs(x)));
-  }
-};
-
 template <class... Ts>
 void set_floating(KernelTable& table) {
   (table.set(OpId::kSoftmaxCrossEntropy, dtype_of<Ts>(), softmax_cross_entropy<Ts>), ...);
@@ -150,7 +141,6 @@ void set_floating(KernelTable& table) {
 
 void register_loss_kernels(KernelTable& table) {
   set_floating<TUTTI_FLOATING_TYPES>(table);
-  set_binary<SigmoidCrossEntropy, TUTTI_FLOATING_TYPES>(table, OpId::kSigmoidCrossEntropy);
   for (const DType labels : {DType::kInt32, DType::kInt64}) {
     table.set(OpId::kSparseSoftmaxCrossEntropy, labels, sparse_softmax_cross_entropy);
     table.set(OpId::kSparseSoftmaxCrossEntropyGrad, labels, sparse_softmax_cross_entropy_grad);

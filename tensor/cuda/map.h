@@ -122,30 +122,19 @@ void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& 
 }
 
 /// The kernel of an operation on one input, given the type of its elements.
-template <class F, class T, class Y = T>
+template <class F, class T>
 void unary_kernel(const KernelCall& call) {
   const Shape flat{call.outputs[0].shape.num_elements()};
-  map<1>(F{}, flat, call.out<Y>(0), {flat}, call.stream, call.in<T>(0));
+  map<1>(F{}, flat, call.out<T>(0), {flat}, call.stream, call.in<T>(0));
 }
 
-/// ... on two inputs.
-template <class F, class T, class Y = T>
+/// Same as unary_kernel(), but on two inputs; the output of a comparison is bool.
+template <class F, class T>
 void binary_kernel(const KernelCall& call) {
+  constexpr bool kIsPredicate = std::is_same_v<std::invoke_result_t<F, Number<T>, Number<T>>, bool>;
+  using Y = std::conditional_t<kIsPredicate, bool, T>;
   map<2>(F{}, call.outputs[0].shape, call.out<Y>(0), {call.inputs[0].shape, call.inputs[1].shape},
          call.stream, call.in<T>(0), call.in<T>(1));
-}
-
-template <class F, class... Ts>
-void set_unary(KernelTable& table, OpId op) {
-  (table.set(op, dtype_of<Ts>(), unary_kernel<F, Ts>), ...);
-}
-template <class F, class... Ts>
-void set_binary(KernelTable& table, OpId op) {
-  (table.set(op, dtype_of<Ts>(), binary_kernel<F, Ts>), ...);
-}
-template <class F, class... Ts>
-void set_predicate(KernelTable& table, OpId op) {
-  (table.set(op, dtype_of<Ts>(), binary_kernel<F, Ts, bool>), ...);
 }
 
 }  // namespace tutti::cuda

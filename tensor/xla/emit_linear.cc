@@ -1,5 +1,6 @@
 // Matrix products and convolutions in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
+#include "tensor/cpu/elementwise_functions.h"
 #include "tensor/xla/emitters.h"
 
 namespace tutti::internal {

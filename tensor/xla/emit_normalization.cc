@@ -21,7 +21,7 @@ double num_rows(const Hlo& x) {
 }
 
 Hlo inverse_deviation(const Hlo& variance, double epsilon) {
-  return 1.0 / hlo_sqrt(variance + epsilon);
+  return 1.0 / sqrt(variance + epsilon);
 }
 
 /// [channels] beside each row of x.
@@ -33,14 +33,14 @@ NormHlos batch_training(HloText&, const OpCall& call, NormInputs in) {
   const Hlo mean = sum_over(x, rows_axes(x)) / num_rows(x);
   const Hlo centered = x - by_channel(mean, x);
   const Hlo variance = sum_over(centered * centered, rows_axes(x)) / num_rows(x);
-  const Hlo scale = gamma / hlo_sqrt(variance + epsilon);
+  const Hlo scale = gamma / sqrt(variance + epsilon);
   return {centered * by_channel(scale, x) + by_channel(beta, x), mean, variance};
 }
 
 NormHlos batch_inference(HloText&, const OpCall& call, NormInputs in) {
   const Hlo& x = in[0];
   const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
-  const Hlo scale = in[1] / hlo_sqrt(in[4] + epsilon);
+  const Hlo scale = in[1] / sqrt(in[4] + epsilon);
   return {(x - by_channel(in[3], x)) * by_channel(scale, x) + by_channel(in[2], x)};
 }
 

@@ -91,11 +91,11 @@ Hlo below_top(const Hlo& x) { return x - beside_row(over_row("maximum", x, -HUGE
 
 Hlo log_softmax_of(const Hlo& x) {
   const Hlo below = below_top(x);
-  return below - beside_row(hlo_log(over_row("add", hlo_exp(below), 0.0)), x);
+  return below - beside_row(log(over_row("add", exp(below), 0.0)), x);
 }
 
 ReducedHlos softmax_rows(HloText&, const OpCall&, ReducedInputs in) {
-  const Hlo parts = hlo_exp(below_top(in[0]));
+  const Hlo parts = exp(below_top(in[0]));
   return {parts / beside_row(over_row("add", parts, 0.0), parts)};
 }
 
@@ -110,7 +110,7 @@ ReducedHlos softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
 
 ReducedHlos log_softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
   const Hlo &y = in[0], &dy = in[1];
-  return {dy - hlo_exp(y) * beside_row(over_row("add", dy, 0.0), y)};
+  return {dy - exp(y) * beside_row(over_row("add", dy, 0.0), y)};
 }
 
 ReducedHlos cross_entropy(HloText&, const OpCall&, ReducedInputs in) {
@@ -133,15 +133,9 @@ ReducedHlos sparse_cross_entropy(HloText& text, const OpCall&, ReducedInputs in)
 
 ReducedHlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, ReducedInputs in) {
   const Hlo &labels = in[0], &logits = in[1], &dy = in[2];
-  const Hlo probabilities = hlo_exp(log_softmax_of(logits));
+  const Hlo probabilities = exp(log_softmax_of(logits));
   const Hlo own = text.convert(is_label(labels, logits), logits.type);
   return {(probabilities - own) * beside_row(dy, logits)};
-}
-
-ReducedHlos sigmoid_cross_entropy_of(HloText& text, const OpCall&, ReducedInputs in) {
-  const Hlo &z = in[0], &x = in[1];
-  const Hlo zero = text.constant(0.0, x.shape, x.type);
-  return {hlo_max(x, zero) - x * z + text.same("log_plus_one", {hlo_exp(-hlo_abs(x))})};
 }
 
 /// As sums over windows that begin before the first element, or end behind the last.
@@ -185,7 +179,6 @@ void register_reduction_emitters(HloEmitters& emitters) {
   emitters.set(OpId::kSoftmaxCrossEntropy, cross_entropy);
   emitters.set(OpId::kSparseSoftmaxCrossEntropy, sparse_cross_entropy);
   emitters.set(OpId::kSparseSoftmaxCrossEntropyGrad, sparse_cross_entropy_gradient);
-  emitters.set(OpId::kSigmoidCrossEntropy, sigmoid_cross_entropy_of);
   emitters.set(OpId::kCumulativeSum, running_sum);
   emitters.set(OpId::kTopK, largest_elements);
 }

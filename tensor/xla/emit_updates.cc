@@ -56,24 +56,24 @@ void adam(Update& e) {
   e.slots[0] = e.slots[0] + (e.g - e.slots[0]) * e[4];
   e.slots[1] = e.slots[1] + (e.g * e.g - e.slots[1]) * e[5];
   Hlo second = e.slots[1];
-  if (e.slots.size() > 2) second = e.slots[2] = hlo_max(e.slots[2], e.slots[1]);
-  e.w = e.w - e.slots[0] * e[3] / (hlo_sqrt(second) + e[6]);
+  if (e.slots.size() > 2) second = e.slots[2] = larger(e.slots[2], e.slots[1]);
+  e.w = e.w - e.slots[0] * e[3] / (sqrt(second) + e[6]);
 }
 
 void ada_max(Update& e) {
   e.slots[0] = e.slots[0] + (e.g - e.slots[0]) * e[3];
-  e.slots[1] = hlo_max(e[4] * e.slots[1], hlo_abs(e.g));
+  e.slots[1] = larger(e[4] * e.slots[1], abs(e.g));
   e.w = e.w - e.rate() * e.slots[0] / (e[6] * (e.slots[1] + e[5]));
 }
 
 void adagrad(Update& e) {
   e.slots[0] = e.slots[0] + e.g * e.g;
-  e.w = e.w - e.rate() * e.g / hlo_sqrt(e.slots[0] + e[3]);
+  e.w = e.w - e.rate() * e.g / sqrt(e.slots[0] + e[3]);
 }
 
 void adadelta(Update& e) {
   e.slots[0] = e[3] * e.slots[0] + e[4] * (e.g * e.g);
-  const Hlo delta = -(hlo_sqrt(e.slots[1] + e[5]) * e.g / hlo_sqrt(e.slots[0] + e[5]));
+  const Hlo delta = -(sqrt(e.slots[1] + e[5]) * e.g / sqrt(e.slots[0] + e[5]));
   e.slots[1] = e[3] * e.slots[1] + e[4] * (delta * delta);
   e.w = e.w + e.rate() * delta;
 }
@@ -87,7 +87,7 @@ void rmsprop(Update& e) {
     average = e[3] * average + e[4] * e.g;
     square = square - average * average;
   }
-  Hlo step = e.rate() * e.g / hlo_sqrt(square + e[5]);
+  Hlo step = e.rate() * e.g / sqrt(square + e[5]);
   if (has_momentum) step = e.slots[1] = e[6] * e.slots[1] + step;
   e.w = e.w - step;
 }
@@ -102,7 +102,7 @@ void nadam(Update& e) {
   e.slots[0] = e.slots[0] + (e.g - e.slots[0]) * e[6];
   e.slots[1] = e.slots[1] + (e.g * e.g - e.slots[1]) * e[7];
   const Hlo mean = e.slots[0] * e[3] + e.g * e[4];
-  e.w = e.w - mean * e.rate() / (hlo_sqrt(e.slots[1] * e[5]) + e[8]);
+  e.w = e.w - mean * e.rate() / (sqrt(e.slots[1] * e[5]) + e[8]);
 }
 
 void moving_average(Update& e) {
@@ -112,7 +112,7 @@ void moving_average(Update& e) {
 
 void ftrl(Update& e) {
   const auto raised = [&](const Hlo& x) {
-    return e.number(6) == 0.5 ? hlo_sqrt(x) : e.text.same("power", {x, e[6]});
+    return e.number(6) == 0.5 ? sqrt(x) : e.text.same("power", {x, e[6]});
   };
   const Hlo sum = e.slots[0] + e.g * e.g, power = raised(sum);
   const Hlo change = (power - raised(e.slots[0])) / e.rate() * e.w;
@@ -125,7 +125,7 @@ void ftrl(Update& e) {
 // Rules with norms of the whole variable.
 
 Hlo norm_of(const Hlo& x) {
-  return hlo_sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
+  return sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
 }
 
 /// The rate times `trust`, which counts where neither norm is 0.
@@ -140,7 +140,7 @@ Hlo trusted_rate(const Update& e, const Hlo& of_weights, const Hlo& of_step, con
 void lamb(Update& e) {
   e.slots[0] = e.slots[0] + (e.g - e.slots[0]) * e[5];
   e.slots[1] = e.slots[1] + (e.g * e.g - e.slots[1]) * e[6];
-  const Hlo direction = e.slots[0] * e[3] / (hlo_sqrt(e.slots[1] * e[4]) + e[7]) + e[2] * e.w;
+  const Hlo direction = e.slots[0] * e[3] / (sqrt(e.slots[1] * e[4]) + e[7]) + e[2] * e.w;
   const Hlo of_weights = norm_of(e.w), of_step = norm_of(direction);
   e.w = e.w - trusted_rate(e, of_weights, of_step, of_weights / of_step) * direction;
 }

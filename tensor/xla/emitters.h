@@ -49,7 +49,4 @@ void register_normalization_emitters(HloEmitters& emitters);
 void register_reduction_emitters(HloEmitters& emitters);
 void register_shape_emitters(HloEmitters& emitters);
 
-/// `x` as relu and its like leave it.
-Hlo activated(FusedActivation activation, const Hlo& x);
-
 }  // namespace tutti::internal

@@ -435,28 +435,33 @@ Hlo HloText::all_gather(const Hlo& x, int axis, int num_replicas) {
 
 namespace {
 
-Hlo full_like(const Hlo& like, double value) {
-  return like.text->constant(value, like.shape, like.type);
+/// `x`, or the number that it is as a value like `like`.
+Hlo materialized(const Hlo& x, const Hlo& like) {
+  return x.text ? x : like.text->constant(x.full_of, like.shape, like.type);
 }
 
 }  // namespace
 
-Hlo operator+(const Hlo& a, const Hlo& b) { return a.text->same("add", {a, b}); }
-Hlo operator-(const Hlo& a, const Hlo& b) { return a.text->same("subtract", {a, b}); }
-Hlo operator*(const Hlo& a, const Hlo& b) { return a.text->same("multiply", {a, b}); }
-Hlo operator/(const Hlo& a, const Hlo& b) { return a.text->same("divide", {a, b}); }
-Hlo operator+(const Hlo& a, double b) { return a + full_like(a, b); }
-Hlo operator-(const Hlo& a, double b) { return a - full_like(a, b); }
-Hlo operator*(const Hlo& a, double b) { return a * full_like(a, b); }
-Hlo operator/(const Hlo& a, double b) { return a / full_like(a, b); }
-Hlo operator-(double a, const Hlo& b) { return full_like(b, a) - b; }
-Hlo operator/(double a, const Hlo& b) { return full_like(b, a) / b; }
-Hlo operator-(const Hlo& x) { return x.text->same("negate", {x}); }
-Hlo hlo_sqrt(const Hlo& x) { return x.text->same("sqrt", {x}); }
-Hlo hlo_exp(const Hlo& x) { return x.text->same("exponential", {x}); }
-Hlo hlo_log(const Hlo& x) { return x.text->same("log", {x}); }
-Hlo hlo_abs(const Hlo& x) { return x.text->same("abs", {x}); }
-Hlo hlo_max(const Hlo& a, const Hlo& b) { return a.text->same("maximum", {a, b}); }
+Hlo hlo_op(std::string_view name, const Hlo& x) { return x.text->same(name, {x}); }
+
+Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b) {
+  const Hlo first = materialized(a, b);
+  return first.text->same(name, {first, materialized(b, a)});
+}
+
+Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b) {
+  const Hlo first = materialized(a, b);
+  return first.text->compare(direction, first, materialized(b, a));
+}
+
+Hlo abs(const Hlo& x) { return x.type == HloType::kU8 ? x : hlo_op("abs", x); }
+
+Hlo erf(const Hlo& x) { return x.text->erf(x); }
+
+Hlo choose(const Hlo& condition, const Hlo& a, const Hlo& b) {
+  const Hlo first = materialized(a, b);
+  return condition.text->select(condition, first, materialized(b, a));
+}
 
 std::string_view hlo_name(ReduceOp op) {
   switch (op) {

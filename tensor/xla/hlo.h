@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -26,13 +27,21 @@ std::string tensor_type(const Shape& shape, HloType type);
 
 class HloText;
 
-/// A value of the program: a name, and what it is. Arithmetic with operators appends to the text;
-/// both sides have the same shape and type, and a number stands for a value full of it.
+/// Value of the program: its name, shape and type. Arithmetic with operators and the functions
+/// below appends to the text; operands have the same shape and type. Formulas for numbers
+/// (tensor/cpu/elementwise_functions.h) are formulas for these values, too.
 struct Hlo {
-  HloText* text = nullptr;
-  int number = 0;  // an argument of the program: -1 - its index
+  Hlo() = default;
+  /// A number: its shape and type are those of the value that it meets.
+  Hlo(double value) : full_of(value) {}
+  Hlo(HloText* text_, int number_, const Shape& shape_, HloType type_)
+      : text(text_), number(number_), shape(shape_), type(type_) {}
+
+  HloText* text = nullptr;  // nullptr for a number
+  int number = 0;           // an argument of the program: -1 - its index
   Shape shape;
   HloType type = HloType::kF32;
+  double full_of = 0.0;
 
   std::string name() const;
 };
@@ -123,22 +132,54 @@ class HloText {
   int next_ = 0;
 };
 
-Hlo operator+(const Hlo& a, const Hlo& b);
-Hlo operator-(const Hlo& a, const Hlo& b);
-Hlo operator*(const Hlo& a, const Hlo& b);
-Hlo operator/(const Hlo& a, const Hlo& b);
-Hlo operator+(const Hlo& a, double b);
-Hlo operator-(const Hlo& a, double b);
-Hlo operator*(const Hlo& a, double b);
-Hlo operator/(const Hlo& a, double b);
-Hlo operator-(double a, const Hlo& b);
-Hlo operator/(double a, const Hlo& b);
-Hlo operator-(const Hlo& x);
-Hlo hlo_sqrt(const Hlo& x);
-Hlo hlo_exp(const Hlo& x);
-Hlo hlo_log(const Hlo& x);
-Hlo hlo_abs(const Hlo& x);
-Hlo hlo_max(const Hlo& a, const Hlo& b);
+/// "stablehlo.NAME" of one value, or of two of which one may be a number.
+Hlo hlo_op(std::string_view name, const Hlo& x);
+Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b);
+Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b);
+
+inline Hlo operator+(const Hlo& a, const Hlo& b) { return hlo_op("add", a, b); }
+inline Hlo operator-(const Hlo& a, const Hlo& b) { return hlo_op("subtract", a, b); }
+inline Hlo operator*(const Hlo& a, const Hlo& b) { return hlo_op("multiply", a, b); }
+inline Hlo operator/(const Hlo& a, const Hlo& b) { return hlo_op("divide", a, b); }
+inline Hlo operator&(const Hlo& a, const Hlo& b) { return hlo_op("and", a, b); }
+inline Hlo operator|(const Hlo& a, const Hlo& b) { return hlo_op("or", a, b); }
+inline Hlo operator^(const Hlo& a, const Hlo& b) { return hlo_op("xor", a, b); }
+inline Hlo operator==(const Hlo& a, const Hlo& b) { return hlo_comparison("EQ", a, b); }
+inline Hlo operator!=(const Hlo& a, const Hlo& b) { return hlo_comparison("NE", a, b); }
+inline Hlo operator<(const Hlo& a, const Hlo& b) { return hlo_comparison("LT", a, b); }
+inline Hlo operator<=(const Hlo& a, const Hlo& b) { return hlo_comparison("LE", a, b); }
+inline Hlo operator>(const Hlo& a, const Hlo& b) { return hlo_comparison("GT", a, b); }
+inline Hlo operator>=(const Hlo& a, const Hlo& b) { return hlo_comparison("GE", a, b); }
+inline Hlo operator-(const Hlo& x) { return hlo_op("negate", x); }
+inline Hlo operator!(const Hlo& x) { return hlo_op("not", x); }
+inline Hlo& operator+=(Hlo& a, const Hlo& b) { return a = a + b; }
+inline Hlo& operator-=(Hlo& a, const Hlo& b) { return a = a - b; }
+
+// The functions of formulas.
+inline Hlo sqrt(const Hlo& x) { return hlo_op("sqrt", x); }
+inline Hlo exp(const Hlo& x) { return hlo_op("exponential", x); }
+inline Hlo exp_of(const Hlo& x) { return hlo_op("exponential", x); }
+inline Hlo expm1(const Hlo& x) { return hlo_op("exponential_minus_one", x); }
+inline Hlo log(const Hlo& x) { return hlo_op("log", x); }
+inline Hlo log1p(const Hlo& x) { return hlo_op("log_plus_one", x); }
+inline Hlo floor(const Hlo& x) { return hlo_op("floor", x); }
+inline Hlo ceil(const Hlo& x) { return hlo_op("ceil", x); }
+inline Hlo nearbyint(const Hlo& x) { return hlo_op("round_nearest_even", x); }
+inline Hlo sin(const Hlo& x) { return hlo_op("sine", x); }
+inline Hlo cos(const Hlo& x) { return hlo_op("cosine", x); }
+inline Hlo tanh_of(const Hlo& x) { return hlo_op("tanh", x); }
+inline Hlo larger(const Hlo& a, const Hlo& b) { return hlo_op("maximum", a, b); }
+inline Hlo smaller(const Hlo& a, const Hlo& b) { return hlo_op("minimum", a, b); }
+inline Hlo pow(const Hlo& a, const Hlo& b) { return hlo_op("power", a, b); }
+inline Hlo fmod(const Hlo& a, const Hlo& b) { return hlo_op("remainder", a, b); }
+Hlo abs(const Hlo& x);
+Hlo erf(const Hlo& x);
+/// One of `a` and `b` may be a number.
+Hlo choose(const Hlo& condition, const Hlo& a, const Hlo& b);
+template <std::invocable B>
+Hlo choose(const Hlo& condition, const Hlo& a, const B& b) {
+  return choose(condition, a, b());
+}
 
 /// "add" for SUM and MEAN, "maximum", "minimum", "multiply".
 std::string_view hlo_name(ReduceOp op);

@@ -44,14 +44,14 @@ class BroadcastInput {
 };
 
 template <class Function, class T>
-void unary(const KernelArgs& args) {
+void unary_kernel(const KernelArgs& args) {
   const std::span<const T> x = args.in<T>(0);
   const auto y = args.out<std::invoke_result_t<Function, T>>(0);
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = Function{}(x[i]);
 }
 
 template <class Function, class T>
-void binary(const KernelArgs& args) {
+void binary_kernel(const KernelArgs& args) {
   const BroadcastInput<T> a(args, 0);
   const BroadcastInput<T> b(args, 1);
   const auto y = args.out<std::invoke_result_t<Function, T, T>>(0);
@@ -88,104 +88,26 @@ void where(const KernelArgs& args) {
   });
 }
 
-template <class Function, class... Ts>
-void set_unary(KernelTable& table, OpId op) {
-  (table.set(op, dtype_of<Ts>(), unary<Function, Ts>), ...);
-}
-
-template <class Function, class... Ts>
-void set_binary(KernelTable& table, OpId op) {
-  (table.set(op, dtype_of<Ts>(), binary<Function, Ts>), ...);
-}
+/// One kernel for each formula and type.
+struct FormulaKernels {
+  template <class Function, class... Ts>
+  void unary(OpId op, ElementTypes<Ts...>) {
+    (table.set(op, dtype_of<Ts>(), unary_kernel<Function, Ts>), ...);
+  }
+  template <class Function, class... Ts>
+  void binary(OpId op, ElementTypes<Ts...>) {
+    (table.set(op, dtype_of<Ts>(), binary_kernel<Function, Ts>), ...);
+  }
+  KernelTable& table;
+};
 
 template <class... Ts>
-void set_clip_and_cast(KernelTable& table) {
+void set_clip_and_cast(KernelTable& table, ElementTypes<Ts...>) {
   (table.set(OpId::kClip, dtype_of<Ts>(), clip<Ts>), ...);
   (table.set(OpId::kCast, dtype_of<Ts>(), cast<Ts>), ...);
   table.set(OpId::kCast, DType::kBool, cast<bool>);
-}
-
-/// Operations on floating types alone.
-template <class Function>
-void set_floating_unary(KernelTable& table, OpId op) {
-  set_unary<Function, float, double>(table, op);
-}
-template <class Function>
-void set_floating_binary(KernelTable& table, OpId op) {
-  set_binary<Function, float, double>(table, op);
-}
-
-/// Operations on all types but bool.
-template <class Function>
-void set_number_unary(KernelTable& table, OpId op) {
-  set_unary<Function, float, double, std::int32_t, std::int64_t, std::uint8_t>(table, op);
-}
-template <class Function>
-void set_number_binary(KernelTable& table, OpId op) {
-  set_binary<Function, float, double, std::int32_t, std::int64_t, std::uint8_t>(table, op);
-}
-
-void register_unary(KernelTable& table) {
-  set_number_unary<Negate>(table, OpId::kNegate);
-  set_number_unary<Square>(table, OpId::kSquare);
-  set_number_unary<Abs>(table, OpId::kAbs);
-  set_number_unary<Sign>(table, OpId::kSign);
-  set_number_unary<Relu>(table, OpId::kRelu);
-  set_floating_unary<Exp>(table, OpId::kExp);
-  set_floating_unary<Log>(table, OpId::kLog);
-  set_floating_unary<Sqrt>(table, OpId::kSqrt);
-  set_floating_unary<Rsqrt>(table, OpId::kRsqrt);
-  set_floating_unary<Reciprocal>(table, OpId::kReciprocal);
-  set_floating_unary<Floor>(table, OpId::kFloor);
-  set_floating_unary<Ceil>(table, OpId::kCeil);
-  set_floating_unary<Round>(table, OpId::kRound);
-  set_floating_unary<Erf>(table, OpId::kErf);
-  set_floating_unary<Log1p>(table, OpId::kLog1p);
-  set_floating_unary<Expm1>(table, OpId::kExpm1);
-  set_floating_unary<Sin>(table, OpId::kSin);
-  set_floating_unary<Cos>(table, OpId::kCos);
-  set_floating_unary<Sigmoid>(table, OpId::kSigmoid);
-  set_floating_unary<Tanh>(table, OpId::kTanh);
-  set_floating_unary<Softplus>(table, OpId::kSoftplus);
-  set_floating_unary<Elu>(table, OpId::kElu);
-  set_floating_unary<Gelu>(table, OpId::kGelu);
-  set_floating_unary<GeluTanh>(table, OpId::kGeluTanh);
-  set_unary<LogicalNot, bool>(table, OpId::kLogicalNot);
-  set_clip_and_cast<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
   table.set(OpId::kCast, DType::kBFloat16, cast<BFloat16>);
   table.set(OpId::kCast, DType::kFloat16, cast<Float16>);
-}
-
-void register_binary(KernelTable& table) {
-  set_number_binary<Add>(table, OpId::kAdd);
-  set_number_binary<Subtract>(table, OpId::kSubtract);
-  set_number_binary<Multiply>(table, OpId::kMultiply);
-  set_number_binary<Maximum>(table, OpId::kMaximum);
-  set_number_binary<Minimum>(table, OpId::kMinimum);
-  set_number_binary<AddRelu>(table, OpId::kAddRelu);
-  set_floating_binary<Divide>(table, OpId::kDivide);
-  set_number_binary<Power>(table, OpId::kPower);
-  set_number_binary<FloorDivide>(table, OpId::kFloorDivide);
-  set_number_binary<FloorMod>(table, OpId::kFloorMod);
-  set_number_binary<Equal>(table, OpId::kEqual);
-  set_number_binary<NotEqual>(table, OpId::kNotEqual);
-  set_binary<Equal, bool>(table, OpId::kEqual);
-  set_binary<NotEqual, bool>(table, OpId::kNotEqual);
-  set_number_binary<Less>(table, OpId::kLess);
-  set_number_binary<LessEqual>(table, OpId::kLessEqual);
-  set_number_binary<Greater>(table, OpId::kGreater);
-  set_number_binary<GreaterEqual>(table, OpId::kGreaterEqual);
-  set_binary<LogicalAnd, bool>(table, OpId::kLogicalAnd);
-  set_binary<LogicalOr, bool>(table, OpId::kLogicalOr);
-}
-
-void register_gradients(KernelTable& table) {
-  set_floating_binary<ReluGrad>(table, OpId::kReluGrad);
-  set_floating_binary<SigmoidGrad>(table, OpId::kSigmoidGrad);
-  set_floating_binary<TanhGrad>(table, OpId::kTanhGrad);
-  set_floating_binary<EluGrad>(table, OpId::kEluGrad);
-  set_floating_binary<GeluGrad>(table, OpId::kGeluGrad);
-  set_floating_binary<GeluTanhGrad>(table, OpId::kGeluTanhGrad);
 }
 
 /// The mask is a function of the key and the element's index.
@@ -210,9 +132,9 @@ void dropout(const KernelArgs& args) {
 }  // namespace
 
 void register_elementwise_kernels(KernelTable& table) {
-  register_unary(table);
-  register_binary(table);
-  register_gradients(table);
+  using Numbers = ElementTypes<float, double, std::int32_t, std::int64_t, std::uint8_t>;
+  list_elementwise_formulas(FormulaKernels{table}, ElementTypes<float, double>(), Numbers());
+  set_clip_and_cast(table, Numbers());
   table.set(OpId::kWhere, DType::kBool, where);
   table.set(OpId::kDropout, DType::kFloat32, dropout<float>);
   table.set(OpId::kDropout, DType::kFloat64, dropout<double>);

@@ -133,16 +133,6 @@ void sparse_softmax_cross_entropy_grad(const KernelArgs& args) {
                             [&]<class T>() { sparse_grad<T, Label>(args); });
 }
 
-// max(x, 0) - x z + log(1 + exp(-|x|)): no overflow for any x.
-template <class T>
-void sigmoid_cross_entropy(const KernelArgs& args) {
-  const auto z = args.in<T>(0), x = args.in<T>(1);
-  const auto loss = args.out<T>(0);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    loss[i] = std::max(x[i], T{0}) - x[i] * z[i] + std::log1p(std::exp(-std::abs(x[i])));
-  }
-}
-
 template <class T>
 void register_softmax_for(KernelTable& table) {
   constexpr DType dtype = dtype_of<T>();
@@ -151,7 +141,6 @@ void register_softmax_for(KernelTable& table) {
   table.set(OpId::kSoftmaxGrad, dtype, softmax_grad<T>);
   table.set(OpId::kLogSoftmaxGrad, dtype, log_softmax_grad<T>);
   table.set(OpId::kSoftmaxCrossEntropy, dtype, softmax_cross_entropy<T>);
-  table.set(OpId::kSigmoidCrossEntropy, dtype, sigmoid_cross_entropy<T>);
 }
 
 template <class Label>
