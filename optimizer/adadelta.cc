@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/adadelta.h"
 
-#include <cmath>
-
 #include "optimizer/rule_json.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
@@ -24,26 +22,6 @@ Json AdadeltaRule::describe() const { return internal::rule_json(name(), hyper_)
 
 std::vector<SlotSpec> AdadeltaRule::slots() const {
   return {{"accumulated_grad", 0.0}, {"accumulated_delta_var", 0.0}};
-}
-
-void AdadeltaRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "adadelta", [&]<class T>() {
-    T* __restrict const w = args.weights<T>().data();
-    T* __restrict const squares = args.slot<T>(0).data();
-    T* __restrict const deltas = args.slot<T>(1).data();
-    const T* __restrict const gradient = args.gradient<T>().data();
-    const T lr = static_cast<T>(args.scalars.learning_rate);
-    const T scale = static_cast<T>(args.scalars.gradient_scale);
-    const T rho = static_cast<T>(hyper_.rho), rest = static_cast<T>(1.0 - hyper_.rho);
-    const T epsilon = static_cast<T>(hyper_.epsilon);
-    for (std::size_t i = 0; i < args.count; ++i) {
-      const T g = gradient[i] * scale;
-      squares[i] = rho * squares[i] + rest * (g * g);
-      const T delta = -(std::sqrt(deltas[i] + epsilon) * g / std::sqrt(squares[i] + epsilon));
-      deltas[i] = rho * deltas[i] + rest * (delta * delta);
-      w[i] += lr * delta;
-    }
-  });
 }
 
 std::optional<DeviceRule> AdadeltaRule::device_rule(const UpdateScalars& scalars) const {

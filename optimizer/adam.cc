@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/adam.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "optimizer/rule_json.h"
-#include "tensor/cpu/vectorized.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
 
@@ -14,36 +12,7 @@ namespace tutti {
 
 // Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
 
-namespace internal {
-
-template <class T>
-struct AdamConstants {
-  T alpha;
-  T gradient_scale;
-  T rest_1;  // 1 - beta_1
-  T rest_2;
-  T epsilon;
-};
-
-}  // namespace internal
-
 namespace {
-
-template <class T, bool amsgrad>
-[[gnu::always_inline]] inline void update(const internal::AdamConstants<T>& constants,
-                                          std::size_t count, T* __restrict w, T* __restrict m,
-                                          T* __restrict v, [[maybe_unused]] T* __restrict v_hat,
-                                          const T* __restrict gradient) {
-  const auto [alpha, scale, rest_1, rest_2, epsilon] = constants;
-  for (std::size_t i = 0; i < count; ++i) {
-    const T g = gradient[i] * scale;
-    m[i] += (g - m[i]) * rest_1;
-    v[i] += (g * g - v[i]) * rest_2;
-    T second = v[i];
-    if constexpr (amsgrad) second = v_hat[i] = std::max(v_hat[i], v[i]);
-    w[i] -= m[i] * alpha / (std::sqrt(second) + epsilon);
-  }
-}
 
 void check_constants(const char* rule, double beta_1, double beta_2, double epsilon) {
   const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
@@ -72,35 +41,6 @@ std::vector<SlotSpec> AdamRule::slots() const {
   std::vector<SlotSpec> specs{{"momentum", 0.0}, {"velocity", 0.0}};
   if (hyper_.amsgrad) specs.push_back({"velocity_hat", 0.0});
   return specs;
-}
-
-void AdamRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "adam", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void AdamRule::apply_typed(const UpdateArgs& args) const {
-  const double beta_1 = hyper_.beta_1;
-  const double beta_2 = hyper_.beta_2;
-  const double alpha = corrected_rate(hyper_, args.scalars);
-  const internal::AdamConstants<T> constants{
-      static_cast<T>(alpha), static_cast<T>(args.scalars.gradient_scale),
-      static_cast<T>(1.0 - beta_1), static_cast<T>(1.0 - beta_2), static_cast<T>(hyper_.epsilon)};
-  T* const w = args.weights<T>().data();
-  T* const m = args.slot<T>(0).data();
-  T* const v = args.slot<T>(1).data();
-  const T* const g = args.gradient<T>().data();
-  const std::size_t count = args.count;
-  if (hyper_.amsgrad) {
-    T* const v_hat = args.slot<T>(2).data();
-    internal::vectorized([=]() __attribute__((always_inline)) {
-      update<T, true>(constants, count, w, m, v, v_hat, g);
-    });
-  } else {
-    internal::vectorized([=]() __attribute__((always_inline)) {
-      update<T, false>(constants, count, w, m, v, static_cast<T*>(nullptr), g);
-    });
-  }
 }
 
 std::optional<DeviceRule> AdamRule::device_rule(const UpdateScalars& scalars) const {
@@ -177,31 +117,6 @@ NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparamet
 Json NadamRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
-
-void NadamRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() {
-    const Factors factors(hyper_, args.scalars.iteration);
-    const T of_mean = static_cast<T>(factors.of_mean);
-    const T of_gradient = static_cast<T>(factors.of_gradient);
-    const T of_square = static_cast<T>(factors.of_square);
-    const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-    const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-    const T epsilon = static_cast<T>(hyper_.epsilon);
-    const T lr = static_cast<T>(args.scalars.learning_rate);
-    const T scale = static_cast<T>(args.scalars.gradient_scale);
-    T* __restrict const w = args.weights<T>().data();
-    T* __restrict const m = args.slot<T>(0).data();
-    T* __restrict const v = args.slot<T>(1).data();
-    const T* __restrict const gradient = args.gradient<T>().data();
-    for (std::size_t i = 0; i < args.count; ++i) {
-      const T g = gradient[i] * scale;
-      m[i] += (g - m[i]) * rest_1;
-      v[i] += (g * g - v[i]) * rest_2;
-      const T mean = m[i] * of_mean + g * of_gradient;
-      w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
-    }
-  });
-}
 
 std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) const {
   const Factors factors(hyper_, scalars.iteration);

@@ -25,41 +25,6 @@ Json LambRule::describe() const { return internal::rule_json(name(), hyper_); }
 
 std::vector<SlotSpec> LambRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
-void LambRule::direct(const UpdateArgs& args, void* direction) const {
-  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() {
-    T* __restrict const out = static_cast<T*>(direction);
-    const double t = static_cast<double>(args.scalars.iteration + 1);
-    const T of_mean = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_1, t)));
-    const T of_square = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_2, t)));
-    const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-    const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-    const T epsilon = static_cast<T>(hyper_.epsilon);
-    const T decay = static_cast<T>(args.scalars.weight_decay);
-    const T scale = static_cast<T>(args.scalars.gradient_scale);
-    const T* __restrict const w = args.weights<T>().data();
-    T* __restrict const m = args.slot<T>(0).data();
-    T* __restrict const v = args.slot<T>(1).data();
-    const T* __restrict const gradient = args.gradient<T>().data();
-    for (std::size_t i = 0; i < args.count; ++i) {
-      const T g = gradient[i] * scale;
-      m[i] += (g - m[i]) * rest_1;
-      v[i] += (g * g - v[i]) * rest_2;
-      out[i] = m[i] * of_mean / (std::sqrt(v[i] * of_square) + epsilon) + decay * w[i];
-    }
-  });
-}
-
-void LambRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() {
-    const double of_weights = args.scalars.weight_norm, of_step = args.scalars.direction_norm;
-    const double trust = of_weights > 0.0 && of_step > 0.0 ? of_weights / of_step : 1.0;
-    const T rate = static_cast<T>(args.scalars.learning_rate * trust);
-    T* __restrict const w = args.weights<T>().data();
-    const T* __restrict const direction = args.gradient<T>().data();
-    for (std::size_t i = 0; i < args.count; ++i) w[i] -= rate * direction[i];
-  });
-}
-
 std::optional<DeviceRule> LambRule::device_rule(const UpdateScalars& scalars) const {
   const double t = static_cast<double>(scalars.iteration + 1);
   return DeviceRule{

@@ -36,7 +36,7 @@ class DecoupledWeightDecayRule final : public UpdateRule {
 /// After an update: average = momentum * average + (1 - momentum) * w, in the first iteration w; in
 /// every overwrite_frequency-th iteration w becomes the average. Ignores the gradient. Slot
 /// "average".
-class MovingAverageRule final : public UpdateRule {
+class MovingAverageRule final : public FormulaRule {
  public:
   /// Throws kInvalidArgument, naming `optimizer`, for a momentum outside [0, 1] or a frequency
   /// below 1.
@@ -44,7 +44,6 @@ class MovingAverageRule final : public UpdateRule {
   std::string_view name() const override { return "ema"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override { return {{"average", 0.0}}; }
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

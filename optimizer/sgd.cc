@@ -3,7 +3,6 @@
 #include "tutti/optimizer/sgd.h"
 
 #include "optimizer/rule_json.h"
-#include "tensor/cpu/vectorized.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/json.h"
 
@@ -30,35 +29,6 @@ Json SgdRule::describe() const {
 std::vector<SlotSpec> SgdRule::slots() const {
   if (momentum_ == 0.0) return {};
   return {{"momentum", 0.0}};
-}
-
-void SgdRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "sgd", [&]<class T>() { apply_typed<T>(args); });
-}
-
-template <class T>
-void SgdRule::apply_typed(const UpdateArgs& args) const {
-  const double momentum = momentum_;
-  const bool nesterov = nesterov_;
-  internal::vectorized([&]() __attribute__((always_inline)) {
-    // Locals of this function: stores to the weights cannot change them.
-    T* const w = args.weights<T>().data();
-    const T* const g = args.gradient<T>().data();
-    const std::size_t count = args.count;
-    const T lr = static_cast<T>(args.scalars.learning_rate);
-    const T scale = static_cast<T>(args.scalars.gradient_scale);
-    if (momentum == 0.0) {
-      for (std::size_t i = 0; i < count; ++i) w[i] -= lr * (g[i] * scale);
-      return;
-    }
-    const T m = static_cast<T>(momentum);
-    T* const v = args.slot<T>(0).data();
-    for (std::size_t i = 0; i < count; ++i) {
-      const T step = lr * (g[i] * scale);
-      v[i] = m * v[i] - step;
-      w[i] += nesterov ? m * v[i] - step : v[i];
-    }
-  });
 }
 
 std::optional<DeviceRule> SgdRule::device_rule(const UpdateScalars& scalars) const {

@@ -1,27 +1,27 @@
-// Rules around a rule: weight decay before it, a moving average after it.
+// Rules by formulas, and rules around a rule: weight decay before it, a moving average after it.
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer/optimizer_state.h"
 
 #include <algorithm>
 
-#include "tensor/device_backend.h"
+#include "tensor/cpu/update_rules.h"
 #include "tutti/core/json.h"
 
-namespace tutti::internal {
+namespace tutti {
+
+void FormulaRule::apply(const UpdateArgs& args) const { direct(args, nullptr); }
+
+void FormulaRule::direct(const UpdateArgs& args, void* direction) const {
+  internal::update_on_host(name(), *device_rule(args.scalars), args, direction);
+}
+
+namespace internal {
 
 // Weight decay before any rule.
 
 namespace {
 
 constexpr std::size_t kBlock = 2048;
-
-template <class T>
-void decay(const UpdateArgs& args) {
-  T* __restrict const w = args.weights<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T weight_decay = static_cast<T>(args.scalars.weight_decay);
-  for (std::size_t i = 0; i < args.count; ++i) w[i] -= w[i] * weight_decay * lr;
-}
 
 }  // namespace
 
@@ -30,6 +30,8 @@ Json DecoupledWeightDecayRule::describe() const {
 }
 
 void DecoupledWeightDecayRule::apply(const UpdateArgs& args) const {
+  const DeviceRule decay{DeviceRuleId::kWeightDecay,
+                         {args.scalars.learning_rate, 1.0, args.scalars.weight_decay}};
   const std::size_t element_size = size_of(args.dtype);
   std::vector<void*> slots(args.slots_data.size());
   for (std::size_t first = 0; first < args.count; first += kBlock) {
@@ -42,7 +44,7 @@ void DecoupledWeightDecayRule::apply(const UpdateArgs& args) const {
       slots[s] = static_cast<std::byte*>(args.slots_data[s]) + offset;
     }
     block.slots_data = slots;
-    visit_arithmetic_floating(args.dtype, name(), [&]<class T>() { decay<T>(block); });
+    update_on_host(name(), decay, block, nullptr);
     rule_.apply(block);
   }
 }
@@ -76,20 +78,6 @@ Json MovingAverageRule::describe() const {
                       {"overwrite_frequency", frequency ? Json(*frequency) : Json()}};
 }
 
-void MovingAverageRule::apply(const UpdateArgs& args) const {
-  visit_arithmetic_floating(args.dtype, "ema", [&]<class T>() {
-    const double momentum = momentum_at(args.scalars.iteration);
-    const T old_share = static_cast<T>(momentum), new_share = static_cast<T>(1.0 - momentum);
-    T* __restrict const w = args.weights<T>().data();
-    T* __restrict const average = args.slot<T>(0).data();
-    for (std::size_t i = 0; i < args.count; ++i) {
-      average[i] = old_share * average[i] + new_share * w[i];
-    }
-    if (!overwrites_at(args.scalars.iteration)) return;
-    for (std::size_t i = 0; i < args.count; ++i) w[i] = average[i];
-  });
-}
-
 double MovingAverageRule::momentum_at(std::int64_t iteration) const {
   return iteration == 0 ? 0.0 : options_.momentum;
 }
@@ -105,4 +93,5 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
       {0.0, 1.0, 0.0, momentum, 1.0 - momentum, overwrites_at(scalars.iteration) ? 1.0 : 0.0}};
 }
 
-}  // namespace tutti::internal
+}  // namespace internal
+}  // namespace tutti

@@ -67,8 +67,6 @@ void register_attention_gradient_kernels(KernelTable& table);  // called by the 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
 /// float32 or float64; a launch for each 56 variables, three with the rules that use norms.
 void update(const DeviceUpdate& update, cudaStream_t stream);
-/// The part of update() for rules that use norms.
-void update_with_norms(const DeviceUpdate& update, cudaStream_t stream);
 /// 1 .. 64 inputs. MEAN also, of floating types: the sum is divided before it is rounded.
 void combine(const DeviceCombine& combine, cudaStream_t stream);
 /// A launch for each 128 copies, which must not overlap.

@@ -1,126 +1,251 @@
-// Updates of many variables in one launch (constants of the rules: update_rules.h).
+// Updates of many variables, by the formulas of ../cpu/update_rules.h: one launch, or three by
+// rules that use the norms of whole variables.
 // SPDX-License-Identifier: Apache-2.0
 //
 // nvcc may contract a * b + c here: the bits of a GPU need not be those of the CPU, and all
 // components of a variable are updated by the same code.
+//
+// With norms the first launch adds squares block by block, the second the blocks of each variable,
+// the third changes the weights. The direction of a step is calculated twice instead of being kept.
+#include "tensor/cpu/update_rules.h"
 #include "tensor/cuda/batches.h"
 #include "tensor/cuda/kernels.h"
-#include "tensor/cuda/launch.h"
-#include "tensor/cuda/update_rules.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
+
+using namespace internal;  // the formulas
+
 namespace {
 
 constexpr int kItems = 56;  // of 64 bytes: 4 KB of parameters with the rest
-constexpr int kPacksOfThread = 4;
+using Batched = Batch<DeviceUpdateItem, kItems>;
 
+/// Elements of a block of threads, four packs of each.
+template <class T>
+constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * 4;
+constexpr auto kPerSum = static_cast<std::int64_t>(DeviceUpdateItem::kElementsPerSum);
+
+/// Constants and options of a rule, in the type of the weights.
+template <class T>
+struct RuleConstants {
+  constexpr T operator[](int i) const { return values[i]; }
+  constexpr bool has(unsigned option) const { return (options & option) != 0; }
+  T values[DeviceRule::kNumConstants];
+  unsigned options;
+};
+
+/// Constants of a rule as a parameter of kernels.
+struct GivenConstants {
+  explicit GivenConstants(const DeviceRule& rule) {
+    for (std::size_t i = 0; i < DeviceRule::kNumConstants; ++i) values[i] = rule.constants[i];
+  }
+  double values[DeviceRule::kNumConstants];
+};
+
+template <class Rule, class T>
+__device__ __forceinline__ RuleConstants<T> constants_of(const double* values, int num_slots) {
+  RuleConstants<T> constants;
+  for (std::size_t i = 0; i < DeviceRule::kNumConstants; ++i) {
+    constants.values[i] = static_cast<T>(values[i]);
+  }
+  constants.options = Rule::options(values, num_slots);
+  return constants;
+}
+
+/// Some elements of a variable.
 template <class Rule, class T, int kWidth>
-__device__ __forceinline__ void update_pack(const RuleConstants<T>& constants,
-                                            const DeviceUpdateItem& item, unsigned present,
-                                            std::int64_t first) {
+struct Piece {
   using Elements = Pack<T, kWidth>;
-  const auto pack_at = [first](void* data) {
-    return reinterpret_cast<Elements*>(static_cast<T*>(data) + first);
-  };
-  Elements w = *pack_at(item.weights), g{}, slots[DeviceUpdateItem::kMaxSlots];
-  if (item.gradient) {
-    g = *reinterpret_cast<const Elements*>(static_cast<const T*>(item.gradient) + first);
+  static constexpr int kCount = kWidth;
+
+  __device__ Piece(const DeviceUpdateItem& item, int num_slots, std::int64_t first)
+      : item_(item), num_slots_(num_slots), first_(first) {
+    weights = *at(item.weights);
+    if (item.gradient) gradient = *at(const_cast<void*>(item.gradient));
+    for (int s = 0; s < Rule::kSlots; ++s) {
+      if (s < num_slots) slots[s] = *at(item.slots[s]);
+    }
   }
-  for (int s = 0; s < Rule::kSlots; ++s) {
-    if ((present >> s & 1u) != 0) slots[s] = *pack_at(item.slots[s]);
-  }
-  for (int i = 0; i < kWidth; ++i) {
+  __device__ Weight<T> weight(const RuleConstants<T>& constants, int i) const {
     Weight<T> e;
-    e.w = w.elements[i];
-    e.g = g.elements[i] * constants[1];
-    e.present = present;
+    e.w = weights.elements[i];
+    e.g = gradient.elements[i] * constants[1];
     for (int s = 0; s < Rule::kSlots; ++s) e.slots[s] = slots[s].elements[i];
-    if (constants[2] != T{0}) e.w -= e.w * constants[2] * constants.rate();
-    Rule::apply(constants, e);
-    w.elements[i] = e.w;
+    return e;
+  }
+  __device__ void keep(const Weight<T>& e, int i) {
+    weights.elements[i] = e.w;
     for (int s = 0; s < Rule::kSlots; ++s) slots[s].elements[i] = e.slots[s];
   }
-  *pack_at(item.weights) = w;
-  for (int s = 0; s < Rule::kSlots; ++s) {
-    if ((present >> s & 1u) != 0) *pack_at(item.slots[s]) = slots[s];
+  __device__ void write_weights() const { *at(item_.weights) = weights; }
+  __device__ void write_slots() const {
+    for (int s = 0; s < Rule::kSlots; ++s) {
+      if (s < num_slots_) *at(item_.slots[s]) = slots[s];
+    }
+  }
+
+  Elements weights, gradient{}, slots[DeviceUpdateItem::kMaxSlots];
+
+ private:
+  __device__ Elements* at(void* data) const {
+    return reinterpret_cast<Elements*>(static_cast<T*>(data) + first_);
+  }
+  const DeviceUpdateItem& item_;
+  const int num_slots_;
+  const std::int64_t first_;
+};
+
+/// Calls body(piece) for what this thread has of the block's `kCount` elements.
+template <class Rule, class T, std::int64_t kCount, class Body>
+__device__ __forceinline__ void for_each_piece(const DeviceUpdateItem& item, int num_slots,
+                                               std::int64_t begin, const Body& body) {
+  constexpr int kWidth = 16 / sizeof(T);
+  bool is_wide = starts_at(item.weights, 16) && starts_at(item.gradient, 16);
+  for (int s = 0; s < Rule::kSlots; ++s) is_wide = is_wide && starts_at(item.slots[s], 16);
+  const auto count = static_cast<std::int64_t>(item.count);
+  for (std::int64_t place = threadIdx.x * kWidth; place < kCount; place += kThreads * kWidth) {
+    const std::int64_t first = begin + place;
+    if (is_wide && first + kWidth <= count) {
+      Piece<Rule, T, kWidth> piece(item, num_slots, first);
+      body(piece);
+      continue;
+    }
+    for (std::int64_t i = first; i < first + kWidth && i < count; ++i) {
+      Piece<Rule, T, 1> piece(item, num_slots, i);
+      body(piece);
+    }
   }
 }
 
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(const __grid_constant__ Batch<DeviceUpdateItem, kItems> batch,
+    update_kernel(const __grid_constant__ Batched batch,
                   const __grid_constant__ GivenConstants given, const double* live) {
-  constexpr int kWidth = 16 / sizeof(T);
-  constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * kWidth * kPacksOfThread;
-  const auto share = batch.share(kPerBlock);
+  const auto share = batch.share(kPerBlock<T>);
   const DeviceUpdateItem& item = batch.items[share.item];
-  const RuleConstants<T> constants(live != nullptr ? live : given.values);
-  const auto count = static_cast<std::int64_t>(item.count);
-  unsigned present = 0;
-  bool is_wide = starts_at(item.weights, 16) && starts_at(item.gradient, 16);
+  int num_slots = 0;
   for (int s = 0; s < Rule::kSlots; ++s) {
-    if (item.slots[s] != nullptr) present |= 1u << s;
-    is_wide = is_wide && starts_at(item.slots[s], 16);
+    if (item.slots[s] != nullptr) num_slots = s + 1;
   }
-  for (int p = 0; p < kPacksOfThread; ++p) {
-    const std::int64_t pack = share.first / kWidth + p * kThreads + threadIdx.x;
-    const std::int64_t first = pack * kWidth;
-    if (is_wide && first + kWidth <= count) {
-      update_pack<Rule, T, kWidth>(constants, item, present, first);
-      continue;
+  const auto constants = constants_of<Rule, T>(live != nullptr ? live : given.values, num_slots);
+  for_each_piece<Rule, T, kPerBlock<T>>(item, num_slots, share.first, [&](auto& piece) {
+    for (int i = 0; i < piece.kCount; ++i) {
+      Weight<T> e = piece.weight(constants, i);
+      if (constants[DeviceRule::kWeightDecay] != T{0}) decay_weight(constants, e);
+      Rule::apply(constants, e);
+      piece.keep(e, i);
     }
-    for (std::int64_t i = first; i < first + kWidth && i < count; ++i) {
-      update_pack<Rule, T, 1>(constants, item, present, i);
-    }
-  }
+    piece.write_weights();
+    piece.write_slots();
+  });
 }
 
-template <class Rule>
-void update_by(const DeviceUpdate& update, cudaStream_t stream) {
-  const GivenConstants constants(update.rule);
-  visit_arithmetic_floating(update.dtype, "update", [&]<class T>() {
-    constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * kPacksOfThread;
-    for_each_batch<kItems>(
-        update.items, kPerBlock,
-        [](const DeviceUpdateItem& item) { return static_cast<std::int64_t>(item.count); },
-        [&](const Batch<DeviceUpdateItem, kItems>& batch) {
-          launch(update_kernel<Rule, T>, batch.num_blocks, kThreads, stream, batch, constants,
-                 update.step_values);
-        });
+// Rules with norms.
+
+/// Returns the sums of weights and directions, block by block; add_norms() puts those of the whole
+/// variable first.
+__device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
+  return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
+}
+
+template <class Rule, class T>
+__global__ void __launch_bounds__(kThreads)
+    direct_kernel(const __grid_constant__ Batched batch,
+                  const __grid_constant__ GivenConstants given, const double* live) {
+  __shared__ double shared[kWarpsOfBlock];
+  const auto share = batch.share(kPerSum);
+  const DeviceUpdateItem& item = batch.items[share.item];
+  const auto constants = constants_of<Rule, T>(live != nullptr ? live : given.values, Rule::kSlots);
+  double of_weights = 0.0, of_directions = 0.0;
+  for_each_piece<Rule, T, kPerSum>(item, Rule::kSlots, share.first, [&](auto& piece) {
+    for (int i = 0; i < piece.kCount; ++i) {
+      Weight<T> e = piece.weight(constants, i);
+      Rule::prepare(constants, e);
+      const auto w = static_cast<double>(e.w);
+      const auto direction = static_cast<double>(Rule::direction(constants, e));
+      of_weights += w * w;
+      of_directions += direction * direction;
+      piece.keep(e, i);
+    }
+    if constexpr (!Rule::kStepChangesSlots) piece.write_slots();
+  });
+  const Teams block(static_cast<int>(kThreads));
+  of_weights = block.combine(of_weights, AddNumbers{}, shared);
+  of_directions = block.combine(of_directions, AddNumbers{}, shared);
+  if (threadIdx.x > 0) return;
+  double* const sums = sums_of(item) + 2 * (share.first / kPerSum);
+  sums[0] = of_weights;
+  sums[1] = of_directions;
+}
+
+/// Block i adds the sums of item i's blocks.
+__global__ void __launch_bounds__(kThreads) add_norms(const __grid_constant__ Batched batch) {
+  __shared__ double shared[kWarpsOfBlock];
+  const DeviceUpdateItem& item = batch.items[blockIdx.x];
+  double* const sums = sums_of(item);
+  const auto num_sums = static_cast<std::int64_t>(DeviceUpdateItem::num_sums(item.count));
+  double of_weights = 0.0, of_directions = 0.0;
+  for (std::int64_t i = 2 * threadIdx.x; i < num_sums; i += 2 * kThreads) {
+    of_weights += sums[i];
+    of_directions += sums[i + 1];
+  }
+  const Teams block(static_cast<int>(kThreads));
+  of_weights = block.combine(of_weights, AddNumbers{}, shared);
+  of_directions = block.combine(of_directions, AddNumbers{}, shared);
+  if (threadIdx.x > 0) return;
+  sums[0] = of_weights;
+  sums[1] = of_directions;
+}
+
+template <class Rule, class T>
+__global__ void __launch_bounds__(kThreads)
+    step_kernel(const __grid_constant__ Batched batch, const __grid_constant__ GivenConstants given,
+                const double* live) {
+  const auto share = batch.share(kPerSum);
+  const DeviceUpdateItem& item = batch.items[share.item];
+  const double* const wide = live != nullptr ? live : given.values;
+  const auto constants = constants_of<Rule, T>(wide, Rule::kSlots);
+  const double of_weights = std::sqrt(sums_of(item)[0]),
+               of_directions = std::sqrt(sums_of(item)[1]);
+  const T rate = static_cast<T>(trusted_rate<Rule>(wide, of_weights, of_directions));
+  for_each_piece<Rule, T, kPerSum>(item, Rule::kSlots, share.first, [&](auto& piece) {
+    for (int i = 0; i < piece.kCount; ++i) {
+      Weight<T> e = piece.weight(constants, i);
+      Rule::step(constants, rate, Rule::direction(constants, e), e);
+      piece.keep(e, i);
+    }
+    piece.write_weights();
+    if constexpr (Rule::kStepChangesSlots) piece.write_slots();
   });
 }
 
 }  // namespace
 
 void update(const DeviceUpdate& update, cudaStream_t stream) {
-  switch (update.rule.id) {
-    case DeviceRuleId::kSgd:
-      return update_by<SgdUpdate>(update, stream);
-    case DeviceRuleId::kAdam:
-      return update_by<AdamUpdate>(update, stream);
-    case DeviceRuleId::kAdaMax:
-      return update_by<AdaMaxUpdate>(update, stream);
-    case DeviceRuleId::kAdagrad:
-      return update_by<AdagradUpdate>(update, stream);
-    case DeviceRuleId::kAdadelta:
-      return update_by<AdadeltaUpdate>(update, stream);
-    case DeviceRuleId::kRmsprop:
-      return update_by<RmspropUpdate>(update, stream);
-    case DeviceRuleId::kFtrl:
-      return update_by<FtrlUpdate>(update, stream);
-    case DeviceRuleId::kLion:
-      return update_by<LionUpdate>(update, stream);
-    case DeviceRuleId::kNadam:
-      return update_by<NadamUpdate>(update, stream);
-    case DeviceRuleId::kLamb:
-    case DeviceRuleId::kLars:
-      return update_with_norms(update, stream);
-    case DeviceRuleId::kMovingAverage:
-      return update_by<MovingAverageUpdate>(update, stream);
-    case DeviceRuleId::kWeightDecay:
-      return update_by<WeightDecayUpdate>(update, stream);
-  }
-  fail(ErrorCode::kInternal, "update: no such rule: ", static_cast<int>(update.rule.id));
+  const GivenConstants given(update.rule);
+  const auto count_of = [](const DeviceUpdateItem& item) {
+    return static_cast<std::int64_t>(item.count);
+  };
+  visit_update_formula(update.rule.id, [&]<class Rule>() {
+    visit_arithmetic_floating(update.dtype, "update", [&]<class T>() {
+      if constexpr (Rule::kUsesNorms) {
+        for_each_batch<kItems>(update.items, kPerSum, count_of, [&](const Batched& batch) {
+          launch_cooperative(direct_kernel<Rule, T>, batch.num_blocks, kThreads, stream, batch,
+                             given, update.step_values);
+          launch_cooperative(add_norms, static_cast<unsigned>(batch.count), kThreads, stream,
+                             batch);
+          launch(step_kernel<Rule, T>, batch.num_blocks, kThreads, stream, batch, given,
+                 update.step_values);
+        });
+      } else {
+        for_each_batch<kItems>(update.items, kPerBlock<T>, count_of, [&](const Batched& batch) {
+          launch(update_kernel<Rule, T>, batch.num_blocks, kThreads, stream, batch, given,
+                 update.step_values);
+        });
+      }
+    });
+  });
 }
 
 }  // namespace tutti::cuda

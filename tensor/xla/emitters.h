@@ -29,7 +29,7 @@ HloEmitter find_emitter(OpId op);
 std::array<std::int64_t, 4> words_of_key(const RandomKey& key);
 
 /// `values` (the weights, then the rule's slots) after an update; `constants` is [kNumConstants] of
-/// the weights' type, with the meaning that tensor/cuda/update_rules.h states.
+/// the weights' type, with the meaning that tensor/cpu/update_rules.h states.
 std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values,
                              const Hlo& gradient, const Hlo& constants);
 

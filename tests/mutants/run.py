@@ -38,12 +38,14 @@ class Mutant:
 
     def __init__(self, name, place):
         self.name, self.place, self.number = name, place, 0
-        self.file = self.test = None
+        self.file = self.test = self.given_program = None
         self.before, self.after = [], []
 
     @property
     def program(self):
-        """The test program of the file's own folder."""
+        """The test program of the file's own folder, or the one that the entry names."""
+        if self.given_program:
+            return self.given_program
         parts = pathlib.PurePosixPath(self.file.removeprefix("include/tutti/")).parts
         return "test_layers" if parts[:2] == ("model", "layers") else f"test_{parts[0]}"
 
@@ -83,13 +85,15 @@ def read_mutants():
                 sys.exit(f"{place}: expected '== name of the mutant', got '{line}'")
             elif line.startswith(("file: ", "test: ")):
                 setattr(mutants[-1], line[:4], line[6:].strip())
+            elif line.startswith("program: "):
+                mutants[-1].given_program = line[9:].strip()
             elif line[0] in " -+":
                 if line[0] != "+":
                     mutants[-1].before.append(line[1:].strip())
                 if line[0] != "-":
                     mutants[-1].after.append(line[1:].strip())
             else:
-                sys.exit(f"{place}: expected a line that begins with 'file: ', 'test: ', '-', '+' or ' ', got '{line}'")
+                sys.exit(f"{place}: expected a line that begins with 'file: ', 'test: ', 'program: ', '-', '+' or ' ', got '{line}'")
     for number, mutant in enumerate(mutants, 1):
         mutant.number = number
         mutant.check()
@@ -120,7 +124,7 @@ def check_tests(mutants):
         for wanted in mutant.test.split(":"):
             bare = wanted.removeprefix("*/").removesuffix("/*")  # of TEST_P
             if not fnmatch.filter(names[folder], bare):
-                mutant.fail(f"tests/{folder} has no test {wanted}; expected one of its own folder")
+                mutant.fail(f"tests/{folder} has no test {wanted}; expected one of its own folder, or a line 'program:'")
 
 
 def copy_tree(to, planted_files):

@@ -16,13 +16,12 @@ struct AdadeltaHyperparameters {
 /// Keras's Adadelta: a = rho * a + (1 - rho) * g^2; d = -sqrt(x + epsilon) * g / sqrt(a + epsilon);
 /// x = rho * x + (1 - rho) * d^2; w += lr * d. Slots "accumulated_grad" (a) and
 /// "accumulated_delta_var" (x).
-class AdadeltaRule final : public UpdateRule {
+class AdadeltaRule final : public FormulaRule {
  public:
   explicit AdadeltaRule(AdadeltaHyperparameters hyperparameters = {});
   std::string_view name() const override { return "adadelta"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

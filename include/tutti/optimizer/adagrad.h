@@ -14,13 +14,12 @@ struct AdagradHyperparameters {
 };
 
 /// Keras's Adagrad: a += g^2; w -= lr * g / sqrt(a + epsilon). Slot "accumulator".
-class AdagradRule final : public UpdateRule {
+class AdagradRule final : public FormulaRule {
  public:
   explicit AdagradRule(AdagradHyperparameters hyperparameters = {});
   std::string_view name() const override { return "adagrad"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool skips_zero_gradient() const override;
 

@@ -22,18 +22,15 @@ struct AdamHyperparameters {
 /// * (1 - beta_1); v += (g * g - v) * (1 - beta_2); w -= m * alpha / (sqrt(v) + epsilon), with the
 /// largest v so far instead of v under amsgrad. Slots "momentum", "velocity" and, under amsgrad,
 /// "velocity_hat".
-class AdamRule final : public UpdateRule {
+class AdamRule final : public FormulaRule {
  public:
   explicit AdamRule(AdamHyperparameters hyperparameters = {});
   std::string_view name() const override { return "adam"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   AdamHyperparameters hyper_;
 };
 
@@ -99,13 +96,12 @@ struct NadamHyperparameters {
 /// Keras's Nadam, t = iteration + 1: u(t) = beta_1 * (1 - 0.5 * 0.96^t), p(t) = u(1) * ... * u(t);
 /// m and v as Adam's; m_hat = u(t + 1) * m / (1 - p(t + 1)) + (1 - u(t)) * g / (1 - p(t)); v_hat =
 /// v / (1 - beta_2^t); w -= lr * m_hat / (sqrt(v_hat) + epsilon). Slots "momentum" and "velocity".
-class NadamRule final : public UpdateRule {
+class NadamRule final : public FormulaRule {
  public:
   explicit NadamRule(NadamHyperparameters hyperparameters = {});
   std::string_view name() const override { return "nadam"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

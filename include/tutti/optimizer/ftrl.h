@@ -21,13 +21,12 @@ struct FtrlHyperparameters {
 /// - n^p) / lr * w; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
 /// "accumulator" (n) and "linear" (z). As z begins at 0, a weight is 0 after a first gradient of 0,
 /// as Keras's is.
-class FtrlRule final : public UpdateRule {
+class FtrlRule final : public FormulaRule {
  public:
   explicit FtrlRule(FtrlHyperparameters hyperparameters = {});
   std::string_view name() const override { return "ftrl"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

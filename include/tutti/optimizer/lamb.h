@@ -17,17 +17,15 @@ struct LambHyperparameters {
 /// LAMB, t = iteration + 1: m and v as Adam's; r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) +
 /// epsilon) + weight_decay * w; w -= lr * |w| / |r| * r, or lr * r where either norm is 0. Slots
 /// "momentum" and "velocity".
-class LambRule final : public UpdateRule {
+class LambRule final : public FormulaRule {
  public:
   explicit LambRule(LambHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lamb"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool decays_weights() const override { return true; }
   bool uses_norms() const override { return true; }
-  void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
   LambHyperparameters hyper_;

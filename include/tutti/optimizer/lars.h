@@ -16,17 +16,15 @@ struct LarsHyperparameters {
 
 /// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 where a norm
 /// is 0; m = momentum * m + lr * rate * (g + weight_decay * w); w -= m. Slot "momentum".
-class LarsRule final : public UpdateRule {
+class LarsRule final : public FormulaRule {
  public:
   explicit LarsRule(LarsHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lars"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool decays_weights() const override { return true; }
   bool uses_norms() const override { return true; }
-  void direct(const UpdateArgs& args, void* direction) const override;
 
  private:
   LarsHyperparameters hyper_;

@@ -15,13 +15,12 @@ struct LionHyperparameters {
 
 /// Keras's Lion: w -= lr * sign(beta_1 * m + (1 - beta_1) * g); m = beta_2 * m + (1 - beta_2) * g.
 /// Slot "momentum".
-class LionRule final : public UpdateRule {
+class LionRule final : public FormulaRule {
  public:
   explicit LionRule(LionHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lion"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

@@ -18,6 +18,15 @@
 
 namespace tutti {
 
+/// Base of this library's rules: device_rule() names one of the formulas that CPU, GPUs and XLA
+/// share, and has the numbers of a step.
+class FormulaRule : public UpdateRule {
+ public:
+  void apply(const UpdateArgs& args) const final;
+  void direct(const UpdateArgs& args, void* direction) const final;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override = 0;
+};
+
 // Limits on gradients, applied to what was summed over replicas.
 
 /// At most one may be set; each positive. Keras's names.

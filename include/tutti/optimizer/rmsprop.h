@@ -18,13 +18,12 @@ struct RmspropHyperparameters {
 /// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
 /// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
 /// momentum * m + step, w -= m. Slots "velocity", then "momentum" and "average_gradient" if used.
-class RmspropRule final : public UpdateRule {
+class RmspropRule final : public FormulaRule {
  public:
   explicit RmspropRule(RmspropHyperparameters hyperparameters = {});
   std::string_view name() const override { return "rmsprop"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:

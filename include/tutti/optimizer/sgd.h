@@ -10,7 +10,7 @@ namespace tutti {
 
 /// Keras's SGD: w -= lr * g; with momentum m: v = m * v - lr * g, then w += v, or w += m * v - lr *
 /// g (Nesterov). Slot "momentum".
-class SgdRule final : public UpdateRule {
+class SgdRule final : public FormulaRule {
  public:
   /// momentum in [0, 1].
   explicit SgdRule(double momentum = 0.0);
@@ -19,13 +19,10 @@ class SgdRule final : public UpdateRule {
   std::string_view name() const override { return "sgd"; }
   Json describe() const override;
   std::vector<SlotSpec> slots() const override;
-  void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool skips_zero_gradient() const override { return momentum_ == 0.0; }
 
  private:
-  template <class T>
-  void apply_typed(const UpdateArgs& args) const;
   double momentum_;
   bool nesterov_ = false;
 };

@@ -82,8 +82,8 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
-  /// The same as kernels of GPUs know it, with the numbers of this step (their order:
-  /// tensor/cuda/update_rules.h); nothing for a rule that they do not know.
+  /// Returns the formula of this library that the rule is, with the numbers of this step (their
+  /// order: tensor/cpu/update_rules.h); nothing for a rule that GPUs and XLA do not know.
   virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const;
   /// Whether an element with gradient 0 stays as it is, slots included: then a sparse gradient
   /// touches its rows alone.
