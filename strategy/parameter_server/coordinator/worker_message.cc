@@ -10,6 +10,7 @@
 #include "coordinator.pb.h"
 #include "strategy/parameter_server/coordinator/closure_event.h"
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/coordinator/nest_message.h"
 #include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
 #include "worker.pb.h"

@@ -1,4 +1,4 @@
-// What a coordinator and a worker in another process say to each other; nests as parts of messages.
+// What a coordinator and a worker in another process say to each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,20 +7,10 @@
 #include <utility>
 #include <variant>
 
-#include "nest.pb.h"
 #include "strategy/parameter_server/coordinator/worker_link.h"
-#include "strategy/parameter_server/protocol/tensor_payload.h"
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace tutti::internal {
-
-/// Throws kInvalidArgument for one deeper than Nest::kDeepest.
-void put_nest(const Nest& nest, PayloadWriter& payload, v1::Nest& out);
-/// Throws kDataLoss for what put_nest() does not write.
-Nest get_nest(const v1::Nest& in, PayloadReader& payload);
-void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out);
-PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in);
 
 /// The first request: both must define the same steps (StepRegistry::text()).
 struct WorkerHello {

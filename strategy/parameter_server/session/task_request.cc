@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "session.pb.h"
-#include "strategy/parameter_server/coordinator/worker_message.h"
+#include "strategy/parameter_server/coordinator/nest_message.h"
 #include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
