@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_file.h"
-#include "checkpoint/in_parts.h"
+#include "checkpoint/run_folder.h"
 #include "core/call_site.h"
 #include "core/file.h"
 #include "tutti/core/logging.h"

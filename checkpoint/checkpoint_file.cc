@@ -42,11 +42,7 @@ std::int64_t read_number(const std::string& path, std::string_view key, const st
 }
 
 Json read_json(const std::string& path, const std::string& key, const std::string& text) {
-  try {
-    return Json::parse(text, key);
-  } catch (const Error& error) {
-    throw Error(ErrorCode::kDataLoss, concat(path, ": metadata: ", error.message()));
-  }
+  return damage_if_refused(path + ": metadata", [&] { return Json::parse(text, key); });
 }
 
 std::int64_t read_format(const std::string& path, const Metadata& metadata) {
@@ -191,46 +187,28 @@ CheckpointFile read_checkpoint(const std::string& path) {
 // Reading in one process for all. Two texts: first what was found (path and sequence, an error, or
 // nothing), then the values in the form of a file, whose checksums are compared once more.
 
-namespace {
-
-/// What the process that writes has found.
-struct Found {
-  std::optional<CheckpointFile> file;
-  std::optional<Error> error;
-};
-
-Found find_here(const std::function<std::optional<CheckpointFile>()>& read) {
-  Found found;
-  found.error = error_of([&] { found.file = read(); });
-  return found;
+Json json_of(const Error& error) {
+  return Json::Object{{"code", static_cast<int>(error.code())}, {"message", error.message()}};
 }
 
-Json describe(const Found& found) {
-  Json json = Json::object();
-  if (found.error) {
-    json.set("code", static_cast<int>(found.error->code()));
-    json.set("message", found.error->message());
-  } else if (found.file) {
-    json.set("path", found.file->info.path);
-    json.set("sequence", found.file->info.sequence);
-  }
-  return json;
+Error error_in(const Json& json) {
+  return Error(static_cast<ErrorCode>(json.at("code").as_int()), json.at("message").as_string());
 }
-
-}  // namespace
 
 std::optional<CheckpointFile> read_by_writer(
     const std::function<std::optional<CheckpointFile>()>& read, const CheckpointOptions& options) {
-  Found found;
-  if (options.writes) found = find_here(read);
-  const Json about = Json::parse(options.from_writer(describe(found).dump()), "checkpoint");
-  if (const Json* const code = about.find("code")) {
-    throw Error(static_cast<ErrorCode>(code->as_int()), about.at("message").as_string());
+  std::optional<CheckpointFile> found;
+  Json about = Json::object();
+  if (options.writes) {
+    const auto error = error_of([&] { found = read(); });
+    if (error) about = json_of(*error);
+    if (found) about.set("path", found->info.path).set("sequence", found->info.sequence);
   }
+  about = Json::parse(options.from_writer(about.dump()), "checkpoint");
+  if (about.find("code")) throw error_in(about);
   if (!about.find("path")) return std::nullopt;
-  const std::string bytes =
-      options.from_writer(found.file ? format_checkpoint_file(*found.file) : "");
-  if (found.file) return std::move(found.file);
+  const std::string bytes = options.from_writer(found ? format_checkpoint_file(*found) : "");
+  if (found) return found;
   const std::string path = about.at("path").as_string();
   CheckpointFile file = parse_checkpoint_file(bytes, concat(path, " as another process read it"));
   file.info.path = path;

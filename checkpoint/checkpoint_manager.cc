@@ -7,7 +7,6 @@
 #include <functional>
 #include <utility>
 
-#include "checkpoint/in_parts.h"
 #include "checkpoint/run_folder.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
@@ -53,18 +52,12 @@ std::vector<FoundVersion> versions_in(const std::string& directory) {
   return run ? internal::find_versions(*run) : std::vector<FoundVersion>();
 }
 
-/// Another process may have deleted it since, or saved that step anew.
-bool is_as_found(const FoundVersion& version) {
-  if (!version.manifest) {
-    std::error_code error;
-    return std::filesystem::exists(version.shown.path, error);
-  }
-  try {
-    const auto folder = internal::Folder::open_if_there(version.shown.path);
-    return folder && internal::read_manifest(*folder) == version.manifest;
-  } catch (const Error&) {
-    return false;  // damaged since: the next look says so
-  }
+/// Returns true if another process deleted or saved a version since `versions` were found.
+bool has_changed(const std::vector<FoundVersion>& versions, const std::string& directory) {
+  const auto is_same = [](const FoundVersion& a, const FoundVersion& b) {
+    return a.name == b.name && a.index == b.index;
+  };
+  return !std::ranges::equal(versions, versions_in(directory), is_same);
 }
 
 /// What restore_latest() found: values, or what kept it from every version.
@@ -72,7 +65,6 @@ struct Found {
   std::optional<internal::CheckpointFile> file;
   std::vector<std::string> problems;
   std::vector<std::string> damaged;  // names
-  bool disturbed = false;            // a version went away, or was replaced, while it was read
 };
 
 /// Errors that are no damage (of rights, of a later format, of memory) are thrown.
@@ -88,7 +80,6 @@ Found read_newest(const std::vector<FoundVersion>& versions, const internal::Rea
       found.file = read(version->shown.path);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kNotFound) throw;
-      found.disturbed = found.disturbed || !is_as_found(*version);
       found.problems.push_back(error.message());
       found.damaged.push_back(version->name);
     }
@@ -154,11 +145,7 @@ void CheckpointManager::start(std::int64_t step) {
   auto save = [values = std::move(values), directory = directory_, settings,
                self = std::move(self)]() mutable {
     const auto last_reference = std::move(values);
-    const internal::WorkerOfMany last_of_group = std::move(self);
-    if (!last_of_group.exchange) {
-      return internal::save_version(directory, *last_reference, settings);
-    }
-    internal::save_version_in_parts(directory, *last_reference, settings, last_of_group);
+    internal::save_version(directory, *last_reference, settings, std::exchange(self, {}));
   };
   if (options_.asynchronous) {
     under_way_ = std::make_unique<internal::BackgroundSave>(std::move(save));
@@ -209,8 +196,9 @@ std::optional<internal::CheckpointFile> CheckpointManager::read_newest_whole(
     bool strict, const internal::ReadPath& read) {
   Found found;
   for (int i = 0; i < kMaxScans; ++i) {
-    found = read_newest(versions_in(directory_), read);
-    if (!found.disturbed) break;
+    const std::vector<FoundVersion> versions = versions_in(directory_);
+    found = read_newest(versions, read);
+    if (found.problems.empty() || !has_changed(versions, directory_)) break;
   }
   report(found, directory_, strict);
   if (found.file) damaged_.insert(found.damaged.begin(), found.damaged.end());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_file.h"
+#include "checkpoint/version.h"
 #include "core/file.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/core/logging.h"
@@ -17,57 +18,53 @@ namespace {
 
 using internal::CheckpointFile;
 
-/// Names of the files of a model in a folder of Hugging Face.
-constexpr const char* kIndexFile = "model.safetensors.index.json";
-constexpr const char* kSingleFile = "model.safetensors";
-
-/// Names of tensors by the name of the file that an index lists for them.
-std::map<std::string, std::vector<std::string>> read_index(const std::string& path) {
-  try {
-    std::map<std::string, std::vector<std::string>> names;
-    const Json index = Json::parse(read_file(path), path);
-    for (const auto& [tensor, file] : index.at("weight_map").as_object()) {
-      const std::string& name = file.as_string();
-      if (name.empty() || name == ".." || std::filesystem::path(name).filename() != name)
-        fail(ErrorCode::kInvalidArgument,
-             "weight_map: expected the name of a file beside the index, got '", name, "'");
-      names[name].push_back(tensor);
-    }
-    return names;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kDataLoss, concat(path, ": ", error.message()));
-  }
-}
+constexpr const char* kSingleFile = "model.safetensors";  // of a model of Hugging Face
 
 /// Reads the tensors of an index of Hugging Face from the files beside it.
-CheckpointFile read_indexed(const std::string& path) {
+CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& path) {
+  std::map<std::string, std::map<std::string, Tensor>> files;
   CheckpointFile all;
-  for (const auto& [name, tensors] : read_index(path)) {
+  for (const auto& [tensor, file] : index.at("weight_map").as_object()) {
+    const std::string& name = file.as_string();
+    if (name.empty() || name == ".." || std::filesystem::path(name).filename() != name)
+      fail(ErrorCode::kInvalidArgument,
+           "weight_map: expected the name of a file beside the index, got '", name, "'");
     const std::string part = std::filesystem::path(path).replace_filename(name).string();
-    std::map<std::string, Tensor> values;
-    for (NamedTensor& tensor : read_safetensors(part).tensors)
-      values.emplace(tensor.name, std::move(tensor.value));
-    for (const std::string& tensor : tensors) {
-      auto value = values.extract(tensor);
-      if (!value)
-        fail(ErrorCode::kDataLoss, part, ": expected tensor '", tensor, "', which ", path,
-             " lists for this file, got none");
-      all.tensors.insert(std::move(value));
+    const auto [values, is_new] = files.try_emplace(name);
+    if (is_new) {
+      for (NamedTensor& each : read_safetensors(part).tensors)
+        values->second.emplace(each.name, std::move(each.value));
     }
+    auto value = values->second.extract(tensor);
+    if (!value)
+      fail(ErrorCode::kDataLoss, part, ": expected tensor '", tensor, "', which ", path.string(),
+           " lists for this file, got none");
+    all.tensors.insert(std::move(value));
   }
   return all;
+}
+
+/// Reads the model, or the checkpoint's version, of an index.
+CheckpointFile read_indexed(const std::filesystem::path& path) {
+  return internal::damage_if_refused(path.string(), [&] {
+    const Json index = Json::parse(read_file(path.string()), "index");
+    const Json* const metadata = index.find("metadata");
+    const bool is_version = index.find("checksum") || (metadata && metadata->find("files"));
+    const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+    return is_version ? internal::read_checkpoint(folder) : read_weight_map(index, path);
+  });
 }
 
 /// Reads a file, a checkpoint's version, or the index, folder or file of a model of Hugging Face.
 CheckpointFile read_weights(const std::string& path) {
   const std::filesystem::path given(path);
   std::error_code error;
-  if (given.filename().string().ends_with(".index.json")) return read_indexed(path);
-  if (std::filesystem::is_regular_file(given / kIndexFile, error))
-    return read_indexed((given / kIndexFile).string());
-  if (std::filesystem::is_regular_file(given / kSingleFile, error))
-    return internal::read_checkpoint((given / kSingleFile).string());
+  if (given.filename().string().ends_with(".index.json")) return read_indexed(given);
+  for (const char* name : {internal::kIndexName, kSingleFile}) {
+    if (!std::filesystem::is_regular_file(given / name, error)) continue;
+    return name == kSingleFile ? internal::read_checkpoint((given / name).string())
+                               : read_indexed(given / name);
+  }
   return internal::read_checkpoint(path);
 }
 

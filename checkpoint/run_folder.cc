@@ -1,4 +1,4 @@
-// The versions in the folder of a run: which there are, and which go.
+// Implements the folder of a run: its versions, saves and reads, and what tools see of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_folder.h"
 
@@ -10,20 +10,23 @@
 #include <utility>
 
 #include "checkpoint/safetensors_types.h"
+#include "core/hash.h"
+#include "core/names.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
-namespace tutti::internal {
+namespace tutti {
+namespace internal {
 namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
 constexpr const char* kLatest = "latest";         // names the newest among single files of old
-constexpr std::string_view kMark = "is_shared_";  // and a unique name: a FolderMark
+constexpr std::string_view kMark = "is_shared_";  // and a unique name: see SharedFolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
 
-/// The step in a name that version_name(step) + suffix made; nothing for other names.
+/// Returns the step in a name that version_name(step) + suffix made; nothing for other names.
 std::optional<std::int64_t> step_of(std::string_view name, std::string_view suffix) {
   if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
   if (name.size() <= kPrefix.size() + suffix.size()) return std::nullopt;
@@ -35,51 +38,57 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   return whole && concat(version_name(step), suffix) == name ? std::optional(step) : std::nullopt;
 }
 
-bool is_version_name(std::string_view name) {
-  return step_of(name, "") || step_of(name, kFileSuffix);
+bool is_single_file(const FoundVersion& version) {
+  return step_of(version.name, kFileSuffix).has_value();
+}
+
+bool is_state_file(std::string_view name) {
+  return name.starts_with("state.") && name.ends_with(".json");
+}
+
+/// Returns true for names of files in a version's folder that tutti writes, in this format or in
+/// the earlier one.
+bool is_ours(std::string_view name) {
+  return is_state_file(name) || name == kNewIndexName || name == kEarlierManifestName ||
+         (name.ends_with(kFileSuffix) && (name.starts_with("model-") || name.starts_with("part_")));
 }
 
 void inspect_folder(const Folder& folder, FoundVersion& version) {
-  version.manifest = read_manifest(folder);
-  if (!version.manifest) {
+  version.index = read_index(folder);
+  if (!version.index) {
     version.shown.state = VersionState::kUnfinished;
-    version.shown.problem =
-        concat(folder.path(), ": no ", kManifestName, ": saving was interrupted");
+    version.shown.problem = concat(folder.path(), ": no ", kIndexName, ": saving was interrupted");
     return;
   }
-  version.shown.sequence = version.manifest->info.sequence;
-  version.shown.num_bytes = bytes_of_files(*version.manifest);
-  version.shown.num_tensors = version.manifest->tensors.size();
-  if (version.manifest->info.step != version.shown.step) {
+  version.shown.sequence = version.index->sequence;
+  for (const auto& [name, file] : version.index->files) version.shown.num_bytes += file.num_bytes;
+  version.shown.num_tensors = version.index->weight_map.size() + version.index->parts.size();
+  if (version.index->step != version.shown.step) {
     fail(ErrorCode::kDataLoss, folder.path(), ": expected step ", version.shown.step,
-         " by its name, got ", version.manifest->info.step);
+         " by its name, got ", version.index->step);
   }
-  require_files(folder, *version.manifest);
+  require_files(folder, *version.index);
 }
 
 void inspect_file(const Folder& run, FoundVersion& version) {
   const FileReader reader = run.open_file(version.name);
   version.shown.num_bytes = reader.size();
-  const std::uint64_t first = std::min<std::uint64_t>(reader.size(), kSafetensorsLengthBytes);
-  std::uint64_t length = 0;
-  const std::string bytes = reader.read_text(0, static_cast<std::size_t>(first));
-  for (std::size_t i = bytes.size(); i-- > 0;) {
-    length = length << 8 | static_cast<unsigned char>(bytes[i]);
-  }
-  length = std::min<std::uint64_t>(length, kSafetensorsMaxHeaderBytes);
-  const std::uint64_t head = std::min(reader.size(), first + length);
-  const std::string text = reader.read_text(0, static_cast<std::size_t>(head));
   version.shown.num_tensors =
-      parse_safetensors_header(text, static_cast<std::size_t>(reader.size()), reader.path())
+      parse_safetensors_header(read_safetensors_head(reader), reader.size(), reader.path())
           .entries.size();
 }
 
-/// The number of the save as the names of its parts tell it; where nothing tells it, the newest: a
-/// version that cannot be read must not pass for an old one.
+/// Returns the number of the save as its state file has it. Where nothing tells it, the version
+/// counts as the newest: one that cannot be read must not pass for an old one.
 std::int64_t guess_sequence(const Folder& folder) {
   std::int64_t sequence = 0;
   for (const std::string& name : folder.names()) {
-    sequence = std::max(sequence, sequence_of_part(name).value_or(0));
+    if (!is_state_file(name)) continue;
+    (void)error_of([&] {
+      const FileReader reader = folder.open_file(name);
+      const Json state = Json::parse(reader.read_text(0, reader.size()));
+      sequence = std::max(sequence, state.at("sequence").as_int());
+    });
   }
   return sequence > 0 ? sequence : kUnknownAge;
 }
@@ -98,7 +107,7 @@ FoundVersion inspect(const Folder& run, const std::string& name, std::int64_t st
     version.shown.problem = error.message();
   }
   version.age = version.shown.sequence;
-  if (folder && version.shown.state == VersionState::kDamaged && !version.manifest) {
+  if (folder && version.shown.state == VersionState::kDamaged && !version.index) {
     version.age = guess_sequence(*folder);
   }
   return version;
@@ -107,133 +116,82 @@ FoundVersion inspect(const Folder& run, const std::string& name, std::int64_t st
 std::string name_in_latest(const Folder& run) {
   const std::optional<std::uint64_t> size = run.size_of(kLatest);
   if (!size || *size > kMaxLatestBytes) return "";
-  std::string name = run.open_file(kLatest).read_text(0, static_cast<std::size_t>(*size));
+  std::string name = run.open_file(kLatest).read_text(0, *size);
   while (!name.empty() && name.back() == '\n') name.pop_back();
   return name;
 }
 
-/// Whether files of that name in a version's folder are its own, or left by an interrupted save.
-bool is_ours(const std::string& name) {
-  return sequence_of_part(name).has_value() || name == kNewManifestName;
-}
-
-bool is_listed(const std::optional<Manifest>& manifest, const std::string& name) {
-  if (!manifest) return false;
-  return std::any_of(manifest->files.begin(), manifest->files.end(),
-                     [&](const ManifestFile& file) { return file.name == name; });
-}
-
-void remove_unlisted(const Folder& folder, const std::optional<Manifest>& manifest) {
+void remove_unlisted(const Folder& folder, const std::optional<VersionIndex>& index) {
   for (const std::string& name : folder.names()) {
-    if (is_ours(name) && !is_listed(manifest, name)) folder.remove(name);
+    if (is_ours(name) && !(index && index->files.contains(name))) folder.remove(name);
   }
 }
 
-/// Whether it is a FolderMark's file, and no other.
-bool is_mark(const Folder& run, const std::string& name) {
-  return name.starts_with(kMark) && name.size() == kMark.size() + new_unique_name().size() &&
-         name.find_first_not_of("0123456789abcdef", kMark.size()) == std::string::npos &&
-         run.size_of(name) == 0u;
-}
-
-/// What interrupted saves left behind. The folder of a damaged manifest is left to people.
+/// Removes what interrupted saves left behind. The folder of a damaged index is left to people.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
   for (const std::string& name : run.names()) {
-    if (is_mark(run, name)) run.remove(name);
+    const bool is_mark =
+        name.starts_with(kMark) && name.size() == kMark.size() + new_unique_name().size() &&
+        name.find_first_not_of("0123456789abcdef", kMark.size()) == std::string::npos &&
+        run.size_of(name) == 0u;
+    if (is_mark) run.remove(name);
   }
   for (const FoundVersion& version : versions) {
     const bool unfinished = version.shown.state == VersionState::kUnfinished;
-    if (!version.manifest && !unfinished) continue;
+    if (!version.index && !unfinished) continue;
     const std::optional<Folder> folder = run.find_folder(version.name);
     if (!folder) continue;
-    remove_unlisted(*folder, version.manifest);
+    remove_unlisted(*folder, version.index);
     if (unfinished) run.remove_folder(version.name);
   }
 }
 
-/// The manifest goes first: what is left without it was never a version.
-bool delete_version(const Folder& run, const FoundVersion& version) {
-  if (!version.manifest) return run.remove(version.name);
-  const std::optional<Folder> folder = run.find_folder(version.name);
-  if (!folder) return true;
-  if (!folder->remove(kManifestName)) return false;
-  folder->sync();
-  remove_unlisted(*folder, std::nullopt);
-  return run.remove_folder(version.name);
+/// Deletes the index first: what is left without it was never a version.
+void delete_version(const Folder& run, const FoundVersion& version) {
+  bool is_deleted = !version.index && run.remove(version.name);
+  if (const auto folder = version.index ? run.find_folder(version.name) : std::nullopt) {
+    is_deleted = folder->remove(kIndexName);
+    if (is_deleted) {
+      folder->sync();
+      remove_unlisted(*folder, std::nullopt);
+      is_deleted = run.remove_folder(version.name);
+    }
+  }
+  if (is_deleted) return;
+  log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-bool is_good(const FoundVersion& version, const SaveSettings& settings) {
-  return version.shown.state == VersionState::kWhole && !settings.damaged.contains(version.name);
-}
-
-bool is_single_file(const FoundVersion& version) {
-  return step_of(version.name, kFileSuffix).has_value();
-}
-
-/// `latest` goes with the last of the single files that it chose from.
-void remove_latest(const Folder& run) {
+/// Deletes all that is older than the newest max_to_keep good versions; what cannot be read stays
+/// for people to look at.
+void delete_old(const Folder& run, const SaveSettings& settings) {
+  if (settings.max_to_keep == 0) return;
   const std::vector<FoundVersion> versions = find_versions(run);
-  if (std::any_of(versions.begin(), versions.end(), is_single_file)) return;
+  int num_good = 0;
+  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
+    const bool is_whole = version->shown.state == VersionState::kWhole;
+    const bool is_readable = version->index || (is_single_file(*version) && is_whole);
+    const bool is_kept = num_good < settings.max_to_keep;
+    num_good += is_whole && !settings.damaged.contains(version->name);
+    if (!is_kept && is_readable) delete_version(run, *version);
+  }
+  // `latest` goes with the last of the single files that it chose from.
+  if (std::ranges::any_of(find_versions(run), is_single_file)) return;
   if (step_of(name_in_latest(run), kFileSuffix)) run.remove(kLatest);
 }
 
-/// All that is older than the newest max_to_keep good ones goes; what cannot be read stays for
-/// people to look at.
-void delete_old(const Folder& run, const SaveSettings& settings) {
-  if (settings.max_to_keep == 0) return;
-  std::vector<FoundVersion> versions = find_versions(run);
-  int num_good = 0;
-  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
-    const bool is_readable = version->manifest || (is_single_file(*version) &&
-                                                   version->shown.state == VersionState::kWhole);
-    const bool is_kept = num_good < settings.max_to_keep;
-    num_good += is_good(*version, settings);
-    if (is_kept || !is_readable || delete_version(run, *version)) continue;
-    log_warning(concat("CheckpointManager: cannot delete '", version->shown.path, "'"));
-  }
-  remove_latest(run);
-}
+/// A version that is being saved.
+struct BegunVersion {
+  Folder run;  // locked
+  Folder folder;
+  std::string name;
+  std::int64_t sequence = 0;
+  /// In the names of its files, which must not replace those of a version of the same step: empty
+  /// if there is none.
+  std::string tag;
+};
 
-}  // namespace
-
-void take_back(const BegunVersion& begun) noexcept {
-  try {
-    std::optional<Manifest> manifest = read_manifest(begun.folder);
-    if (manifest && manifest->info.sequence == begun.sequence) return;
-    remove_unlisted(begun.folder, manifest);
-    if (!manifest) begun.run.remove_folder(begun.name);
-  } catch (const std::exception& error) {
-    log_warning(
-        concat("CheckpointManager: cannot clean up '", begun.folder.path(), "': ", error.what()));
-  }
-}
-
-std::string version_name(std::int64_t step) { return concat(kPrefix, step); }
-
-std::vector<FoundVersion> find_versions(const Folder& run) {
-  std::vector<FoundVersion> versions;
-  for (const std::string& name : run.names()) {
-    if (const auto step = step_of(name, "")) {
-      const std::optional<Folder> folder = run.find_folder(name);
-      if (folder) versions.push_back(inspect(run, name, *step, folder));
-    } else if (const auto file_step = step_of(name, kFileSuffix); file_step && run.size_of(name)) {
-      versions.push_back(inspect(run, name, *file_step, std::nullopt));
-    }
-    if (is_version_name(name) && run.is_link(name)) {
-      log_warning_once(concat("CheckpointManager: '", run.path_of(name),
-                              "' is a symbolic link, which is not followed, so this version is not "
-                              "seen; copy the version itself there"));
-    }
-  }
-  const std::string latest = name_in_latest(run);
-  const auto age = [&](const FoundVersion& version) {
-    return std::tuple(version.age, version.name == latest, version.shown.step);
-  };
-  std::sort(versions.begin(), versions.end(),
-            [&](const auto& a, const auto& b) { return age(a) < age(b); });
-  return versions;
-}
-
+/// Holds off other savers, removes what interrupted ones left, and makes the version's folder.
+/// Throws errors of Folder.
 BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   Folder run = Folder::make(directory);
   run.lock();
@@ -245,35 +203,60 @@ BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   }
   const std::string name = version_name(step);
   Folder folder = run.make_folder(name);
-  return {std::move(run), std::move(folder), name, sequence};
+  const bool replaces = folder.size_of(kIndexName).has_value();
+  return {std::move(run), std::move(folder), name, sequence,
+          replaces ? concat(".save_", sequence) : ""};
 }
 
-void finish_version(const BegunVersion& begun, const Manifest& manifest,
+/// Makes the version, all tensor files of which are synced, then deletes older ones.
+void finish_version(const BegunVersion& begun, VersionIndex index, const CheckpointFile& file,
                     const SaveSettings& settings) {
-  commit_version(begun.folder, manifest);
-  remove_unlisted(begun.folder, manifest);
+  index.step = file.info.step;
+  index.sequence = begun.sequence;
+  index.state_file = concat("state", begun.tag, ".json");
+  remove_unlisted(begun.folder, commit_version(begun.folder, std::move(index), file));
   delete_old(begun.run, settings);
 }
 
-void save_version(const std::string& directory, const CheckpointFile& file,
-                  const SaveSettings& settings) {
-  const BegunVersion begun = begin_version(directory, file.info.step);
+/// Frees the space of a save that failed, unless it was committed after all.
+void take_back(const BegunVersion& begun) noexcept {
   try {
-    finish_version(begun, write_part(begun.folder, describe(file, begun.sequence), file), settings);
-  } catch (...) {
-    take_back(begun);
-    throw;
+    const std::optional<VersionIndex> index = read_index(begun.folder);
+    if (index && index->sequence == begun.sequence) return;
+    remove_unlisted(begun.folder, index);
+    if (!index) begun.run.remove_folder(begun.name);
+  } catch (const std::exception& error) {
+    log_warning(
+        concat("CheckpointManager: cannot clean up '", begun.folder.path(), "': ", error.what()));
   }
 }
 
-FolderMark::FolderMark(const std::string& directory)
-    : folder_(Folder::make(directory)),
-      name_(concat(kMark, new_unique_name())),
-      file_(folder_.create_file(name_, 0)) {}
+}  // namespace
 
-bool FolderMark::is_in(const std::string& directory, const std::string& name) {
-  const std::optional<Folder> folder = Folder::open_if_there(directory);
-  return folder && is_plain_name(name) && folder->size_of(name).has_value();
+std::string version_name(std::int64_t step) { return concat(kPrefix, step); }
+
+std::vector<FoundVersion> find_versions(const Folder& run) {
+  std::vector<FoundVersion> versions;
+  for (const std::string& name : run.names()) {
+    const auto folder_step = step_of(name, ""), file_step = step_of(name, kFileSuffix);
+    if (folder_step) {
+      const std::optional<Folder> folder = run.find_folder(name);
+      if (folder) versions.push_back(inspect(run, name, *folder_step, folder));
+    } else if (file_step && run.size_of(name)) {
+      versions.push_back(inspect(run, name, *file_step, std::nullopt));
+    }
+    if ((folder_step || file_step) && run.is_link(name)) {
+      log_warning_once(concat("CheckpointManager: '", run.path_of(name),
+                              "' is a symbolic link, which is not followed, so this version is not "
+                              "seen; copy the version itself there"));
+    }
+  }
+  const std::string latest = name_in_latest(run);
+  const auto age = [&](const FoundVersion& version) {
+    return std::tuple(version.age, version.name == latest, version.shown.step);
+  };
+  std::ranges::sort(versions, {}, age);
+  return versions;
 }
 
 void delete_versions(const std::string& directory) {
@@ -281,11 +264,316 @@ void delete_versions(const std::string& directory) {
   if (!run) return;
   run->lock();
   for (const FoundVersion& version : find_versions(*run)) {
-    if (!version.manifest || delete_version(*run, version)) continue;
-    log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
+    if (version.index) delete_version(*run, version);
   }
   std::error_code ignored;  // other files: it stays
   std::filesystem::remove(directory, ignored);
 }
 
-}  // namespace tutti::internal
+// Several workers. What they tell each other is small: the plan, indexes of files, errors. No order
+// of deaths and errors commits a version that lacks a file: worker 0 commits after it was told of
+// every file by its writer, and has seen it.
+
+namespace {
+
+constexpr const char* kRemedy =
+    "; try a folder that all workers share, or CheckpointManagerOptions::sharded = false, with "
+    "which worker 0 writes and reads all";
+
+/// An error that all workers know of.
+struct SharedError : Error {
+  using Error::Error;
+};
+
+/// Returns what `body` gives each worker, by worker. When all have ended, a worker's error is
+/// thrown by all of them as a SharedError.
+std::vector<Json> by_all(const WorkerOfMany& self, const std::function<Json()>& body) {
+  Json own;
+  if (const auto error = error_of([&] { own = Json::Object{{"value", body()}}; })) {
+    own = json_of(*error);
+  }
+  std::vector<Json> values;
+  std::vector<std::string> messages;
+  std::optional<ErrorCode> code;  // of the first, but damage counts least: there may be more to it
+  const std::vector<std::string> texts = self.exchange(own.dump());
+  for (std::size_t w = 0; w < texts.size(); ++w) {
+    const Json told = Json::parse(texts[w], concat("worker ", w));
+    if (const Json* const value = told.find("value")) {
+      values.push_back(*value);
+      continue;
+    }
+    const Error error = error_in(told);
+    messages.push_back(texts.size() == 1 ? error.message()
+                                         : concat("worker ", w, ": ", error.message()));
+    if (!code || *code == ErrorCode::kDataLoss) code = error.code();
+  }
+  if (code) throw SharedError(*code, join(messages, "; "));
+  return values;
+}
+
+/// Returns the numbers of the workers whose text, or flag, is not set.
+template <class Values, class IsSet>
+std::string missing(const Values& values, const IsSet& is_set) {
+  std::vector<std::string> numbers;
+  for (std::size_t w = 0; w < values.size(); ++w) {
+    if (!is_set(values[w])) numbers.push_back(concat(w));
+  }
+  return join(numbers);
+}
+
+/// Writes what this worker has of a version: its parts, and in worker 0 what is not cut, in a file
+/// of its own, for all workers read that. Empty parts are in no file.
+VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
+                       int worker, int num_workers) {
+  if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);
+  CheckpointFile cut, whole;
+  cut.info = whole.info = all.info;
+  whole.tensors = all.tensors;
+  for (const auto& [name, part] : all.parts) {
+    if (part.count() > 0) cut.parts.emplace(name, part);
+    if (part.shape.num_elements() == 0) whole.parts.emplace(name, part);
+  }
+  const auto name = [&](int number) { return tensor_file_name(number, num_workers + 1, tag); };
+  VersionIndex index = write_tensors(folder, name(worker + 1), cut);
+  if (worker == 0) add_files(index, write_tensors(folder, name(0), whole));
+  return index;
+}
+
+/// Returns all files as one index. Throws unless worker 0 sees them.
+VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker) {
+  VersionIndex all;
+  for (std::size_t w = 0; w < by_worker.size(); ++w) {
+    const VersionIndex own = index_in(by_worker[w]);
+    for (const auto& [name, file] : own.files) {
+      const auto size = folder.size_of(name);
+      if (size == file.num_bytes) continue;
+      fail(ErrorCode::kFailedPrecondition, "Checkpoint: expected the file of worker ", w, ", ",
+           name, " of ", file.num_bytes, " bytes, in '", folder.path(), "', got ",
+           size ? concat(*size, " bytes") : std::string("none"), ": worker ", w,
+           " writes into another folder of this name", kRemedy);
+    }
+    add_files(all, own);
+  }
+  return all;
+}
+
+/// An empty file in a folder that tells one folder from another of the same name. Deleted when the
+/// object is destroyed, or by the next save.
+struct SharedFolderMark {
+  explicit SharedFolderMark(const std::string& directory)
+      : folder(Folder::make(directory)),
+        name(concat(kMark, new_unique_name())),
+        file(folder.create_file(name, 0)) {}
+  const Folder folder;
+  const std::string name;
+  const FileWriter file;
+};
+
+/// Returns the checksum of a version's index as a worker sees it; empty if it does not see one.
+std::string identity_of(const std::string& path) {
+  const auto folder = Folder::open_if_there(path);
+  const auto index = folder ? read_index(*folder) : std::nullopt;
+  return index ? hash_of(format_index(*index)) : "";
+}
+
+/// Reads what this worker wants of a version while all others read theirs. Returns nothing if a
+/// worker sees another folder.
+std::optional<CheckpointFile> read_own(const std::string& path, const std::string& identity,
+                                       const ReadingInParts& reading, const WorkerOfMany& self) {
+  std::optional<CheckpointFile> own;
+  const std::vector<Json> outcomes = by_all(self, [&] {
+    const bool is_same = identity_of(path) == identity;
+    if (is_same) own = read_version(Folder::open(path), reading.wanted);
+    return Json(is_same);
+  });
+  const std::string elsewhere = missing(outcomes, [](const Json& seen) { return seen.as_bool(); });
+  if (elsewhere.empty()) return own;
+  const std::string problem =
+      concat("Checkpoint: workers ", elsewhere, " do not see '", path, "' of worker 0");
+  if (reading.must_be_shared) fail(ErrorCode::kFailedPrecondition, problem, kRemedy);
+  if (self.number == 0) {
+    log_warning_once(concat(problem, ", which reads all and hands it to them"));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_shared(const std::string& directory, const WorkerOfMany& self) {
+  std::optional<SharedFolderMark> mark;
+  if (self.number == 0) (void)error_of([&] { mark.emplace(directory); });
+  const std::string name = self.exchange(mark ? mark->name : "").front();
+  if (name.empty()) return false;  // the save says why
+  bool is_here = false;
+  (void)error_of([&] {
+    const std::optional<Folder> folder = Folder::open_if_there(directory);
+    is_here = folder && is_plain_name(name) && folder->size_of(name).has_value();
+  });
+  const std::string elsewhere = missing(self.exchange(is_here ? "here" : ""),
+                                        [](const std::string& text) { return !text.empty(); });
+  if (!elsewhere.empty() && self.number == 0) {
+    log_warning_once(concat("CheckpointManager: workers ", elsewhere, " do not see '", directory,
+                            "' of worker 0, which gathers all variables and writes them "
+                            "alone; try a folder that all workers share"));
+  }
+  return elsewhere.empty();
+}
+
+void save_version(const std::string& directory, const CheckpointFile& file,
+                  const SaveSettings& settings, const WorkerOfMany& workers) {
+  WorkerOfMany self = workers;
+  if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
+  std::optional<BegunVersion> begun;  // of worker 0
+  std::optional<Folder> folder;       // of the other workers
+  VersionIndex index;                 // of the files of this worker, then of all
+  try {
+    const std::vector<Json> plans = by_all(self, [&] {
+      if (self.number != 0) return Json();
+      begun.emplace(begin_version(directory, file.info.step));
+      return Json(Json::Object{{"name", begun->name}, {"tag", begun->tag}});
+    });
+    const std::string& name = plans[0].at("name").as_string();
+    const std::vector<Json> written = by_all(self, [&] {
+      const auto run = begun ? std::nullopt : Folder::open_if_there(directory);
+      if (run) folder = run->find_folder(name);
+      if (!begun && !folder) {
+        fail(ErrorCode::kFailedPrecondition, "Checkpoint: '", directory,
+             "' is another folder than worker 0 sees; expected ", name,
+             " in it, which worker 0 has made", kRemedy);
+      }
+      index = write_own(begun ? begun->folder : *folder, plans[0].at("tag").as_string(), file,
+                        self.number, static_cast<int>(plans.size()));
+      return to_json(index);
+    });
+    by_all(self, [&] {
+      if (begun) index = join_files(begun->folder, written);
+      return Json();
+    });
+    folder.reset();  // from here on its file may be a part of a version
+    by_all(self, [&] {
+      if (begun) finish_version(*begun, index, file, settings);
+      return Json();
+    });
+  } catch (const SharedError&) {
+    for (const auto& [name, written] : index.files) {
+      if (folder) folder->remove(name);
+    }
+    if (begun) take_back(*begun);
+    throw;
+  } catch (...) {  // the other workers may have continued: what this one has written stays
+    if (begun) take_back(*begun);
+    throw;
+  }
+}
+
+// Worker 0 tells the other workers what to read, any number of times, and then how it ended.
+std::optional<CheckpointFile> read_in_parts(
+    const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
+    const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options) {
+  std::optional<CheckpointFile> own;
+  Json end;
+  if (self.number == 0) {
+    bool reads_whole = false;  // a worker does not see the version, or it is a file
+    const ReadPath read = [&](const std::string& path) {
+      const std::string identity =
+          reads_whole || !std::filesystem::is_directory(path) ? "" : identity_of(path);
+      if (!identity.empty()) {
+        const std::string name = std::filesystem::path(path).filename().string();
+        self.exchange(Json(Json::Object{{"name", name}, {"identity", identity}}).dump());
+        if (auto seen = read_own(path, identity, reading, self)) return std::move(*seen);
+      }
+      reads_whole = true;
+      return read_checkpoint(path);
+    };
+    const auto error = error_of([&] { own = find(read); });
+    end = error ? json_of(*error) : Json::object();
+    end.set("found", own.has_value()).set("whole", !error && reads_whole);
+    self.exchange(end.dump());
+  }
+  while (self.number != 0) {
+    end = Json::parse(self.exchange("").front(), "worker 0");
+    const Json* const name = end.find("name");
+    if (!name) break;
+    own.reset();
+    (void)error_of([&] {  // worker 0 knows of it
+      own = read_own(reading.own_path(name->as_string()), end.at("identity").as_string(), reading,
+                     self);
+    });
+  }
+  if (end.find("code")) throw error_in(end);
+  if (end.at("whole").as_bool()) return read_by_writer([&] { return std::move(own); }, options);
+  return end.at("found").as_bool() ? std::move(own) : std::nullopt;
+}
+
+}  // namespace internal
+
+// What tools see of versions.
+
+std::string_view to_string(VersionState state) {
+  constexpr std::string_view kNames[] = {"whole", "unfinished", "damaged"};
+  return internal::name_in(kNames, state, "VersionState");
+}
+
+std::vector<CheckpointVersion> list_checkpoints(const std::string& directory) {
+  std::vector<CheckpointVersion> versions;
+  for (internal::FoundVersion& version :
+       internal::find_versions(internal::Folder::open(directory))) {
+    versions.push_back(std::move(version.shown));
+  }
+  return versions;
+}
+
+std::vector<std::string> verify_checkpoint(const std::string& path) {
+  try {
+    if (std::filesystem::is_directory(path)) {
+      const auto folder = internal::Folder::open(path);
+      return internal::find_damage(folder, internal::require_index(folder));
+    }
+    internal::read_checkpoint(path);
+    return {};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    return {error.message()};
+  }
+}
+
+Json describe_checkpoint(const std::string& path) {
+  internal::CheckpointFile file;
+  std::map<std::string, internal::StoredTensor> tensors;
+  Json files = Json::array();
+  if (std::filesystem::is_directory(path)) {
+    const auto folder = internal::Folder::open(path);
+    const internal::VersionIndex index = internal::require_index(folder);
+    file = internal::read_state(folder, index);
+    tensors = internal::tensors_in(folder, index);
+    for (const auto& [name, listed] : index.files) {
+      files.push_back(
+          Json::Object{{"name", name}, {"bytes", listed.num_bytes}, {"checksum", listed.xxh3}});
+    }
+  } else {
+    file = internal::read_checkpoint(path);
+    files.push_back(Json::Object{{"name", path}, {"bytes", std::filesystem::file_size(path)}});
+    for (const auto& [name, tensor] : file.tensors)
+      tensors[name] = {tensor.dtype(), tensor.shape(), {path}};
+  }
+  Json states = Json::object();
+  for (const auto& [name, state] : file.states) states.set(name, state);
+  const auto tensor_json = [](const auto& named) {
+    const auto& [name, tensor] = named;
+    return Json(Json::Object{{"name", name},
+                             {"dtype", internal::safetensors_name_of(tensor.dtype)},
+                             {"shape", Json::array_of(tensor.shape)},
+                             {"files", Json::array_of(tensor.files)}});
+  };
+  return Json::Object{{"path", path},
+                      {"step", file.info.step},
+                      {"sequence", file.info.sequence},
+                      {"tutti", file.info.tutti_version},
+                      {"numerics", file.info.numerics},
+                      {"about", file.info.about},
+                      {"states", std::move(states)},
+                      {"files", std::move(files)},
+                      {"tensors", Json::array_of(tensors, tensor_json)}};
+}
+
+}  // namespace tutti

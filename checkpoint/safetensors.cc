@@ -103,6 +103,12 @@ void append_length(std::string& bytes, std::size_t length) {
 
 }  // namespace
 
+std::uint64_t internal::safetensors_header_length(std::string_view bytes) {
+  std::uint64_t length = 0;
+  std::ranges::copy(bytes.substr(0, kSafetensorsLengthBytes), reinterpret_cast<char*>(&length));
+  return length;
+}
+
 std::string_view internal::safetensors_name_of(DType dtype) {
   return kSafetensorsDTypes[rank_of(dtype)].first;
 }
@@ -220,10 +226,7 @@ class HeaderParser {
       fail_at(bytes_.size(), "the file ends within the header's length; expected at least ",
               kSafetensorsLengthBytes, " bytes, got ", bytes_.size(), kind());
     }
-    std::uint64_t length = 0;
-    for (std::size_t i = kSafetensorsLengthBytes; i-- > 0;) {
-      length = length << 8 | static_cast<unsigned char>(bytes_[i]);
-    }
+    const std::uint64_t length = internal::safetensors_header_length(bytes_);
     if (length > kSafetensorsMaxHeaderBytes) {
       fail_at(0, "the header is too long; expected at most ", kSafetensorsMaxHeaderBytes,
               " bytes, got ", length, kind());

@@ -30,6 +30,9 @@ inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
     {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
 
+/// Returns the length of the JSON header, which a file begins with; fewer bytes are filled with 0.
+std::uint64_t safetensors_header_length(std::string_view bytes);
+
 std::string_view safetensors_name_of(DType dtype);
 /// Nothing for names that tensors have no type for.
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);

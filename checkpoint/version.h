@@ -1,65 +1,122 @@
-// A version: a folder with safetensors files and the manifest that commits them.
+// A version of a checkpoint on disk: safetensors files, state.json and the index that commits them.
 // SPDX-License-Identifier: Apache-2.0
+//
+// The index is Hugging Face's model.safetensors.index.json. Its `weight_map` names the file of each
+// tensor that is stored whole, its `parts` the files of each tensor that is cut into ranges of
+// elements, its `metadata` the size and the XXH3-128 of every other file of the version. The index
+// ends with the XXH3-128 of itself, is written last and gets its name by a rename: a folder without
+// it is not a version.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_file.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/manifest.h"
 
 namespace tutti::internal {
 
-/// Which of a version's files: of each process that saves it one.
-struct PartNumber {
-  int index = 0;
-  int count = 1;
+inline constexpr const char* kIndexName = "model.safetensors.index.json";
+inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";  // uncommitted
+/// The file that committed a version in tutti's earlier format, which is refused by name.
+inline constexpr const char* kEarlierManifestName = "manifest.json";
+
+/// A file of a version, other than its index.
+struct IndexedFile {
+  std::uint64_t num_bytes = 0;
+  std::string xxh3;  // of all its bytes, as `xxh128sum` prints it
+
+  bool operator==(const IndexedFile&) const = default;
 };
 
-/// The name of a file of save number `sequence`.
-std::string part_name(std::int64_t sequence, PartNumber part = {});
-/// The sequence in such a name, of any number of files; nothing for other names.
-std::optional<std::int64_t> sequence_of_part(std::string_view name);
+/// The elements [first, second) of a tensor in row-major order.
+using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
-/// Step, states and so on of `file`, without files and tensors.
-Manifest describe(const CheckpointFile& file, std::int64_t sequence);
+/// A tensor that is stored as ranges of its elements, each with shape [count] in a file of its own.
+struct CutTensor {
+  DType dtype = DType::kFloat32;
+  Shape shape;                                      // of the whole tensor
+  std::map<std::string, ElementRange> ranges = {};  // by file name
 
-/// Writes tensors and parts into a file of the version's folder and sees that it is on the disk.
-/// Returns what describe() says with this file and what is in it. Errors of Folder; then the file
-/// is gone again.
-Manifest write_part(const Folder& folder, Manifest about, const CheckpointFile& file,
-                    PartNumber part = {});
+  bool operator==(const CutTensor&) const = default;
+};
 
-/// One manifest of those that write_part() returned, the first of which says the rest.
-Manifest join_parts(const std::vector<Manifest>& parts);
+/// Names and shapes are global: they do not depend on how many processes saved the version.
+struct VersionIndex {
+  std::int64_t step = 0;
+  std::int64_t sequence = 0;     // 1 for the first save into a folder; the largest is the newest
+  std::uint64_t total_size = 0;  // bytes of all elements
+  std::string state_file;
+  std::map<std::string, IndexedFile> files;
+  std::map<std::string, std::string> weight_map;  // file names by tensor
+  std::map<std::string, CutTensor> parts;
 
-/// Makes the version: from now on it is whole, even after a power cut. Every file must be on the
-/// disk. Throws kDataLoss when rows are missing or occur twice, else errors of Folder.
-void commit_version(const Folder& folder, const Manifest& manifest);
+  bool operator==(const VersionIndex&) const = default;
+};
 
-/// Nothing when the folder has no manifest: it was never committed. Throws kDataLoss for a damaged
-/// one, kUnimplemented for a later format.
-std::optional<Manifest> read_manifest(const Folder& folder);
-/// The same; throws kNotFound where there is none.
-Manifest require_manifest(const Folder& folder);
+Json to_json(const VersionIndex& index);
+/// The inverse, also of an index that is not complete. Throws kInvalidArgument for a contradiction.
+VersionIndex index_in(const Json& json);
 
+/// Returns the text of `json`, an object, with the checksum of the text as its last member.
+std::string sealed(Json json);
+std::string format_index(const VersionIndex& index);
+/// The inverse. `source` names the text in errors: kDataLoss for text that is damaged, torn,
+/// contradictory or not from tutti; kUnimplemented for a later format.
+VersionIndex parse_index(std::string_view text, const std::string& source);
+
+/// Returns the name of tensor file `number` (from 0) of `count`; `tag` comes before its extension.
+std::string tensor_file_name(int number, int count, const std::string& tag);
+
+/// Writes and syncs the tensors and parts of `values` as file `name`. Returns an index of that file
+/// alone. Throws errors of Folder; then the file is removed.
+VersionIndex write_tensors(const Folder& folder, const std::string& name,
+                           const CheckpointFile& values);
+/// Adds the files of `more`. Throws kInvalidArgument if both have a tensor of one name that does
+/// not fit together.
+void add_files(VersionIndex& index, const VersionIndex& more);
+/// Writes info and states of `values` as index.state_file, then the index: from its rename on the
+/// version is whole, even after a power cut. Returns the index. Requires: the tensor files are
+/// synced. Throws kDataLoss if elements are missing or occur twice, else errors of Folder.
+VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
+
+/// Returns nothing if the folder has no index, as it was never committed. Throws kDataLoss for a
+/// damaged one, kUnimplemented for a version in a later format or in the earlier one.
+std::optional<VersionIndex> read_index(const Folder& folder);
+/// Same as read_index(), but throws kNotFound if there is none.
+VersionIndex require_index(const Folder& folder);
 /// Throws kDataLoss unless every file is there and has its size.
-void require_files(const Folder& folder, const Manifest& manifest);
+void require_files(const Folder& folder, const VersionIndex& index);
 
-/// Which elements of a tensor to read, if it has the same shape and type there: those of the part,
-/// whose values do not count.
+/// The elements to read of a tensor that has the same shape and type in the version. The values of
+/// the parts are not used.
 using WantedParts = std::map<std::string, TensorPart>;
 
-/// All values, but of tensors in `wanted` the parts alone (as one value); every byte that is read
-/// is compared with its checksum. Throws kDataLoss naming file, offset and tensor; kNotFound when
-/// the folder has no manifest.
+/// Reads all values, but only the wanted elements of tensors in `wanted` (as one value). Files that
+/// hold nothing wanted are not opened; of every other file all bytes are read, and compared with
+/// its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
-/// All that is wrong with a version, one line each; empty: it is whole.
-std::vector<std::string> find_damage(const Folder& folder, const Manifest& manifest);
+/// Returns all that is wrong with a version, one line per file; empty if it is whole.
+std::vector<std::string> find_damage(const Folder& folder, const VersionIndex& index);
+
+/// A tensor of a version without its values.
+struct StoredTensor {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::vector<std::string> files;
+};
+/// Reads the tensors of a version from its index and the headers of its files.
+std::map<std::string, StoredTensor> tensors_in(const Folder& folder, const VersionIndex& index);
+/// Reads info and states of a version: a checkpoint without tensors.
+CheckpointFile read_state(const Folder& folder, const VersionIndex& index);
+
+/// Returns the head (length and JSON header) of a safetensors file, or what there is of it.
+std::string read_safetensors_head(const FileReader& file);
 
 }  // namespace tutti::internal

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/version.h"
 #include "tools/commands.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/error.h"
@@ -18,9 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file, or the folder of one version.
+/// Returns true for a file, or the folder of one version, which reading it may refuse.
 bool is_single(const std::string& path) {
-  return fs::is_regular_file(path) || fs::exists(fs::path(path) / "manifest.json");
+  return fs::is_regular_file(path) || fs::exists(fs::path(path) / internal::kIndexName) ||
+         fs::exists(fs::path(path) / internal::kEarlierManifestName);
 }
 
 struct Row {

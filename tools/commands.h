@@ -80,7 +80,7 @@ struct CkptOptions {
   OutputFormat format = OutputFormat::kText;
 };
 
-/// Which versions there are, by manifests and sizes. 1 when one is damaged.
+/// Which versions there are, by their indexes and sizes. 1 when one is damaged.
 int checkpoint_list_command(const CkptOptions& options);
 /// The same after reading every byte.
 int checkpoint_verify_command(const CkptOptions& options);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "checkpoint/version.h"
 #include "core/call_site.h"
 #include "core/thread_random.h"
 #include "model/estimator/estimator_graph.h"
@@ -282,7 +283,9 @@ void Estimator::restore_weights(const Graph& graph, const std::string& path, std
   const Checkpoint weights(graph.variables, checkpoint_options(graph.strategy));
   const RestoreOptions options{.ignore_unknown = true};
   const bool is_folder =
-      std::filesystem::is_directory(path) && !std::filesystem::exists(path + "/manifest.json");
+      std::filesystem::is_directory(path) &&
+      !std::filesystem::exists(std::filesystem::path(path) / internal::kIndexName) &&
+      !std::filesystem::exists(std::filesystem::path(path) / internal::kEarlierManifestName);
   const auto info = is_folder ? CheckpointManager(weights, path).restore_latest(options)
                               : std::optional(weights.restore(path, options, CallSite::current()));
   if (!info) {

@@ -56,10 +56,13 @@ TEST(CheckpointManager, RestoresTheOneSavedLast) {
   EXPECT_EQ(other.value().item(), 2.0f);
   // A version is a folder that other functions take, too; its file is one that others read.
   other.assign(0.0);
-  EXPECT_EQ(load_weights(folder + "/step_9", {other}).step, 9);
-  EXPECT_EQ(other.value().item(), 1.0f);
+  for (const char* path : {"/step_9", "/step_9/model.safetensors.index.json"}) {
+    other.assign(0.0);
+    EXPECT_EQ(load_weights(folder + path, {other}).step, 9);
+    EXPECT_EQ(other.value().item(), 1.0f);
+  }
   other.assign(0.0);
-  load_weights(folder + "/step_10/part_0_of_1.save_2.safetensors", {other});
+  load_weights(folder + "/step_10/model-00001-of-00001.safetensors", {other});
   EXPECT_EQ(other.value().item(), 2.0f);
 }
 
@@ -80,7 +83,8 @@ TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
   manager.save(9);  // again
   EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_3", "step_9"));
   EXPECT_THAT(names_in(folder + "/step_9"),
-              ElementsAre("manifest.json", "part_0_of_1.save_6.safetensors"));
+              ElementsAre("model-00001-of-00001.save_6.safetensors", "model.safetensors.index.json",
+                          "state.save_6.json"));
   EXPECT_EQ(read_file(folder + "/step_01"), "mine");
   EXPECT_EQ(read_file(folder + "/step_x"), "mine");
   EXPECT_EQ(names_in(folder).size(), 8u);  // 6 foreign ones, 2 versions
@@ -106,7 +110,7 @@ TEST(CheckpointManager, RefusesWrongNumbers) {
   expect_error(ErrorCode::kInvalidArgument, {"step", "-3"}, [&] { manager.save(-3); });
 }
 
-// What a folder looked like before there were manifests.
+// What a folder looked like before versions were folders.
 TEST(CheckpointManager, GoesOnFromSingleFiles) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);

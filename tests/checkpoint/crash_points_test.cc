@@ -5,14 +5,16 @@
 
 #include <algorithm>
 
+#include "tests/checkpoint/crash_at.h"
 #include "tests/checkpoint/saved_series.h"
-#include "tests/support/file_faults.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
 namespace crash_points_test {
 
+using crash_points::Crash;
+using crash_points::crash_at;
 using file_faults::Action;
 using saved_series::fast_folder;
 using saved_series::restored_number;
@@ -33,36 +35,10 @@ void save_all(const std::string& folder, CheckpointManagerOptions options, int d
   }
 }
 
-struct Crash {
-  bool finished = false;  // the call was never reached
-  int num_saved = 0;      // saves that returned
-};
-
-Crash crash_at(int call, Action action, const std::string& folder,
-               CheckpointManagerOptions options) {
-  int done[2];
-  if (::pipe(done) != 0) std::abort();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    file_faults::arm(folder, action, call);
-    save_all(folder, options, done[1]);
-    ::_exit(0);
-  }
-  ::close(done[1]);
-  Crash crash;
-  for (char byte; ::read(done[0], &byte, 1) == 1;) ++crash.num_saved;
-  ::close(done[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  crash.finished = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  EXPECT_TRUE(crash.finished || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-  return crash;
-}
-
 /// How many of the first `count` calls commit a version.
 int num_commits(const std::vector<std::string>& calls, int count) {
   return static_cast<int>(std::count_if(calls.begin(), calls.begin() + count, [](const auto& c) {
-    return c.starts_with("renameat ") && c.ends_with("/manifest.json");
+    return c.starts_with("renameat ") && c.ends_with("/model.safetensors.index.json");
   }));
 }
 
@@ -76,7 +52,7 @@ void expect_going_on(const std::string& folder) {
   for (const CheckpointVersion& version : list_checkpoints(folder)) {
     EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;
     const std::filesystem::directory_iterator files(version.path);
-    EXPECT_EQ(std::distance(files, {}), 2) << version.path;  // manifest and tensors
+    EXPECT_EQ(std::distance(files, {}), 3) << version.path;  // index, state and tensors
   }
 }
 
@@ -104,7 +80,8 @@ class CrashPoints : public testing::TestWithParam<bool> {
                        ? concat(call, ": ", calls_[static_cast<std::size_t>(call - 1)])
                        : "end");
       std::filesystem::remove_all(folder_);
-      const Crash crash = crash_at(call, action, folder_, options_);
+      const Crash crash =
+          crash_at(call, action, folder_, [&](int done) { save_all(folder_, options_, done); });
       if (crash.finished) {
         EXPECT_EQ(call, static_cast<int>(calls_.size()) + 1);
         EXPECT_GT(call, 60);

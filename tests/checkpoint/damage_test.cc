@@ -1,10 +1,14 @@
 // Damaged versions: every flipped bit and every cut is found, and the version before is used.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
+
+#include <array>
+#include <atomic>
+
 #include "core/file.h"
-#include "core/hash.h"
 #include "tests/checkpoint/saved_series.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
@@ -31,8 +35,9 @@ class Damage : public testing::Test {
     series_.save(manager, 1, 1);
     series_.save(manager, 2, 2);
     newest_ = folder_ + "/step_2";
-    manifest_ = newest_ + "/manifest.json";
-    tensors_ = newest_ + "/part_0_of_1.save_2.safetensors";
+    index_ = newest_ + "/model.safetensors.index.json";
+    state_ = newest_ + "/state.json";
+    tensors_ = newest_ + "/model-00001-of-00001.safetensors";
   }
   void TearDown() override {
     set_log_sink(previous_);
@@ -62,7 +67,7 @@ class Damage : public testing::Test {
 
   LogSink previous_;
   std::vector<std::string> log_;
-  std::string folder_, newest_, manifest_, tensors_;
+  std::string folder_, newest_, index_, state_, tensors_;
   Series series_;
 };
 
@@ -75,7 +80,7 @@ void flip(const std::string& path, std::uint64_t bit) {
 TEST_F(Damage, OfTenThousandFlippedBitsEachIsFound) {
   const RandomStream random({.seed = 6});
   for (std::uint64_t i = 0; i < 10'000; ++i) {
-    const std::string& path = random.below(3 * i, 2) == 0 ? manifest_ : tensors_;
+    const std::string path = std::array{index_, state_, tensors_}[random.below(3 * i, 3)];
     std::string bytes = read_file(path);
     const std::uint64_t bit = random.below(3 * i + 1, 8 * bytes.size());
     SCOPED_TRACE(concat(path, " bit ", bit));
@@ -95,7 +100,7 @@ TEST_F(Damage, OfTenThousandFlippedBitsEachIsFound) {
 }
 
 TEST_F(Damage, EveryCutIsFound) {
-  for (const std::string& path : {manifest_, tensors_}) {
+  for (const std::string& path : {index_, state_, tensors_}) {
     const std::string bytes = read_file(path);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       std::filesystem::resize_file(path, size);
@@ -110,12 +115,12 @@ TEST_F(Damage, EveryCutIsFound) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// Of a file with several chunks, each cut at a page.
-TEST_F(Damage, IsNamedByFileTensorAndOffset) {
+// Of a large file, cut at each page.
+TEST_F(Damage, IsNamedByFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);
   const std::string version = manager.save(3);
-  const std::string path = version + "/part_0_of_1.save_3.safetensors";
+  const std::string path = version + "/model-00001-of-00001.safetensors";
   const std::string bytes = read_file(path);
   for (std::size_t size = 0; size < bytes.size(); size += 4096) {
     std::filesystem::resize_file(path, size);
@@ -123,26 +128,24 @@ TEST_F(Damage, IsNamedByFileTensorAndOffset) {
                  [&] { load_weights(version, {large}); });
   }
   write_file_atomically(path, bytes);
-  const std::size_t head = bytes.size() - 2'400'000;
-  const std::size_t second = head + internal::kDefaultChunkBytes;
-  flip(path, 8 * (second + 17));
-  expect_error(ErrorCode::kDataLoss,
-               {path, concat("offset ", second), "tensor 'large' is damaged",
-                concat("[", second, ", ", second + internal::kDefaultChunkBytes, ")")},
-               [&] { load_weights(version, {large}); });
-  flip(path, 8 * 20);
-  EXPECT_THAT(verify_checkpoint(version), ElementsAre(HasSubstr("the header is damaged")));
-  flip(path, 8 * 20);
+  for (const std::size_t byte : {std::size_t{20}, bytes.size() - 1'000'000, bytes.size() - 1}) {
+    flip(path, 8 * byte);
+    EXPECT_THAT(verify_checkpoint(version), ElementsAre(HasSubstr(path)));
+    expect_error(ErrorCode::kDataLoss, {path}, [&] { load_weights(version, {large}); });
+    flip(path, 8 * byte);
+  }
   flip(path, 8 * (bytes.size() - 1));
+  flip(version + "/state.json", 80);
   EXPECT_THAT(verify_checkpoint(version),
-              ElementsAre(HasSubstr(concat("offset ", second)),
-                          HasSubstr(concat("offset ", second + internal::kDefaultChunkBytes))));
+              ElementsAre(AllOf(HasSubstr(path), HasSubstr("is damaged; expected checksum")),
+                          HasSubstr(version + "/state.json: the file is damaged")));
 }
 
 TEST_F(Damage, OfAllVersionsIsAnError) {
   flip(tensors_, 8000);
-  flip(folder_ + "/step_1/manifest.json", 800);
-  expect_error(ErrorCode::kDataLoss, {"no checkpoint", folder_, tensors_, "step_1/manifest.json"},
+  flip(folder_ + "/step_1/model.safetensors.index.json", 800);
+  expect_error(ErrorCode::kDataLoss,
+               {"no checkpoint", folder_, tensors_, "step_1/model.safetensors.index.json"},
                [&] { restored_number(folder_); });
 }
 
@@ -171,11 +174,13 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   flip(tensors_, 8000);
   EXPECT_EQ(manager.restore_latest()->step, 1);
   series_.save(manager, 3, 3);
-  flip(folder_ + "/step_3/manifest.json", 800);
+  flip(folder_ + "/step_3/model.safetensors.index.json", 800);
   EXPECT_EQ(restored_number(folder_), 1);  // still there
   series_.save(manager, 4, 4);
-  EXPECT_EQ(restored_number(folder_), 4);
-  flip(folder_ + "/step_4/part_0_of_1.save_4.safetensors", 8000);
+  log_.clear();
+  EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
+  EXPECT_THAT(log_, testing::IsEmpty());
+  flip(folder_ + "/step_4/model-00001-of-00001.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
 
@@ -193,17 +198,40 @@ TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   CheckpointManager manager(Checkpoint({other}), folder_);
   expect_error(ErrorCode::kInvalidArgument, {newest_, "'other' is missing"},
                [&] { manager.restore_latest(); });
-  const Folder folder = Folder::open(newest_);
-  internal::Manifest manifest = *internal::read_manifest(folder);
-  std::string text = internal::format_manifest(manifest);
-  const std::size_t tail = text.rfind(",\n \"checksum\"");
-  text = text.substr(0, tail);
-  text.replace(text.find("\"version\": 1"), 12, "\"version\": 3");
-  Hasher hasher;
-  hasher.update(text);
-  write_file_atomically(manifest_, text + ",\n \"checksum\": \"" + hasher.hex_digest() + "\"\n}\n");
-  expect_error(ErrorCode::kUnimplemented, {manifest_, "later version"},
+  std::string text = to_json(*internal::read_index(Folder::open(newest_))).dump();
+  text.replace(text.find("\"version\":3"), 11, "\"version\":4");
+  write_file_atomically(index_, internal::sealed(Json::parse(text)));
+  expect_error(ErrorCode::kUnimplemented, {index_, "later version"},
                [&] { restored_number(folder_); });
+  std::filesystem::remove(index_);
+  write_file_atomically(newest_ + "/manifest.json", "{}");
+  expect_error(ErrorCode::kUnimplemented, {newest_, "manifest.json", "commit 90f32457"},
+               [&] { restored_number(folder_); });
+  EXPECT_EQ(list_checkpoints(folder_).back().state, VersionState::kDamaged);
+  CheckpointManager again(series_.checkpoint(), folder_);
+  series_.save(again, 2, 2);  // replaces it
+  EXPECT_EQ(restored_number(folder_), 2);
+  EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
+}
+
+// The old version's tensors are deleted after its index was read: the reader looks again.
+TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
+  constexpr std::int64_t kNumSaves = 600;
+  std::atomic<bool> is_saving{true};
+  const auto saver = Executor::system().start("saver", [&] {
+    Series series;
+    CheckpointManager manager(series.checkpoint(), folder_);
+    for (std::int64_t i = 3; i <= kNumSaves; ++i) series.save(manager, i, 2);
+    is_saving = false;
+  });
+  std::int64_t newest = 2;
+  while (is_saving) {
+    const auto number = restored_number(folder_);
+    ASSERT_TRUE(number);
+    ASSERT_GE(*number, newest);  // whole, and none older than the last one
+    newest = *number;
+  }
+  EXPECT_THAT(log_, testing::IsEmpty());
 }
 
 TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {

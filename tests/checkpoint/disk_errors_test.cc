@@ -98,7 +98,7 @@ TEST_P(DiskErrorsOnce, NameTheFileAndTheBytesNeeded) {
   file_faults::arm(folder_, Action::kNoSpace, 4, 100);
   series.set(1);
   expect_error(ErrorCode::kResourceExhausted,
-               {folder_ + "/step_7/part_0_of_1.save_1.safetensors", "No space left", "it needs 3",
+               {folder_ + "/step_7/model-00001-of-00001.safetensors", "No space left", "it needs 3",
                 " bytes, ", "are free there", "max_to_keep"},
                [&] { manager.save(7); });
   ASSERT_TRUE(manager.last_error());

@@ -1,14 +1,12 @@
 // Versions that several workers save and read together: their values, errors, deaths and crashes.
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/in_parts.h"
-
-#include <sys/wait.h>
+#include "checkpoint/run_folder.h"
 
 #include <algorithm>
 
 #include "core/file.h"
+#include "tests/checkpoint/crash_at.h"
 #include "tests/checkpoint/saved_series.h"
-#include "tests/support/file_faults.h"
 #include "tests/support/ranks.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/logging.h"
@@ -93,8 +91,8 @@ std::vector<std::string> save_together(Workers& workers, const std::vector<std::
                                        std::int64_t number, std::int64_t step) {
   return errors_of_ranks(workers.count(), [&](int worker) {
     const CheckpointFile file = values_of(worker, workers.count(), number, step);
-    internal::save_version_in_parts(folders[static_cast<std::size_t>(worker)], file, {2, {}},
-                                    workers.self(worker));
+    internal::save_version(folders[static_cast<std::size_t>(worker)], file, {2, {}},
+                           workers.self(worker));
   });
 }
 std::vector<std::string> save_together(int count, const std::string& folder, std::int64_t number,
@@ -139,16 +137,17 @@ TEST(InParts, AFileOfEachWorkerIsOneVersion) {
     EXPECT_THAT(save_together(count, folder, count, 5), Each(""));
     EXPECT_EQ(newest_number(folder), count);
     const Json shown = describe_checkpoint(folder + "/step_5");
-    EXPECT_EQ(shown.at("files").as_array().size(), static_cast<std::size_t>(count));
+    const auto num_tensor_files = static_cast<std::size_t>(count == 1 ? 1 : count + 1);
+    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // and the state
     EXPECT_EQ(shown.at("tensors").as_array().size(), 4u);
-    EXPECT_EQ(num_files(folder), static_cast<std::size_t>(count) + 2);  // folder, manifest
+    EXPECT_EQ(num_files(folder), num_tensor_files + 3);  // folder, index, state
   }
 }
 
 TEST(InParts, OldVersionsGoWithAllTheirFiles) {
   const std::string folder = empty_folder();
   for (int step = 1; step <= 4; ++step) EXPECT_THAT(save_together(3, folder, step, step), Each(""));
-  EXPECT_EQ(num_files(folder), 2u * 5u);
+  EXPECT_EQ(num_files(folder), 2u * 7u);
   EXPECT_EQ(list_checkpoints(folder).size(), 2u);
   internal::delete_versions(folder);
   EXPECT_FALSE(std::filesystem::exists(folder));
@@ -165,7 +164,7 @@ TEST(InParts, AWorkerWithAnotherFolderIsNamedByAllAndNothingIsLeft) {
                 Each(AllOf(HasSubstr("worker 2"), HasSubstr("another folder"),
                            HasSubstr("try a folder that all workers share"))));
     EXPECT_EQ(newest_number(folder), 1);
-    EXPECT_EQ(num_files(folder), 1u + 4u);
+    EXPECT_EQ(num_files(folder), 1u + 6u);
     EXPECT_EQ(has_that_step ? num_files(other) : 1u, 1u);
   }
 }
@@ -177,11 +176,11 @@ TEST(InParts, AnErrorOfOneWorkerIsThatOfAllAndTheVersionBeforeStays) {
   const auto errors = errors_of_ranks(2, [&](int worker) {
     CheckpointFile file = values_of(worker, 2, 2, 2);
     if (worker == 1) file.parts["\xFF"] = file.parts["few"];  // no name for a file
-    internal::save_version_in_parts(folder, file, {}, workers.self(worker));
+    internal::save_version(folder, file, {}, workers.self(worker));
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("worker 1: "), HasSubstr("not UTF-8"))));
   EXPECT_EQ(newest_number(folder), 1);
-  EXPECT_EQ(num_files(folder), 1u + 3u);
+  EXPECT_EQ(num_files(folder), 1u + 5u);
 }
 
 TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
@@ -207,7 +206,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
   write_file_atomically(folder + "/is_shared_notes", "mine");
   write_file_atomically(concat(folder, "/", mark.substr(0, 41), "0"), "mine");
   EXPECT_THAT(save_together(2, folder, 1, 1), Each(""));
-  EXPECT_EQ(num_files(folder), 1u + 3u + 2u);
+  EXPECT_EQ(num_files(folder), 1u + 5u + 2u);
   EXPECT_FALSE(std::filesystem::exists(concat(folder, "/", mark)));
 }
 
@@ -301,11 +300,11 @@ TEST(InParts, AWorkerThatDoesNotSeeTheVersionIsNamedOrGetsWhatWorker0Reads) {
 TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
-  const std::string file = folder + "/step_1/part_2_of_4.save_1.safetensors";
+  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
   std::string bytes = read_file(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(file, bytes);
-  const auto names_it = AllOf(HasSubstr(file), HasSubstr("tensor 'cut'"), HasSubstr("offset"));
+  const auto names_it = HasSubstr(file + ": the file is damaged");
   EXPECT_THAT(verify_checkpoint(folder + "/step_1"), testing::ElementsAre(names_it));
   EXPECT_THAT(
       read_together({folder, folder}, "step_1", true).errors,
@@ -333,50 +332,35 @@ TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
 constexpr int kNumSaves = 3;
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
 
-/// All workers end before a call of one of them. How many saves returned in all of them.
-int saves_before_crash(int call, Action action, const std::string& folder, bool& finished) {
-  int done[2];
-  if (::pipe(done) != 0) std::abort();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    file_faults::arm(folder, action, call);
-    for (int i = 0; i < kNumSaves; ++i) {
-      if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);
-      if (::write(done[1], "x", 1) != 1) std::abort();
-    }
-    ::_exit(0);
+/// The saves of all workers, which end before a call of one of them.
+void save_all(const std::string& folder, int done) {
+  for (int i = 0; i < kNumSaves; ++i) {
+    if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);
+    if (::write(done, "x", 1) != 1) std::abort();
   }
-  ::close(done[1]);
-  int saved = 0;
-  for (char byte; ::read(done[0], &byte, 1) == 1;) ++saved;
-  ::close(done[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  finished = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  EXPECT_TRUE(finished || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-  return saved;
 }
 
 class InPartsCrashes : public testing::TestWithParam<Action> {};
 
 TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
   const std::string folder = saved_series::fast_folder("in_parts_crash");
-  bool finished = false;
-  for (int call = 1; !finished; ++call) {
+  crash_points::Crash crash;
+  for (int call = 1; !crash.finished; ++call) {
     SCOPED_TRACE(call);
     ASSERT_LT(call, 500);
     std::filesystem::remove_all(folder);
-    const int saved = saves_before_crash(call, GetParam(), folder, finished);
+    crash =
+        crash_points::crash_at(call, GetParam(), folder, [&](int done) { save_all(folder, done); });
     const std::int64_t found = newest_number(folder).value_or(0);
-    EXPECT_GE(found, saved);
-    EXPECT_LE(found, saved + 1);
+    EXPECT_GE(found, crash.num_saved);
+    EXPECT_LE(found, crash.num_saved + 1);
     EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run goes on
     EXPECT_EQ(newest_number(folder), 99);
     for (const CheckpointVersion& version : list_checkpoints(folder)) {
       EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;
-      EXPECT_EQ(num_files(version.path), 3u) << version.path;
+      EXPECT_EQ(num_files(version.path), 5u) << version.path;
     }
-    EXPECT_TRUE(!finished || call > 60);
+    EXPECT_TRUE(!crash.finished || call > 60);
   }
   std::filesystem::remove_all(folder);
 }

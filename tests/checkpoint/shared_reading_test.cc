@@ -1,21 +1,15 @@
 // Checkpoints that one process reads for several; tensors that are no variables; deleting all.
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
 #include <fstream>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/checkpoint/checkpoint_manager.h"
 
 namespace tutti::shared_reading_tests {
 namespace {
 
-std::string empty_folder() {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = concat(::testing::TempDir(), "tutti_shared_", test->name());
-  std::filesystem::remove_all(path);
-  return path;
-}
+using checkpoint_test_util::empty_folder;
+using thrown::error_of;
 
 Variable named(const char* name, double value) {
   return Variable(Tensor::full({3}, value), {.name = name});
@@ -37,15 +31,6 @@ struct Texts {
             .from_writer = [this](const std::string&) { return given.at(taken++); }};
   }
 };
-
-std::string error_when(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return concat(to_string(error.code()), ": ", error.message());
-  }
-  return "";
-}
 
 TEST(SharedReading, AllRestoreTheVersionThatTheWriterChose) {
   const std::string folder = empty_folder();
@@ -81,9 +66,9 @@ TEST(SharedReading, AnErrorOfTheWriterIsThrownByAll) {
   Texts texts;
   Checkpoint writer({named("x", 1.0)}, texts.writer());
   Checkpoint follower({named("x", 1.0)}, texts.follower());
-  const std::string error = error_when([&] { writer.restore(folder + "/none.safetensors"); });
+  const std::string error = error_of([&] { writer.restore(folder + "/none.safetensors"); });
   EXPECT_THAT(error, ::testing::HasSubstr("none.safetensors"));
-  EXPECT_EQ(error_when([&] { follower.restore("its own path does not count"); }), error);
+  EXPECT_EQ(error_of([&] { follower.restore("its own path does not count"); }), error);
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
@@ -107,16 +92,16 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
   kept = Tensor::full({2}, 5.0);
   x.assign(2.0);
   refuses = true;
-  EXPECT_THAT(error_when([&] { checkpoint.restore(folder + "/a.safetensors"); }),
+  EXPECT_THAT(error_of([&] { checkpoint.restore(folder + "/a.safetensors"); }),
               ::testing::HasSubstr("refused"));
   EXPECT_EQ(kept.to_doubles()[0], 5.0);
   EXPECT_EQ(x.value().to_doubles()[0], 2.0);
   checkpoint.restore(folder + "/a.safetensors");
   EXPECT_EQ(kept.to_doubles()[0], 4.0);
   EXPECT_EQ(x.value().to_doubles()[0], 1.0);
-  EXPECT_THAT(error_when([&] { Checkpoint({x}).restore(folder + "/a.safetensors"); }),
+  EXPECT_THAT(error_of([&] { Checkpoint({x}).restore(folder + "/a.safetensors"); }),
               ::testing::HasSubstr("unknown tensor 'kept/a'"));
-  EXPECT_THAT(error_when([&] { checkpoint.add_tensors("kept", {}); }),
+  EXPECT_THAT(error_of([&] { checkpoint.add_tensors("kept", {}); }),
               ::testing::HasSubstr("expected functions"));
 }
 

@@ -1,12 +1,12 @@
-// Versions of several files, and manifests that lie.
+// Versions of several files, and indexes that lie.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
 #include <algorithm>
 
 #include "core/file.h"
-#include "core/hash.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
+#include "tutti/checkpoint/checkpoint_versions.h"
 
 namespace tutti {
 namespace version_test {
@@ -15,141 +15,127 @@ using checkpoint_test_util::empty_folder;
 using checkpoint_test_util::expect_error;
 using internal::CheckpointFile;
 using internal::Folder;
-using internal::Manifest;
-using internal::ManifestTensor;
+using internal::VersionIndex;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr std::int64_t kRows = 10;
+constexpr std::int64_t kElements = 30;
+const Shape kShape{10, 3};
 
-/// Element i is i.
-Tensor table(std::int64_t first_row, std::int64_t num_rows) {
-  std::vector<float> values;
-  for (std::int64_t i = 3 * first_row; i < 3 * (first_row + num_rows); ++i) {
-    values.push_back(static_cast<float>(i));
-  }
-  return Tensor::from(Shape{num_rows, 3}, values);
-}
-
-/// The file of process `index` of `count`: its rows of a table; the first has also a scalar.
-Manifest write_rows(const Folder& folder, int index, int count, std::int64_t chunk_bytes = 16) {
-  const std::int64_t first = kRows * index / count, end = kRows * (index + 1) / count;
-  CheckpointFile file;
-  file.info.step = 5;
-  file.states["s"] = Json(7);
-  file.tensors["table"] = table(first, end - first);
-  if (index == 0) file.tensors["scalar"] = Tensor(2.5f);
-  Manifest about = internal::describe(file, 3);
-  about.chunk_bytes = static_cast<std::uint64_t>(chunk_bytes);
-  Manifest part = internal::write_part(folder, about, file, {index, count});
-  for (ManifestTensor& tensor : part.tensors) {
-    if (tensor.name != "table") continue;
-    tensor.shape = Shape{kRows, 3};
-    tensor.pieces[0].first = first;
+/// A part of a table whose element i is i, in values of 5 elements at most.
+TensorPart part_of_table(std::int64_t first, std::int64_t end) {
+  TensorPart part{"table", kShape, DType::kFloat32, first};
+  for (std::int64_t i = first; i < end; i += 5) {
+    std::vector<float> values;
+    for (std::int64_t j = i; j < std::min(i + 5, end); ++j) values.push_back(static_cast<float>(j));
+    const auto count = static_cast<std::int64_t>(values.size());
+    part.values.push_back(Tensor::from(Shape{count}, values));
   }
   return part;
 }
 
-/// The same of ranges of elements, [0, 7) and so on, in pieces of 5 elements at most.
-Manifest write_elements(const Folder& folder, int index, int count) {
-  const std::int64_t all = 3 * kRows;
-  const std::int64_t first = all * index / count, end = all * (index + 1) / count;
-  const Tensor flat = table(0, kRows).detached_reshape({all});
+/// Process `index` of `count` writes its part of the table, the first one also a scalar.
+VersionIndex write_file(const Folder& folder, int index, int count) {
   CheckpointFile file;
-  file.info.step = 5;
-  TensorPart part{"table", Shape{kRows, 3}, DType::kFloat32, first};
-  for (std::int64_t i = first; i < end; i += 5) {
-    part.values.push_back(flat.detached_rows(i, std::min<std::int64_t>(5, end - i)));
-  }
-  file.parts["table"] = part;
-  Manifest about = internal::describe(file, 3);
-  about.chunk_bytes = 16;  // four elements: no piece, and no range, ends where a chunk does
-  return internal::write_part(folder, about, file, {index, count});
+  file.parts["table"] = part_of_table(kElements * index / count, kElements * (index + 1) / count);
+  if (index == 0) file.tensors["scalar"] = Tensor(2.5f);
+  return internal::write_tensors(folder, internal::tensor_file_name(index, count, ""), file);
 }
 
-TEST(Version, OfSeveralFilesIsOneToWhoeverReadsIt) {
-  for (const int count : {1, 2, 3, 10, 11}) {
+VersionIndex joined(const std::vector<VersionIndex>& files) {
+  VersionIndex index;
+  index.step = 5;
+  index.sequence = 3;
+  index.state_file = "state.json";
+  for (const VersionIndex& file : files) internal::add_files(index, file);
+  return index;
+}
+
+VersionIndex commit(const Folder& folder, const std::vector<VersionIndex>& files) {
+  CheckpointFile values;
+  values.states["s"] = Json(7);
+  return internal::commit_version(folder, joined(files), values);
+}
+
+TEST(Version, OfSeveralFilesIsReadWholeAndInOtherRanges) {
+  std::vector<double> expected;
+  for (int i = 0; i < kElements; ++i) expected.push_back(i);
+  for (const int count : {1, 2, 3, 4, 11, 30, 31}) {
+    SCOPED_TRACE(count);
     const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
-    std::vector<Manifest> parts;
-    for (int i = count; i-- > 0;) parts.push_back(write_rows(folder, i, count));  // in any order
-    expect_error(ErrorCode::kNotFound, {"manifest.json", "never finished"},
+    std::vector<VersionIndex> files;
+    for (int i = count; i-- > 0;) files.push_back(write_file(folder, i, count));  // in any order
+    expect_error(ErrorCode::kNotFound, {internal::kIndexName, "never finished"},
                  [&] { internal::read_version(folder); });
-    std::ranges::reverse(parts);
-    internal::commit_version(folder, internal::join_parts(parts));
+    const VersionIndex committed = commit(folder, files);
+    EXPECT_TRUE(internal::read_index(folder) == committed);
     const CheckpointFile file = internal::read_version(folder);
     EXPECT_EQ(file.info.step, 5);
     EXPECT_EQ(file.info.sequence, 3);
     EXPECT_EQ(file.states.at("s").as_int(), 7);
     EXPECT_EQ(file.tensors.at("scalar").item(), 2.5f);
-    EXPECT_EQ(file.tensors.at("table").to_doubles(), table(0, kRows).to_doubles());
-    EXPECT_THAT(internal::find_damage(folder, *internal::read_manifest(folder)), IsEmpty());
-  }
-}
-
-TEST(Version, OfRangesOfElementsIsReadWholeAndInOtherRanges) {
-  const std::vector<double> expected = table(0, kRows).to_doubles();
-  for (const int count : {1, 2, 3, 4, 30, 31}) {
-    SCOPED_TRACE(count);
-    const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
-    std::vector<Manifest> parts;
-    for (int i = 0; i < count; ++i) parts.push_back(write_elements(folder, i, count));
-    internal::commit_version(folder, internal::join_parts(parts));
-    EXPECT_EQ(internal::read_version(folder).tensors.at("table").to_doubles(), expected);
-    const Manifest manifest = *internal::read_manifest(folder);
-    EXPECT_THAT(internal::find_damage(folder, manifest), IsEmpty());
-    const std::string text = internal::format_manifest(manifest);
-    // What lies there in one piece every earlier program reads.
-    EXPECT_NE(text.find(count == 1 ? "\"version\": 1" : "\"version\": 2"), std::string::npos);
+    EXPECT_EQ(file.tensors.at("table").shape(), kShape);
+    EXPECT_EQ(file.tensors.at("table").to_doubles(), expected);
+    EXPECT_THAT(verify_checkpoint(folder.path()), IsEmpty());
     for (const auto& [first, end] : std::vector<std::pair<int, int>>{
              {0, 30}, {0, 1}, {29, 30}, {3, 3}, {4, 8}, {5, 21}, {8, 30}}) {
-      TensorPart wanted{
-          "table", Shape{kRows, 3}, DType::kFloat32, first, {Tensor::zeros({end - first})}};
-      const CheckpointFile file = internal::read_version(folder, {{"table", wanted}});
-      EXPECT_TRUE(file.tensors.empty());
-      const TensorPart& part = file.parts.at("table");
+      const TensorPart wanted{
+          "table", kShape, DType::kFloat32, first, {Tensor::zeros({end - first})}};
+      const CheckpointFile some = internal::read_version(folder, {{"table", wanted}});
+      EXPECT_EQ(some.tensors.size(), 1u);
+      const TensorPart& part = some.parts.at("table");
       EXPECT_EQ(part.first, first);
       EXPECT_EQ(part.values.at(0).to_doubles(),
                 std::vector<double>(expected.begin() + first, expected.begin() + end));
     }
-    TensorPart other{"table", Shape{3, kRows}, DType::kFloat32, 0, {Tensor::zeros({4})}};
+    const TensorPart other{"table", Shape{3, 10}, DType::kFloat32, 0, {Tensor::zeros({4})}};
     EXPECT_TRUE(internal::read_version(folder, {{"table", other}}).tensors.contains("table"));
   }
 }
 
-TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
+/// Other programs find every tensor that is not cut by Hugging Face's names.
+TEST(Version, HasTheIndexOfHuggingFace) {
   const Folder folder = Folder::make(empty_folder());
-  const Manifest first = write_elements(folder, 0, 3), second = write_elements(folder, 1, 3);
-  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 30 elements, got 20"}, [&] {
-    commit_version(folder, internal::join_parts({first, second}));
-  });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "elements are missing"},
-               [&] { commit_version(folder, internal::join_parts({second})); });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "elements occur twice"}, [&] {
-    commit_version(folder, internal::join_parts({first, first}));
-  });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "pieces of elements, got one of rows"}, [&] {
-    commit_version(folder, internal::join_parts({first, write_rows(folder, 1, 3)}));
-  });
-  Manifest other = second;
-  other.tensors[0].shape = Shape{30};
-  expect_error(ErrorCode::kInvalidArgument, {"'table'", "part_0_of_3", "part_1_of_3", "[30]"}, [&] {
-    internal::join_parts({first, other});
-  });
-  EXPECT_FALSE(internal::read_manifest(folder));
+  commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
+  const Json index = Json::parse(read_file(folder.path() + "/model.safetensors.index.json"));
+  EXPECT_EQ(index.at("metadata").at("total_size").as_int(), 31 * 4);
+  EXPECT_EQ(index.at("weight_map").dump(), R"({"scalar":"model-00001-of-00002.safetensors"})");
+  EXPECT_EQ(index.at("parts").dump(), R"({"table":{"dtype":"F32","shape":[10,3],"elements":{)"
+                                      R"("model-00001-of-00002.safetensors":[0,15],)"
+                                      R"("model-00002-of-00002.safetensors":[15,30]}}})");
+  EXPECT_THAT(folder.names(),
+              ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                          "model.safetensors.index.json", "state.json"));
 }
 
-TEST(Version, IsNotCommittedWhenRowsAreMissingOrTwice) {
+TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
   const Folder folder = Folder::make(empty_folder());
-  const Manifest first = write_rows(folder, 0, 3), second = write_rows(folder, 1, 3);
-  Manifest half = second;  // rows 5 to 7: row 5 is in the second, too
-  for (ManifestTensor& tensor : half.tensors) tensor.pieces[0].first = 5;
-  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"}, [&] {
-    commit_version(folder, internal::join_parts({first, second}));
+  const VersionIndex first = write_file(folder, 0, 3), second = write_file(folder, 1, 3);
+  expect_error(ErrorCode::kDataLoss, {"'table'", "[0, 30) once each, got [0, 10), [10, 20)"}, [&] {
+    commit(folder, {first, second});
   });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"}, [&] {
-    commit_version(folder, internal::join_parts({first, second, half}));
+  expect_error(ErrorCode::kDataLoss, {"'table'", "once each, got [10, 20)"},
+               [&] { commit(folder, {second}); });
+  VersionIndex copy;  // the same elements in another file
+  copy.parts["table"] = {DType::kFloat32, kShape, {{"copy.safetensors", {0, 10}}}};
+  expect_error(ErrorCode::kDataLoss, {"'table'", "once each"}, [&] {
+    commit(folder, {first, copy, second, write_file(folder, 2, 3)});
   });
-  EXPECT_FALSE(internal::read_manifest(folder));
+  VersionIndex whole;
+  whole.weight_map["table"] = "copy.safetensors";
+  expect_error(ErrorCode::kDataLoss, {"'table'", "all in one file"}, [&] {
+    commit(folder, {first, whole, second, write_file(folder, 2, 3)});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"'table'", "copy.safetensors", "once"}, [&] {
+    joined({whole, whole});
+  });
+  VersionIndex other = second;
+  other.parts["table"].shape = Shape{30};
+  expect_error(ErrorCode::kInvalidArgument, {"'table'", "00001-of-00003", "00002-of-00003", "[30]"},
+               [&] {
+                 joined({first, other});
+               });
+  EXPECT_FALSE(internal::read_index(folder));
 }
 
 TEST(Version, HoldsEmptyTensorsAndEveryType) {
@@ -160,7 +146,7 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
                   {"half", Tensor::full({2, 2}, 1.5, DType::kFloat16)},
                   {"count", Tensor::from<std::int64_t>({}, {-9007199254740993})},
                   {"q\"uo\\te \xC3\xBC/..", Tensor::ones({1})}};
-  internal::commit_version(folder, internal::write_part(folder, internal::describe(file, 1), file));
+  commit(folder, {internal::write_tensors(folder, "model-00001-of-00001.safetensors", file)});
   const CheckpointFile read = internal::read_version(folder);
   ASSERT_EQ(read.tensors.size(), file.tensors.size());
   for (const auto& [name, tensor] : file.tensors) {
@@ -169,71 +155,53 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
   }
 }
 
-TEST(PartName, IsReadBackAndOthersAreNot) {
-  EXPECT_EQ(internal::sequence_of_part(internal::part_name(31)), 31);
-  EXPECT_EQ(internal::part_name(31, {2, 7}), "part_2_of_7.save_31.safetensors");
-  EXPECT_EQ(internal::sequence_of_part("part_2_of_7.save_31.safetensors"), 31);
-  for (const char* name : {"part_0_of_1.save_0.safetensors", "part_0_of_1.save_1.safetensors.tmp",
-                           "part_x_of_1.save_1.safetensors", "part_0_of_1.safetensors",
-                           "part_0_of_1.save_-1.safetensors", "manifest.json", ""}) {
-    EXPECT_FALSE(internal::sequence_of_part(name)) << name;
-  }
-}
-
-std::string sealed(const std::string& body) {
-  Hasher hasher;
-  hasher.update(body);
-  return concat(body, internal::kManifestTail, hasher.hex_digest(), internal::kManifestEnd);
-}
-
-/// What to replace in a good manifest, and what the error says.
+/// What to replace in a good index, and what the error says.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
 };
 
-// The checksum is right: whoever wrote this meant it.
-TEST(Manifest, ThatLiesIsRefused) {
-  const std::string folder = empty_folder();
-  const Manifest manifest = write_rows(Folder::open(folder), 0, 1, 64);
-  const std::string text = internal::format_manifest(manifest);
-  const std::string body = text.substr(0, text.rfind(internal::kManifestTail));
-  const std::string name = "part_0_of_1.save_3.safetensors";
+// The checksum is right: the author meant it.
+TEST(VersionIndex, ThatLiesIsRefused) {
+  const Folder folder = Folder::make(empty_folder());
+  const VersionIndex index = commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
+  Json::Object members = Json::parse(internal::format_index(index)).as_object();
+  members.pop_back();
+  const std::string body = Json(members).dump();
+  const std::string name = "\"model-00001-of-00002.safetensors\":{";
   const std::vector<Lie> lies = {
-      {name, "../../etc/passwd", {"file name", "../../etc/passwd"}},
-      {name, "/etc/passwd", {"file name", "/etc/passwd"}},
-      {name, "..", {"file name"}},
-      {name, "", {"file name"}},
-      {name, ".hidden", {"file name"}},
-      {name, "a\\u0000b", {"file name"}},
-      {name, "manifest.json", {"file name"}},
+      {name, "\"../../etc/passwd\":{", {"file name", "../../etc/passwd"}},
+      {name, "\"/etc/passwd\":{", {"file name", "/etc/passwd"}},
+      {name, "\"..\":{", {"file name"}},
+      {name, "\"\":{", {"file name"}},
+      {name, "\".hidden\":{", {"file name"}},
+      {name, "\"a\\u0000b\":{", {"file name"}},
+      {name, "\"model.safetensors.index.json\":{", {"file name"}},
+      {name, "\"x\":{", {"tensor files", "model-00001-of-00002"}},
+      {"\"state\":\"state.json\"", "\"state\":\"none.json\"", {"state file", "none.json"}},
+      {"[15,30]", "[15,15],\"state.json\":[15,30]", {"tensor files", "state.json"}},
       {"\"tutti checkpoint\"", "\"zip\"", {"'zip'"}},
-      {"\"step\": 5", "\"step\": -5", {"'step'", "-5"}},
-      {"\"step\": 5", "\"step\": 5.5", {"number"}},
-      {"\"step\": 5", "\"stop\": 5", {"step"}},
-      {"\"sequence\": 3", "\"sequence\": 99999999999999999999", {"manifest"}},
-      {"\"chunk_bytes\": 64", "\"chunk_bytes\": 0", {"chunks"}},
-      {"\"chunk_bytes\": 64", "\"chunk_bytes\": 32", {"chunks"}},
+      {"\"step\":5", "\"step\":-5", {"'step'", "-5"}},
+      {"\"step\":5", "\"step\":5.5", {"number"}},
+      {"\"step\":5", "\"stop\":5", {"step"}},
+      {"\"sequence\":3", "\"sequence\":99999999999999999999", {}},
+      {"\"bytes\":", "\"bytes\":-", {"'bytes'", "-"}},
+      {"\"xxh3\":", "\"xxh4\":", {"xxh3"}},
       {"\"F32\"", "\"F31\"", {"'F31'"}},
-      {"\"F32\"", "\"F64\"", {"bytes by its tensors"}},
-      {"   \"shape\": [\n    10,", "   \"shape\": [\n    -10,", {"-10"}},
-      {"   \"shape\": [\n    10,", "   \"shape\": [\n    4611686018427387904,", {"more elements"}},
-      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0,\n      11", {"rows", "11"}},
-      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      3,\n      2", {"rows"}},
-      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0", {"2 rows"}},
-      {"\"rows\": [\n      0,\n      10",
-       "\"elements\": [\n      0,\n      30",
-       {"version 2", "got 1"}},
-      {"\"rows\": [\n      0,\n      10", "\"elements\": [\n      0,\n      31", {"[0, 30]", "31"}},
-      {"\"version\": 1", "\"version\": 2", {"version 1", "got 2"}},
-      {"\"file\": 0", "\"file\": 1", {"file 0 to 1"}},
-      {"\"name\": \"scalar\"", "\"name\": \"table\"", {"'table'", "twice"}},
-      {"\"head_bytes\": ", "\"head_bytes\": 9", {"head"}},
-      {"\"bytes\": ", "\"bytes\": 9", {"bytes by its tensors"}},
-      {"\"checksum\": \"", "\"checksum\": \"g", {"hexadecimal"}},
-      {"\"states\": {", "\"states\": [", {"manifest"}},
+      {"[10,3]", "[-10,3]", {"-10"}},
+      {"[10,3]", "[4611686018427387904,3]", {"more elements"}},
+      {"[10,3]", "[1,1,1,1,1,1,1,1,1,1,1,1]", {"dimensions"}},
+      {"[10,3]", "[10,4]", {"'table'", "[0, 40) once each"}},
+      {"[15,30]", "[15,31]", {"[0, 30]", "31"}},
+      {"[15,30]", "[15,14]", {"[15, 14]"}},
+      {"[15,30]", "[-1,30]", {"[-1, 30]"}},
+      {"[15,30]", "[15]", {"2 ends"}},
+      {"[15,30]", "[16,30]", {"'table'", "[0, 15), [16, 30)"}},
+      {"\"scalar\"", "\"table\"", {"'table'", "all in one file"}},
+      {"\"parts\":{", "\"pieces\":{", {"parts"}},
   };
-  EXPECT_EQ(internal::parse_manifest(sealed(body), "m"), manifest);
+  const auto sealed = [](const std::string& text) { return internal::sealed(Json::parse(text)); };
+  EXPECT_EQ(internal::parse_index(sealed(body), "m"), index);
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.to);
     std::string lying = body;
@@ -241,9 +209,39 @@ TEST(Manifest, ThatLiesIsRefused) {
     ASSERT_NE(at, std::string::npos) << lie.from << " in\n" << body;
     lying.replace(at, lie.from.size(), lie.to);
     std::vector<std::string> parts = lie.parts;
-    parts.push_back("some/manifest.json: ");
+    parts.push_back("some/index.json: ");
     expect_error(ErrorCode::kDataLoss, parts,
-                 [&] { internal::parse_manifest(sealed(lying), "some/manifest.json"); });
+                 [&] { internal::parse_index(sealed(lying), "some/index.json"); });
+  }
+}
+
+// Right checksums, but the header of a file is not what the index lists: nothing is allocated.
+TEST(VersionIndex, ThatDoesNotFitItsFilesIsRefused) {
+  const Folder folder = Folder::make(empty_folder());
+  const std::vector<VersionIndex> files = {write_file(folder, 0, 2), write_file(folder, 1, 2)};
+  const auto expect_refused = [&](const std::function<void(VersionIndex&)>& change) {
+    std::vector<VersionIndex> changed = files;
+    change(changed[1]);
+    commit(folder, changed);
+    const std::vector<std::string> parts = {"00002-of-00002", "tensors that"};
+    expect_error(ErrorCode::kDataLoss, parts, [&] { internal::read_version(folder); });
+    EXPECT_EQ(verify_checkpoint(folder.path()).size(), 1u);
+  };
+  const std::string second = internal::tensor_file_name(1, 2, "");
+  expect_refused([&](VersionIndex& index) { index.weight_map["more"] = second; });
+  expect_refused([&](VersionIndex& index) {
+    index.parts["more"] = {DType::kInt64, Shape{1}, {{second, {0, 1}}}};
+  });
+}
+
+TEST(Version, OfTheEarlierFormatIsRefusedByName) {
+  const std::string folder = empty_folder();
+  write_file_atomically(folder + "/manifest.json", "{}");
+  for (const auto& read : std::vector<std::function<void()>>{
+           [&] { internal::read_version(Folder::open(folder)); },
+           [&] { verify_checkpoint(folder); }, [&] { describe_checkpoint(folder); }}) {
+    expect_error(ErrorCode::kUnimplemented,
+                 {folder, "manifest.json", "try Checkpoint::restore()", "commit 90f32457"}, read);
   }
 }
 

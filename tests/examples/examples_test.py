@@ -208,7 +208,7 @@ class Examples(unittest.TestCase):
                                  "--batch-size", "4", "--steps", str(steps), "--epochs", "100", "--checkpoint-dir",
                                  os.path.join(folder, "saved"), *metrics)
                     self.assertEqual(result.returncode, 0, result.stderr)
-                    with open(os.path.join(folder, "saved", f"step_{steps}", "manifest.json"), encoding="utf-8") as file:
+                    with open(os.path.join(folder, "saved", f"step_{steps}", "state.json"), encoding="utf-8") as file:
                         record = json.load(file)["states"]["record"]
                     self.assertEqual(record["steps"], steps)
                     self.assertEqual(set(record), {"steps", "loss_bits"})

@@ -32,7 +32,7 @@ def check(program, mpirun, folder, rank, number, named):
     begin, name = job.send(number, ("worker", rank)), signal.Signals(number).name
     code, text = job.finish(), job.text()
     if named is None:
-        saved = glob.glob(os.path.join(folder, "step_*", "manifest.json"))
+        saved = glob.glob(os.path.join(folder, "step_*", "model.safetensors.index.json"))
         require(code == STOPPED_ON_REQUEST and saved, f"expected code {STOPPED_ON_REQUEST} and a checkpoint, got {code} and {saved}", text)
         print(f"  {name}: saved and ended after {time.monotonic() - begin:.2f} s", flush=True)
         return

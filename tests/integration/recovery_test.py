@@ -57,7 +57,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
         job.wait_for(lambda: job.count(GOES_ON) >= back + arguments.workers, f"a recovery of {signal.Signals(number).name}")
         time.sleep(chance.uniform(0.0, 0.2))
     if checkpoints:
-        job.wait_for(lambda: glob.glob(os.path.join(checkpoints, "**", "step_*", "manifest.json"), recursive=True), "a checkpoint")
+        job.wait_for(lambda: glob.glob(os.path.join(checkpoints, "**", "step_*", "model.safetensors.index.json"), recursive=True), "a checkpoint")
     for pid in job.pids(program).values():
         os.kill(pid, signal.SIGKILL)
     # No worker has the state then.

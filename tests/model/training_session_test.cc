@@ -143,8 +143,8 @@ TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
   EXPECT_EQ(stopped.code, 75);
   // The signal is seen as step 7 ends, after 7 s. 17 s less room for two steps is 15 s.
   EXPECT_EQ(stopped.steps, 15);
-  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/manifest.json"));
-  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/model.safetensors.index.json"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/model.safetensors.index.json"));
   const Outcome straight = train({.epochs = 6});
   const Outcome resumed = train({.epochs = 6, .checkpoint_dir = checkpoints, .resume = true});
   EXPECT_EQ(resumed.losses, straight.losses);
@@ -156,7 +156,7 @@ TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6, 9});
   EXPECT_EQ(stopped.code, 75);
   EXPECT_EQ(stopped.steps, 10);
-  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_10/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_10/model.safetensors.index.json"));
 }
 
 /// tf's TerminationConfig(save_fn).

@@ -26,7 +26,7 @@ enum class Action {
 void arm(const std::string& under, Action action, int first = 0, int last = 0);
 void disarm();
 
-/// The calls since arm(), such as "renameat /tmp/x/manifest.json".
+/// The calls since arm(), such as "renameat /tmp/x/state.json".
 std::vector<std::string> calls();
 
 }  // namespace tutti::file_faults

@@ -41,10 +41,10 @@ struct CheckpointManagerOptions {
   std::optional<bool> sharded = std::nullopt;
 };
 
-/// Keeps versions <directory>/step_<step>, each a folder with a safetensors file, or one of each
-/// worker, and manifest.json: the manifest has a checksum of every byte, is written last and makes
+/// Keeps versions <directory>/step_<step>, each a folder with safetensors files, state.json and
+/// model.safetensors.index.json: the index has a checksum of every file, is written last and makes
 /// the version. A crash, a power cut or a full disk at any moment leaves the versions that were
-/// there, or one more (docs/checkpoints.md). Single files of earlier versions of tutti are read,
+/// there, or one more (docs/checkpoints.md). Single files of early versions of tutti are read,
 /// too. One writing process, one thread. tf.train.CheckpointManager.
 class CheckpointManager {
  public:

@@ -12,7 +12,7 @@ namespace tutti {
 
 /// Whether a version can be restored.
 enum class VersionState {
-  kWhole,       // by its manifest and the sizes of its files; verify_checkpoint() reads every byte
+  kWhole,       // by its index and the sizes of its files; verify_checkpoint() reads every byte
   kUnfinished,  // saving it was interrupted
   kDamaged,
 };
@@ -38,7 +38,7 @@ std::vector<CheckpointVersion> list_checkpoints(const std::string& directory);
 /// whole. Throws kNotFound when there is nothing, kUnimplemented for a later format.
 std::vector<std::string> verify_checkpoint(const std::string& path);
 
-/// Step, state, files and tensors of a version (its manifest), or of a single file. Throws
+/// Step, state, files and tensors of a version (without values), or of a single file. Throws
 /// kDataLoss, kNotFound, kUnimplemented.
 Json describe_checkpoint(const std::string& path);
 
