@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/gradient_sum.h"
+#include "autograd/gradients.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/replica_group.h"

@@ -1,9 +1,11 @@
-// Numbers of rules, and what a rule that describes itself to nobody answers.
+// What an update is made of: rules, and the gradients that they take.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 
 #include "tensor/device_backend.h"
+#include "tensor/kernel_table.h"
 #include "tutti/core/json.h"
+#include "tutti/tensor/gradient.h"
 
 namespace tutti {
 
@@ -25,6 +27,38 @@ Json UpdateRule::describe() const {
       ErrorCode::kUnimplemented, "UpdateRule '", name(),
       "': this rule cannot be sent to where the variable lives, for it does not say what it is; "
       "expected a describe() of its own; try adding one, and register_update_rule() in every task");
+}
+
+// Gradients: access by kind, and rows made dense.
+
+Gradient::Gradient(Tensor dense) {
+  if (dense.defined()) value_ = std::move(dense);
+}
+
+Gradient::Gradient(IndexedSlices slices) : value_(std::move(slices)) {}
+
+const Tensor& Gradient::dense() const {
+  if (const Tensor* dense = std::get_if<Tensor>(&value_)) return *dense;
+  fail(ErrorCode::kFailedPrecondition, "Gradient::dense: expected a dense gradient, got ",
+       is_none() ? "none: no path leads from the target to this source"
+                 : "IndexedSlices; try to_dense()");
+}
+
+const IndexedSlices& Gradient::slices() const {
+  if (const IndexedSlices* slices = std::get_if<IndexedSlices>(&value_)) return *slices;
+  fail(ErrorCode::kFailedPrecondition, "Gradient::slices: expected IndexedSlices, got ",
+       is_none() ? "none: no path leads from the target to this source"
+                 : "a dense gradient; try dense()");
+}
+
+Tensor Gradient::to_dense() const { return is_slices() ? slices().to_dense() : dense(); }
+
+Tensor IndexedSlices::to_dense() const {
+  OpCall call;
+  call.op = OpId::kScatterRows;
+  call.inputs = {values, indices};
+  call.outputs = {{dense_shape, values.dtype()}};
+  return compute(call)[0];
 }
 
 }  // namespace tutti

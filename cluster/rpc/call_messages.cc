@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "calls.pb.h"
-#include "tensor/cpu/copy_past_caches.h"
+#include "tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradient_sum.h"
+#include "autograd/gradients.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/sync.h"

@@ -32,7 +32,6 @@ KernelTable make_fast_kernels() {
   register_fast_reduction_kernels(table);
   register_fast_image_kernels(table);
   register_fast_normalization_kernels(table);
-  register_fast_group_normalization_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);
   register_onednn_attention_kernels(table);

@@ -27,7 +27,6 @@ void register_fast_elementwise_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
 void register_fast_image_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
-void register_fast_group_normalization_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);

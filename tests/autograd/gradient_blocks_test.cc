@@ -1,7 +1,7 @@
 // Gradients of many slices of one value: put together, whatever they cover, at a cost that does not
 // square.
 // SPDX-License-Identifier: Apache-2.0
-#include "autograd/gradient_sum.h"
+#include "autograd/gradients.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Copies past the caches: every start and length, nothing beside them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/cpu/copy_past_caches.h"
+#include "tensor/cpu/vectorized.h"
 
 #include <gtest/gtest.h>
 
