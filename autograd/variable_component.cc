@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "tensor/device_backend.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tensor/kernel_table.h"
-#include "tensor/step_recorder.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tensor/sum_of_squares.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/logging.h"
@@ -68,7 +67,7 @@ void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& sl
   };
   const DeviceScatter scatter{op, view(value.writable()), view(rows), view(values)};
   GpuDevice::of(value.device()).with_context([&](DeviceContext& context) {
-    context.math().scatter(scatter);
+    context.scatter(scatter);
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::internal {
 namespace {
@@ -121,7 +122,7 @@ void DeviceWork::combine(ReduceOp op, std::span<const ReplicaBuffer> inputs,
     readable.push_back(near.data);
   }
   with_context(output.device, [&](DeviceContext& context) {
-    context.math().combine({op, output.dtype, readable, output.data, output.count}, kStream);
+    context.combine({op, output.dtype, readable, output.data, output.count}, kStream);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tensor/device_backend.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/tensor/reduce_op.h"
 

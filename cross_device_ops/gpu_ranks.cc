@@ -11,8 +11,9 @@
 #include "core/call_site.h"
 #include "core/process_probe.h"
 #include "cross_device_ops/device_work.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::internal {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cross_device_ops/device_work.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -30,7 +30,7 @@ void run(Device device, OpId op, std::span<const DeviceTensor> inputs, const Dev
          const Attributes& attributes) {
   NoWorkspace workspace;
   GpuDevice::of(device).with_context([&](DeviceContext& context) {
-    context.math().run({op, inputs, {&output, 1}, attributes}, workspace);
+    context.run({op, inputs, {&output, 1}, attributes}, workspace);
   });
 }
 
@@ -64,7 +64,7 @@ void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor) {
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies) {
   if (copies.empty()) return;
   GpuDevice::of(device).with_context(
-      [&](DeviceContext& context) { context.math().copy_many(copies, StreamId::kCompute); });
+      [&](DeviceContext& context) { context.copy_many(copies, StreamId::kCompute); });
 }
 
 ReplicaBuffer buffer_of(const Tensor& tensor) {

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "model/layers/labels_and_weights.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
 #include "tutti/model/functional.h"

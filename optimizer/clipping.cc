@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tensor/sum_of_squares.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/optimizer.h"

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "tensor/gpu/step_capture.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/core/trace.h"

@@ -7,7 +7,7 @@
 #include "core/call_site.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "strategy/variables/distributed_variable.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/device_scope.h"

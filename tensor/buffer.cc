@@ -8,8 +8,8 @@
 #include <bit>
 #include <cstdlib>
 
-#include "tensor/accelerator.h"
 #include "tensor/buffer_allocator.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/device_memory.h"
 
@@ -173,7 +173,7 @@ BufferRef BufferRef::allocate(std::size_t size) { return host_allocator().alloca
 
 BufferRef BufferRef::allocate(std::size_t size, Device device) {
   return device.type == DeviceType::kCpu ? internal::cpu_allocator(device).allocate(size)
-                                         : Accelerator::of(device).allocate(size);
+                                         : GpuDevice::of(device).allocate(size);
 }
 
 void BufferRef::recycle() {
@@ -194,7 +194,7 @@ AllocatorStatistics allocator_statistics(Device device) {
 
 void trim_allocator_cache(Device device) {
   device.type == DeviceType::kCpu ? internal::cpu_allocator(device).trim()
-                                  : Accelerator::of(device).trim();
+                                  : GpuDevice::of(device).trim();
 }
 
 // Host memory for tensors.

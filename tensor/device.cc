@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/one_line.h"
-#include "tensor/accelerator.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -105,14 +105,13 @@ void require_available(const Device& device) {
          "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; try MirroredStrategy(\"",
          device, "\"), or cpu:0");
   }
-  if (Accelerator::is_open(device)) return;
-  const int num_gpus = Accelerator::count();
+  if (GpuDevice::opened(device)) return;
+  const int num_gpus = GpuDevice::count();
   if (device.type == DeviceType::kGpu && device.index >= 0 && device.index < num_gpus) return;
   const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();
-  fail(
-      ErrorCode::kUnavailable, device, " is unavailable: ",
-      device.type == DeviceType::kGpu && num_gpus == 0 ? Accelerator::why_none() : "no such device",
-      "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
+  fail(ErrorCode::kUnavailable, device, " is unavailable: ",
+       device.type == DeviceType::kGpu && num_gpus == 0 ? GpuDevice::why_none() : "no such device",
+       "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
 }
 
 std::vector<Device> parse_devices(std::string_view list) {
@@ -129,7 +128,7 @@ std::vector<Device> parse_devices(std::string_view list) {
 
 std::vector<Device> default_devices() {
   std::vector<Device> devices;
-  for (int i = 0, n = Accelerator::count(); i < n; ++i) devices.push_back({DeviceType::kGpu, i});
+  for (int i = 0, n = GpuDevice::count(); i < n; ++i) devices.push_back({DeviceType::kGpu, i});
   if (devices.empty()) devices.push_back(Device{});
   return devices;
 }

@@ -1,13 +1,16 @@
 // What a kind of device beyond the CPU provides: memory, streams, copies, kernels, captured graphs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Implemented by a module that is opened at run time (tensor/cuda/), called by tensor/gpu/ alone.
-// Both are built together (kBackendBuildId), so C++ types and tutti::Error cross this border.
+// Implemented by a module that is opened at run time (tensor/cuda/), called through
+// tensor/gpu_device.h. Both are built together (backend_build_id()), so C++ types and tutti::Error
+// cross this border. The classes are abstract because the host program cannot link the module, and
+// because tests replace them: devices by fake ones, events by late ones.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -128,17 +131,16 @@ class DeviceEvent {
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 
-/// Work that was captured, to be launched again and again on the compute stream.
-class DeviceGraph {
+/// A logical device: a part of a GPU's memory, streams, and kernels. Calls are made by one thread
+/// at a time, except for allocate() and release(), which any thread may call at any time, also
+/// during a capture. Calls put work into a stream, kCompute unless they name one, and wait for
+/// nothing.
+class DeviceContext {
  public:
-  virtual ~DeviceGraph() = default;
-  virtual void launch() = 0;
-};
+  virtual ~DeviceContext() = default;
 
-/// What kernels do. All calls only put work into a stream: kCompute unless they name one.
-class DeviceMath {
- public:
-  virtual ~DeviceMath() = default;
+  // Kernels.
+
   virtual bool supports(OpId op, DType dtype) const = 0;
   /// Throws kUnimplemented naming operation and dtype.
   virtual void run(const DeviceCall& call, Workspace& workspace) = 0;
@@ -153,14 +155,8 @@ class DeviceMath {
   /// double, along an order that depends on their number alone (another one than the CPU's).
   virtual void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
                                Workspace& workspace) = 0;
-};
 
-/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time,
-/// but for allocate() and release(), which any thread may call at any time, also during a capture.
-class DeviceContext {
- public:
-  virtual ~DeviceContext() = default;
-  virtual DeviceMath& math() = 0;
+  // Memory and copies.
 
   /// nullptr when the GPU has none left. Aligned to 256 bytes. Waits for nothing.
   virtual void* allocate(std::size_t bytes) = 0;
@@ -175,10 +171,13 @@ class DeviceContext {
                               StreamId stream) = 0;
   virtual void clear(void* data, std::size_t bytes, StreamId stream) = 0;
 
+  // Streams.
+
   virtual std::shared_ptr<DeviceEvent> record(StreamId stream) = 0;
   /// An event that knows when it happened; slower than record().
   virtual std::shared_ptr<DeviceEvent> record_timed(StreamId stream) = 0;
   virtual void wait(StreamId stream, const DeviceEvent& event) = 0;
+  /// Waits for what is in the stream.
   virtual void synchronize(StreamId stream) = 0;
   /// cudaStream_t, for libraries such as NCCL.
   virtual void* native_stream(StreamId stream) = 0;
@@ -191,8 +190,9 @@ class DeviceContext {
   /// Until end_capture() what is put into the streams is noted instead of run; other streams take
   /// part by waiting for an event of kCompute, and kCompute must wait for them before the end.
   virtual void begin_capture() = 0;
-  /// Throws kFailedPrecondition when the work cannot be captured (a synchronisation, say).
-  virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+  /// Returns what launches the captured work on the compute stream, again and again. Throws
+  /// kFailedPrecondition when the work cannot be captured (a synchronisation, say).
+  virtual std::function<void()> end_capture() = 0;
 };
 
 /// The GPUs that this process may use (CUDA_VISIBLE_DEVICES), numbered 0 .. num_devices() - 1.

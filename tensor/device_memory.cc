@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "tensor/accelerator.h"
 #include "tensor/buffer_allocator.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 
@@ -131,7 +131,7 @@ BufferAllocator& cpu_allocator(Device device) {
 
 BufferAllocator& allocator_of(Device device) {
   return device.type == DeviceType::kCpu ? cpu_allocator(device)
-                                         : Accelerator::of(device).allocator();
+                                         : GpuDevice::of(device).allocator();
 }
 
 bool share_memory(Device a, Device b) {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "tensor/accelerator.h"
+#include "tensor/gpu_device.h"
 #include "tensor/half_conversion.h"
 #include "tensor/op_checks.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 
 namespace tutti {
 namespace {
@@ -81,7 +81,7 @@ std::vector<Tensor> compute(const OpCall& call) {
   const Device device = call.inputs[0].device();
   if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);
   return outputs_of(call, [&](std::span<const MutableTensor> outputs) {
-    Accelerator::of(device).run(call, outputs);
+    GpuDevice::of(device).run(call, outputs);
   });
 }
 

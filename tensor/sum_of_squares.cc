@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/accelerator.h"
+#include "tensor/gpu_device.h"
 #include "tensor/kernel_table.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -95,7 +95,7 @@ Tensor sums_of_squares(std::span<const Tensor> tensors) {
   const Device device = tensors.front().device();
   const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
   if (device.type == DeviceType::kGpu) {
-    Accelerator::of(device).sums_of_squares(tensors, sums);
+    GpuDevice::of(device).sums_of_squares(tensors, sums);
     return sums.freeze();
   }
   const auto places = sums.span<double>();

@@ -8,11 +8,10 @@
 #include <cstring>
 #include <limits>
 
-#include "tensor/accelerator.h"
 #include "tensor/buffer_allocator.h"
-#include "tensor/distant_values.h"
+#include "tensor/gpu_device.h"
+#include "tensor/step_hooks.h"
 #include "tensor/tensor_impl.h"
-#include "tensor/tensor_in_buffer.h"
 #include "tutti/tensor/device_memory.h"
 
 namespace tutti {
@@ -72,7 +71,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   if (device.type == DeviceType::kCpu) {
     std::memset(tensor.data(), 0, tensor.num_bytes());
   } else {
-    Accelerator::of(device).clear(tensor.address(), tensor.num_bytes());
+    GpuDevice::of(device).clear(tensor.address(), tensor.num_bytes());
   }
   return tensor.freeze();
 }
@@ -110,7 +109,7 @@ std::size_t Tensor::num_bytes() const { return internal::num_bytes(shape(), impl
 std::uint64_t Tensor::id() const { return impl_ ? impl_->id : 0; }
 const void* Tensor::address() const {
   shape();
-  internal::bring_home(impl_->buffer);
+  internal::materialize(impl_->buffer);
   return impl_->buffer->data() + impl_->offset;
 }
 const BufferRef& Tensor::buffer() const { return shape(), impl_->buffer; }
@@ -121,7 +120,7 @@ const std::byte* Tensor::data() const {
          " of shape ", impl_->shape, ", are on ", impl_->device,
          ", which the host cannot read; try to(Device{})");
   }
-  internal::bring_home(impl_->buffer);
+  internal::materialize(impl_->buffer);
   return impl_->buffer->data() + impl_->offset;
 }
 
@@ -139,7 +138,7 @@ Tensor Tensor::to(Device device) const {
   const bool to_host = device.type == DeviceType::kCpu;
   if (!to_host && from.type == DeviceType::kCpu) {
     auto impl = std::make_shared<Impl>();
-    impl->buffer = Accelerator::of(device).upload(address(), num_bytes());
+    impl->buffer = GpuDevice::of(device).upload(address(), num_bytes());
     impl->shape = shape();
     impl->dtype = dtype();
     impl->device = device;
@@ -326,7 +325,7 @@ void fill(const MutableTensor& tensor, double value, std::string_view who) {
     if (tensor.device().type == DeviceType::kCpu) {
       std::ranges::fill(tensor.span<T>(), element);
     } else {
-      Accelerator::of(tensor.device()).fill(tensor, value);
+      GpuDevice::of(tensor.device()).fill(tensor, value);
     }
   });
 }
@@ -339,11 +338,11 @@ void copy_bytes(Device to_device, void* to, Device from_device, const void* from
   if (to_host && from_host) {
     std::memcpy(to, from, bytes);
   } else if (to_host) {
-    Accelerator::of(from_device).copy_to_host(to, from, bytes);
+    GpuDevice::of(from_device).copy_to_host(to, from, bytes);
   } else if (from_host) {
-    Accelerator::of(to_device).copy_from_host(to, from, bytes);
+    GpuDevice::of(to_device).copy_from_host(to, from, bytes);
   } else {
-    Accelerator::of(to_device).copy_from_peer(to, from_device, from, bytes);
+    GpuDevice::of(to_device).copy_from_peer(to, from_device, from, bytes);
   }
 }
 
@@ -380,8 +379,8 @@ Tensor MutableTensor::freeze() const {
 
 void MutableTensor::make_unique() {
   TUTTI_CHECK(buffer_, "MutableTensor::make_unique: this tensor is undefined");
-  internal::bring_home(buffer_);
-  if (buffer_.unique()) return internal::forget_distant(buffer_);
+  internal::materialize(buffer_);
+  if (buffer_.unique()) return internal::forget_lazy_value(buffer_);
   BufferRef copy = BufferRef::allocate(num_bytes(), device_);
   internal::copy_bytes(device_, copy->data(), device_, buffer_->data(), num_bytes());
   buffer_ = std::move(copy);
@@ -393,7 +392,7 @@ void MutableTensor::write(const Tensor& value) {
          shape_, ", got ", value.dtype(), " of shape ", value.shape());
   }
   internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
-  internal::forget_distant(buffer_);
+  internal::forget_lazy_value(buffer_);
 }
 
 void MutableTensor::assign(const Tensor& value) {
@@ -418,7 +417,7 @@ void MutableTensor::assign(const Tensor& value) {
   // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
   if (!on_gpu && buffer_ && buffer_.unique()) {
     internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
-    internal::forget_distant(buffer_);
+    internal::forget_lazy_value(buffer_);
     return;
   }
   BufferRef copy = BufferRef::allocate(num_bytes(), device_);

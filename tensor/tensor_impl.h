@@ -1,4 +1,4 @@
-// What a Tensor points to. Internal to tensor/.
+// What a Tensor points to, and tensors made of it. Internal to the library.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,6 +18,14 @@ struct Tensor::Impl {
   /// 1, 2, ...: unique in the process.
   static std::uint64_t next_id();
 };
+
+/// Makes a tensor of bytes that are in a buffer already (received ones, say): the elements from
+/// byte `offset` of `buffer` on, which is host memory. Shares the buffer, whose bytes must not
+/// change any more. A writer that takes the tensor over copies it first while the buffer is shared.
+/// Throws kInvalidArgument for an offset that is no multiple of 64 bytes, and for elements beyond
+/// the buffer's end. Thread-safe.
+Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
+                        DType dtype);
 
 namespace internal {
 

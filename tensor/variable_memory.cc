@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/variable_memory.h"
 
-#include "tensor/step_recorder.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 
 namespace tutti {
 
@@ -32,7 +31,7 @@ bool VariableMemory::is_alone_in_place() const {
 Tensor VariableMemory::read() const {
   note_use();
   const Tensor shared = value_.freeze();
-  if (StepTracer* const tracer = StepTracer::current()) tracer->reads(shared);
+  if (StepTracer* const tracer = StepTracer::current()) tracer->note_variable(shared);
   // A replay writes into the fixed place, whoever shares it.
   const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
   return may_change ? shared.copy() : shared;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensor/gpu/load_backend.h"
+#include "tensor/gpu/inventory.h"
 #include "tools/commands.h"
 #include "tools/launch/child_process.h"
 #include "tools/machine.h"

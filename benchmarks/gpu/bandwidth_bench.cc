@@ -5,10 +5,11 @@
 #include "benchmarks/gpu/gpu_bench_timing.h"
 #include "benchmarks/tutti_bench/bench_memory.h"
 #include "tensor/device_backend.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::benchmarks {

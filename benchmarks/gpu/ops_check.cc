@@ -6,7 +6,7 @@
 
 #include "benchmarks/gpu/device_check.h"
 #include "tensor/device_backend.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tensor/kernel_table.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/dispatch.h"
@@ -19,7 +19,7 @@ std::string kernel_name(OpId op, DType dtype) { return concat(to_string(op), " "
 bool has_kernel(const Device& device, OpId op, DType dtype) {
   if (device.type == DeviceType::kCpu) return cpu_kernels().find(op, dtype) != nullptr;
   return GpuDevice::of(device).with_context(
-      [&](DeviceContext& context) { return context.math().supports(op, dtype); });
+      [&](DeviceContext& context) { return context.supports(op, dtype); });
 }
 
 std::vector<Tensor> repeat_on(const Device& device, const OpCall& call) {

@@ -9,11 +9,11 @@
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_ranks.h"
 #include "cross_device_ops/gpu_reductions.h"
-#include "tensor/gpu/gpu_device.h"
-#include "tensor/gpu/peer_work.h"
 #include "tensor/gpu/pinned_memory.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/rank_durations.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::internal {
 

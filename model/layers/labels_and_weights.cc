@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tensor/op_checks.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/model/layers/layer.h"

@@ -12,7 +12,7 @@
 
 #include "core/names.h"
 #include "model/layers/layer_state.h"
-#include "tensor/step_recorder.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/error.h"

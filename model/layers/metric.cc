@@ -3,7 +3,7 @@
 #include "tutti/model/layers/metric.h"
 
 #include "model/layers/labels_and_weights.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/type_names.h"
 #include "tutti/model/layers/layer.h"

@@ -6,7 +6,7 @@
 
 #include "autograd/recording.h"
 #include "model/layers/in_float32.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"

@@ -11,7 +11,7 @@
 
 #include "model/parallel/parts.h"
 #include "model/parallel/pipeline_stage.h"
-#include "tensor/step_recorder.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/trace.h"

@@ -13,9 +13,8 @@
 #include "strategy/reduction/bucket_sums.h"
 #include "strategy/reduction/given_gradients.h"
 #include "strategy/reduction/worker_sums.h"
-#include "tensor/gpu/gpu_device.h"
-#include "tensor/gpu/peer_work.h"
 #include "tensor/gpu/pinned_memory.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "tensor/cpu/vectorized.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tensor/half_conversion.h"
 #include "tutti/tensor/tensor.h"
 

@@ -6,8 +6,7 @@
 
 #include "core/hash.h"
 #include "strategy/variables/mirrored_variable.h"
-#include "tensor/step_recorder.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 

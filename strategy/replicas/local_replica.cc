@@ -4,7 +4,7 @@
 
 #include "core/call_site.h"
 #include "strategy/replicas/strategy_mode.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 

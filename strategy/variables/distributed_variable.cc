@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tensor/kernel_table.h"
 #include "tensor/op_checks.h"
-#include "tensor/step_recorder.h"
+#include "tensor/step_hooks.h"
 #include "tensor/sum_of_squares.h"
 #include "tensor/tensor_impl.h"
 #include "tutti/autograd/variable_storage.h"

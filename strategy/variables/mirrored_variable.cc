@@ -9,7 +9,7 @@
 
 #include "core/hash.h"
 #include "strategy/replicas/strategy_mode.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/variables/placement.h"

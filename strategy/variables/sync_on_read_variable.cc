@@ -6,8 +6,7 @@
 #include <functional>
 
 #include "strategy/replicas/strategy_mode.h"
-#include "tensor/step_recorder.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_ops.h"

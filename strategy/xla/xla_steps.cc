@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "tensor/step_tracer.h"
-#include "tensor/xla/step_programs.h"
+#include "tensor/step_hooks.h"
+#include "tensor/xla/step_trace.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/logging.h"
 #include "tutti/optimizer/gradient_reducer.h"

@@ -1,17 +1,185 @@
-// Attention in one launch: shares are gathered as tiles of keys come.
+// Attention in one launch, its gradients in three; both are made of tiles in shared memory.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A block has a tile of 64 queries (or keys) of one head, goes over the tiles of keys (or queries)
+// that they meet, and gathers 128 columns of their results in registers; wider heads take more
+// blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of 16 bytes
+// serve 16 products, and arithmetic is the limit, by count. It is in float32 (float64) for every
+// type, as on the CPU; tensor cores would have the shares of 16-bit numbers rounded before they are
+// used. One query takes the time of 64: its block is alone with all keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "tensor/cuda/attention_tiles.h"
+#include "tensor/cpu/attention_extent.h"
+#include "tensor/cuda/kernels.h"
+#include "tensor/cuda/team.h"
 
 namespace tutti::cuda {
 namespace {
 
-using namespace attention;
+// Tiles of matrices in shared memory, and their products.
+
+using Extent = internal::AttentionExtent;
+
+inline Extent extent_of(const KernelCall& call) {
+  return Extent(call.inputs[0].shape, call.inputs[1].shape, call.inputs[2].shape,
+                call.attributes_as<AttentionAttributes>());
+}
+
+inline constexpr int kTile = 64;              // queries, and keys, of a tile
+inline constexpr int kOwn = 4;                // rows, and columns, of a tile that are one thread's
+inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
+inline constexpr int kColumns = 2 * kTile;    // of results that a block gathers
+inline constexpr int kStride = kTile + kOwn;  // of tiles in shared memory: packs stay aligned
+static_assert(kSide * kSide == static_cast<int>(kThreads));
+
+/// Columns (or rows) of a matrix that are in shared memory at once.
+template <class N>
+inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
+/// Blocks that a multiprocessor has registers for: while one waits the other calculates.
+template <class T>
+inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
+
+/// What a block shares: slices of two tiles, or of one that is gathered from, or a value for each
+/// thread and row; and the weights, column by column, by which rows are gathered.
+template <class N>
+struct alignas(Pack<N, kOwn>) Shared {
+  N slices[2 * kSlice<N> * kStride];
+  N weights[kTile * kStride];
+};
+template <class N>
+using Scores = N[kOwn][kOwn];
+/// Of this thread's rows: columns own_column() .. + 3 of each 64.
+template <class N>
+using Gathered = N[kOwn][kColumns / kSide];
+
+__device__ __forceinline__ int own_column() { return static_cast<int>(threadIdx.x) % kSide * kOwn; }
+__device__ __forceinline__ int own_row() { return static_cast<int>(threadIdx.x) / kSide * kOwn; }
+
+template <class N>
+__device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
+  return *reinterpret_cast<Pack<N, kOwn>*>(shared);
+}
+
+/// Some rows of a row-major matrix.
+template <class T>
+struct Tile {
+  /// Those of rows [first, first + kTile) that are before `end`.
+  __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
+                                  std::int64_t row_width)
+      : data(matrix + first * row_width),
+        width(row_width),
+        rows(static_cast<int>(end - first < kTile ? end - first : kTile)) {}
+
+  /// 0 beyond the tile.
+  __device__ __forceinline__ Number<T> at(int row, std::int64_t column) const {
+    return row < rows && column < width ? number(data[row * width + column]) : Number<T>{0};
+  }
+
+  const T* data;
+  std::int64_t width;
+  int rows;
+};
+
+/// sums[i][j] += row i of a times row j of b, of this thread's rows.
+template <class T, class N = Number<T>>
+__device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b, N* slices,
+                                             Scores<N>& sums) {
+  N* const slices_of_b = slices + kSlice<N> * kStride;
+  for (std::int64_t first = 0; first < a.width; first += kSlice<N>) {
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < kTile * kSlice<N>;
+         e += static_cast<int>(kThreads)) {
+      const int row = e / kSlice<N>, k = e % kSlice<N>;
+      slices[k * kStride + row] = a.at(row, first + k);
+      slices_of_b[k * kStride + row] = b.at(row, first + k);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kSlice<N>; ++k) {
+      const auto x = pack_at(slices + k * kStride + own_row());
+      const auto y = pack_at(slices_of_b + k * kStride + own_column());
+      for (int i = 0; i < kOwn; ++i)
+        for (int j = 0; j < kOwn; ++j) sums[i][j] += x.elements[i] * y.elements[j];
+    }
+  }
+}
+
+/// sums[i] += the rows of x, columns from `column` on, each times its weight for row i.
+template <class T, class N = Number<T>>
+__device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
+                                       Gathered<N>& sums) {
+  for (int first = 0; first < x.rows; first += kSlice<N>) {
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < kSlice<N> * kColumns;
+         e += static_cast<int>(kThreads))
+      shared.slices[e] = x.at(first + e / kColumns, column + e % kColumns);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kSlice<N>; ++r) {
+      const auto w = pack_at(shared.weights + (first + r) * kStride + own_row());
+#pragma unroll
+      for (int part = 0; part < kColumns; part += kTile) {
+        if (column + part >= x.width) break;
+        const auto y = pack_at(shared.slices + r * kColumns + part + own_column());
+        for (int i = 0; i < kOwn; ++i)
+          for (int j = 0; j < kOwn; ++j) sums[i][part / kSide + j] += w.elements[i] * y.elements[j];
+      }
+    }
+  }
+}
+
+/// One value for each row: those of the kSide threads that have a part of it, combined.
+template <class N, class F>
+__device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* slices) {
+  __syncthreads();
+  N* const own = slices + own_column() / kOwn * kTile + own_row();
+  for (int i = 0; i < kOwn; ++i) own[i] = values[i];
+  __syncthreads();
+  for (int i = 0; i < kOwn; ++i) values[i] = slices[own_row() + i];
+  for (int t = 1; t < kSide; ++t) {
+    const auto others = pack_at(slices + t * kTile + own_row());
+    for (int i = 0; i < kOwn; ++i) values[i] = f(values[i], others.elements[i]);
+  }
+}
+
+/// Writes this thread's part of rows and columns that exist.
+template <class T, class N = Number<T>>
+__device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t first, std::int64_t end,
+                                      std::int64_t column, std::int64_t width, T* matrix) {
+  for (int i = 0; i < kOwn; ++i) {
+    const std::int64_t row = first + own_row() + i;
+    for (int k = 0; row < end && k < kColumns / kSide; ++k) {
+      const std::int64_t c = column + k / kOwn * kTile + own_column() + k % kOwn;
+      if (c < width) matrix[row * width + c] = element<T>(sums[i][k]);
+    }
+  }
+}
+
+/// What one block does of so many tiles of each head, each in so many parts of its columns.
+struct Work {
+  __device__ __forceinline__ Work(std::int64_t number, std::int64_t tiles, std::int64_t parts)
+      : head(number / parts / tiles),
+        first(number / parts % tiles * kTile),
+        column(number % parts * kColumns) {}
+  std::int64_t head, first, column;
+};
+
+constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTile - 1) / kTile; }
+/// One of no columns, too: sums are wanted all the same.
+constexpr std::int64_t parts_of(std::int64_t width) {
+  return width == 0 ? 1 : (width + kColumns - 1) / kColumns;
+}
+
+inline unsigned grid_of(std::int64_t blocks) {
+  return static_cast<unsigned>(std::min(blocks, kSmall - 1));
+}
+
+// Attention: shares are gathered as tiles of keys come.
 
 /// What is known of this thread's queries from the keys so far. `sum`: of its own keys alone.
 template <class N>
@@ -95,16 +263,160 @@ void forward(const KernelCall& call) {
                      call.out<Number<T>>(1));
 }
 
+// Its gradients: scores are computed again, from the logarithms of their sums.
+//
+// No two blocks add to one number: the gradients of queries, of keys and of values are a launch
+// each. That makes 8 products of tiles, where blocks that add to each other's rows, in any order,
+// need 5; in return the bits depend on the sizes alone, and a block has registers for one gradient.
+
+/// means[i]: of the gradients of query i's shares, by the shares themselves.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    mean_gradients(std::int64_t rows, std::int64_t length, int lanes, const T* results, const T* dy,
+                   Number<T>* means) {
+  using N = Number<T>;
+  __shared__ N shared[kWarpsOfBlock];
+  const Teams teams(lanes);
+  teams.for_each_row(rows, [&](std::int64_t row) {
+    N sum{0};
+    for (std::int64_t c = teams.lane(); row < rows && c < length; c += teams.lanes())
+      sum += number(results[row * length + c]) * number(dy[row * length + c]);
+    sum = teams.combine(sum, AddNumbers{}, shared);
+    if (row < rows && teams.lane() == 0) means[row] = sum;
+  });
+}
+
+/// What gradients are computed from.
+template <class T>
+struct GradientInputs {
+  const T *queries, *keys, *values, *dy;
+  const Number<T>*log_sums, *means;
+};
+enum class GradientOf { kQuery, kKey, kValue };
+
+/// The weights by which rows of another matrix are gathered. Scores are those of queries by keys,
+/// or of keys by queries.
+template <GradientOf of, class T, class N = Number<T>>
+__device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs<T>& in,
+                                      std::int64_t head, std::int64_t first_query,
+                                      std::int64_t first_key, const Scores<N>& scores,
+                                      const Scores<N>& d_shares, Shared<N>& shared) {
+  constexpr bool of_query = of == GradientOf::kQuery;
+  const N scale = static_cast<N>(extent.attributes.scale);
+  first_query += of_query ? own_row() : own_column();
+  first_key += of_query ? own_column() : own_row();
+  __syncthreads();  // the weights of the tile before have been used
+  for (int q = 0; q < kOwn; ++q) {
+    const std::int64_t query = first_query + q, at = head * extent.steps + query;
+    const bool is_there = query < extent.steps;
+    const std::int64_t seen = is_there ? extent.keys_seen(query) - first_key : 0;
+    const N log_sum = is_there ? in.log_sums[at] : N{0};
+    const N mean = of != GradientOf::kValue && is_there ? in.means[at] : N{0};
+    for (int k = 0; k < kOwn; ++k) {
+      const int row = of_query ? q : k, column = of_query ? k : q;
+      N weight{0};
+      if (k < seen) {
+        weight = std::exp(scale * scores[row][column] - log_sum);
+        if constexpr (of != GradientOf::kValue) weight *= (d_shares[row][column] - mean) * scale;
+      }
+      shared.weights[(own_column() + column) * kStride + own_row() + row] = weight;
+    }
+  }
+}
+
+/// A gradient's tile, from one tile of the queries of `head` and one of its keys.
+template <GradientOf of, class T, class N = Number<T>>
+__device__ __forceinline__ void add_gradient(const Extent& extent, const GradientInputs<T>& in,
+                                             std::int64_t head, std::int64_t first_query,
+                                             std::int64_t first_key, std::int64_t column,
+                                             Shared<N>& shared, Gathered<N>& gathered) {
+  const std::int64_t steps = extent.steps, features = extent.features, length = extent.length;
+  const Tile<T> query(in.queries + extent.queries_at(head), first_query, steps, features);
+  const Tile<T> dy(in.dy + extent.results_at(head), first_query, steps, length);
+  const Tile<T> key(in.keys + extent.keys_at(head), first_key, extent.value_steps, features);
+  const Tile<T> value(in.values + extent.values_at(head), first_key, extent.value_steps, length);
+  Scores<N> scores{}, d_shares{};
+  if constexpr (of == GradientOf::kQuery) {
+    add_products(query, key, shared.slices, scores);
+    add_products(dy, value, shared.slices, d_shares);
+    weigh<of>(extent, in, head, first_query, first_key, scores, d_shares, shared);
+    gather(key, column, shared, gathered);
+  } else {
+    add_products(key, query, shared.slices, scores);
+    if constexpr (of == GradientOf::kKey) add_products(value, dy, shared.slices, d_shares);
+    weigh<of>(extent, in, head, first_query, first_key, scores, d_shares, shared);
+    gather(of == GradientOf::kKey ? query : dy, column, shared, gathered);
+  }
+}
+
+template <GradientOf of, class T>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
+    differentiate(Extent extent, std::int64_t blocks, GradientInputs<T> in, T* gradient) {
+  using N = Number<T>;
+  __shared__ Shared<N> shared;
+  constexpr bool of_query = of == GradientOf::kQuery;
+  const std::int64_t rows = of_query ? extent.steps : extent.value_steps;
+  const std::int64_t width = of == GradientOf::kValue ? extent.length : extent.features;
+  for (std::int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const Work work(block, tiles_of(rows), parts_of(width));
+    const std::int64_t end = work.first + kTile < rows ? work.first + kTile : rows;
+    Gathered<N> gathered{};
+    if constexpr (of_query) {
+      const std::int64_t seen = extent.keys_seen(end - 1);
+      for (std::int64_t key = 0; key < seen; key += kTile)
+        add_gradient<of>(extent, in, work.head, work.first, key, work.column, shared, gathered);
+    } else {
+      // Queries before this one see none of these keys.
+      const std::int64_t sees = work.first - extent.attributes.steps_before;
+      const std::int64_t first = extent.attributes.is_causal && sees > 0 ? sees / kTile * kTile : 0;
+      for (std::int64_t h = 0; h < extent.heads_per_key; ++h) {
+        const std::int64_t head = work.head * extent.heads_per_key + h;
+        for (std::int64_t query = first; query < extent.steps; query += kTile)
+          add_gradient<of>(extent, in, head, query, work.first, work.column, shared, gathered);
+      }
+    }
+    write(gathered, work.first, end, work.column, width, gradient + work.head * rows * width);
+  }
+}
+
+template <GradientOf of, class T>
+void launch_gradient(const KernelCall& call, const Extent& extent, const GradientInputs<T>& in) {
+  const DeviceTensor& output = call.outputs[static_cast<std::size_t>(of)];
+  const Shape& shape = output.shape;
+  const std::int64_t blocks = shape[0] * shape[1] * tiles_of(shape[2]) * parts_of(shape[3]);
+  if (blocks == 0) return;
+  launch_cooperative(differentiate<of, T>, grid_of(blocks), kThreads, call.stream, extent, blocks,
+                     in, static_cast<T*>(output.data));
+}
+
+template <class T>
+void backward(const KernelCall& call) {
+  using N = Number<T>;
+  const Extent extent = extent_of(call);
+  const std::int64_t rows = extent.heads * extent.steps;
+  auto* const means =
+      static_cast<N*>(call.workspace.allocate(static_cast<std::size_t>(rows) * sizeof(N)));
+  const int lanes = Teams::lanes_for(extent.length);
+  if (rows > 0) {
+    launch_cooperative(mean_gradients<T>, Teams::blocks_for_rows(rows, lanes), kThreads,
+                       call.stream, rows, extent.length, lanes, call.in<T>(3), call.in<T>(5),
+                       means);
+  }
+  const GradientInputs<T> in{call.in<T>(0), call.in<T>(1), call.in<T>(2),
+                             call.in<T>(5), call.in<N>(4), means};
+  launch_gradient<GradientOf::kQuery>(call, extent, in);
+  launch_gradient<GradientOf::kKey>(call, extent, in);
+  launch_gradient<GradientOf::kValue>(call, extent, in);
+}
+
 template <class... Ts>
 void set_floating(KernelTable& table) {
   (table.set(OpId::kAttention, dtype_of<Ts>(), forward<Ts>), ...);
+  (table.set(OpId::kAttentionGrad, dtype_of<Ts>(), backward<Ts>), ...);
 }
 
 }  // namespace
 
-void register_attention_kernels(KernelTable& table) {
-  set_floating<TUTTI_FLOATING_TYPES>(table);
-  register_attention_gradient_kernels(table);
-}
+void register_attention_kernels(KernelTable& table) { set_floating<TUTTI_FLOATING_TYPES>(table); }
 
 }  // namespace tutti::cuda

@@ -1,18 +1,439 @@
-// The GPUs that the CUDA runtime shows, and what opens them.
+// The GPUs that the CUDA runtime shows; a logical device on one: streams, events, memory, captures.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "tensor/cuda/context.h"
+#include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
 #include "tensor/cuda/math_libraries.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::cuda {
+namespace {
+
+// A logical device.
+
+/// Captures under way in this process: other contexts' streams may take part in each.
+std::atomic<int> num_captures{0};
+
+/// Events of one GPU that no caller holds: making an event takes longer than recording it.
+/// Thread-safe.
+class EventPool {
+ public:
+  explicit EventPool(const Gpu& gpu) : gpu_(gpu) {}
+  ~EventPool() {
+    gpu_.use_quietly([this]() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
+      for (const auto& events : idle_) {
+        for (const cudaEvent_t event : events) (void)cudaEventDestroy(event);
+      }
+    });
+  }
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  const Gpu& gpu() const { return gpu_; }
+  /// Timed events are slower to record and to wait for. The GPU must be selected.
+  cudaEvent_t take(bool timed);
+  void give_back(cudaEvent_t event, bool timed) noexcept;
+
+ private:
+  const Gpu gpu_;
+  Mutex mutex_;
+  std::array<std::vector<cudaEvent_t>, 2> idle_ TUTTI_GUARDED_BY(mutex_);  // untimed, timed
+};
+
+cudaEvent_t EventPool::take(bool timed) {
+  {
+    MutexLock lock(mutex_);
+    std::vector<cudaEvent_t>& idle = idle_[timed ? 1 : 0];
+    if (!idle.empty()) {
+      const cudaEvent_t event = idle.back();
+      idle.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+        "cudaEventCreate");
+  return event;
+}
+
+void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
+  try {
+    MutexLock lock(mutex_);
+    idle_[timed ? 1 : 0].push_back(event);
+  } catch (const std::exception&) {  // no memory for the list
+    gpu_.use_quietly([event] { (void)cudaEventDestroy(event); });
+  }
+}
+
+/// Gives its event back to the pool.
+class Event final : public DeviceEvent {
+ public:
+  Event(std::shared_ptr<EventPool> pool, bool timed)
+      : pool_(std::move(pool)), timed_(timed), event_(pool_->take(timed)) {}
+  ~Event() override { pool_->give_back(event_, timed_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  cudaEvent_t get() const { return event_; }
+  /// The GPU must be selected. `captured`: the stream notes its work instead of running it.
+  void record(cudaStream_t stream, bool captured) {
+    captured_ = captured;
+    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+
+  bool is_done() const override {
+    if (captured_) return false;  // an event of a graph, which no launch of it marks
+    return pool_->gpu().use([this] {
+      const NotCaptured not_captured;
+      const cudaError_t status = cudaEventQuery(event_);
+      if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
+      if (status == cudaErrorNotReady) (void)cudaGetLastError();  // CUDA keeps it as an error
+      return status == cudaSuccess;
+    });
+  }
+
+  void synchronize() const override {
+    pool_->gpu().use([this] {
+      if (captured_) {
+        fail(ErrorCode::kFailedPrecondition,
+             "synchronize: nobody can wait for an event of a captured step; wait after its launch");
+      }
+      check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    });
+  }
+
+  double milliseconds_since(const DeviceEvent& earlier) const override {
+    return pool_->gpu().use([&] {
+      const auto& first = static_cast<const Event&>(earlier);
+      if (!timed_ || !first.timed_) {
+        fail(ErrorCode::kInvalidArgument,
+             "milliseconds_since: an event has no time; expected two events of record_timed()");
+      }
+      float milliseconds = 0.0F;
+      check(cudaEventElapsedTime(&milliseconds, first.event_, event_), "cudaEventElapsedTime");
+      return double{milliseconds};
+    });
+  }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const bool timed_;
+  bool captured_ = false;
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Captured work, made ready to be launched many times.
+class Graph {
+ public:
+  /// Takes `captured`. Launches go to `stream`, which outlives this. The GPU must be selected.
+  Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream) : gpu_(gpu), stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
+    (void)cudaGraphDestroy(captured);
+    check(status, "cudaGraphInstantiate");
+    // Now, and not as part of the first launch.
+    check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
+  }
+  /// What was launched still runs to its end.
+  ~Graph() {
+    gpu_.use_quietly([this] { (void)cudaGraphExecDestroy(executable_); });
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() const {
+    gpu_.use([this] { check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); });
+  }
+
+ private:
+  const Gpu gpu_;
+  const cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Streams of one context, in the order of StreamId. They do not wait for the default stream.
+class Streams {
+ public:
+  explicit Streams(const Gpu& gpu) : gpu_(gpu) {
+    gpu_.use([this] {
+      int least = 0, greatest = 0;
+      check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+            "cudaDeviceGetStreamPriorityRange");
+      for (cudaStream_t& stream : streams_) {
+        // Others wait for what is communicated: it goes first where both could run.
+        const bool communication = &stream == &streams_.back();
+        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                           communication ? greatest : least),
+              "cudaStreamCreate");
+      }
+    });
+  }
+  ~Streams() {
+    gpu_.use_quietly([this] {
+      for (const cudaStream_t stream : streams_) {
+        (void)cudaStreamSynchronize(stream);
+        (void)cudaStreamDestroy(stream);
+      }
+    });
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
+  cudaStream_t operator[](StreamId stream) const {
+    return streams_[static_cast<std::size_t>(stream)];
+  }
+
+ private:
+  const Gpu gpu_;
+  std::array<cudaStream_t, 3> streams_{};
+};
+
+const KernelTable& kernel_table() {
+  static const KernelTable table = [] {
+    KernelTable filled;
+    register_kernels(filled);
+    return filled;
+  }();
+  return table;
+}
+
+class Context final : public DeviceContext {
+ public:
+  explicit Context(int ordinal)
+      : gpu_(ordinal), streams_(gpu_), events_(std::make_shared<EventPool>(gpu_)) {
+    reach_peers();
+  }
+  /// Waits for the work in its streams.
+  ~Context() override {
+    // The libraries give back memory of the GPU that is selected.
+    gpu_.use_quietly([] {});
+  }
+
+  bool supports(OpId op, DType dtype) const override {
+    return kernel_table().find(op, dtype) != nullptr;
+  }
+  void run(const DeviceCall& call, Workspace& workspace) override;
+  void fill(const DeviceTensor& tensor, double value) override {
+    gpu_.use([&] { cuda::fill(tensor, value, compute_stream()); });
+  }
+  void update(const DeviceUpdate& update) override {
+    gpu_.use([&] { cuda::update(update, compute_stream()); });
+  }
+  void combine(const DeviceCombine& combine, StreamId stream) override {
+    gpu_.use([&] { cuda::combine(combine, streams_[stream]); });
+  }
+  void copy_many(std::span<const DeviceCopy> copies, StreamId stream) override {
+    gpu_.use([&] { cuda::copy_many(copies, streams_[stream]); });
+  }
+  void scatter(const DeviceScatter& scatter) override {
+    gpu_.use([&] { cuda::scatter(scatter, compute_stream()); });
+  }
+  void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) override {
+    gpu_.use([&] { cuda::count_non_finite(tensors, counts, compute_stream()); });
+  }
+  void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                       Workspace& workspace) override {
+    gpu_.use([&] { cuda::sums_of_squares(tensors, sums, workspace, compute_stream()); });
+  }
+
+  void* allocate(std::size_t bytes) override;
+  void release(void* data) noexcept override {
+    gpu_.use_quietly([data] {
+      const NotCaptured not_captured;
+      (void)cudaFree(data);
+    });
+  }
+  // The kind is left to CUDA, which knows every address: both calls also copy within the device.
+  void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) override {
+    copy(to, from, bytes, cudaMemcpyDefault, stream);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, StreamId stream) override {
+    copy(to, from, bytes, cudaMemcpyDefault, stream);
+  }
+  void copy_from_peer(void* to, const void* from, int from_ordinal, std::size_t bytes,
+                      StreamId stream) override;
+  void clear(void* data, std::size_t bytes, StreamId stream) override {
+    if (bytes == 0) return;
+    gpu_.use([&] { check(cudaMemsetAsync(data, 0, bytes, streams_[stream]), "cudaMemsetAsync"); });
+  }
+
+  std::shared_ptr<DeviceEvent> record(StreamId stream) override {
+    return record(streams_[stream], false);
+  }
+  std::shared_ptr<DeviceEvent> record_timed(StreamId stream) override {
+    return record(streams_[stream], true);
+  }
+  void wait(StreamId stream, const DeviceEvent& event) override { wait(streams_[stream], event); }
+  void synchronize(StreamId stream) override {
+    gpu_.use([&] { check(cudaStreamSynchronize(streams_[stream]), "cudaStreamSynchronize"); });
+  }
+  void* native_stream(StreamId stream) override { return streams_[stream]; }
+  std::shared_ptr<DeviceEvent> record_foreign(void* stream) override;
+  void wait_foreign(void* stream, const DeviceEvent& event) override {
+    wait(static_cast<cudaStream_t>(stream), event);
+  }
+
+  // Relaxed: several threads put work into the streams that take part, memory may be allocated
+  // meanwhile (cudaMalloc is put into no stream), and any thread may end it.
+  void begin_capture() override {
+    gpu_.use([this] {
+      check(cudaStreamBeginCapture(compute_stream(), cudaStreamCaptureModeRelaxed),
+            "begin_capture");
+      ++num_captures;
+    });
+  }
+  std::function<void()> end_capture() override {
+    --num_captures;
+    return gpu_.use([this]() -> std::function<void()> {
+      cudaGraph_t captured = nullptr;
+      check(cudaStreamEndCapture(compute_stream(), &captured), "end_capture");
+      const auto graph = std::make_shared<const Graph>(gpu_, captured, compute_stream());
+      return [graph] { graph->launch(); };
+    });
+  }
+
+ private:
+  cudaStream_t compute_stream() const { return streams_[StreamId::kCompute]; }
+  std::shared_ptr<DeviceEvent> record(cudaStream_t stream, bool timed);
+  void wait(cudaStream_t stream, const DeviceEvent& event) {
+    gpu_.use([&] {
+      check(cudaStreamWaitEvent(stream, static_cast<const Event&>(event).get(), 0),
+            "cudaStreamWaitEvent");
+    });
+  }
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, StreamId stream) {
+    if (bytes == 0) return;
+    gpu_.use([&] {
+      check(cudaMemcpyAsync(to, from, bytes, kind, streams_[stream]), "cudaMemcpyAsync");
+    });
+  }
+  void reach_peers();
+
+  const Gpu gpu_;
+  const Streams streams_;
+  const std::shared_ptr<EventPool> events_;
+  MathLibraries libraries_;
+};
+
+/// Lets kernels of this GPU read the memory of those that it can reach.
+void Context::reach_peers() {
+  gpu_.use([this] {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int peer = 0; peer < count; ++peer) {
+      int reachable = 0;
+      if (peer == gpu_.ordinal()) continue;
+      check(cudaDeviceCanAccessPeer(&reachable, gpu_.ordinal(), peer), "cudaDeviceCanAccessPeer");
+      if (reachable == 0) continue;
+      const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // by another context on this GPU
+        (void)cudaGetLastError();
+      } else {
+        check(status, "cudaDeviceEnablePeerAccess");
+      }
+    }
+  });
+}
+
+void Context::run(const DeviceCall& call, Workspace& workspace) {
+  gpu_.use([&] {
+    const DType dtype = call.inputs.empty() ? call.outputs[0].dtype : call.inputs[0].dtype;
+    const Kernel kernel = kernel_table().find(call.op, dtype);
+    if (kernel == nullptr) {
+      fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", dtype,
+           " on GPUs; cast to float32, or run it on cpu:0");
+    }
+    kernel({call.inputs, call.outputs, call.attributes, call.step_values, compute_stream(),
+            libraries_, workspace});
+  });
+}
+
+void* Context::allocate(std::size_t bytes) {
+  return gpu_.use([bytes]() -> void* {
+    const NotCaptured not_captured;
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    check(status, "cudaMalloc");
+    return data;
+  });
+}
+
+void Context::copy_from_peer(void* to, const void* from, int from_ordinal, std::size_t bytes,
+                             StreamId stream) {
+  if (from_ordinal == gpu_.ordinal()) {
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    return;
+  }
+  if (bytes == 0) return;
+  gpu_.use([&] {
+    check(cudaMemcpyPeerAsync(to, gpu_.ordinal(), from, from_ordinal, bytes, streams_[stream]),
+          "cudaMemcpyPeerAsync");
+  });
+}
+
+std::shared_ptr<DeviceEvent> Context::record(cudaStream_t stream, bool timed) {
+  return gpu_.use([&]() -> std::shared_ptr<DeviceEvent> {
+    auto event = std::make_shared<Event>(events_, timed);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (num_captures.load() > 0) {
+      check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+    }
+    event->record(stream, status != cudaStreamCaptureStatusNone);
+    return event;
+  });
+}
+
+std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
+  gpu_.use([stream] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+          "cudaStreamIsCapturing");
+    if (status == cudaStreamCaptureStatusNone) return;
+    fail(ErrorCode::kFailedPrecondition,
+         "the stream is captured, and a replay would not meet the others; expected a stream whose "
+         "work runs; try the call outside the capture");
+  });
+  return record(static_cast<cudaStream_t>(stream), false);
+}
+
+}  // namespace
+
+void register_kernels(KernelTable& table) {
+  register_elementwise_kernels(table);
+  register_reduction_kernels(table);
+  register_shape_kernels(table);
+  register_indexing_kernels(table);
+  register_scanning_kernels(table);
+  register_loss_kernels(table);
+  register_group_normalization_kernels(table);
+  register_local_response_kernels(table);
+  register_resizing_kernels(table);
+  register_dropout_kernels(table);
+  register_attention_kernels(table);
+  register_matmul_kernels(table);
+  register_convolution_kernels(table);
+  register_pooling_kernels(table);
+  register_batch_normalization_kernels(table);
+  register_softmax_kernels(table);
+}
+
+// The GPUs.
+
 namespace {
 
 std::string version_text(int version) {  // 13000: 13.0
@@ -90,11 +511,11 @@ int Backend::gpu_of(const void* data) const {
   return is_device ? attributes.device : -1;
 }
 
-std::shared_ptr<void> Backend::keep_selection() const { return std::make_shared<SelectionScope>(); }
-
 std::unique_ptr<DeviceContext> Backend::open(int ordinal) {
   return std::make_unique<Context>(ordinal);
 }
+
+std::shared_ptr<void> Backend::keep_selection() const { return std::make_shared<SelectionScope>(); }
 
 void* Backend::allocate_pinned(std::size_t bytes) {
   const NotCaptured not_captured;

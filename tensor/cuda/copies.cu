@@ -1,6 +1,6 @@
 // Copies: between tensors with strides, many small ones at once, and of a matrix transposed.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/cuda/copies.h"
+#include "tensor/cuda/strided_axes.h"
 
 #include <algorithm>
 

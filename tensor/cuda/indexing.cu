@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "tensor/cpu/elementwise_functions.h"
-#include "tensor/cuda/copies.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
+#include "tensor/cuda/strided_axes.h"
 
 namespace tutti::cuda {
 namespace {

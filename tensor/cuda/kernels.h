@@ -1,5 +1,5 @@
 // Kernels: what one call of an operation gets, the table that finds it, and where each file's
-// kernels are announced to it (context.cc).
+// kernels are announced to it (backend.cc).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -60,9 +60,8 @@ void register_local_response_kernels(KernelTable& table);
 void register_resizing_kernels(KernelTable& table);
 void register_dropout_kernels(KernelTable& table);
 void register_attention_kernels(KernelTable& table);
-void register_attention_gradient_kernels(KernelTable& table);  // called by the former
 
-// Not operations: what DeviceMath is made of.
+// Not operations: what DeviceContext is made of.
 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
 /// float32 or float64; a launch for each 56 variables, three with the rules that use norms.
@@ -73,10 +72,10 @@ void combine(const DeviceCombine& combine, cudaStream_t stream);
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
 /// With the bits of the CPU: rows that several positions name get their values in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// As in DeviceMath; a launch for each 96 tensors of a type.
+/// As in DeviceContext; a launch for each 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
-/// As in DeviceMath; two launches for each 96 tensors of a type.
+/// As in DeviceContext; two launches for each 96 tensors of a type.
 void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
                      cudaStream_t stream);
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "tensor/cuda/convolution_plans.h"
-#include "tensor/cuda/gpu.h"
+#include "tensor/cuda/launch.h"
 #include "tensor/cuda/matrix_product.h"
 #include "tutti/core/error.h"
 

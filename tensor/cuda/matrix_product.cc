@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tensor/cuda/gpu.h"
 #include "tensor/cuda/kernels.h"
+#include "tensor/cuda/launch.h"
 #include "tensor/cuda/math_libraries.h"
 
 namespace tutti::cuda {

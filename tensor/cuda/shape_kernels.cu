@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "tensor/cuda/copies.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
+#include "tensor/cuda/strided_axes.h"
 
 namespace tutti::cuda {
 

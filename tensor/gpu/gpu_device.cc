@@ -1,17 +1,17 @@
 // Logical GPUs: opening, operations, copies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/gpu/gpu_device.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <iterator>
 #include <unordered_map>
 
-#include "tensor/gpu/graph_memory.h"
-#include "tensor/gpu/peer_work.h"
+#include "tensor/gpu/inventory.h"
 #include "tensor/gpu/pinned_memory.h"
+#include "tensor/gpu/step_capture.h"
+#include "tensor/gpu_device.h"
 #include "tensor/op_checks.h"
+#include "tutti/core/clock.h"
 
 namespace tutti {
 namespace {
@@ -106,7 +106,7 @@ struct GpuDevice::PendingUpdates {
   /// calls.
   bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
   void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
-  void run(DeviceMath& math) const;
+  void run(DeviceContext& context) const;
 
  private:
   struct Group {
@@ -143,9 +143,9 @@ void GpuDevice::PendingUpdates::add(const Launch& launch, const DeviceUpdateItem
   std::ranges::move(buffers, std::back_inserter(buffers_));
 }
 
-void GpuDevice::PendingUpdates::run(DeviceMath& math) const {
+void GpuDevice::PendingUpdates::run(DeviceContext& context) const {
   for (const auto& [launch, items] : groups_) {
-    math.update({launch.dtype, launch.rule, items, launch.step_values});
+    context.update({launch.dtype, launch.rule, items, launch.step_values});
   }
 }
 
@@ -199,15 +199,15 @@ void internal::close_gpus_for_test() {
 
 GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
     : description_(description),
+      device_{DeviceType::kGpu, description.index},
       backend_(backend),
       context_(backend.open(description.ordinal)),
       allocator_(std::make_unique<BufferAllocator>(
           std::make_unique<Memory>(*this, *context_),
           allocator_options(description, [this] { trim_uploads(); }))),
-      peers_(std::make_unique<PeerWatch>()),
       downloads_(std::make_unique<Downloads>(backend)),
-      staging_(std::make_unique<PinnedRing>(backend, kStagingBytes, *peers_)),
-      uploads_(std::make_unique<Uploads>(backend, *allocator_, *peers_)),
+      staging_(std::make_unique<PinnedRing>(backend, kStagingBytes, peers_)),
+      uploads_(std::make_unique<Uploads>(backend, *allocator_, peers_)),
       pending_(std::make_unique<PendingUpdates>()) {}
 
 GpuDevice::~GpuDevice() = default;
@@ -223,7 +223,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
   CallWorkspace workspace(device());
   try {
     with_context([&](DeviceContext& context) {
-      context.math().run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
+      context.run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
     });
   } catch (const Error& error) {  // kernels know neither caller nor device
     throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
@@ -232,7 +232,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
 
 void GpuDevice::fill(const MutableTensor& tensor, double value) {
   if (tensor.num_elements() == 0) return;
-  with_context([&](DeviceContext& context) { context.math().fill(device_tensor(tensor), value); });
+  with_context([&](DeviceContext& context) { context.fill(device_tensor(tensor), value); });
 }
 
 void GpuDevice::clear(void* data, std::size_t bytes) {
@@ -243,7 +243,7 @@ void GpuDevice::clear(void* data, std::size_t bytes) {
 void GpuDevice::count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts) {
   const auto list = device_tensors(tensors);
   with_context([&](DeviceContext& context) {
-    context.math().count_non_finite(list, static_cast<std::int64_t*>(counts.address()));
+    context.count_non_finite(list, static_cast<std::int64_t*>(counts.address()));
   });
 }
 
@@ -251,7 +251,7 @@ void GpuDevice::sums_of_squares(std::span<const Tensor> tensors, const MutableTe
   const auto list = device_tensors(tensors);
   CallWorkspace workspace(device());
   with_context([&](DeviceContext& context) {
-    context.math().sums_of_squares(list, static_cast<double*>(sums.address()), workspace);
+    context.sums_of_squares(list, static_cast<double*>(sums.address()), workspace);
   });
 }
 
@@ -320,7 +320,7 @@ void GpuDevice::wait_for(const Put& put) {
     put(context);
     return context.record(StreamId::kCompute);
   });
-  peers_->wait(*done);
+  peers_.wait(*done);
 }
 
 bool GpuDevice::reaches(const GpuDevice& other) const {
@@ -361,13 +361,13 @@ void GpuDevice::synchronize() {
   with_context([&](DeviceContext& context) {
     for (const StreamId stream : kStreams) events.push_back(context.record(stream));
   });
-  for (const auto& event : events) peers_->wait(*event);
+  for (const auto& event : events) peers_.wait(*event);
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
   // CUDA may wait for the device when it makes pinned memory: so not beside that work.
   downloads_->give_back(downloads_->take());
-  peers_->add(work);
+  peers_.add(work);
 }
 
 void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
@@ -396,12 +396,62 @@ void GpuDevice::flush_updates() {
   if (pending_->empty()) return;
   const PendingUpdates updates = std::exchange(*pending_, {});
   has_pending_ = false;
-  updates.run(context_->math());
+  updates.run(*context_);
 }
 
-int Accelerator::count() { return static_cast<int>(logical_gpus().size()); }
-const std::string& Accelerator::why_none() { return gpu_unavailable_reason(); }
-bool Accelerator::is_open(Device device) { return GpuDevice::opened(device) != nullptr; }
-Accelerator& Accelerator::of(Device device) { return GpuDevice::of(device); }
+int GpuDevice::count() { return static_cast<int>(logical_gpus().size()); }
+const std::string& GpuDevice::why_none() { return gpu_unavailable_reason(); }
+
+// Waiting for an event without trusting that it happens.
+
+namespace {
+
+constexpr auto kPause = std::chrono::microseconds(50);
+constexpr int kPollsBeforePause = 500;  // some hundred microseconds
+constexpr int kPollsOfCheck = 25;       // while there are no pauses
+
+void check_all(const PeerWatch::List& works) {
+  for (const auto& work : works) work->check();
+}
+
+}  // namespace
+
+void PeerWatch::add(const std::shared_ptr<PeerWork>& work) {
+  MutexLock lock(mutex_);
+  works_.push_back(work);
+}
+
+PeerWatch::List PeerWatch::list() const {
+  List alive;
+  MutexLock lock(mutex_);
+  std::erase_if(works_, [&](const std::weak_ptr<PeerWork>& each) {
+    std::shared_ptr<PeerWork> work = each.lock();
+    if (!work) return true;
+    alive.push_back(std::move(work));
+    return false;
+  });
+  return alive;
+}
+
+void PeerWatch::wait(const DeviceEvent& event) const {
+  const List works = list();
+  if (std::ranges::none_of(works, [](const auto& work) { return work->is_pending(); })) {
+    return event.synchronize();
+  }
+  wait_until(event, TimePoint::max());
+}
+
+bool PeerWatch::wait_until(const DeviceEvent& event, TimePoint deadline) const {
+  const List works = list();
+  for (int polls = 1;; ++polls) {
+    if (event.is_done()) break;
+    if (polls <= kPollsBeforePause && polls % kPollsOfCheck != 0) continue;
+    check_all(works);
+    if (Clock::system().now() >= deadline) return false;
+    if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
+  }
+  check_all(works);  // work that was given up lets events pass, too
+  return true;
+}
 
 }  // namespace tutti

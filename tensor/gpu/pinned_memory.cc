@@ -8,7 +8,7 @@
 
 #include "tensor/buffer_allocator.h"
 #include "tensor/device_backend.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/gpu/gpus.h"

@@ -11,7 +11,7 @@
 
 #include "tensor/buffer_allocator.h"
 #include "tensor/device_backend.h"
-#include "tensor/gpu/peer_work.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/sync.h"
 #include "tutti/tensor/buffer.h"
 

@@ -1,19 +1,78 @@
 // Capturing, and what the host does around each launch.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step values (rates, keys) stand in one block of device memory per replica, which is written by a
-// copy before each launch: a copy inside the graph would read host memory that the next step may
-// already be changing.
+// Step values (rates, keys) are stored in one block of device memory per replica, which is written
+// by a copy before each launch: a copy inside the graph would read host memory that the next step
+// may already be changing.
 #include "tensor/gpu/step_capture.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "tensor/gpu/gpu_device.h"
-#include "tensor/gpu/graph_memory.h"
-#include "tensor/gpu/peer_work.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+thread_local const GraphMemoryScope::Memories* current_memories = nullptr;
+
+}  // namespace
+
+struct GraphMemory::Pinned {
+  Pinned(DeviceBackend& owner, std::size_t bytes)
+      : backend(owner), data(owner.allocate_pinned(bytes)) {}
+  ~Pinned() {
+    if (data) backend.release_pinned(data);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+  DeviceBackend& backend;
+  void* const data;
+};
+
+GraphMemory::GraphMemory(Device device)
+    : device_(device),
+      pool_(std::make_shared<BufferAllocator>(
+          std::make_unique<MemoryOfAllocator>(GpuDevice::of(device).allocator()),
+          BufferAllocatorOptions{.name = concat("captured graph on ", device),
+                                 .granularity = GpuDevice::kAlignment})) {}
+
+GraphMemory::~GraphMemory() = default;
+
+GraphMemory* GraphMemory::current(Device device) {
+  if (!current_memories) return nullptr;
+  for (const auto& memory : *current_memories) {
+    if (memory->device() == device) return memory.get();
+  }
+  return nullptr;
+}
+
+void GraphMemory::keep(BufferRef buffer) {
+  MutexLock lock(mutex_);
+  kept_.push_back(std::move(buffer));
+}
+
+const void* GraphMemory::keep_pinned(const void* from, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  const Pinned& block =
+      *pinned_.emplace_back(std::make_unique<Pinned>(GpuDevice::of(device_).backend(), bytes));
+  if (!block.data) {
+    fail(ErrorCode::kResourceExhausted, "captured graph on ", device_, ": no pinned memory for ",
+         bytes, " bytes; try making this tensor before the step is captured");
+  }
+  std::memcpy(block.data, from, bytes);
+  return block.data;
+}
+
+GraphMemoryScope::GraphMemoryScope(const Memories& memories)
+    : previous_(std::exchange(current_memories, &memories)) {}
+GraphMemoryScope::~GraphMemoryScope() { current_memories = previous_; }
+
+}  // namespace tutti
 
 namespace tutti::internal {
 
@@ -136,7 +195,7 @@ struct StepCapture::Graph {
 
   std::vector<std::unique_ptr<GraphMemory>> memory;  // one per device, the origin's first
   bool capturing = false;
-  std::unique_ptr<DeviceGraph> graph;
+  std::function<void()> launch_captured;
 };
 
 namespace {
@@ -193,7 +252,7 @@ void StepCapture::Graph::end() {
   const GraphMemoryScope capturing_memory(memory);
   capturing = false;
   wait_for_others();
-  graph =
+  launch_captured =
       gpu_of(memory[0]).with_context([](DeviceContext& context) { return context.end_capture(); });
 }
 
@@ -204,7 +263,7 @@ void StepCapture::Graph::launch() {
   std::shared_ptr<DeviceEvent> began, ended;
   gpu_of(memory[0]).with_context([&](DeviceContext& context) {
     if (!works.empty()) began = context.record(StreamId::kCompute);
-    graph->launch();
+    launch_captured();
     if (!works.empty()) ended = context.record(StreamId::kCompute);
   });
   for (const auto& work : works) work->note_graph(began, ended);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tensor/op_checks.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tutti/tensor/ops/activation_ops.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "tensor/op_checks.h"
-#include "tensor/step_recorder.h"
+#include "tensor/step_hooks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

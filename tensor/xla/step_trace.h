@@ -1,4 +1,4 @@
-// A replica's part of a step, noted as StableHLO while its function runs.
+// Steps as programs of XLA: traced while their functions run, compiled once, run on all devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -13,18 +14,16 @@
 #include <vector>
 
 #include "tensor/device_backend.h"
-#include "tensor/distant_values.h"
-#include "tensor/step_tracer.h"
+#include "tensor/step_hooks.h"
 #include "tensor/xla/hlo.h"
 #include "tensor/xla/pjrt_client.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
-std::size_t num_bytes_of(const TensorSpec& spec);
-
-/// Any thread may bring it to the host; the rest is for the thread that runs the step.
-class StepValue final : public DistantValue {
+/// A value of a traced step. Any thread may materialize it; the rest is for the thread that runs
+/// the step.
+class StepValue final : public LazyValue {
  public:
   /// `trace`: the number of the trace in which it was made, as value `index`; `what` (a literal)
   /// made it, for the line `where`. It belongs to device `device`.
@@ -45,7 +44,7 @@ class StepValue final : public DistantValue {
   /// It will never be computed; does nothing to one that has been.
   void give_up();
 
-  void bring(std::byte* to) override;
+  void materialize(std::byte* to) override;
 
  private:
   const std::uint64_t trace_;
@@ -56,7 +55,7 @@ class StepValue final : public DistantValue {
   const SourceLocation where_;
   mutable Mutex mutex_;
   std::shared_ptr<PjrtBuffer> buffer_ TUTTI_GUARDED_BY(mutex_);
-  bool is_home_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
@@ -79,7 +78,7 @@ class Trace final : public StepTracer {
   std::vector<Tensor> all_reduce(ReduceOp op, std::span<const Tensor> values,
                                  const SourceLocation& where) override;
   Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) override;
-  void reads(const Tensor& whole) override;
+  void note_variable(const Tensor& whole) override;
   bool holds(const Tensor& value) const override;
 
   /// An argument: elements in host memory, or a value of a step before on the replica's device.
@@ -137,6 +136,46 @@ class Trace final : public StepTracer {
   std::vector<Made> made_;
   std::vector<Operation> operations_;
   std::vector<std::tuple<std::array<double, DeviceRule::kNumConstants>, DType, Hlo>> constants_;
+};
+
+// Traced steps as compiled programs: compared, compiled once, run on all devices.
+
+/// The programs of one user's steps by their text. One thread at a time.
+class StepPrograms {
+ public:
+  /// Replica r runs on device devices[r] of XLA.
+  explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
+
+  /// Computes the values of all replicas' traces, in order, that are still held; returns when it is
+  /// done. Values that no tensor holds any more give their memory to the results.
+  /// Throws kInvalidArgument naming operation and line when replicas do not do the same, and what
+  /// the compiler and the devices say.
+  void run(std::span<const std::unique_ptr<Trace>> traces);
+
+  /// Those that were in a file (ProgramFiles) do not count.
+  int num_compiled() const { return num_compiled_; }
+  /// Of the program that ran last; empty: none did.
+  const std::string& last_text() const { return last_text_; }
+
+ private:
+  /// What the host had and a device has a copy of, from one step to the next.
+  struct Upload {
+    BufferRef buffer;  // held: its elements stay as they are
+    TensorSpec spec;
+    std::shared_ptr<PjrtBuffer> copy;
+  };
+  using Uploads = std::map<std::pair<const std::byte*, int>, Upload>;
+
+  std::vector<bool> find_donated(std::span<const std::unique_ptr<Trace>> traces) const;
+  const PjrtExecutable& find_or_compile(std::string text);
+  std::vector<PjrtExecutable::Buffers> put_arguments(std::span<const std::unique_ptr<Trace>> traces,
+                                                     const std::vector<bool>& donated);
+
+  const std::vector<int> devices_;
+  std::map<std::string, std::unique_ptr<PjrtExecutable>> programs_;
+  int num_compiled_ = 0;
+  std::string last_text_;
+  Uploads uploads_;
 };
 
 }  // namespace tutti::internal

@@ -1,13 +1,12 @@
 // The CUDA backend's contexts on the simulated runtime: memory, copies, order, captures, errors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/cuda/context.h"
+#include "tensor/cuda/backend.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
 
-#include "tensor/cuda/backend.h"
 #include "tests/cuda_simulation/kernel_emulation.h"
 #include "tests/cuda_simulation/simulation.h"
 #include "tests/support/tensor_matchers.h"
@@ -43,7 +42,7 @@ TEST_F(CudaContext, MovesMemoryBetweenHostAndDevice) {
   EXPECT_EQ(read(*context, data, 4), (std::vector<float>{1, 2, 3, 4}));
   context->clear(data + 1, 2 * sizeof(float), StreamId::kCompute);
   EXPECT_EQ(read(*context, data, 4), (std::vector<float>{1, 0, 0, 4}));
-  context->math().fill({data, {3}, DType::kFloat32}, 7.0);
+  context->fill({data, {3}, DType::kFloat32}, 7.0);
   EXPECT_EQ(read(*context, data, 4), (std::vector<float>{7, 7, 7, 4}));
   context->release(data);
 }
@@ -56,7 +55,7 @@ TEST_F(CudaContext, AllocatesUntilTheGpuIsFullAndGoesOnAfterThat) {
   EXPECT_EQ(context->allocate(most), nullptr);
   void* const small = context->allocate(16);
   ASSERT_NE(small, nullptr);
-  context->math().fill({small, {4}, DType::kFloat32}, 1.0);  // no stale error is found
+  context->fill({small, {4}, DType::kFloat32}, 1.0);  // no stale error is found
   context->synchronize(StreamId::kCompute);
   context->release(small);
   context->release(data);
@@ -66,13 +65,13 @@ TEST_F(CudaContext, StreamsRunSideBySideUntilAnEventOrdersThem) {
   const auto context = backend_.open(0);
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
-  context->math().fill(one, 1.0);
+  context->fill(one, 1.0);
   context->clear(data, sizeof(float), StreamId::kCopy);  // not ordered: runs when its turn comes
   EXPECT_EQ(read(*context, data, 1)[0], 1.0F);
   context->synchronize(StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 0.0F);
 
-  context->math().fill(one, 2.0);
+  context->fill(one, 2.0);
   const auto filled = context->record(StreamId::kCompute);
   EXPECT_FALSE(filled->is_done());
   context->wait(StreamId::kCopy, *filled);
@@ -96,7 +95,7 @@ TEST_F(CudaContext, StreamsAndMemoryOfOthersTakePart) {
     ASSERT_EQ(cudaMemsetAsync(data, 0, sizeof(float), static_cast<cudaStream_t>(foreign)),
               cudaSuccess);
     context->wait(StreamId::kCompute, *context->record_foreign(foreign));
-    context->math().fill(one, 2.0);
+    context->fill(one, 2.0);
     context->wait_foreign(foreign, *context->record(StreamId::kCompute));
     float value = 0;
     ASSERT_EQ(cudaMemcpyAsync(&value, data, sizeof(float), cudaMemcpyDeviceToHost,
@@ -139,7 +138,7 @@ TEST_F(CudaContext, CopiesFromPeersAfterTheirWork) {
   const auto first = backend_.open(0), second = backend_.open(1);
   void* const from = first->allocate(sizeof(float));
   void* const to = second->allocate(sizeof(float));
-  first->math().fill({from, {1}, DType::kFloat32}, 5.0);
+  first->fill({from, {1}, DType::kFloat32}, 5.0);
   second->wait(StreamId::kCopy, *first->record(StreamId::kCompute));
   second->copy_from_peer(to, from, 0, sizeof(float), StreamId::kCopy);
   second->wait(StreamId::kCompute, *second->record(StreamId::kCopy));
@@ -152,9 +151,9 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   const auto context = backend_.open(0);
   float* const data = static_cast<float*>(context->allocate(2 * sizeof(float)));
   const DeviceTensor first{data, {1}, DType::kFloat32}, both{data, {2}, DType::kFloat32};
-  context->math().fill(both, 1.0);
+  context->fill(both, 1.0);
   context->begin_capture();
-  context->math().fill(first, 3.0);
+  context->fill(first, 3.0);
   const auto filled = context->record(StreamId::kCompute);
   EXPECT_FALSE(filled->is_done());
   context->wait(StreamId::kCommunication, *filled);
@@ -164,9 +163,9 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   const auto graph = context->end_capture();
   EXPECT_EQ(read(*context, data, 2), (std::vector<float>{1, 1}));
   for (int i = 0; i < 2; ++i) {
-    graph->launch();
+    graph();
     EXPECT_EQ(read(*context, data, 2), (std::vector<float>{3, 0}));
-    context->math().fill(both, 8.0);
+    context->fill(both, 8.0);
   }
   context->release(meanwhile);
   context->release(data);
@@ -179,7 +178,7 @@ TEST_F(CudaContext, WhatCannotBeCapturedIsAPreconditionAndLeavesTheContextUsable
                [&] { context->synchronize(StreamId::kCompute); });
   expect_error(ErrorCode::kFailedPrecondition, {"end_capture"}, [&] { context->end_capture(); });
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
-  context->math().fill({data, {1}, DType::kFloat32}, 2.0);
+  context->fill({data, {1}, DType::kFloat32}, 2.0);
   EXPECT_EQ(read(*context, data, 1)[0], 2.0F);
   context->release(data);
 }
@@ -188,7 +187,7 @@ TEST_F(CudaContext, ErrorsNameTheGpuAndSayWhenItIsLost) {
   const auto context = backend_.open(1);
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   cuda_simulation::inject({1, 0, true});
-  context->math().fill({data, {1}, DType::kFloat32}, 2.0);
+  context->fill({data, {1}, DType::kFloat32}, 2.0);
   expect_error(ErrorCode::kInternal,
                {"GPU 1 (Simulated GPU)", "cudaErrorIllegalAddress", "restart"},
                [&] { context->synchronize(StreamId::kCompute); });
@@ -203,10 +202,9 @@ TEST_F(CudaContext, UnknownKernelsNameOperationAndType) {
   } workspace;
   const Attributes attributes;
   const DeviceTensor tensor{nullptr, {1}, DType::kInt64};
-  EXPECT_FALSE(context->math().supports(OpId::kSoftmax, DType::kInt64));
+  EXPECT_FALSE(context->supports(OpId::kSoftmax, DType::kInt64));
   expect_error(ErrorCode::kUnimplemented, {"GPU 0", "softmax", "int64"}, [&] {
-    context->math().run({OpId::kSoftmax, {&tensor, 1}, {&tensor, 1}, attributes, nullptr},
-                        workspace);
+    context->run({OpId::kSoftmax, {&tensor, 1}, {&tensor, 1}, attributes, nullptr}, workspace);
   });
 }
 
@@ -243,7 +241,7 @@ TEST_F(CudaContext, LeavesNothingBehind) {
   {
     const auto context = backend_.open(0);
     void* const data = context->allocate(16);
-    context->math().fill({data, {4}, DType::kFloat32}, 1.0);
+    context->fill({data, {4}, DType::kFloat32}, 1.0);
     context->record(StreamId::kCompute);
     context->release(data);
   }

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "tensor/cuda/convolution_graph.h"
+#include "tensor/cuda/convolution_plans.h"
 #include "tests/cuda/math_rig.h"
 
 namespace tutti::math_rig {

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <vector>
 
-#include "tensor/gpu/load_backend.h"
+#include "tensor/gpu/inventory.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/device.h"
@@ -30,7 +30,7 @@ TEST(CudaModule, OpensAndComputes) {
   EXPECT_EQ(loaded.backend->num_devices(), 2);
   const auto context = loaded.backend->open(1);
   void* const data = context->allocate(2 * sizeof(float));
-  context->math().fill({data, {2}, DType::kFloat32}, 3.0);
+  context->fill({data, {2}, DType::kFloat32}, 3.0);
   std::array<float, 2> values{};
   context->copy_to_host(values.data(), data, sizeof(values), StreamId::kCompute);
   context->synchronize(StreamId::kCompute);

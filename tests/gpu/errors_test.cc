@@ -1,7 +1,8 @@
 // Mistakes with devices, and what the errors say.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu/gpu_helpers.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {

@@ -1,7 +1,7 @@
 // Reductions are captured whole: they wait for nothing on the host, and their streams meet again.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_reductions.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 
 namespace tutti {
@@ -43,7 +43,7 @@ TEST_P(CapturedReduction, IsRepeatedByEachLaunch) {
       first.with_context([](DeviceContext& context) { return context.end_capture(); });
 
   const auto launch = [&] {
-    first.with_context([&](DeviceContext&) { graph->launch(); });
+    first.with_context([&](DeviceContext&) { graph(); });
     first.synchronize();
   };
   for (const Tensor& value : values) EXPECT_LE(value.to_doubles()[0], 2.0);  // nothing ran

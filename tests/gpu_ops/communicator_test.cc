@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "tensor/gpu/gpu_device.h"
 #include "tensor/gpu/pinned_memory.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/support/ranks.h"
 #include "tutti/tensor/half.h"

@@ -4,7 +4,7 @@
 #include "tutti/strategy/fully_sharded_strategy.h"
 
 #include "cross_device_ops/in_process/in_process_transport.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/strategy/toy_training.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,6 @@
 // What reads a GPU's values while NCCL's work never ends is told why, instead of waiting for ever.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/executor.h"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_ranks.h"
 #include "cross_device_ops/gpu_reductions.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tutti/testing/cross_device_ops/report.h"
 

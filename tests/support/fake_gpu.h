@@ -13,7 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu/inventory.h"
+#include "tensor/gpu_device.h"
 #include "tensor/kernel_table.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
@@ -75,9 +76,9 @@ class FakeGpuEvent final : public DeviceEvent {
   double milliseconds_since(const DeviceEvent&) const override { return 0.0; }
 };
 
-class FakeGpuMath final : public DeviceMath {
+class FakeGpuContext final : public DeviceContext {
  public:
-  FakeGpuMath(FakeGpuState& state, std::string name) : state_(state), name_(std::move(name)) {}
+  FakeGpuContext(FakeGpuState& state, int ordinal) : state_(state), name_(concat("gpu", ordinal)) {}
 
   bool supports(OpId op, DType dtype) const override {
     return cpu_kernels().find(op, dtype) != nullptr;
@@ -153,24 +154,6 @@ class FakeGpuMath final : public DeviceMath {
       *sums++ = sum;
     }
   }
-
- private:
-  static Tensor host_copy(const DeviceTensor& x) {
-    MutableTensor copy(x.shape, x.dtype, Device{});
-    if (copy.num_bytes() > 0) std::memcpy(copy.data(), x.data, copy.num_bytes());
-    return copy.freeze();
-  }
-
-  FakeGpuState& state_;
-  const std::string name_;
-};
-
-class FakeGpuContext final : public DeviceContext {
- public:
-  FakeGpuContext(FakeGpuState& state, int ordinal)
-      : state_(state), name_(concat("gpu", ordinal)), math_(state, name_) {}
-
-  DeviceMath& math() override { return math_; }
   void* allocate(std::size_t bytes) override {
     constexpr std::size_t kPage = FakeGpuState::kPage;
     const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
@@ -226,11 +209,16 @@ class FakeGpuContext final : public DeviceContext {
   }
   void wait_foreign(void*, const DeviceEvent&) override {}
   void begin_capture() override { fail(ErrorCode::kUnimplemented, "fake GPU: capture"); }
-  std::unique_ptr<DeviceGraph> end_capture() override {
+  std::function<void()> end_capture() override {
     fail(ErrorCode::kUnimplemented, "fake GPU: capture");
   }
 
  private:
+  static Tensor host_copy(const DeviceTensor& x) {
+    MutableTensor copy(x.shape, x.dtype, Device{});
+    if (copy.num_bytes() > 0) std::memcpy(copy.data(), x.data, copy.num_bytes());
+    return copy.freeze();
+  }
   void copy(const char* what, void* to, const void* from, std::size_t bytes, StreamId stream) {
     state_.note(concat(name_, " ", what, bytes, stream == StreamId::kCopy ? " copy stream" : ""));
     const FakeGpuAccess access(state_);
@@ -239,7 +227,6 @@ class FakeGpuContext final : public DeviceContext {
 
   FakeGpuState& state_;
   const std::string name_;
-  FakeGpuMath math_;
 };
 
 class FakeGpuBackend final : public DeviceBackend {

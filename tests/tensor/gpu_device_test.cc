@@ -1,13 +1,13 @@
 // What a GPU device asks of its backend: memory, copies, operations, updates that wait.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "tensor/gpu/graph_memory.h"
+#include "tensor/gpu/step_capture.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/tensor/tensor_ops.h"

@@ -6,7 +6,6 @@
 
 #include <regex>
 
-#include "tensor/gpu/load_backend.h"
 #include "tests/support/tensor_matchers.h"
 
 namespace tutti {

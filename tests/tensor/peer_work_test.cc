@@ -1,6 +1,6 @@
 // Waits for a device while work is pending that others must take part in.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/gpu/peer_work.h"
+#include "tensor/gpu_device.h"
 
 #include <gtest/gtest.h>
 

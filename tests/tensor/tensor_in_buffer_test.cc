@@ -1,6 +1,6 @@
 // Tensors of bytes that were there before: shared, never written through, never beyond the end.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/tensor_in_buffer.h"
+#include "tensor/tensor_impl.h"
 
 #include <cstring>
 

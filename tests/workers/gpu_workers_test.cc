@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/gpu/gpu_device.h"
+#include "tensor/gpu_device.h"
 #include "tests/support/multi_process_runner.h"
 #include "tutti/communicator.h"
 #include "tutti/tutti.h"

@@ -1,6 +1,5 @@
 // What a plugin ends the process for, met before it does. Each case is a process of its own.
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/xla/compile_options.h"
 #include "tensor/xla/pjrt_client.h"
 #include "tests/xla/xla_test_support.h"
 #include "tutti/core/executor.h"

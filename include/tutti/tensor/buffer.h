@@ -45,7 +45,7 @@ class BufferRef {
   /// A buffer of `size` bytes of host memory with undefined content, from the allocator's cache if
   /// it can. Any thread.
   static BufferRef allocate(std::size_t size);
-  /// The same in the memory of `device`: within a GraphMemoryScope (gpu/graph_memory.h) from the
+  /// The same in the memory of `device`: within a GraphMemoryScope (gpu/step_capture.h) from the
   /// graph's memory. Throws kResourceExhausted naming the device and what it holds.
   static BufferRef allocate(std::size_t size, Device device);
 

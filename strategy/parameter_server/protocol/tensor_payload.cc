@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "tensor/tensor_in_buffer.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <numeric>
 
-#include "tensor/tensor_in_buffer.h"
+#include "tensor/tensor_impl.h"
 #include "tests/strategy/parameter_server/store_helpers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"

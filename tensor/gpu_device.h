@@ -1,0 +1,166 @@
+// The host's side of a device gpu:n: its memory, its queued work, and waiting for that.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Declared here and implemented in gpu/, so that tensors reach a GPU by a plain call.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/buffer_allocator.h"
+#include "tensor/device_backend.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+#include "tutti/tensor/device.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+class Downloads;
+class PinnedRing;
+class Uploads;
+struct LogicalGpu;
+
+/// Work in the streams of GPUs that ends only if other GPUs or processes take part: collectives.
+/// Thread-safe.
+class PeerWork {
+ public:
+  virtual ~PeerWork() = default;
+  /// Returns true if some may not be done yet, or was given up.
+  virtual bool is_pending() = 0;
+  /// Throws the reason if some was given up; gives it up if it has failed or takes too long.
+  virtual void check() = 0;
+  /// Before the launch of a graph in which some may have been captured: throws if it cannot run.
+  virtual void check_graph() = 0;
+  /// The graph was launched: it runs from `began` to `ended`.
+  virtual void note_graph(std::shared_ptr<DeviceEvent> began,
+                          std::shared_ptr<DeviceEvent> ended) = 0;
+};
+
+/// The peer work of one device, and the host's waits while it is pending. Thread-safe.
+class PeerWatch {
+ public:
+  using List = std::vector<std::shared_ptr<PeerWork>>;
+
+  /// Makes waits check `work` from now on, as long as it lives.
+  void add(const std::shared_ptr<PeerWork>& work);
+  /// Returns the work that is still alive.
+  List list() const;
+  /// Waits for `event`. Throws what check() of pending peer work throws.
+  void wait(const DeviceEvent& event) const;
+  /// Same as wait(), but returns false if `event` is not done at `deadline`.
+  bool wait_until(const DeviceEvent& event, TimePoint deadline) const;
+
+ private:
+  mutable Mutex mutex_;
+  mutable std::vector<std::weak_ptr<PeerWork>> works_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// One logical GPU. Work is put into its streams in the order of the calls; only copies to host
+/// memory, synchronize() and functions that say so wait for the GPU. Lives as long as the process.
+/// Thread-safe: a mutex lets one thread at a time use the context.
+class GpuDevice {
+ public:
+  static constexpr std::size_t kAlignment = 256;  // of its memory
+
+  /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus().
+  static int count();
+  /// Same as gpu_unavailable_reason().
+  static const std::string& why_none();
+  /// Opens the device at first use. Throws kUnavailable, with reason and remedy, when there is no
+  /// such device.
+  static GpuDevice& of(Device device);
+  /// Returns the device if it is open; nullptr otherwise. Takes no lock.
+  static GpuDevice* opened(Device device);
+
+  /// Requires tutti/tensor/gpu/gpus.h for its members.
+  const LogicalGpu& description() const { return description_; }
+  Device device() const { return device_; }
+  DeviceBackend& backend() const { return backend_; }
+  /// Buffers are for work of the compute stream: freed, they may be handed out again at once,
+  /// because that stream runs in order. A user of one in another stream makes the compute
+  /// stream wait for that use before the buffer is freed.
+  BufferAllocator& allocator() { return *allocator_; }
+  /// Allocates from allocator(), or from the memory of the step that this thread captures.
+  BufferRef allocate(std::size_t bytes);
+  /// Gives memory that waits back to the device.
+  void trim();
+
+  /// Calls `use(context)` with the context locked, after the updates that wait (update_later).
+  template <class Use>
+  decltype(auto) with_context(const Use& use) {
+    MutexLock lock(mutex_);
+    begin_work();
+    return use(*context_);
+  }
+
+  /// Puts the operation's kernel into the compute stream. Throws kUnimplemented naming op, dtype
+  /// and device.
+  void run(const OpCall& call, std::span<const MutableTensor> outputs);
+  void fill(const MutableTensor& tensor, double value);
+  /// Sets bytes to 0.
+  void clear(void* data, std::size_t bytes);
+  /// counts[i], [n] int64 on this device: how many elements of tensor i are NaN or infinite.
+  void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
+  /// sums[i], [n] float64 on this device: the sum of squares of the floating tensor i.
+  void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
+  /// Waits for room in pinned memory alone. Host memory may change once this has returned.
+  void copy_from_host(void* to, const void* from, std::size_t bytes);
+  /// Copies host memory for work that is queued from now on, concurrently with the work that is
+  /// queued already. Host memory may change once this has returned.
+  BufferRef upload(const void* from, std::size_t bytes);
+  /// Waits for the work before it and for the copy.
+  void copy_to_host(void* to, const void* from, std::size_t bytes);
+  /// Copies from the memory of `from`, which may be this device: after the work that `from` has
+  /// been given, and before its later work. Without peer access through the host, which waits.
+  void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
+  /// Waits for all that was put into its streams. Throws what went wrong there.
+  void synchronize();
+  /// Makes every wait for this device check `work` from now on, as long as it lives.
+  void watch(const std::shared_ptr<PeerWork>& work);
+  const PeerWatch& peers() const { return peers_; }
+
+  /// Keeps one variable's update until other work comes, so that many become one launch. `buffers`
+  /// stay alive until then; those of weights and slots need not be among them, for whoever gets
+  /// their memory next puts its work behind the launch. `step_values`: as in DeviceUpdate.
+  void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
+                    std::vector<BufferRef> buffers, const double* step_values = nullptr);
+
+  AllocatorStatistics statistics() const { return allocator_->statistics(); }
+
+  /// Both outlive this.
+  GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
+  ~GpuDevice();
+
+ private:
+  struct PendingUpdates;
+  class Memory;
+  /// What comes before any other work.
+  void begin_work() TUTTI_REQUIRES(mutex_);
+  void flush_updates() TUTTI_REQUIRES(mutex_);
+  void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
+      TUTTI_REQUIRES(mutex_);
+  template <class Put>
+  void wait_for(const Put& put);
+  void trim_uploads();
+  bool reaches(const GpuDevice& other) const;
+
+  const LogicalGpu& description_;
+  const Device device_;
+  DeviceBackend& backend_;
+  mutable Mutex mutex_;
+  std::unique_ptr<DeviceContext> context_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<BufferAllocator> allocator_;
+  PeerWatch peers_;
+  std::unique_ptr<Downloads> downloads_;
+  std::unique_ptr<PinnedRing> staging_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<Uploads> uploads_;
+  std::unique_ptr<PendingUpdates> pending_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<bool> has_pending_{false};
+};
+
+}  // namespace tutti

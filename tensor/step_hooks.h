@@ -1,0 +1,146 @@
+// Steps that are more than computed: recorded for replays, or traced; and values that are lazy.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Both hooks belong to the thread whose replica runs the step, and are null elsewhere.
+// * A step is *recorded* (StepRecorder) while its kernels are captured: later the devices repeat
+//   the work, and the host repeats only what was recorded.
+// * A step is *traced* (StepTracer) instead of computed. Its operations return *lazy* tensors
+//   (LazyValue), whose elements are materialized when the host first reads them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/core/random.h"
+#include "tutti/tensor/op.h"
+#include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+class VariableMemory;
+struct DeviceRule;
+
+/// Records what a captured step needs besides the work on the devices. Code that computes on the
+/// host what changes from step to step records it.
+class StepRecorder {
+ public:
+  virtual ~StepRecorder() = default;
+  /// Returns the recorder of this thread; nullptr if no step is captured.
+  static StepRecorder* current();
+
+  /// Returns device memory of `bytes` (a multiple of 8) that holds, whenever the step runs, what
+  /// `write` wrote for that step. `write` runs with the random context of the step and the replica.
+  /// Calls of one identity (except the default one) share the memory.
+  using Identity = std::array<std::uint64_t, 4>;
+  virtual const void* reserve(Device device, std::size_t bytes,
+                              std::function<void(std::byte*)> write,
+                              const Identity& identity = {}) = 0;
+  /// Records what the host does in each replay, once for all replicas: `prepare` before any
+  /// `write`, `commit` when the work is queued (where the function itself would have changed
+  /// numbers).
+  virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
+  /// Records that a variable is read or written: its elements must be in the same memory in each
+  /// replay.
+  virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
+  /// Records that `key` is made again in each step from the random context.
+  virtual void follows_step(const RandomKey& key) = 0;
+  virtual bool is_of_step(const RandomKey& key) const = 0;
+
+ private:
+  template <class Hook>
+  friend class StepHookScope;
+  static StepRecorder* exchange_current(StepRecorder* recorder);
+};
+
+/// Traces a step: the seam for devices, of this process or another one, that take whole steps.
+///
+/// compute() (kernel_table.h), which dispatch() calls for every operation that moves elements,
+/// gives the call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of
+/// whole rows) are made without it: a tracer finds the lazy value of their buffer, and where in it
+/// they begin (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables
+/// call the tracer for reads and updates, and strategies for reductions over replicas. All calls
+/// throw kUnimplemented naming operation and line for what cannot be a part of the step.
+class StepTracer {
+ public:
+  virtual ~StepTracer() = default;
+  /// Returns the tracer of this thread; nullptr if operations are computed.
+  static StepTracer* current();
+
+  /// Returns the outputs of an operation.
+  virtual std::vector<Tensor> run(const OpCall& call) = 0;
+  /// Returns `values` (the weights, then the rule's slots) as they are after the update; the
+  /// gradient is dense. `gradient_scale` and the like are among the rule's constants.
+  virtual std::vector<Tensor> update(const DeviceRule& rule, std::span<const Tensor> values,
+                                     const Tensor& gradient) = 0;
+  /// Combines values over all replicas of the step, in replica order. SUM, MEAN, MIN, MAX or
+  /// PRODUCT.
+  virtual std::vector<Tensor> all_reduce(ReduceOp op, std::span<const Tensor> values,
+                                         const SourceLocation& where) = 0;
+  /// Concatenates the values of all replicas, which have equal shapes, along `axis`.
+  virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
+  /// Notes that a variable is read, whatever shape or rows of its elements operations take later.
+  virtual void note_variable(const Tensor& whole) = 0;
+  /// Returns true if the value was made by this step, or is on its device: then work on it belongs
+  /// to the step.
+  virtual bool holds(const Tensor& value) const = 0;
+
+ private:
+  template <class Hook>
+  friend class StepHookScope;
+  static StepTracer* exchange_current(StepTracer* tracer);
+};
+
+/// Makes `hook` current on this thread until destroyed; nullptr: the thread has none meanwhile.
+template <class Hook>
+class StepHookScope {
+ public:
+  explicit StepHookScope(Hook* hook) : previous_(Hook::exchange_current(hook)) {}
+  explicit StepHookScope(Hook& hook) : StepHookScope(&hook) {}
+  ~StepHookScope() { Hook::exchange_current(previous_); }
+  StepHookScope(const StepHookScope&) = delete;
+  StepHookScope& operator=(const StepHookScope&) = delete;
+
+ private:
+  Hook* previous_;
+};
+using StepRecorderScope = StepHookScope<StepRecorder>;
+using StepTracerScope = StepHookScope<StepTracer>;
+
+/// Returns true if the host may read the elements without waiting: not those of a GPU, and none
+/// within a traced step, which computes nothing before it has ended.
+bool host_reads_at_once(const Tensor& value);
+
+/// The elements of a lazy tensor, which are on a device that is no Device of this process's own
+/// kernels, or not computed yet. Thread-safe.
+class LazyValue {
+ public:
+  virtual ~LazyValue() = default;
+  /// Writes the elements to host memory at the first call; later calls do nothing. Throws
+  /// kFailedPrecondition when there are none.
+  virtual void materialize(std::byte* to) = 0;
+};
+
+namespace internal {
+
+/// Makes a tensor on the CPU device `device` with memory of its own, which is filled when the host
+/// first reads it.
+Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
+/// Returns the value of which the tensor's buffer is a copy; nullptr if the host made the elements.
+std::shared_ptr<LazyValue> lazy_value(const Tensor& tensor);
+/// Returns the byte of its buffer at which the tensor begins.
+std::size_t offset_in_buffer(const Tensor& tensor);
+
+/// Fills a lazy buffer before the host reads it. Costs a load where there are no lazy tensors.
+void materialize(const BufferRef& buffer);
+/// Detaches the buffer from its lazy value: before the host writes all of it, or once it has been
+/// materialized.
+void forget_lazy_value(const BufferRef& buffer);
+
+}  // namespace internal
+}  // namespace tutti
