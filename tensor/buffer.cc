@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <unordered_map>
 
 #include "tensor/buffer_allocator.h"
 #include "tensor/gpu_device.h"
@@ -23,11 +24,10 @@ namespace tutti {
 // emptied first.
 
 Buffer::~Buffer() {
-  if (data_) allocator_->source_->release(data_);
+  if (data_) allocator_->source_.release(data_);
 }
 
-BufferAllocator::BufferAllocator(std::unique_ptr<MemorySource> source,
-                                 BufferAllocatorOptions options)
+BufferAllocator::BufferAllocator(MemorySource source, BufferAllocatorOptions options)
     : source_(std::move(source)), options_(std::move(options)), limit_(options_.limit) {}
 
 BufferAllocator::~BufferAllocator() { trim(); }
@@ -80,11 +80,11 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
   buffer->allocator_ = this;
   buffer->capacity_ = wanted.bytes;
   stay_within_limit(wanted.bytes);
-  buffer->data_ = source_->allocate(wanted.bytes);
+  buffer->data_ = source_.allocate(wanted.bytes);
   if (!buffer->data_) {
     if (options_.on_shortage) options_.on_shortage();
     trim();
-    buffer->data_ = source_->allocate(wanted.bytes);
+    buffer->data_ = source_.allocate(wanted.bytes);
   }
   if (!buffer->data_) {
     MutexLock lock(mutex_);
@@ -197,41 +197,61 @@ void trim_allocator_cache(Device device) {
                                   : GpuDevice::of(device).trim();
 }
 
-// Host memory for tensors.
+// Where memory comes from.
+
+MemorySource memory_of(BufferAllocator& allocator) {
+  struct Taken {
+    Mutex mutex;
+    std::unordered_map<std::byte*, BufferRef> buffers TUTTI_GUARDED_BY(mutex);
+  };
+  const auto taken = std::make_shared<Taken>();
+  return {.allocate =
+              [&allocator, taken](std::size_t size) {
+                BufferRef buffer = allocator.allocate(size);
+                std::byte* const data = buffer->data();
+                MutexLock lock(taken->mutex);
+                taken->buffers.emplace(data, std::move(buffer));
+                return data;
+              },
+          .release =
+              [taken](std::byte* data) {
+                BufferRef buffer;  // returned after the lock is released
+                MutexLock lock(taken->mutex);
+                const auto found = taken->buffers.find(data);
+                buffer = std::move(found->second);
+                taken->buffers.erase(found);
+              }};
+}
 
 namespace {
 
-class HostMemory final : public MemorySource {
- public:
-  static constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHostAlignment = 64;
 
-  std::byte* allocate(std::size_t size) override {
-    // Passes over large values otherwise spend a good part of their time on finding pages. Where
-    // the system has no such pages, the advice is in vain.
-    const bool is_large = size >= kHugePage;
-    void* data = nullptr;
-    if (::posix_memalign(&data, is_large ? kHugePage : kAlignment, size) != 0) return nullptr;
+std::byte* allocate_on_host(std::size_t size) {
+  // Passes over large values otherwise spend a good part of their time on finding pages. Where the
+  // system has no such pages, the advice is in vain.
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const bool is_large = size >= kHugePage;
+  void* data = nullptr;
+  if (::posix_memalign(&data, is_large ? kHugePage : kHostAlignment, size) != 0) return nullptr;
 #if defined(MADV_HUGEPAGE)
-    if (is_large) (void)::madvise(data, size, MADV_HUGEPAGE);
+  if (is_large) (void)::madvise(data, size, MADV_HUGEPAGE);
 #endif
-    return static_cast<std::byte*>(data);
-  }
-  void release(std::byte* data) noexcept override { std::free(data); }
-
- private:
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
-};
+  return static_cast<std::byte*>(data);
+}
 
 }  // namespace
 
-std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
+MemorySource host_memory() {
+  return {allocate_on_host, [](std::byte* data) { std::free(data); }};
+}
 
 BufferAllocator& host_allocator() {
   // Never destroyed: tensors in static storage may outlive every other static object.
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
-           make_host_memory(), BufferAllocatorOptions{.granularity = HostMemory::kAlignment,
-                                                      .max_cached = kMaxCachedBytes})
+           host_memory(),
+           BufferAllocatorOptions{.granularity = kHostAlignment, .max_cached = kMaxCachedBytes})
            .release();
   return allocator;
 }

@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -16,13 +15,10 @@
 
 namespace tutti {
 
-/// Where an allocator gets memory from. Any thread.
-class MemorySource {
- public:
-  virtual ~MemorySource() = default;
-  /// nullptr when there is none left.
-  virtual std::byte* allocate(std::size_t size) = 0;
-  virtual void release(std::byte* data) noexcept = 0;
+/// Where an allocator gets memory from. Both are called by any thread.
+struct MemorySource {
+  std::function<std::byte*(std::size_t size)> allocate;  // nullptr when there is none left
+  std::function<void(std::byte* data)> release;          // throws nothing
 };
 
 struct BufferAllocatorOptions {
@@ -47,7 +43,7 @@ struct BufferAllocatorOptions {
 /// before all work of the next owner. Any thread.
 class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
  public:
-  BufferAllocator(std::unique_ptr<MemorySource> source, BufferAllocatorOptions options);
+  BufferAllocator(MemorySource source, BufferAllocatorOptions options);
   ~BufferAllocator();
   BufferAllocator(const BufferAllocator&) = delete;
   BufferAllocator& operator=(const BufferAllocator&) = delete;
@@ -87,7 +83,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   void recycle(Buffer* handed_out);
   void evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted) TUTTI_REQUIRES(mutex_);
 
-  const std::unique_ptr<MemorySource> source_;
+  const MemorySource source_;
   const BufferAllocatorOptions options_;
   std::atomic<std::size_t> limit_;
   mutable Mutex mutex_;
@@ -96,35 +92,11 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-/// Takes its memory from another allocator, so that it counts there and returns there.
-class MemoryOfAllocator final : public MemorySource {
- public:
-  explicit MemoryOfAllocator(BufferAllocator& allocator) : allocator_(allocator) {}
-
-  std::byte* allocate(std::size_t size) override {
-    BufferRef buffer = allocator_.allocate(size);
-    std::byte* const data = buffer->data();
-    MutexLock lock(mutex_);
-    buffers_.emplace(data, std::move(buffer));
-    return data;
-  }
-  void release(std::byte* data) noexcept override {
-    BufferRef buffer;  // returned after the lock is released
-    MutexLock lock(mutex_);
-    const auto found = buffers_.find(data);
-    buffer = std::move(found->second);
-    buffers_.erase(found);
-  }
-
- private:
-  BufferAllocator& allocator_;
-  Mutex mutex_;
-  std::unordered_map<std::byte*, BufferRef> buffers_ TUTTI_GUARDED_BY(mutex_);
-};
-
-/// That of the host's memory.
+/// Memory of another allocator, which outlives it: it counts there and returns there.
+MemorySource memory_of(BufferAllocator& allocator);
+/// The host's memory, for an allocator.
+MemorySource host_memory();
+/// The allocator of the host's memory.
 BufferAllocator& host_allocator();
-/// The host's memory, for another allocator.
-std::unique_ptr<MemorySource> make_host_memory();
 
 }  // namespace tutti

@@ -44,7 +44,7 @@ void CpuMemories::give(Device device, std::size_t bytes) {
   std::shared_ptr<BufferAllocator>& allocator = made_[index(device)];
   if (!allocator) {
     allocator = std::make_shared<BufferAllocator>(
-        make_host_memory(),
+        host_memory(),
         BufferAllocatorOptions{.name = device.to_string(),
                                .advice = "try a smaller batch, or parts of the model on several "
                                          "devices (docs/model_parallelism.md)",

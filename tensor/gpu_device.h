@@ -138,7 +138,7 @@ class GpuDevice {
 
  private:
   struct PendingUpdates;
-  class Memory;
+  MemorySource memory(DeviceContext& context);
   /// What comes before any other work.
   void begin_work() TUTTI_REQUIRES(mutex_);
   void flush_updates() TUTTI_REQUIRES(mutex_);

@@ -52,7 +52,7 @@ LazyValues& lazy_values() {
 BufferAllocator& lazy_allocator() {
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
-           make_host_memory(),
+           host_memory(),
            BufferAllocatorOptions{
                .name = "host memory of lazy values",
                .max_cached = kMaxCachedBytes,

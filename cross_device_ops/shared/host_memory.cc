@@ -134,23 +134,20 @@ using internal::kPlaceBegin;
 using internal::rounded_up;
 using internal::Segment;
 
-class PlaceSource final : public MemorySource {
- public:
-  explicit PlaceSource(std::shared_ptr<HostMemory> memory) : memory_(std::move(memory)) {}
-  std::byte* allocate(std::size_t size) override {
-    try {
-      return memory_->place(memory_->rank()) + memory_->allocate(size, HostMemory::Use::kBuffers);
-    } catch (const Error&) {
-      return nullptr;
-    }
-  }
-  void release(std::byte* data) noexcept override {
-    memory_->release(static_cast<std::size_t>(data - memory_->place(memory_->rank())));
-  }
-
- private:
-  const std::shared_ptr<HostMemory> memory_;
-};
+MemorySource place_of(const std::shared_ptr<HostMemory>& memory) {
+  return {.allocate = [memory](std::size_t size) -> std::byte* {
+            try {
+              return memory->place(memory->rank()) +
+                     memory->allocate(size, HostMemory::Use::kBuffers);
+            } catch (const Error&) {
+              return nullptr;
+            }
+          },
+          .release =
+              [memory](std::byte* data) {
+                memory->release(static_cast<std::size_t>(data - memory->place(memory->rank())));
+              }};
+}
 
 }  // namespace
 
@@ -256,7 +253,7 @@ void HostMemory::give_back(std::size_t offset, std::size_t bytes) {
 
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory) {
   return std::make_shared<BufferAllocator>(
-      std::make_unique<PlaceSource>(std::move(memory)),
+      place_of(memory),
       BufferAllocatorOptions{.name = "memory shared between processes",
                              .advice = "try fewer ranks on this host, or more memory for them",
                              .granularity = kPageBytes});

@@ -149,24 +149,16 @@ void GpuDevice::PendingUpdates::run(DeviceContext& context) const {
   }
 }
 
-class GpuDevice::Memory final : public MemorySource {
- public:
-  Memory(GpuDevice& device, DeviceContext& context) : device_(device), context_(context) {}
-  std::byte* allocate(std::size_t size) override {
-    return static_cast<std::byte*>(context_.allocate(size));
-  }
-  void release(std::byte* data) noexcept override {
-    if (device_.has_pending_.load()) {  // perhaps the memory of a variable that is gone
-      MutexLock lock(device_.mutex_);
-      device_.flush_updates();
-    }
-    context_.release(data);
-  }
-
- private:
-  GpuDevice& device_;
-  DeviceContext& context_;
-};
+MemorySource GpuDevice::memory(DeviceContext& context) {
+  return {[&context](std::size_t size) { return static_cast<std::byte*>(context.allocate(size)); },
+          [this, &context](std::byte* data) {
+            if (has_pending_.load()) {  // perhaps the memory of a variable that is gone
+              MutexLock lock(mutex_);
+              flush_updates();
+            }
+            context.release(data);
+          }};
+}
 
 GpuDevice* GpuDevice::opened(Device device) {
   const auto index = static_cast<std::size_t>(device.index);
@@ -203,8 +195,7 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
       backend_(backend),
       context_(backend.open(description.ordinal)),
       allocator_(std::make_unique<BufferAllocator>(
-          std::make_unique<Memory>(*this, *context_),
-          allocator_options(description, [this] { trim_uploads(); }))),
+          memory(*context_), allocator_options(description, [this] { trim_uploads(); }))),
       downloads_(std::make_unique<Downloads>(backend)),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes, peers_)),
       uploads_(std::make_unique<Uploads>(backend, *allocator_, peers_)),

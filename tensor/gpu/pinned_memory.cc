@@ -19,19 +19,14 @@ namespace tutti {
 
 namespace {
 
-class PinnedMemory final : public MemorySource {
- public:
-  std::byte* allocate(std::size_t size) override {
-    return static_cast<std::byte*>(gpu_backend()->allocate_pinned(size));
-  }
-  void release(std::byte* data) noexcept override { gpu_backend()->release_pinned(data); }
-};
-
 BufferAllocator& pinned_allocator() {
   // Never destroyed, as that of other host memory; the process takes it with it.
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
-           std::make_unique<PinnedMemory>(),
+           MemorySource{[](std::size_t size) {
+                          return static_cast<std::byte*>(gpu_backend()->allocate_pinned(size));
+                        },
+                        [](std::byte* data) { gpu_backend()->release_pinned(data); }},
            BufferAllocatorOptions{.name = "pinned memory", .max_cached = kMaxCachedBytes})
            .release();
   return allocator;
@@ -105,25 +100,6 @@ constexpr std::size_t kRingBytes = std::size_t{64} << 20;
 
 }  // namespace
 
-/// Forgets what it gives back: another owner may use it.
-class Uploads::Memory final : public MemorySource {
- public:
-  Memory(Uploads& uploads, BufferAllocator& allocator) : uploads_(uploads), memory_(allocator) {}
-  std::byte* allocate(std::size_t size) override { return memory_.allocate(size); }
-  void release(std::byte* data) noexcept override {
-    {
-      MutexLock lock(uploads_.mutex_);
-      std::erase(uploads_.freed_, data);
-      uploads_.unused_after_.erase(data);
-    }
-    memory_.release(data);
-  }
-
- private:
-  Uploads& uploads_;
-  MemoryOfAllocator memory_;
-};
-
 Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers)
     : ring_(backend, kRingBytes, peers) {
   BufferAllocatorOptions options;
@@ -135,8 +111,16 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
     freed_.push_back(buffer);
     any_freed_ = true;
   };
-  allocator_ = std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, device_allocator),
-                                                 std::move(options));
+  MemorySource memory = memory_of(device_allocator);
+  memory.release = [this, give_back = std::move(memory.release)](std::byte* buffer) {
+    {
+      MutexLock lock(mutex_);  // the next owner of the memory is another one
+      std::erase(freed_, buffer);
+      unused_after_.erase(buffer);
+    }
+    give_back(buffer);
+  };
+  allocator_ = std::make_unique<BufferAllocator>(std::move(memory), std::move(options));
 }
 
 void Uploads::settle(DeviceContext& context) {

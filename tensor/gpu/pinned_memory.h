@@ -84,7 +84,6 @@ class Uploads {
   void settle(DeviceContext& context);
 
  private:
-  class Memory;
   void wait_until_unused(DeviceContext& context, std::byte* buffer);
 
   PinnedRing ring_;

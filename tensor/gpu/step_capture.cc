@@ -37,7 +37,7 @@ struct GraphMemory::Pinned {
 GraphMemory::GraphMemory(Device device)
     : device_(device),
       pool_(std::make_shared<BufferAllocator>(
-          std::make_unique<MemoryOfAllocator>(GpuDevice::of(device).allocator()),
+          memory_of(GpuDevice::of(device).allocator()),
           BufferAllocatorOptions{.name = concat("captured graph on ", device),
                                  .granularity = GpuDevice::kAlignment})) {}
 
