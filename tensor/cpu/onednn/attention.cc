@@ -161,6 +161,9 @@ void onednn_attention(const KernelArgs& args) {
   const OneThread one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
+  if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements
+    return reference_kernels().find(OpId::kAttention, DType::kFloat32)(args);
+  }
   std::ranges::fill(args.out<float>(0), 0.0f);
   std::ranges::fill(args.out<float>(1), 0.0f);
   std::vector<float> scores(static_cast<std::size_t>(kQueriesOfBlock * kKeysOfBlock));
@@ -229,6 +232,9 @@ void onednn_attention_grad(const KernelArgs& args) {
   const OneThread one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
+  if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements
+    return reference_kernels().find(OpId::kAttentionGrad, DType::kFloat32)(args);
+  }
   const std::int64_t features = extent.features, length = extent.length;
   for (std::size_t i = 0; i < 3; ++i) std::ranges::fill(args.out<float>(i), 0.0f);
   std::vector<float> scores(static_cast<std::size_t>(kQueriesOfBlock * kKeysOfBlock));
