@@ -1,19 +1,17 @@
-// Runs one operation on a simulated GPU and on the reference kernels of the CPU.
+// Runs one operation on a simulated GPU.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
 #include "tensor/cuda/math_libraries.h"
 #include "tensor/kernel_table.h"
+#include "tests/support/op_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 
@@ -81,14 +79,16 @@ inline const cuda::KernelTable& device_kernels() {
 }
 
 struct DeviceRunOptions {
-  std::size_t misalignment = 0;            // elements, of all tensors
-  const RandomKey* step_values = nullptr;  // copied to the device
+  std::size_t misalignment = 0;              // elements, of all tensors
+  const RandomKey* step_values = nullptr;    // copied to the device
+  cuda::MathLibraries* libraries = nullptr;  // nullptr: new ones
+  Workspace* workspace = nullptr;            // nullptr: the arena
 };
 
-/// The results of `call` on the simulated GPU.
+/// Returns the results of `call` on the simulated GPU.
 inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions options = {}) {
   DeviceArena arena;
-  cuda::MathLibraries libraries;
+  cuda::MathLibraries own_libraries;
   std::vector<DeviceTensor> inputs, outputs;
   for (const Tensor& input : call.inputs) {
     inputs.push_back(arena.upload(input, options.misalignment));
@@ -105,63 +105,12 @@ inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions op
   if (kernel == nullptr) {
     fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", call.inputs[0].dtype());
   }
-  kernel({inputs, outputs, call.attributes, step_values, arena.stream(), libraries, arena});
+  kernel({inputs, outputs, call.attributes, step_values, arena.stream(),
+          options.libraries != nullptr ? *options.libraries : own_libraries,
+          options.workspace != nullptr ? *options.workspace : arena});
   std::vector<Tensor> results;
   for (const DeviceTensor& output : outputs) results.push_back(arena.download(output));
   return results;
-}
-
-/// The distance of neighbouring numbers near 1.
-inline double resolution(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return std::numeric_limits<double>::epsilon();
-    case DType::kBFloat16:
-      return 0x1p-7;
-    case DType::kFloat16:
-      return 0x1p-10;
-    default:
-      return std::numeric_limits<float>::epsilon();
-  }
-}
-
-/// How close results must be to those of the CPU: 0: the same bits; else so many times the
-/// resolution of the type (of float, in which they are calculated, for 16-bit types, whose own
-/// resolution comes on top), relative to the number or to 1. Integers are always equal.
-struct Closeness {
-  double ulps = 0.0;
-};
-
-inline void expect_close(const Tensor& actual, const Tensor& expected, Closeness closeness) {
-  if (closeness.ulps == 0.0 || !is_floating(expected.dtype())) {
-    return expect_same_bits(actual, expected);
-  }
-  const DType dtype = expected.dtype();
-  double tolerance = closeness.ulps * resolution(is_half(dtype) ? DType::kFloat32 : dtype);
-  if (is_half(dtype)) tolerance += resolution(dtype);
-  ASSERT_EQ(actual.dtype(), dtype);
-  expect_tensor(actual, expected.shape(), expected.to_doubles(), tolerance);
-}
-
-/// Whether the CPU computes `op` on elements of `dtype`, if need be by way of float32.
-inline bool cpu_has(OpId op, DType dtype) {
-  return reference_kernels().find(op, dtype) != nullptr ||
-         (is_half(dtype) && reference_kernels().find(op, DType::kFloat32) != nullptr);
-}
-
-/// Compares the results of GPU and CPU, if the CPU has a kernel; returns whether it has. Then the
-/// GPU must have one, too.
-inline bool compare_with_cpu(const OpCall& call, Closeness closeness = {},
-                             std::size_t misalignment = 0) {
-  const DType dtype = call.inputs[0].dtype();
-  if (!cpu_has(call.op, dtype)) return false;
-  SCOPED_TRACE(concat(to_string(call.op), " ", dtype, " ", call.inputs[0].shape(), " ",
-                      call.inputs.back().dtype(), " ", call.inputs.back().shape(), " to ",
-                      call.outputs[0].shape, ", misaligned by ", misalignment));
-  const std::vector<Tensor> expected = run_kernel(reference_kernels(), call);
-  const std::vector<Tensor> actual = run_on_device(call, {misalignment});
-  for (std::size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], closeness);
-  return true;
 }
 
 inline OpCall device_test_call(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outputs,

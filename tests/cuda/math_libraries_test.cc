@@ -99,7 +99,7 @@ TEST(CudaMathLibraries, TheStandInChecksDescriptors) {
   problem.x = {1, 4, 4, 2};
   problem.filter = {3, 3, 3, 2};
   problem.y = {1, 4, 4, 3};  // without padding it would be 2 x 2
-  EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(rig.stream)), Error);
+  EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(nullptr)), Error);
 }
 
 /// Memory that was there before: nothing may be allocated while capturing.
@@ -120,6 +120,7 @@ class PreparedWorkspace : public Workspace {
 // Handles and plans are made in the middle of the capture; nothing is measured there.
 TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   MathRig rig;
+  const testing::DeviceArena arena;
   cuda::MathOptions options;
   options.num_measured_plans = 8;
   rig.libraries.set_options(options);
@@ -134,17 +135,17 @@ TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   const Attributes attributes = Conv2dAttributes{1, 1, 1, 1, 1, 1, FusedActivation::kRelu};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(rig.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  rig.table.find(OpId::kConv2d, DType::kFloat32)(
-      {inputs, outputs, attributes, nullptr, rig.stream, rig.libraries, workspace});
-  ASSERT_EQ(cudaStreamEndCapture(rig.stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(arena.stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  testing::device_kernels().find(OpId::kConv2d, DType::kFloat32)(
+      {inputs, outputs, attributes, nullptr, arena.stream(), rig.libraries, workspace});
+  ASSERT_EQ(cudaStreamEndCapture(arena.stream(), &graph), cudaSuccess);
   EXPECT_EQ(cuda_simulation::math_counts().plans, 1);
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   std::vector<float> result(32);
   for (int launch = 0; launch < 2; ++launch) {
-    ASSERT_EQ(cudaMemsetAsync(y.get(), 0, 32 * 4, rig.stream), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, rig.stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(rig.stream), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(y.get(), 0, 32 * 4, arena.stream()), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(executable, arena.stream()), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(arena.stream()), cudaSuccess);
     ASSERT_EQ(cudaMemcpy(result.data(), y.get(), 32 * 4, cudaMemcpyDeviceToHost), cudaSuccess);
     EXPECT_EQ(result[0], 8.0f);   // a corner: 2 x 2 pixels of 2 channels
     EXPECT_EQ(result[9], 18.0f);  // inside: 3 x 3

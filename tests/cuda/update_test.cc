@@ -101,8 +101,8 @@ void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
   std::vector<Trained> variables;
-  for (int i = 0; i < 60; ++i) {  // more than one launch takes
-    const std::int64_t size = i == 0 ? 9001 : i * 7 % 40;
+  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
     variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
   }
   std::vector<DeviceUpdateItem> items;
@@ -119,7 +119,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), {ulps});
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), ulps);
     }
   }
 }
@@ -191,7 +191,7 @@ TEST(CudaUpdate, ACapturedStepTakesItsConstantsFromTheDevice) {
                 static_cast<const double*>(step_values)},
                arena.stream());
   variable.apply(rule, replayed);
-  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), {});
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 0.0);
 }
 
 TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
@@ -224,8 +224,8 @@ void expect_same_training_with_norms(const UpdateRule& rule, DType dtype) {
   DeviceArena arena;
   std::vector<Trained> variables;
   std::vector<DeviceUpdateItem> items;
-  for (int i = 0; i < 60; ++i) {  // more than one launch takes
-    const std::int64_t size = i == 0 ? 9001 : i * 7 % 40;
+  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
     if (i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
     items.push_back(variable.item());
@@ -243,7 +243,7 @@ void expect_same_training_with_norms(const UpdateRule& rule, DType dtype) {
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
       // The norms' last bits differ, and with them the rate's last one.
-      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), {4.0});
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), 4.0);
     }
   }
 }
@@ -274,7 +274,7 @@ TEST(CudaUpdate, ACapturedStepWithNormsTakesItsConstantsFromTheDevice) {
                 static_cast<const double*>(step_values)},
                arena.stream());
   variable.apply_with_norms(rule, replayed);
-  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), {4.0});
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 4.0);
 }
 
 }  // namespace cuda_update_test
