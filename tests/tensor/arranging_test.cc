@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -37,26 +36,6 @@ TEST(Upsample2d, BilinearTakesPixelCentresAtHalves) {
     const UpsampleOptions both{2, 2, Interpolation::kBilinear};
     expect_tensor(upsample2d(tensor_of({1, 2, 2, 1}, {0, 4, 8, 12}, dtype), both), {1, 4, 4, 1},
                   {0, 1, 3, 4, 2, 3, 5, 6, 6, 7, 9, 10, 8, 9, 11, 12});
-  }
-}
-
-TEST(Upsample2d, FastKernelsGiveTheBitsOfTheReference) {
-  for (const Interpolation interpolation : {Interpolation::kNearest, Interpolation::kBilinear}) {
-    for (std::int64_t channels : {1, 3, 16, 37}) {
-      const Shape small{2, 3, 5, channels}, large{2, 6, 15, channels};
-      OpCall call;
-      call.attributes = UpsampleAttributes{2, 3, interpolation};
-      const auto compare = [&](OpId op, const Shape& from, const Shape& to) {
-        SCOPED_TRACE(concat(to_string(op), " ", from));
-        call.op = op;
-        call.inputs = {random_values(from, DType::kFloat32, -1, 1)};
-        call.outputs = {{to, DType::kFloat32}};
-        testing::expect_same_bits(run_kernel(cpu_kernels(), call)[0],
-                                  run_kernel(reference_kernels(), call)[0]);
-      };
-      compare(OpId::kUpsample, small, large);
-      compare(OpId::kUpsampleGrad, large, small);
-    }
   }
 }
 

@@ -112,23 +112,6 @@ TEST(Attention, EqualsTheDefinitionInEveryKernel) {
   }
 }
 
-TEST(Attention, GradientsOfFastKernelsAreThoseOfTheReferenceInDouble) {
-  for (const Sizes& s : kSizes) {
-    SCOPED_TRACE(concat(s.steps, " ", s.value_steps, s.is_causal ? " causal" : ""));
-    const Inputs exact(s, DType::kFloat64), in(s, DType::kFloat32);
-    const auto gradients = [&](const Inputs& of) {
-      const std::vector<Tensor> outputs = run_kernel(cpu_kernels(), call_of(s, of));
-      const Tensor dy = random_values(outputs[0].shape(), of.query.dtype(), -1, 1, 4);
-      return attention_grad(of.query, of.key, of.value, outputs[0], outputs[1], dy, s.attributes());
-    };
-    const std::vector<Tensor> expected = gradients(exact), actual = gradients(in);
-    for (std::size_t i = 0; i < 3; ++i) {
-      SCOPED_TRACE(i);
-      expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-5);
-    }
-  }
-}
-
 TEST(Attention, EqualsWhatItIsMadeOfElsewhere) {
   for (const Sizes& s : kSizes) {
     if (s.batch == 0 || s.value_steps == 0) continue;

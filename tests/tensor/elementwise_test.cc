@@ -253,30 +253,6 @@ TEST(Elementwise, PlainNumbersTakeTheOtherOperandsType) {
                [] { Tensor::zeros({1}, DType::kInt32) + 0.5; });
 }
 
-TEST(Elementwise, WhereBroadcastsAllThree) {
-  const Shape shapes[] = {{4, 6}, {6}, {4, 1}, {}, {1, 6}};
-  for (DType dtype : kAllDTypes) {
-    for (const Shape& c_shape : shapes) {
-      for (const Shape& a_shape : shapes) {
-        for (const Shape& b_shape : shapes) {
-          SCOPED_TRACE(concat(dtype, " ", c_shape, " ", a_shape, " ", b_shape));
-          const Tensor condition = random_values(c_shape, DType::kBool, 0, 1, 3);
-          const Tensor a = random_values(a_shape, dtype, 0, 50, 4);
-          const Tensor b = random_values(b_shape, dtype, 0, 50, 5);
-          const Shape shape = broadcast(c_shape, broadcast(a_shape, b_shape, "a, b"), "c, a");
-          std::vector<double> expected(static_cast<std::size_t>(shape.num_elements()));
-          for (std::size_t i = 0; i < expected.size(); ++i) {
-            const auto index = static_cast<std::int64_t>(i);
-            const Tensor& from = broadcast_element(condition, shape, index) != 0 ? a : b;
-            expected[i] = broadcast_element(from, shape, index);
-          }
-          expect_tensor(where(condition, a, b), shape, expected);
-        }
-      }
-    }
-  }
-}
-
 TEST(Elementwise, WhereTakesNumbersAndEmptyTensors) {
   const Tensor condition = Tensor::from<bool>({2}, {true, false});
   expect_tensor(where(condition, tensor_of({2}, {5, 6}, DType::kInt64), 0), {2}, {5, 0});

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "tensor/kernel_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/ops/normalization.h"
@@ -82,27 +81,6 @@ TEST(GroupNorm, NormalisesEachGroupOfChannels) {
                                static_cast<std::size_t>(groups), 1e-3),
                       tolerance(dtype));
       }
-    }
-  }
-}
-
-// The gradients in double are checked against central differences in tests/autograd.
-TEST(GroupNorm, FastGradientsAgreeWithTheReferenceInDouble) {
-  for (const auto& [batch, positions, groups, channels] :
-       {std::array<std::int64_t, 4>{3, 1, 1, 70}, {2, 12, 4, 32}, {1, 5, 3, 3}}) {
-    const auto gradients = [&, batch = batch, positions = positions, groups = groups,
-                            channels = channels](DType dtype) {
-      const GroupNormAttributes attributes{positions, groups, 1e-3};
-      return group_norm_grad(random_values({batch, positions, channels}, dtype, -1, 1, 1),
-                             random_values({channels}, dtype, 0.5, 2, 2),
-                             random_values({batch, groups}, dtype, -0.1, 0.1, 3),
-                             random_values({batch, groups}, dtype, 0.5, 1, 4),
-                             random_values({batch, positions, channels}, dtype, -1, 1, 5),
-                             attributes);
-    };
-    const auto slow = gradients(DType::kFloat64), fast = gradients(DType::kFloat32);
-    for (std::size_t i = 0; i < 3; ++i) {
-      expect_tensor(fast[i], slow[i].shape(), slow[i].to_doubles(), 5e-5);
     }
   }
 }

@@ -70,8 +70,7 @@ std::vector<OpCall> convolution_calls(const Shape& x, const Shape& filter, std::
   return calls;
 }
 
-/// Calls of all kinds that oneDNN computes.
-std::vector<OpCall> calls() {
+std::vector<OpCall> make_calls() {
   std::vector<OpCall> all;
   const auto add = [&](std::vector<OpCall> more) {
     all.insert(all.end(), more.begin(), more.end());
@@ -97,6 +96,12 @@ std::vector<OpCall> calls() {
                           {9, 10}, transposes(false, false)));
   all.push_back(make_call(OpId::kMatMul, {values({4, 9, 31}, 1), values({4, 31, 10}, 2)},
                           {4, 9, 10}, transposes(false, false)));
+  return all;
+}
+
+/// Calls of all kinds that oneDNN computes.
+const std::vector<OpCall>& calls() {
+  static const std::vector<OpCall> all = make_calls();
   return all;
 }
 
