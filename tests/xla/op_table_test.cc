@@ -1,0 +1,63 @@
+// The table of operations as steps that XLA compiles.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/op_table.h"
+
+#include <algorithm>
+
+#include "tensor/xla/emitters.h"
+#include "tests/xla/xla_test_support.h"
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti {
+namespace xla_op_table_test {
+
+using testing::OpBackend;
+using testing::OpCase;
+
+/// Without the floating types that TPUs do not have.
+bool xla_has(OpId op, DType dtype) {
+  if (dtype == DType::kFloat64 || dtype == DType::kFloat16) return false;
+  const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;
+  if (is_of_floats && !is_floating(dtype)) return false;
+  if (op == OpId::kSign && dtype == DType::kUInt8) return false;
+  return internal::find_emitter(op) != nullptr && testing::reference_has(op, dtype);
+}
+
+std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
+  TpuStrategy strategy;
+  std::vector<std::vector<Tensor>> results;
+  strategy.run([&] {
+    for (const OpCall& call : calls) results.push_back(dispatch(call));
+  });
+  return results;
+}
+
+/// XLA has functions of its own, and an order of additions of its own.
+double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
+
+/// The smallest numbers are 0 there, and what functions make of NaN is not promised; but it wins
+/// where the largest or smallest number is wanted.
+bool xla_leaves_out(const OpCase& c) {
+  constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
+                             OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};
+  if (c.has_special_numbers) return std::ranges::find(kOfNan, c.call.op) == std::end(kOfNan);
+  const Tensor& first = c.call.inputs[0];
+  if (c.call.op == OpId::kMatMul && first.rank() > 2 && first.num_elements() == 0) return true;
+  const auto* const upsampling = std::get_if<UpsampleAttributes>(&c.call.attributes);
+  return upsampling != nullptr && upsampling->interpolation == Interpolation::kBilinear;
+}
+
+const OpBackend kXla{"xla",    xla_has,        run_on_xla,
+                     xla_ulps, xla_leaves_out, 2};  // compiling them takes the time
+
+class XlaKernels : public testing::OpTableTest {};
+
+TEST_P(XlaKernels, AgreeWithTheReference) { expect_agreement(kXla, GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Operations, XlaKernels, ::testing::ValuesIn(testing::op_families()),
+                         testing::family_name);
+
+TEST(XlaOpTable, HasCasesOfAllThatXlaComputes) { expect_cases_of_all_kernels(kXla); }
+
+}  // namespace xla_op_table_test
+}  // namespace tutti
