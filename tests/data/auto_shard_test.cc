@@ -18,16 +18,7 @@
 namespace tutti {
 namespace auto_shard_test {
 
-using data_test::empty_folder;
-using data_test::expect_error;
-using data_test::first_numbers;
-using data_test::number;
-using data_test::number_in;
-using data_test::numbers_of;
-using data_test::Rows;
-using data_test::rows_of;
-using data_test::scalars_of;
-using data_test::write_bytes;
+using namespace data_test;
 
 constexpr int kFiles = 10, kRecords = 10;
 using Numbers = std::vector<std::int64_t>;

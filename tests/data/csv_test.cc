@@ -11,9 +11,7 @@
 namespace tutti {
 namespace csv_test {
 
-using data_test::empty_folder;
-using data_test::expect_error;
-using data_test::write_bytes;
+using namespace data_test;
 using testing::ElementsAre;
 
 std::string file_of(const std::string& bytes, const std::string& name = "a.csv") {

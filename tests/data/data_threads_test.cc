@@ -9,12 +9,7 @@
 namespace tutti {
 namespace data_threads_test {
 
-using data_test::expect_error;
-using data_test::first_numbers;
-using data_test::number;
-using data_test::number_in;
-using data_test::rows_of;
-using data_test::scalars_of;
+using namespace data_test;
 using testing::ElementsAre;
 
 TimePoint soon() { return Clock::system().now() + std::chrono::seconds(60); }

@@ -13,9 +13,7 @@
 namespace tutti {
 namespace function_random_test {
 
-using data_test::number;
-using data_test::number_in;
-using data_test::scalars_of;
+using namespace data_test;
 
 using Numbers = std::vector<std::int64_t>;
 

@@ -10,8 +10,7 @@
 namespace tutti {
 namespace npy_test {
 
-using data_test::empty_folder;
-using data_test::expect_error;
+using namespace data_test;
 using testing::ElementsAre;
 
 std::string file(const std::string& header, const std::string& data) {

@@ -10,10 +10,7 @@
 namespace tutti {
 namespace png_image_folder_test {
 
-using data_test::empty_folder;
-using data_test::expect_error;
-using data_test::numbers_of;
-using data_test::write_bytes;
+using namespace data_test;
 using testing::ElementsAre;
 
 std::string flat_picture(int value, int width = 3, int height = 2) {

@@ -10,11 +10,7 @@
 namespace tutti {
 namespace resumable_iterator_test {
 
-using data_test::expect_error;
-using data_test::number;
-using data_test::number_in;
-using data_test::numbers_of;
-using data_test::Rows;
+using namespace data_test;
 
 Element twice(const Element& element) { return Element({number(2 * number_in(element))}); }
 

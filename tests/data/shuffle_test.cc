@@ -1,16 +1,15 @@
-// Shuffling: a permutation keyed by seed and epoch.
+// Orders: shuffled elements, and files by pattern.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "tests/data/dataset_values.h"
 #include "tutti/core/random.h"
+#include "tutti/data/records.h"
 
 namespace tutti {
 namespace shuffle_test {
 
-using data_test::expect_error;
-using data_test::first_numbers;
-using data_test::scalars_of;
+using namespace data_test;
 using testing::ElementsAre;
 using testing::UnorderedElementsAreArray;
 
@@ -100,6 +99,46 @@ TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
   // The next epoch of the repeated dataset goes on counting.
   const Numbers later = scalars_of(below.repeat(2), 1);
   EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
+}
+
+std::string folder_of(const std::vector<std::string>& names) {
+  const std::string folder = empty_folder("") + "/";
+  for (const std::string& name : names) {
+    std::filesystem::create_directories(std::filesystem::path(folder + name).parent_path());
+    write_bytes(folder + name, "x");
+  }
+  return folder;
+}
+
+TEST(ListFiles, GivesMatchesInAscendingOrder) {
+  const std::string f = folder_of({"b.rec", "a.rec", "B.rec", "a.txt", ".hidden.rec", "c1/x.rec",
+                                   "c2/x.rec", "c3/y.rec", "a[1].rec"});
+  EXPECT_THAT(list_files(f + "*.rec"),
+              ElementsAre(f + "B.rec", f + "a.rec", f + "a[1].rec", f + "b.rec"));
+  EXPECT_THAT(list_files(f + "?.rec"), ElementsAre(f + "B.rec", f + "a.rec", f + "b.rec"));
+  EXPECT_THAT(list_files(f + "c[1-2]/*"), ElementsAre(f + "c1/x.rec", f + "c2/x.rec"));
+  EXPECT_THAT(list_files(f + "c*/x.rec"), ElementsAre(f + "c1/x.rec", f + "c2/x.rec"));
+  EXPECT_THAT(list_files(f + "a\\[1\\].rec"), ElementsAre(f + "a[1].rec"));
+  EXPECT_THAT(list_files(f + "a.txt"), ElementsAre(f + "a.txt"));
+  EXPECT_THAT(list_files(f + ".*.rec"), ElementsAre(f + ".hidden.rec"));
+}
+
+TEST(ListFiles, ShufflesBySeedAlone) {
+  const std::string f = folder_of({"0", "1", "2", "3", "4", "5", "6", "7"});
+  const std::vector<std::string> sorted = list_files(f + "*");
+  const std::vector<std::string> drawn = list_files(f + "*", {.shuffle = true, .seed = 1});
+  EXPECT_NE(drawn, sorted);
+  EXPECT_EQ(drawn, list_files(f + "*", {.shuffle = true, .seed = 1}));
+  EXPECT_NE(drawn, list_files(f + "*", {.shuffle = true, .seed = 2}));
+  EXPECT_THAT(drawn, testing::UnorderedElementsAreArray(sorted));
+}
+
+TEST(ListFiles, RefusesPatternsThatMatchNothing) {
+  const std::string f = folder_of({"a.rec"});
+  for (const std::string& pattern : {f + "*.csv", f + "a.rec/*", f + "nowhere/*", std::string()}) {
+    expect_error(ErrorCode::kNotFound, {"no file matches '" + pattern + "'", "expected", "try"},
+                 [&] { list_files(pattern); });
+  }
 }
 
 }  // namespace shuffle_test

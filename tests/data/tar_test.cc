@@ -13,10 +13,7 @@
 namespace tutti {
 namespace tar_test {
 
-using data_test::empty_folder;
-using data_test::expect_error;
-using data_test::number;
-using data_test::write_bytes;
+using namespace data_test;
 using testing::ElementsAre;
 using testing::Pair;
 
