@@ -138,8 +138,11 @@ def check_by_hand(counter):
 def check_worker_killed_by_hand(counter):
     """A worker that is not started again is not waited for; one that is comes in."""
     tasks = by_hand(counter, 3, 1, "--closures", "1000", "--pause-ms", "5")
+    chief = tasks["chief", 0]
     for worker in range(2):
         tasks["worker", worker].kill()
+        lost = chief.wait_for_line(f"worker {worker} is lost")
+        chief.wait_for_line(r"^at \d+", lost.time)  # a closure of which two workers die is an error
     tasks.start("worker", 1)
     tasks.jobs.pop(("worker", 0))
     require_count(tasks, 1000)
