@@ -9,11 +9,7 @@
 namespace tutti {
 namespace {
 
-using layer_tests::check_layer;
-using layer_tests::error_of;
-using layer_tests::expect_values;
-using layer_tests::spread;
-using layer_tests::weights_of_layer;
+using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -8,8 +8,7 @@
 namespace tutti {
 namespace {
 
-using layer_tests::EqualReplicas;
-using layer_tests::expect_values;
+using namespace layer_tests;
 
 // Column means 2 and 40, biased variances 1 and 400.
 Tensor two_columns() { return Tensor::from<float>({2, 2}, {1, 20, 3, 60}); }

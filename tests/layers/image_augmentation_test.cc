@@ -11,9 +11,7 @@
 namespace tutti {
 namespace image_augmentation_test {
 
-using layer_tests::counting;
-using layer_tests::error_of;
-using layer_tests::expect_values;
+using namespace layer_tests;
 using ::testing::HasSubstr;
 
 Tensor in_training(const Layer& layer, const Tensor& x, std::uint64_t step = 1,

@@ -11,8 +11,7 @@
 namespace tutti {
 namespace {
 
-using layer_tests::error_of;
-using layer_tests::expect_values;
+using namespace layer_tests;
 using ::testing::HasSubstr;
 
 struct Statistics {
@@ -29,35 +28,6 @@ Statistics statistics_of(const Initializer& initializer, const Shape& shape) {
   s.low = *std::min_element(values.begin(), values.end());
   s.high = *std::max_element(values.begin(), values.end());
   return s;
-}
-
-/// The mean within five of its standard errors, the variance within 2 %.
-void check(const char* name, const Shape& shape, double variance, double limit) {
-  SCOPED_TRACE(name);
-  const Statistics s = statistics_of(name, shape);
-  const double count = static_cast<double>(shape.num_elements());
-  EXPECT_NEAR(s.mean, 0.0, 5 * std::sqrt(variance / count));
-  EXPECT_NEAR(s.variance / variance, 1.0, 0.02);
-  EXPECT_LE(s.high, limit * (1 + 1e-6));
-  EXPECT_GE(s.low, -limit * (1 + 1e-6));
-  EXPECT_GT(s.high, 0.97 * limit);
-}
-
-TEST(InitializerTest, HaveKerasVariancesAndLimits) {
-  const Shape dense{200, 300};
-  // Variance scale / fan; a uniform reaches sqrt(3 variance), a truncated normal two of the
-  // standard deviations before truncation.
-  constexpr double kCut = 2 / 0.87962566103423978;
-  check("glorot_uniform", dense, 2.0 / 500, std::sqrt(6.0 / 500));
-  check("glorot_normal", dense, 2.0 / 500, kCut * std::sqrt(2.0 / 500));
-  check("he_uniform", dense, 2.0 / 200, std::sqrt(6.0 / 200));
-  check("he_normal", dense, 2.0 / 200, kCut * std::sqrt(2.0 / 200));
-  check("lecun_uniform", dense, 1.0 / 200, std::sqrt(3.0 / 200));
-  check("lecun_normal", dense, 1.0 / 200, kCut * std::sqrt(1.0 / 200));
-  check("uniform", dense, 0.1 * 0.1 / 12, 0.05);
-  // A convolution's fans count its window: in 3*3*20, out 3*3*40.
-  check("glorot_uniform", {3, 3, 20, 40}, 2.0 / 540, std::sqrt(6.0 / 540));
-  check("he_normal", {3, 3, 20, 40}, 2.0 / 180, kCut * std::sqrt(2.0 / 180));
 }
 
 TEST(InitializerTest, NormalIsNotCutAndTruncatedIs) {

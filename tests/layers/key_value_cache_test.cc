@@ -13,10 +13,7 @@
 namespace tutti {
 namespace {
 
-using layer_tests::error_of;
-using layer_tests::ExactLayers;
-using layer_tests::expect_values;
-using layer_tests::spread;
+using namespace layer_tests;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kSteps = 7, kFeatures = 4;

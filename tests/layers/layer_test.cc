@@ -6,9 +6,7 @@
 namespace tutti {
 namespace {
 
-using layer_tests::counting;
-using layer_tests::error_of;
-using layer_tests::expect_values;
+using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

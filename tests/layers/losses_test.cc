@@ -1,18 +1,21 @@
-// Loss functions against plain formulas; loss objects and their reductions.
+// Losses: values, errors, averages over steps that count, weights of steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <concepts>
 
+#include "model/layers/labels_and_weights.h"
+#include "tests/layers/layer_checks.h"
 #include "tests/layers/layer_helpers.h"
 #include "tests/support/warnings.h"
+#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/metric_spec.h"
 
 namespace tutti {
 namespace {
 
-using layer_tests::EqualReplicas;
-using layer_tests::error_of;
-using layer_tests::expect_values;
+using namespace layer_tests;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
@@ -21,58 +24,14 @@ const Tensor& logits() {
   return value;
 }
 
-double minus_log_softmax(std::vector<double> row, std::size_t label) {
-  double sum = 0.0;
-  for (const double value : row) sum += std::exp(value);
-  return std::log(sum) - row[label];
-}
-
-TEST(LossFunctions, CrossentropiesOfLogitsAndOfProbabilitiesAgree) {
-  const std::vector<double> expected = {minus_log_softmax({1, 2, 3}, 0),
-                                        minus_log_softmax({0, -1, 4}, 2)};
-  const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 2});
-  const Tensor one_hot_labels = Tensor::from<float>({2, 3}, {1, 0, 0, 0, 0, 1});
-  using namespace losses;
-  expect_values(sparse_categorical_crossentropy(labels, logits()), expected);
-  expect_values(sparse_categorical_crossentropy(reshape(labels, {2, 1}), logits()), expected);
-  expect_values(sparse_categorical_crossentropy(labels, softmax(logits()), {.from_logits = false}),
-                expected);
-  expect_values(categorical_crossentropy(one_hot_labels, logits()), expected);
-  expect_values(categorical_crossentropy(one_hot_labels, softmax(logits()), {.from_logits = false}),
-                expected);
-  // Smoothing by 0.3: target 0.8 for the label and 0.1 for the others.
-  const double smooth = 0.8 * minus_log_softmax({1, 2, 3}, 0) +
-                        0.1 * minus_log_softmax({1, 2, 3}, 1) +
-                        0.1 * minus_log_softmax({1, 2, 3}, 2);
-  EXPECT_NEAR(
-      categorical_crossentropy(one_hot_labels, logits(), {.label_smoothing = 0.3}).to_doubles()[0],
-      smooth, 1e-6);
-}
-
-TEST(LossFunctions, RegressionLossesHaveTheirFormulas) {
-  const Tensor labels = Tensor::from<float>({2, 2}, {0, 1, 2, 0});
-  const Tensor predictions = Tensor::from<float>({2, 2}, {0.5, 1, 0, -4});
-  using namespace losses;
-  expect_values(mean_squared_error(labels, predictions), {0.125, 10});
-  expect_values(mean_absolute_error(labels, predictions), {0.25, 3});
-  expect_values(huber(labels, predictions), {0.0625, (1.5 + 3.5) / 2});
-  expect_values(
-      log_cosh(labels, predictions),
-      {std::log(std::cosh(0.5)) / 2, (std::log(std::cosh(2.0)) + std::log(std::cosh(4.0))) / 2});
-  const Tensor signs = Tensor::from<float>({2, 2}, {0, 1, -1, 1});
-  expect_values(hinge(signs, predictions), {0.75, 3});
-  expect_values(squared_hinge(signs, predictions), {1.125, 13});
-  const Tensor p = Tensor::from<float>({1, 2}, {0.25, 0.75}),
-               q = Tensor::from<float>({1, 2}, {0.5, 0.5});
-  expect_values(kl_divergence(p, q), {0.25 * std::log(0.5) + 0.75 * std::log(1.5)});
-  expect_values(poisson(p, q), {0.5 - (0.25 + 0.75) / 2 * std::log(0.5)}, 1e-5);
-}
-
 TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
   using namespace losses;
   expect_values(mean_squared_error(Tensor::from<std::int64_t>({2}, {1, 2}),
                                    Tensor::from<float>({2, 1}, {0, 0})),
                 {1, 4});
+  const Tensor classes = Tensor::from<std::int64_t>({2}, {0, 2});
+  expect_values(sparse_categorical_crossentropy(reshape(classes, {2, 1}), logits()),
+                sparse_categorical_crossentropy(classes, logits()).to_doubles());
   EXPECT_EQ(mean_squared_error(Tensor::zeros({0}), Tensor::zeros({0, 1})).shape(), (Shape{0}));
   EXPECT_EQ(
       sparse_categorical_crossentropy(Tensor::zeros({0}, DType::kInt64), Tensor::zeros({0, 3}))
@@ -119,18 +78,6 @@ TEST(LossFunctions, ErrorsNameTheLineOfTheCaller) {
   EXPECT_EQ(line_of(error_of(named_call)), __LINE__ - 1);
   const auto function_of_rank = [&] { losses::categorical_hinge(labels, Tensor::ones({2})); };
   EXPECT_EQ(line_of(error_of(function_of_rank)), __LINE__ - 1);
-}
-
-TEST(LossFunctions, GradientOfTheSumIsSoftmaxMinusLabel) {
-  const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 2});
-  GradientTape tape;
-  tape.watch(logits());
-  const Tensor loss = reduce_sum(losses::sparse_categorical_crossentropy(labels, logits()));
-  const Tensor p = softmax(logits());
-  std::vector<double> expected = p.to_doubles();
-  expected[0] -= 1;
-  expected[5] -= 1;
-  expect_values(tape.gradient(loss, logits()).to_dense(), expected);
 }
 
 TEST(LossObjects, BinaryCrossentropyFromLogitsByReduction) {
@@ -187,60 +134,6 @@ TEST(LossObjects, AreMadeByName) {
   const Tensor p = Tensor::from<float>({2, 1}, {0.25, 0.75});
   expect_values(open.for_predictions(PredictionKind::kProbabilities).per_example(labels, p),
                 {-std::log(0.75), -std::log(0.75)}, 1e-6);
-}
-
-double softplus_of(double z) { return std::log1p(std::exp(z)); }
-
-TEST(LossFunctions, RelativeErrorsAndAngles) {
-  const Tensor labels = Tensor::from<float>({2, 2}, {1, 2, -4, 0.5});
-  const Tensor predictions = Tensor::from<float>({2, 2}, {2, 1, -2, 0.25});
-  using namespace losses;
-  expect_values(mean_absolute_percentage_error(labels, predictions), {75, 50}, 1e-4);
-  const double first = std::pow(std::log(2.0) - std::log(3.0), 2);
-  const double second = std::pow(std::log(1.5) - std::log(1.25), 2);
-  expect_values(mean_squared_logarithmic_error(labels, predictions), {first, second / 2}, 1e-6);
-  expect_values(cosine_similarity(labels, predictions),
-                {-4 / 5.0, -8.125 / std::sqrt(16.25 * 4.0625)}, 1e-6);
-  expect_values(cosine_similarity(Tensor::zeros({1, 2}), Tensor::ones({1, 2})), {0});
-  const Tensor classes = Tensor::from<float>({2, 3}, {0, 1, 0, 0, 0, 1});
-  const Tensor scores = Tensor::from<float>({2, 3}, {0.4, 0.4, 0.2, -1, 0, 3});
-  expect_values(categorical_hinge(classes, scores), {1, 0}, 1e-6);
-}
-
-TEST(LossFunctions, FocalLossesDiscountWhatIsToldWell) {
-  const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
-  const Tensor z = Tensor::from<float>({2, 1}, {2, 0.5});
-  const double p0 = 1 / (1 + std::exp(-2.0)), p1 = 1 - 1 / (1 + std::exp(-0.5));
-  const double bce0 = softplus_of(-2), bce1 = softplus_of(0.5);
-  using namespace losses;
-  const std::vector<double> expected = {std::pow(1 - p0, 2) * bce0, std::pow(1 - p1, 2) * bce1};
-  expect_values(binary_focal_crossentropy(labels, z), expected, 1e-6);
-  expect_values(binary_focal_crossentropy(labels, sigmoid(z), {.from_logits = false}), expected,
-                1e-6);
-  expect_values(binary_focal_crossentropy(
-                    labels, z, {.gamma = 1, .alpha = 0.1, .apply_class_balancing = true}),
-                {0.1 * (1 - p0) * bce0, 0.9 * (1 - p1) * bce1}, 1e-6);
-  const Tensor one_hot_labels = Tensor::from<float>({2, 3}, {1, 0, 0, 0, 0, 1});
-  const double ce0 = minus_log_softmax({1, 2, 3}, 0), ce1 = minus_log_softmax({0, -1, 4}, 2);
-  expect_values(
-      categorical_focal_crossentropy(one_hot_labels, logits()),
-      {0.25 * std::pow(1 - std::exp(-ce0), 2) * ce0, 0.25 * std::pow(1 - std::exp(-ce1), 2) * ce1},
-      1e-6);
-}
-
-/// Gradients of every loss by name against central differences, in float64.
-TEST(LossFunctions, GradientsAreThoseOfDifferences) {
-  const Tensor labels = Tensor::from<double>({2, 3}, {0.2, 0.5, 0.3, 0.7, 0.1, 0.2});
-  const Tensor predictions = Tensor::from<double>({2, 3}, {0.3, 0.4, 0.35, 0.6, 0.15, 0.28});
-  for (const char* name :
-       {"categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
-        "categorical_focal_crossentropy", "mse", "mae", "mape", "msle", "cosine_similarity",
-        "huber", "log_cosh", "hinge", "squared_hinge", "categorical_hinge", "kld", "poisson"}) {
-    SCOPED_TRACE(name);
-    const Loss loss(name);
-    layer_tests::expect_gradient_of_differences(
-        [&](const Tensor& p) { return reduce_sum(loss.per_example(labels, p)); }, predictions);
-  }
 }
 
 TEST(LossFunctions, EveryLossTakesNoRowsAndNamesMisfits) {
@@ -327,8 +220,10 @@ TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
         Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4}));
   });
   const Tensor whole = Tensor::from<float>({2}, {2, 0});
-  expect_values(losses::sparse_categorical_crossentropy(whole, logits()),
-                {minus_log_softmax({1, 2, 3}, 2), minus_log_softmax({0, -1, 4}, 0)});
+  expect_values(
+      losses::sparse_categorical_crossentropy(whole, logits()),
+      losses::sparse_categorical_crossentropy(Tensor::from<std::int64_t>({2}, {2, 0}), logits())
+          .to_doubles());
 }
 
 TEST(BinaryLabels, OutsideZeroToOneAreWarnedOfOnce) {
@@ -354,6 +249,204 @@ TEST(BinaryLabels, OutsideZeroToOneAreWarnedOfOnce) {
     EXPECT_THAT(of_metric[0], HasSubstr(concat(name, ": expected labels of 0 or 1")));
   }
   EXPECT_THAT(warnings[1], HasSubstr("binary_focal_crossentropy: expected labels of 0 or 1"));
+}
+
+template <class Size>
+concept TakenAsGlobalBatch = requires(const Tensor& losses, Size size) {
+  compute_average_loss(losses, size);
+};
+
+Tensor example_losses() { return Tensor::from<float>({3}, {2.5, 6.2, 5.0}); }
+
+TEST(AverageLoss, IsTheMeanWithoutStrategy) {
+  EXPECT_NEAR(compute_average_loss(example_losses()).item(), 13.7 / 3, 1e-5);
+}
+
+TEST(AverageLoss, DefaultGlobalBatchIsReplicasTimesLocal) {
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  const Tensor loss = compute_average_loss(example_losses());
+  EXPECT_NEAR(loss.item(), 13.7 / 6, 1e-5);
+  EXPECT_NEAR(group.all_reduce(ReduceOp::kSum, loss).item(), 4.5667, 1e-4);
+}
+
+TEST(AverageLoss, TellsTheGroupWhenItAssumesEqualRows) {
+  struct Group : EqualReplicas {
+    Group() : EqualReplicas(2) {}
+    void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
+    std::vector<std::int64_t> assumed;
+  } group;
+  ReplicaGroupScope scope(&group);
+  compute_average_loss(example_losses(), 6);
+  EXPECT_TRUE(group.assumed.empty());
+  compute_average_loss(example_losses());
+  EXPECT_EQ(group.assumed, std::vector<std::int64_t>{3});
+}
+
+TEST(AverageLoss, WeightsMultiply) {
+  const Tensor losses = Tensor::from<float>({3}, {2, 4, 6});
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  auto sum_over_replicas = [&](const Tensor& weight) {
+    return group.all_reduce(ReduceOp::kSum, compute_average_loss(losses, {.sample_weight = weight}))
+        .item();
+  };
+  EXPECT_NEAR(sum_over_replicas(2.0f), 8.0, 1e-6);
+  EXPECT_NEAR(sum_over_replicas(Tensor::from<float>({3}, {0.3, 0.5, 0.2})), 1.26667, 1e-5);
+  EXPECT_NEAR(sum_over_replicas(Tensor::from<double>({3}, {0.3, 0.5, 0.2})), 1.26667, 1e-5);
+  const Tensor pixels = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
+  EXPECT_NEAR(compute_average_loss(pixels, {.global_batch_size = 2,
+                                            .sample_weight = Tensor::from<float>({2}, {1, 10})})
+                  .item(),
+              (3 + 70) / 2.0, 1e-5);
+  EXPECT_THAT(error_of([&] { compute_average_loss(losses, {.sample_weight = Tensor::ones({2})}); }),
+              HasSubstr("compute_average_loss: the weights do not fit the values; expected shape "
+                        "[3] or one that lacks trailing dimensions, got [2]"));
+}
+
+TEST(AverageLoss, GlobalBatchSizeIsTheDivisor) {
+  const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 5});
+  EXPECT_EQ(compute_average_loss(losses, 10).item(), 1.5f);
+  EXPECT_EQ(compute_average_loss(losses, {.global_batch_size = 10}).item(), 1.5f);
+  EXPECT_EQ(compute_average_loss(losses, std::int64_t{10}).item(), 1.5f);
+  EXPECT_EQ(compute_average_loss(losses, 0).item(), 0.0f);
+  EXPECT_THAT(error_of([&] { compute_average_loss(losses, -1); }),
+              HasSubstr("global_batch_size must be non-negative, got -1"));
+  static_assert(TakenAsGlobalBatch<int> && TakenAsGlobalBatch<std::int64_t>);
+  static_assert(!TakenAsGlobalBatch<float> && !TakenAsGlobalBatch<double>);
+}
+
+TEST(AverageLoss, NoLossesGiveZero) {
+  const Tensor none = Tensor::zeros({0});
+  EXPECT_EQ(compute_average_loss(none).item(), 0.0f);
+  EXPECT_EQ(compute_average_loss(none, {.sample_weight = 2.0f}).item(), 0.0f);
+  EXPECT_EQ(compute_average_loss(none, {.sample_weight = Tensor::zeros({0})}).item(), 0.0f);
+  EXPECT_EQ(compute_average_loss(none, 8).item(), 0.0f);
+}
+
+TEST(AverageLoss, ScalarLossIsRefused) {
+  EXPECT_THAT(error_of([] { compute_average_loss(Tensor(1.0f)); }), HasSubstr("at least rank 1"));
+}
+
+TEST(AverageLoss, CrossReplicaContextIsRefusedByName) {
+  ReplicaGroupScope scope(nullptr);
+  EXPECT_THAT(error_of([] { compute_average_loss(example_losses(), 3); }),
+              HasSubstr("compute_average_loss: called in the cross-replica context"));
+  EXPECT_THAT(error_of([] { scale_regularization_loss(Tensor(1.0f)); }),
+              HasSubstr("scale_regularization_loss: called in the cross-replica context"));
+}
+
+TEST(AverageLoss, RegularizationIsDividedByTheReplicas) {
+  EXPECT_NEAR(scale_regularization_loss(example_losses()).item(), 13.7, 1e-5);
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  const std::vector<Tensor> list = {2.5f, 6.2f, 5.0f};
+  const Tensor loss = scale_regularization_loss(list);
+  EXPECT_NEAR(loss.item(), 13.7 / 2, 1e-5);
+  EXPECT_NEAR(group.all_reduce(ReduceOp::kSum, loss).item(), 13.7, 1e-5);
+  EXPECT_EQ(scale_regularization_loss(std::vector<Tensor>{}).item(), 0.0f);
+}
+
+TEST(AverageLoss, ReplicaCountIsThatOfTheCurrentReplica) {
+  EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 4})).item(), 3.0f);
+  EqualReplicas eight(8), four(4), zero(0);
+  ReplicaGroupScope outer(&eight);
+  {
+    ReplicaGroupScope inner(&four);
+    EXPECT_EQ(compute_average_loss(Tensor::ones({2})).item(), 0.25f);
+  }
+  EXPECT_EQ(compute_average_loss(Tensor::ones({2})).item(), 0.125f);
+  ReplicaGroupScope none(&zero);
+  EXPECT_THAT(error_of([] { compute_average_loss(Tensor::ones({2})); }),
+              HasSubstr("expected at least one replica, got 0"));
+}
+
+TEST(AverageLoss, WorkedExampleOfTheGuide) {
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  const float first = compute_average_loss(Tensor::from<float>({2}, {2, 3}), 4).item();
+  const float second = compute_average_loss(Tensor::from<float>({2}, {4, 5}), 4).item();
+  EXPECT_EQ(first, 1.25f);
+  EXPECT_EQ(second, 2.25f);
+  EXPECT_EQ(first + second, 3.5f);
+  EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 3})).item(), 1.25f);
+}
+
+TEST(AverageLoss, GradientsOfTwoHalvesSumToThatOfTheWholeWithL2) {
+  const Variable w(Tensor::from<float>({1}, {3}));
+  auto gradient = [&](const Tensor& x) {
+    GradientTape tape;
+    const Tensor loss = compute_average_loss(square(x * w.value()), 4) +
+                        scale_regularization_loss(reduce_sum(square(w.value())) * 0.1);
+    return tape.gradient(loss, w).to_dense().item();
+  };
+  const double whole = gradient(Tensor::from<float>({4}, {1, 2, 3, 4}));
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  const double halves =
+      gradient(Tensor::from<float>({1}, {1})) + gradient(Tensor::from<float>({3}, {2, 3, 4}));
+  EXPECT_NEAR(whole, 2 * 3 * 30 / 4.0 + 0.2 * 3, 1e-4);
+  EXPECT_NEAR(halves, whole, 1e-4);
+}
+
+TEST(AverageLoss, KeepsTheTypeOfTheLosses) {
+  EXPECT_EQ(compute_average_loss(Tensor::ones({2}, DType::kFloat64), 4).dtype(), DType::kFloat64);
+}
+
+/// Two sequences of two steps with one number each; the labels are 0, so that losses are squares.
+Tensor numbers_of_steps() { return Tensor::from<float>({2, 2, 1}, {1, 2, 3, 4}); }
+Tensor labels_of_steps() { return Tensor::zeros({2, 2, 1}); }
+
+TEST(StepWeightsTest, LossesMultiplyEachStepAndTakeTheMeanOfThoseThatCount) {
+  const Loss loss("mse");
+  const Tensor x = numbers_of_steps(), y = labels_of_steps();
+  const Tensor weights = Tensor::from<float>({2, 2}, {1, 0.5, 2, 0});
+  expect_values(loss.per_example(y, x, weights), {(1 + 0.5 * 4) / 2, 2.0 * 9 / 2});
+  expect_values(loss.per_example(y, x, Tensor::from<float>({2}, {3, 2})), {7.5, 25});
+  expect_values(loss(y, x, weights), {(1.5 + 9) / 2});
+  const MaskScope masks;
+  MaskScope::set_mask(x, Tensor::from<bool>({2, 2}, {false, true, true, true}));
+  expect_values(loss.per_example(y, x, weights), {0.5 * 4, 9});
+  expect_values(loss.per_example(y, x, Tensor::from<float>({2, 1}, {3, 2})), {12, 25});
+}
+
+TEST(StepWeightsTest, WeightsOfStepsHaveGradients) {
+  const Variable x(numbers_of_steps());
+  GradientTape tape;
+  const Tensor loss = reduce_sum(Loss("mse").per_example(
+      labels_of_steps(), x.value(), Tensor::from<float>({2, 2}, {1, 0.5, 2, 0})));
+  expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});  // weight * x, for w x^2 / 2
+}
+
+TEST(StepWeightsTest, MetricsOfHalfPredictionsReadTheMask) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const Tensor x = cast(numbers_of_steps(), dtype);
+    const MaskScope masks;
+    MaskScope::set_mask(x, Tensor::from<bool>({2, 2}, {true, true, true, false}));
+    MeanAbsoluteErrorMetric metric;
+    metric.update_state(labels_of_steps(), x);
+    EXPECT_EQ(metric.result().item_double(), 2.0) << dtype;
+  }
+}
+
+TEST(StepWeightsTest, WeightsThatDoNotFitAreNamed) {
+  const Tensor scores = Tensor::zeros({2, 3});
+  EXPECT_THAT(error_of([&] {
+                Loss("mse").per_example(scores, scores, Tensor::ones({2, 3}));
+              }),
+              HasSubstr("mse: weights [2, 3] of steps do not fit the predictions; expected "
+                        "predictions [batch, steps, ...], got [2, 3]; try weights [batch]"));
+  EXPECT_THAT(
+      error_of([&] {
+        Loss("mse").per_example(labels_of_steps(), numbers_of_steps(), Tensor::ones({2, 3}));
+      }),
+      HasSubstr("mse: the weights do not fit the values; expected shape [2, 2]"));
+  EXPECT_THAT(
+      error_of([&] {
+        Loss("mse").per_example(Tensor::zeros({2}), numbers_of_steps(), Tensor::ones({2, 2}));
+      }),
+      HasSubstr("mse: a mask or weights tell the steps [2, 2] of the predictions apart; "
+                "expected labels [batch, steps, ...], got [2]"));
 }
 
 }  // namespace

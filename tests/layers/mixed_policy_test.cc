@@ -1,13 +1,18 @@
-// The policies mixed_bfloat16 and mixed_float16: weights in float32, arithmetic in 16 bits.
+// Policies of types, and layers under device scopes.
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
+#include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
@@ -187,6 +192,64 @@ TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
       loss.per_example(Tensor::zeros({2, 1}), Tensor::full({2, 1}, 300, DType::kFloat16));
   EXPECT_EQ(value.dtype(), DType::kFloat32);
   tutti::testing::expect_tensor(value, {2}, {90000, 90000});  // more than a float16 holds
+}
+
+struct PolicyForTest {
+  explicit PolicyForTest(const char* name) { set_dtype_policy(name); }
+  ~PolicyForTest() { set_dtype_policy("float32"); }
+};
+
+TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
+  const PolicyForTest policy("float64");
+  Dense dense(2);
+  dense.build_for({3});
+  for (const Variable& weight : dense.variables()) EXPECT_EQ(weight.dtype(), DType::kFloat64);
+  const Tensor y = dense(Tensor::ones({4, 3}));  // float32: cast
+  EXPECT_EQ(y.dtype(), DType::kFloat64);
+}
+
+TEST(DTypePolicyTest, ALayerKeepsThePolicyUnderWhichItWasMade) {
+  Dense single(2);
+  const PolicyForTest policy("float64");
+  single.build_for({3});
+  EXPECT_EQ(single.variables()[0].dtype(), DType::kFloat32);
+  EXPECT_EQ(single(Tensor::ones({1, 3}, DType::kFloat64)).dtype(), DType::kFloat32);
+}
+
+TEST(DTypePolicyTest, AnUnknownNameListsTheKnownOnes) {
+  EXPECT_THAT(
+      layer_tests::error_of([] { DTypePolicy("float128"); }),
+      ::testing::HasSubstr("no policy is named 'float128'; expected one of float32, float64"));
+}
+
+TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
+  constexpr Device kFirst{DeviceType::kCpu, 0}, kSecond{DeviceType::kCpu, 1};
+  Dense dense(3, {.activation = "relu"});
+  BatchNormalization normalization;
+  {
+    const DeviceScope scope("/device:CPU:1");
+    dense.build_for({4});
+    normalization.build_for({3});
+  }
+  for (const Layer* layer :
+       {static_cast<const Layer*>(&dense), static_cast<const Layer*>(&normalization)}) {
+    for (const Variable& variable : layer->variables()) {
+      EXPECT_THAT(variable.storage().devices(), ::testing::ElementsAre(kSecond)) << variable.name();
+    }
+  }
+  const Tensor x = random_uniform({5, 4}, {.seed = 1});
+  EXPECT_EQ(x.device(), kFirst);
+  testing::expect_error(ErrorCode::kInvalidArgument, {"dense", "several devices", "cpu:0", "cpu:1"},
+                        [&] { dense(x); });
+  GradientTape tape;
+  tape.watch(x);
+  Tensor y;
+  {
+    const DeviceScope scope(kSecond);
+    y = normalization(dense(x), {.training = true});
+  }
+  EXPECT_EQ(y.device(), kSecond);
+  EXPECT_EQ(tape.gradient(square(y), x).dense().device(), kFirst);
 }
 
 }  // namespace mixed_policy_test

@@ -1,19 +1,19 @@
-// Each layer against a slow computation, with 0 rows, and with a gradient that reaches its weights.
+// Simple layers, those that merge several inputs, and dropout.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <numbers>
 
 #include "tests/layers/layer_checks.h"
 #include "tests/layers/layer_helpers.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/random.h"
+#include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/layers.h"
+#include "tutti/model/layers/merging.h"
 
 namespace tutti {
 namespace {
 
-using layer_tests::check_layer;
-using layer_tests::counting;
-using layer_tests::error_of;
-using layer_tests::expect_values;
+using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -146,37 +146,6 @@ TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
   Reshape misfit({4});
   EXPECT_THAT(error_of([&] { misfit.build_for({6}); }),
               HasSubstr("examples of shape [6] have 6 elements, which do not fit into [4]"));
-}
-
-TEST(ActivationTest, FunctionsHaveTheirValues) {
-  const Tensor x = Tensor::from<float>({3}, {-1, 0, 2});
-  auto check = [&](const char* name, double (*function)(double)) {
-    SCOPED_TRACE(name);
-    expect_values(find_activation(name)(x), {function(-1), function(0), function(2)}, 2e-6);
-  };
-  check("linear", [](double v) { return v; });
-  check("relu", [](double v) { return v > 0 ? v : 0.0; });
-  check("sigmoid", [](double v) { return 1 / (1 + std::exp(-v)); });
-  check("tanh", [](double v) { return std::tanh(v); });
-  check("softplus", [](double v) { return std::log1p(std::exp(v)); });
-  check("softsign", [](double v) { return v / (1 + std::abs(v)); });
-  check("elu", [](double v) { return v > 0 ? v : std::expm1(v); });
-  check("selu", [](double v) { return 1.05070098 * (v > 0 ? v : 1.67326324 * std::expm1(v)); });
-  check("gelu", [](double v) { return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))); });
-  check("swish", [](double v) { return v / (1 + std::exp(-v)); });
-  check("gelu_tanh", [](double v) {
-    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
-  });
-  check("silu", [](double v) { return v / (1 + std::exp(-v)); });
-  check("hard_swish", [](double v) { return v * std::min(1.0, std::max(0.0, v / 6 + 0.5)); });
-  check("mish", [](double v) { return v * std::tanh(std::log1p(std::exp(v))); });
-  check("relu6", [](double v) { return std::min(6.0, std::max(0.0, v)); });
-  check("leaky_relu", [](double v) { return v > 0 ? v : 0.2 * v; });
-  check("exponential", [](double v) { return std::exp(v); });
-  check("hard_sigmoid", [](double v) { return std::min(1.0, std::max(0.0, v / 6 + 0.5)); });
-  LeakyRelu leaky(0.1);
-  leaky.build_for({3});
-  expect_values(leaky(x), {-0.1, 0, 2});
 }
 
 /// The derivatives of `function` at `x`, computed in `dtype`.
@@ -316,12 +285,144 @@ TEST(RescalingTest, MakesFloatsOfBytes) {
   expect_values(y, {-0.5, 0.5});
 }
 
-TEST(LocalResponseNormalizationTest, DividesByThePowerOfTheNeighbourhood) {
-  LocalResponseNormalization lrn({.depth_radius = 1, .bias = 2.0, .alpha = 0.5, .beta = 0.75});
-  lrn.build_for({1, 1, 3});
-  expect_values(lrn(Tensor::from<float>({1, 1, 1, 3}, {1, 2, 3})),
-                {1 / std::pow(2 + 0.5 * 5, 0.75), 2 / std::pow(2 + 0.5 * 14, 0.75),
-                 3 / std::pow(2 + 0.5 * 13, 0.75)});
+template <class L>
+std::vector<double> merged(L layer, const std::vector<Tensor>& inputs) {
+  std::vector<Shape> shapes;
+  for (const Tensor& input : inputs) shapes.push_back(input.shape().without_axis(0));
+  layer.build_for(shapes);
+  return layer(inputs).to_doubles();
+}
+
+TEST(MergingTest, ComputesElementByElement) {
+  const Tensor a = Tensor::from<float>({1, 3}, {1, 2, 3});
+  const Tensor b = Tensor::from<float>({1, 3}, {4, -2, 0.5});
+  const Tensor c = Tensor::from<float>({1, 1}, {2});
+  using V = std::vector<double>;
+  EXPECT_EQ(merged(Add(), {a, b, c}), (V{7, 2, 5.5}));
+  EXPECT_EQ(merged(Subtract(), {a, b}), (V{-3, 4, 2.5}));
+  EXPECT_EQ(merged(Multiply(), {a, b, c}), (V{8, -8, 3}));
+  EXPECT_EQ(merged(Average(), {a, b}), (V{2.5, 0, 1.75}));
+  EXPECT_EQ(merged(Maximum(), {a, b, c}), (V{4, 2, 3}));
+  EXPECT_EQ(merged(Minimum(), {a, b, c}), (V{1, -2, 0.5}));
+  EXPECT_EQ(merged(Concatenate(), {a, b, c}), (V{1, 2, 3, 4, -2, 0.5, 2}));
+}
+
+TEST(MergingTest, KeepsPromisesAndGradients) {
+  check_layer([] { return Add(); }, {{2, 3}, {2, 3}, {1, 3}});
+  check_layer([] { return Subtract(); }, {{3}, {3}});
+  check_layer([] { return Multiply(); }, {{2, 3}, {2, 1}});
+  check_layer([] { return Average(); }, {{3}, {3}, {3}});
+  check_layer([] { return Maximum(); }, {{3}, {3}});
+  check_layer([] { return Minimum(); }, {{3}, {3}});
+  check_layer([] { return Concatenate(); }, {{2, 3}, {2, 1}});
+  check_layer([] { return Concatenate({.axis = 1}); }, {{2, 3}, {1, 3}});
+  check_layer([] { return Dot(); }, {{3}, {3}});
+  check_layer([] { return Dot({.axes = {2, 1}}); }, {{2, 3}, {3, 4}});
+  check_layer([] { return Dot({.axes = {1, 1}, .normalize = true}); }, {{2, 3}, {2}});
+}
+
+TEST(DotTest, SumsProductsAlongItsAxes) {
+  const Tensor a = layer_tests::counting({2, 2, 3});
+  const Tensor b = layer_tests::counting({2, 4, 2}, 0.5);
+  Dot dot({.axes = {1, 2}});
+  const std::vector<Shape> shapes = {{2, 3}, {4, 2}};
+  EXPECT_EQ(dot.build_for(shapes), (std::vector<Shape>{{3, 4}}));
+  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+  std::vector<double> expected;
+  for (std::size_t row = 0; row < 2; ++row)
+    for (std::size_t i = 0; i < 3; ++i)
+      for (std::size_t j = 0; j < 4; ++j)
+        expected.push_back(x[row * 6 + i] * y[row * 8 + j * 2] +
+                           x[row * 6 + 3 + i] * y[row * 8 + j * 2 + 1]);
+  expect_values(dot({a, b}), expected);
+  Dot cosine({.normalize = true});
+  cosine.build_for(std::vector<Shape>{{2}, {2}});
+  expect_values(cosine({Tensor::from<float>({1, 2}, {3, 4}), Tensor::from<float>({1, 2}, {4, 3})}),
+                {24.0 / 25});
+}
+
+TEST(MergingTest, ErrorsNameLayerAndShapes) {
+  auto error_for = [](auto layer, const std::vector<Shape>& shapes) {
+    return error_of([&] { layer.build_for(shapes); });
+  };
+  EXPECT_THAT(error_for(Add(), {{3}}),
+              HasSubstr("layer 'add' (Add): Add: expected at least 2 inputs, got 1"));
+  EXPECT_THAT(error_for(Add(), {{3}, {2, 3}}), HasSubstr("equal rank, got [3], [2, 3]"));
+  EXPECT_THAT(error_for(Multiply(), {{3}, {4}}), HasSubstr("layer 'multiply' (Multiply): "));
+  EXPECT_THAT(error_for(Subtract(), {{3}, {3}, {3}}), HasSubstr("expected two inputs, got 3"));
+  EXPECT_THAT(error_for(Concatenate(), {{2, 3}, {3, 3}}),
+              HasSubstr("expected equal examples but for axis 2, got [2, 3], [3, 3]"));
+  EXPECT_THAT(error_for(Concatenate({.axis = 0}), {{2}, {2}}), HasSubstr("the batch is 0"));
+  EXPECT_THAT(error_for(Dot(), {{3}, {4}}), HasSubstr("got [3] and [4]"));
+  Dense dense(2);
+  dense.build_for({3});
+  EXPECT_THAT(error_of([&] {
+                dense({Tensor::ones({1, 3}), Tensor::ones({1, 3})});
+              }),
+              HasSubstr("layer 'dense' (Dense): expected one input, got 2"));
+}
+
+std::vector<double> dropped(const Dropout& layer, const RandomContext& context, const Tensor& x) {
+  RandomContextScope scope(context);
+  return layer(x, {.training = true}).to_doubles();
+}
+
+TEST(DropoutTest, DropsAtItsRateAndKeepsTheMean) {
+  Dropout layer(0.25);
+  layer.build_for({1000});
+  const Tensor x = Tensor::ones({100, 1000});
+  const std::vector<double> y = dropped(layer, {.seed = 3, .step = 1}, x);
+  double zeros = 0.0;
+  for (const double value : y) {
+    if (value == 0.0) {
+      ++zeros;
+    } else {
+      ASSERT_FLOAT_EQ(value, 1.0 / 0.75);
+    }
+  }
+  // Five standard deviations of a binomial.
+  EXPECT_NEAR(zeros, 25'000, 5 * std::sqrt(100'000 * 0.25 * 0.75));
+}
+
+TEST(DropoutTest, OutsideTrainingAndAtRateZeroIsTheIdentity) {
+  Dropout layer(0.5), none(0.0);
+  layer.build_for({4});
+  none.build_for({4});
+  const Tensor x = layer_tests::counting({2, 4});
+  EXPECT_EQ(layer(x).to_doubles(), x.to_doubles());
+  EXPECT_EQ(none(x, {.training = true}).to_doubles(), x.to_doubles());
+  EXPECT_THAT(error_of([] { Dropout bad(1.0); }), ::testing::HasSubstr("[0, 1), got 1"));
+}
+
+TEST(DropoutTest, MaskDependsOnSeedStepReplicaLayerAndCallAlone) {
+  set_random_seed(0);
+  Dropout layer(0.5), other(0.5);
+  layer.build_for({64});
+  other.build_for({64});
+  const Tensor x = Tensor::ones({4, 64});
+  const RandomContext context{.seed = 1, .step = 2, .replica = 3};
+  const std::vector<double> mask = dropped(layer, context, x);
+  EXPECT_EQ(dropped(layer, context, x), mask) << "a replayed step draws the same";
+  EXPECT_NE(dropped(layer, {.seed = 9, .step = 2, .replica = 3}, x), mask);
+  EXPECT_NE(dropped(layer, {.seed = 1, .step = 9, .replica = 3}, x), mask);
+  EXPECT_NE(dropped(layer, {.seed = 1, .step = 2, .replica = 9}, x), mask);
+  EXPECT_NE(dropped(other, context, x), mask);
+  std::vector<double> elsewhere;
+  Executor::system().start("other", [&] { elsewhere = dropped(layer, context, x); })->join();
+  EXPECT_EQ(elsewhere, mask) << "the thread does not matter";
+  RandomContextScope scope(context);
+  EXPECT_EQ(layer(x, {.training = true}).to_doubles(), mask);
+  EXPECT_NE(layer(x, {.training = true}).to_doubles(), mask) << "the second call of a step";
+}
+
+TEST(DropoutTest, GradientHasTheMaskOfTheForwardPass) {
+  Dropout layer(0.5);
+  layer.build_for({32});
+  const Tensor x = Tensor::ones({2, 32});
+  GradientTape tape;
+  tape.watch(x);
+  const Tensor y = layer(x, {.training = true});
+  EXPECT_EQ(tape.gradient(reduce_sum(y), x).to_dense().to_doubles(), y.to_doubles());
 }
 
 }  // namespace
