@@ -315,8 +315,8 @@ class Examples(unittest.TestCase):
                 ("parameter_server_fit", ["--epochs", "2"], "in the first epoch"),
                 ("in_graph_trainer", ["--steps", "20"], r"step 20 loss [01]\."),
                 ("between_graph_trainer", ["--train_steps", "150", "--min-accuracy", "0.6"], r"result +global step 150, test accuracy 0\.[6-9]"),
-                ("fashion_mnist_custom_loop", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "step"),
-                ("fashion_mnist_keras", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "step")):
+                ("fashion_mnist_custom_loop", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica"),
+                ("fashion_mnist_keras", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica")):
             with self.subTest(program):
                 result = run(program, *flags)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
