@@ -4,15 +4,12 @@
 
 #include <cmath>
 
-#include "tests/support/hang_watchdog.h"
 #include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
-
 namespace any_model_test {
-
 constexpr int kSteps = 10;
 constexpr std::int64_t kRows = 12;
 
@@ -74,7 +71,6 @@ std::vector<double> weights_after(const Case& each, const char* devices) {
 
 TEST(AverageGradientsOfAnyModel, ThreeModelsTrainAlikeWithAndWithoutTowers) {
   using namespace any_model_test;
-  const testing::HangWatchdog watchdog("towers of three models", std::chrono::seconds(60));
   for (const Case& each : cases()) {
     SCOPED_TRACE(each.name);
     const std::vector<double> one = weights_after(each, "cpu:0");

@@ -1,6 +1,7 @@
 // The main function of every test program.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -8,9 +9,32 @@
 #include <filesystem>
 #include <string>
 
+#include "tests/support/hang_watchdog.h"
 #include "tests/support/process_function.h"
+#include "tests/support/sanitizers.h"
 
 namespace {
+
+/// Ends a program whose test hangs, with the stacks of all threads. It has no thread of its own:
+/// tests count threads, and fork.
+class TestLimit : public testing::EmptyTestEventListener {
+ public:
+  static constexpr unsigned kSeconds = (tutti::testing::kIsSanitized ? 6 : 1) * 600;
+
+  TestLimit() { ::signal(SIGALRM, &end); }
+  void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }
+  void OnTestEnd(const testing::TestInfo&) override { ::alarm(0); }
+
+ private:
+  static void end(int) {
+    ::signal(SIGALRM, SIG_DFL);
+    ::alarm(10);  // where a lock keeps the stacks from being read
+    std::fprintf(stderr, "HANG: a test did not finish within %u s\n", kSeconds);
+    tutti::testing::print_all_stacks();
+    std::fflush(stderr);
+    std::_Exit(1);
+  }
+};
 
 /// Folder of this process and of those that it starts: what testing::TempDir() and
 /// std::filesystem::temp_directory_path() return, so that two runs on one machine never share a
@@ -50,5 +74,6 @@ int main(int argc, char** argv) {
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;
   const TestFolder folder;
   testing::InitGoogleTest(&argc, argv);
+  testing::UnitTest::GetInstance()->listeners().Append(new TestLimit);  // which owns it
   return RUN_ALL_TESTS();
 }
