@@ -1,11 +1,16 @@
-// Every gradient function against central differences; every operation accounted for.
+// Gradients of functions against central differences, of attention and of normalization in 16 bits.
 // SPDX-License-Identifier: Apache-2.0
-#include "autograd/gradients.h"
+#include <gtest/gtest.h>
 
+#include "autograd/gradients.h"
+#include "tensor/buffer_allocator.h"
 #include "tests/autograd/gradient_cases_elementwise.h"
 #include "tests/autograd/gradient_cases_linear.h"
 #include "tests/autograd/gradient_cases_other.h"
 #include "tests/autograd/gradient_check.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
 namespace {
@@ -160,6 +165,114 @@ TEST(GradientFunctions, MaximumGivesTiesToTheFirst) {
   const Tensor y = maximum(a, b) + minimum(a, b);
   EXPECT_EQ(tape.gradient(y, a).dense().item_double(), 2.0);
   EXPECT_EQ(tape.gradient(y, b).dense().item_double(), 0.0);
+}
+
+using gradient_check::random_tensor;
+
+constexpr std::int64_t kHeads = 2, kFeatures = 8;
+
+/// Bytes that attention over so many steps, forward and backward, has in use at once.
+std::size_t peak_of(std::int64_t steps, bool fused) {
+  const Tensor x = cast(random_tensor({1, kHeads, steps, kFeatures}, 1), DType::kFloat32);
+  const std::size_t before = host_allocator().statistics().in_use;
+  host_allocator().reset_peak();
+  GradientTape tape;
+  tape.watch(x);
+  Tensor y;
+  if (fused) {
+    y = attention(x, x, x, {.is_causal = true});
+  } else {
+    const Tensor seen = internal::causal_mask(steps, steps, 0, x.device());
+    y = internal::mixed_values(internal::attention_shares(x, x, 0.5, seen), x);
+  }
+  EXPECT_FALSE(tape.gradient(y, x).is_none());
+  return host_allocator().statistics().peak_in_use - before;
+}
+
+TEST(AttentionGradients, TakeMemoryOfTheNumberOfStepsNotOfItsSquare) {
+  const std::size_t of_result = 512 * kHeads * kFeatures * sizeof(float);
+  EXPECT_LE(peak_of(512, true), 12 * of_result);
+  EXPECT_LE(peak_of(2048, true), 4.1 * static_cast<double>(peak_of(512, true)));
+  // What the test would see of scores.
+  EXPECT_GE(peak_of(512, false), 512 * 512 * kHeads * sizeof(float));
+}
+
+TEST(AttentionGradients, OfTapesThatSeeThemAreMadeOfOtherOperations) {
+  const Tensor x = random_tensor({1, 2, 3, 4}, 1);
+  const auto ops_of = [&](bool persistent) {
+    const thrown::SeenOps seen;
+    GradientTape tape({.persistent = persistent});
+    tape.watch(x);
+    const Tensor y = attention(x, x, x);
+    (void)tape.gradient(y, x);
+    return seen.ops;
+  };
+  EXPECT_TRUE(ops_of(false).contains(OpId::kAttentionGrad));
+  EXPECT_FALSE(ops_of(true).contains(OpId::kAttentionGrad));
+}
+
+struct MixedNormalization {
+  explicit MixedNormalization(DType half)
+      : x(testing::random_values({6, 5, 4}, half, -2.0, 2.0, 1)),
+        dy(testing::random_values({6, 5, 4}, half, -1.0, 1.0, 2)),
+        gamma(testing::random_values({4}, DType::kFloat32, 0.5, 1.5, 3)),
+        beta(testing::random_values({4}, DType::kFloat32, -1.0, 1.0, 4)),
+        mean(testing::random_values({4}, DType::kFloat32, -0.5, 0.5, 5)),
+        variance(testing::random_values({4}, DType::kFloat32, 0.5, 2.0, 6)) {}
+
+  /// y, statistics, and the gradients of sum(y dy) for x, gamma and beta.
+  template <class Fn>
+  std::vector<Tensor> differentiated(const Fn& normalize) const {
+    const std::vector<Tensor> sources{x, gamma, beta};
+    GradientTape tape;
+    for (const Tensor& tensor : sources) tape.watch(tensor);
+    std::vector<Tensor> results = normalize();
+    const Tensor loss = reduce_sum(results[0] * dy);
+    for (const Gradient& gradient : tape.gradient(loss, sources)) {
+      results.push_back(gradient.dense());
+    }
+    return results;
+  }
+  std::vector<Tensor> train(const Tensor& input) const {
+    const BatchNormResult result = batch_norm_training(input, gamma, beta, 1e-3);
+    return {cast(result.y, x.dtype()), result.mean, result.variance};
+  }
+  std::vector<Tensor> infer(const Tensor& input) const {
+    return {cast(batch_norm_inference(input, gamma, beta, mean, variance, 1e-3), x.dtype())};
+  }
+  Tensor wide() const { return cast(x, DType::kFloat32); }
+
+  Tensor x, dy, gamma, beta, mean, variance;
+};
+
+void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].dtype(), expected[i].dtype()) << i;
+    EXPECT_EQ(actual[i].to_doubles(), expected[i].to_doubles()) << i;
+  }
+}
+
+TEST(MixedNormalizationTest, GivesTheBitsOfCastingThereAndBack) {
+  for (const DType half : {DType::kBFloat16, DType::kFloat16}) {
+    const MixedNormalization c(half);
+    expect_equal(c.differentiated([&] { return c.train(c.x); }),
+                 c.differentiated([&] { return c.train(c.wide()); }));
+    expect_equal(c.differentiated([&] { return c.infer(c.x); }),
+                 c.differentiated([&] { return c.infer(c.wide()); }));
+  }
+}
+
+TEST(MixedNormalizationTest, RefusesParametersOfDifferentTypes) {
+  const MixedNormalization c(DType::kBFloat16);
+  try {
+    (void)batch_norm_training(c.x, c.gamma, cast(c.beta, DType::kBFloat16), 1e-3);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message().find("expected bfloat16 or float32 [4]"), std::string::npos)
+        << error.message();
+  }
 }
 
 }  // namespace
