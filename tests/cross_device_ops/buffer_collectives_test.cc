@@ -1,19 +1,23 @@
-// The public functions on plain buffers: what they refuse, what they pass on, how they fall back.
+// Public functions on plain buffers and tensors, and the threads of one process as ranks.
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 
-#include "gtest/gtest.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
-namespace tutti::buffer_collectives_tests {
-namespace {
-
-using cdo_tests::cpu;
-using cdo_tests::expect_error;
-using cdo_tests::kInvalid;
-using cdo_tests::make_op;
+namespace tutti {
+namespace buffer_collectives_test {
+using namespace cdo_tests;
 
 using Floats = std::vector<float>;
 
@@ -217,5 +221,148 @@ TEST(TensorCollectives, ShapesThatDoNotFitNameTheReplica) {
                [&] { ops->reduce_scatter(ReduceOp::kSum, odd, few); });
 }
 
-}  // namespace
-}  // namespace tutti::buffer_collectives_tests
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+Communicator& of(const Communicators& all, int rank) {
+  return *all[static_cast<std::size_t>(rank)];
+}
+
+TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
+  const Communicators all = in_process_communicators(3);
+  EXPECT_EQ(
+      error_of_ranks(
+          3,
+          [&](int rank) {
+            const auto expect = [](bool holds, const char* what) {
+              if (!holds) throw Error(ErrorCode::kInternal, what);
+            };
+            Communicator& mine = of(all, rank);
+            const float r = static_cast<float>(rank);
+            const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
+            expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
+            const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
+            expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
+            // Rank r brings r rows.
+            const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
+            expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
+            const IndexedSlices slices{Tensor::full({1, 2}, r),
+                                       Tensor::from<std::int64_t>({1}, {4}), Shape{9, 2}};
+            const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
+            expect(mean.values.to_doubles() == std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f,
+                                                                   2.0f / 3.0f, 2.0f / 3.0f},
+                   "slices");
+            expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
+          }),
+      "");
+}
+
+TEST(TensorCommunication, WhatOneRankMayNotAskForReachesTheOthers) {
+  const auto expect_told = [](const std::string& reason, const auto& call) {
+    const Communicators all = in_process_communicators(2);
+    const auto errors = errors_of_ranks(2, [&](int rank) { call(of(all, rank), rank == 1); });
+    EXPECT_THAT(errors, Each(HasSubstr(reason)));
+    EXPECT_THAT(errors[0], HasSubstr("collective mismatch (arguments)"));
+    EXPECT_THAT(errors[1], Not(HasSubstr("mismatch")));
+  };
+  expect_told("scalars cannot be concatenated", [](Communicator& own, bool wrong) {
+    all_gather(own, wrong ? Tensor::zeros(Shape{}) : Tensor::zeros({2}));
+  });
+  expect_told("IndexedSlices have SUM and MEAN, got MAX", [](Communicator& own, bool wrong) {
+    const IndexedSlices slices{Tensor::zeros({1, 2}), Tensor::from<std::int64_t>({1}, {4}),
+                               Shape{9, 2}};
+    all_reduce(own, wrong ? ReduceOp::kMax : ReduceOp::kSum, slices);
+  });
+}
+
+TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
+  const Communicators all = in_process_communicators(2);
+  EXPECT_THAT(errors_of_ranks(2,
+                              [&](int rank) {
+                                all_reduce(of(all, rank), ReduceOp::kSum,
+                                           Tensor::zeros(rank == 0 ? Shape{2, 3} : Shape{3, 2}));
+                              }),
+              Each(AllOf(HasSubstr("mismatch (shape)"), HasSubstr("[2, 3]"), HasSubstr("[3, 2]"))));
+  const Communicators others = in_process_communicators(2);
+  EXPECT_THAT(errors_of_ranks(2,
+                              [&](int rank) {
+                                all_gather(of(others, rank), Tensor::zeros({4, 2 + rank}));
+                              }),
+              Each(HasSubstr("mismatch (shape)")));
+}
+
+using testing::expect_error;
+
+TimePoint after_ms(int milliseconds) {
+  return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
+}
+
+TEST(InProcessTransport, ASendEndsOnlyWhenItsMessageWasReceived) {
+  const auto ranks = in_process_transports(2);
+  std::vector<std::byte> sent(100, std::byte{7}), received(100);
+  const auto send = ranks[0]->send(1, 3, {}, sent);
+  EXPECT_FALSE(send->test());
+  expect_error(ErrorCode::kDeadlineExceeded, {"rank 1 has not received", "tag 3", "100 bytes"},
+               [&] { send->wait(after_ms(5)); });
+  EXPECT_EQ(ranks[0]->stats().bytes_sent, 0u);
+  EXPECT_TRUE(ranks[1]->recv(0, 3, {}, received)->test());
+  EXPECT_TRUE(send->test());
+  EXPECT_EQ(received, sent);
+  EXPECT_EQ(ranks[0]->stats().bytes_sent, 100u);
+}
+
+TEST(InProcessTransport, ASendThatNobodyTookIsGoneWithItsWork) {
+  const auto ranks = in_process_transports(2);
+  std::vector<std::byte> byte(1, std::byte{1}), received(1);
+  ranks[0]->send(1, 0, {}, byte);
+  const auto recv = ranks[1]->recv(0, 0, {}, received);
+  EXPECT_FALSE(recv->test());
+  EXPECT_EQ(ranks[0]->stats().messages_sent, 0u);
+}
+
+TEST(InProcessTransport, AGroupHasARank) {
+  expect_error(ErrorCode::kInvalidArgument, {"1 or more", "got 0"},
+               [] { in_process_transports(0); });
+  EXPECT_EQ(in_process_transports(1)[0]->name(), "in_process");
+}
+
+TEST(InProcessStore, KeepsValuesOfAnyBytes) {
+  InProcessStore store;
+  EXPECT_EQ(store.get("a/b"), std::nullopt);
+  store.set("a/b", std::string("\0x\xff", 3));
+  EXPECT_EQ(store.get("a/b"), std::string("\0x\xff", 3));
+  store.set("a/b", "");
+  EXPECT_EQ(store.get("a/b"), "");
+  EXPECT_EQ(store.wait("a/b", after_ms(0)), "");
+}
+
+TEST(InProcessStore, AWaiterSeesWhatAnotherThreadSets) {
+  InProcessStore store;
+  const auto setter = Executor::system().start("setter", [&] {
+    Clock::system().sleep_for(std::chrono::milliseconds(5));
+    store.set("other", "1");
+    store.set("address", "x");
+  });
+  EXPECT_EQ(store.wait("address", after_ms(8000)), "x");
+  expect_error(ErrorCode::kDeadlineExceeded, {"in-process store", "'missing'"},
+               [&] { store.wait("missing", after_ms(5)); });
+}
+
+TEST(InProcessStore, BadKeysAndLargeValuesAreRefused) {
+  InProcessStore store;
+  for (const std::string& key : {std::string(), std::string(201, 'a'), std::string("two words")}) {
+    expect_error(ErrorCode::kInvalidArgument, {"the key '", "1 to 200 letters"},
+                 [&] { store.set(key, "x"); });
+    expect_error(ErrorCode::kInvalidArgument, {"the key '"}, [&] { store.get(key); });
+    expect_error(ErrorCode::kInvalidArgument, {"the key '"}, [&] { store.wait(key, after_ms(0)); });
+  }
+  store.set(std::string(200, 'a'), std::string(1 << 20, 'x'));
+  expect_error(ErrorCode::kInvalidArgument, {"the value of 'k'", "1048576", "1048577"},
+               [&] { store.set("k", std::string((1 << 20) + 1, 'x')); });
+}
+
+}  // namespace buffer_collectives_test
+}  // namespace tutti

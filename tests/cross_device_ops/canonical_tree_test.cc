@@ -1,13 +1,24 @@
-// The canonical tree against a literal reading of its definition.
+// The canonical tree against a literal reading of its definition, its parts, and sparse sums by it.
 // SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tests/cross_device_ops/engine_helpers.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/error.h"
 #include "tutti/core/random.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti {
-namespace {
+namespace canonical_tree_test {
 
 using namespace cdo_tests;
 
@@ -144,5 +155,246 @@ TEST(CanonicalTree, RefusesMeanOfPlainBuffersAndNothing) {
                [] { reduce_tensors_along_tree(ReduceOp::kSum, {}, {}); });
 }
 
-}  // namespace
+std::vector<std::pair<int, int>> node_pairs(int first, int count, int num_replicas) {
+  std::vector<std::pair<int, int>> pairs;
+  for (const CanonicalNode& node : canonical_nodes(first, count, num_replicas)) {
+    pairs.emplace_back(node.first, node.count);
+  }
+  return pairs;
+}
+
+using Pairs = std::vector<std::pair<int, int>>;
+
+TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
+  EXPECT_EQ(node_pairs(0, 4, 4), (Pairs{{0, 4}}));
+  EXPECT_EQ(node_pairs(2, 2, 4), (Pairs{{2, 2}}));
+  EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
+  EXPECT_EQ(node_pairs(3, 3, 6), (Pairs{{3, 1}, {4, 2}}));
+  EXPECT_EQ(node_pairs(1, 6, 8), (Pairs{{1, 1}, {2, 2}, {4, 2}, {6, 1}}));
+  // The right edge: 4 and 5 are a whole subtree of six replicas, of eight they are half of one.
+  EXPECT_EQ(node_pairs(4, 1, 5), (Pairs{{4, 1}}));
+  EXPECT_EQ(node_pairs(2, 3, 5), (Pairs{{2, 2}, {4, 1}}));
+}
+
+TEST(CanonicalNodes, RefusesReplicasThatAreNotThere) {
+  EXPECT_THROW(canonical_nodes(3, 2, 4), Error);
+  EXPECT_THROW(canonical_nodes(-1, 2, 4), Error);
+  EXPECT_THROW(canonical_nodes(0, 0, 4), Error);
+}
+
+// Every way to cut V replicas into three consecutive workers gives the bits of one process.
+TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
+  constexpr std::size_t kCount = 9001;  // several blocks, and a part of one
+  for (int replicas = 1; replicas <= 9; ++replicas) {
+    std::vector<std::vector<float>> values;
+    std::vector<const std::byte*> inputs;
+    for (int r = 0; r < replicas; ++r) {
+      std::vector<float> value(kCount);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        value[i] = std::sin(static_cast<float>(i * 7 + 1) * (static_cast<float>(r) + 0.37f)) *
+                   std::pow(10.0f, static_cast<float>((i + static_cast<std::size_t>(r)) % 9));
+      }
+      values.push_back(std::move(value));
+    }
+    for (const auto& value : values) {
+      inputs.push_back(reinterpret_cast<const std::byte*>(value.data()));
+    }
+    std::vector<float> expected(kCount);
+    reduce_along_tree(ReduceOp::kSum, DType::kFloat32, inputs,
+                      reinterpret_cast<std::byte*>(expected.data()), kCount);
+    for (int a = 1; a <= replicas; ++a) {
+      for (int b = a; b <= replicas; ++b) {
+        std::vector<CanonicalNode> nodes;
+        for (const auto& [first, end] :
+             {std::pair(0, a), std::pair(a, b), std::pair(b, replicas)}) {
+          if (first == end) continue;
+          for (const auto& node : canonical_nodes(first, end - first, replicas)) {
+            nodes.push_back(node);
+          }
+        }
+        std::vector<std::vector<float>> partials(nodes.size(), std::vector<float>(kCount));
+        std::vector<const std::byte*> partial_inputs;
+        for (std::size_t n = 0; n < nodes.size(); ++n) {
+          const auto own = std::span(inputs).subspan(static_cast<std::size_t>(nodes[n].first),
+                                                     static_cast<std::size_t>(nodes[n].count));
+          reduce_along_tree(ReduceOp::kSum, DType::kFloat32, own,
+                            reinterpret_cast<std::byte*>(partials[n].data()), kCount);
+          partial_inputs.push_back(reinterpret_cast<const std::byte*>(partials[n].data()));
+        }
+        // In place, in the last part.
+        combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, partial_inputs,
+                      reinterpret_cast<std::byte*>(partials.back().data()), kCount);
+        ASSERT_EQ(partials.back(), expected)
+            << replicas << " replicas cut at " << a << " and " << b;
+      }
+    }
+  }
+}
+
+TEST(CanonicalNodes, CombineSaysWhoseValueIsMissing) {
+  const float value = 1.0f;
+  const std::byte* const input = reinterpret_cast<const std::byte*>(&value);
+  const std::vector<CanonicalNode> nodes{{0, 1}, {2, 2}};
+  float result = 0.0f;
+  try {
+    combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, std::vector{input, input},
+                  reinterpret_cast<std::byte*>(&result), 1);
+    FAIL() << "a sum without replica 1";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("replica 1"), std::string::npos) << error.message();
+  }
+}
+
+using engine_tests::TypedBytes;
+using internal::combine;
+using testing::expect_error;
+
+constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                 ReduceOp::kProduct};
+
+TEST(Combine, HasTheBitsOfTheTreeInEveryAliasingAndAlignment) {
+  for (const DType dtype : kAllDTypes) {
+    for (const ReduceOp op : kEveryOp) {
+      if (dtype == DType::kBool && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) continue;
+      for (const std::size_t offset : {0, 1}) {
+        for (const std::size_t count : {0, 1, 7, 5000}) {
+          TypedBytes a(dtype, count, offset), b(dtype, count, 0), expected(dtype, count);
+          TypedBytes out(dtype, count, offset);
+          for (std::size_t i = 0; i < count; ++i) {
+            a.set(i, dtype == DType::kBool ? i % 2 : static_cast<double>(i % 100) - 0.25);
+            b.set(i, dtype == DType::kBool ? i % 3 == 0 : static_cast<double>(i % 7) + 0.5);
+          }
+          const std::byte* const inputs[] = {a.data(), b.data()};
+          reduce_along_tree(op, dtype, inputs, expected.data(), count);
+          combine(op, dtype, a.data(), b.data(), out.data(), count);
+          EXPECT_TRUE(out.same_bytes(expected)) << op << " " << dtype << " " << count;
+          TypedBytes left = a, right = b;
+          combine(op, dtype, left.data(), b.data(), left.data(), count);
+          combine(op, dtype, a.data(), right.data(), right.data(), count);
+          EXPECT_TRUE(left.same_bytes(expected)) << op << " " << dtype << " into the left";
+          EXPECT_TRUE(right.same_bytes(expected)) << op << " " << dtype << " into the right";
+        }
+      }
+    }
+  }
+}
+
+TEST(Combine, KeepsTheSidesOfSignedZerosAndLetsNaNWin) {
+  const float zero = 0.0f, minus = -0.0f, nan = std::numeric_limits<float>::quiet_NaN();
+  const auto result = [](ReduceOp op, float a, float b) {
+    float out = 0.0f;
+    combine(op, DType::kFloat32, reinterpret_cast<const std::byte*>(&a),
+            reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
+    return out;
+  };
+  EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));  // equal: the left one
+  EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
+  for (const ReduceOp op : kEveryOp) {
+    EXPECT_TRUE(std::isnan(result(op, nan, 1.0f))) << op;
+    EXPECT_TRUE(std::isnan(result(op, 1.0f, nan))) << op;
+  }
+}
+
+TEST(Combine, IntegersWrapAround) {
+  TypedBytes a(DType::kInt32, 1), b(DType::kInt32, 1);
+  a.set(0, std::numeric_limits<std::int32_t>::max());
+  b.set(0, 1);
+  combine(ReduceOp::kSum, DType::kInt32, a.data(), b.data(), a.data(), 1);
+  EXPECT_EQ(a.get(0), std::numeric_limits<std::int32_t>::min());
+}
+
+TEST(Combine, RefusesWhatHasNoMeaning) {
+  bool value = true;
+  auto* const data = reinterpret_cast<std::byte*>(&value);
+  expect_error(ErrorCode::kInvalidArgument, {"bool", "MIN and MAX", "SUM"},
+               [&] { combine(ReduceOp::kSum, DType::kBool, data, data, data, 1); });
+  float number = 1.0f;
+  auto* const bytes = reinterpret_cast<std::byte*>(&number);
+  expect_error(ErrorCode::kInternal, {"MEAN"},
+               [&] { combine(ReduceOp::kMean, DType::kFloat32, bytes, bytes, bytes, 1); });
+}
+
+TEST(Combine, TheTreeTakesMemoryOfAnyAlignment) {
+  for (const DType dtype : kAllDTypes) {
+    TypedBytes a(dtype, 9000, 1), b(dtype, 9000, 0), c(dtype, 9000, 3), out(dtype, 9000, 1);
+    for (std::size_t i = 0; i < 9000; ++i) {
+      a.set(i, static_cast<double>(i % 2));
+      b.set(i, static_cast<double>(i % 3 == 0));
+      c.set(i, static_cast<double>(i % 5 == 0));
+    }
+    const std::byte* const inputs[] = {a.data(), b.data(), c.data()};
+    reduce_along_tree(ReduceOp::kMax, dtype, inputs, out.data(), 9000);
+    reduce_along_tree(ReduceOp::kMax, dtype, inputs, a.data(), 9000);
+    for (std::size_t i = 0; i < 9000; ++i) {
+      ASSERT_EQ(out.get(i), i % 2 || i % 3 == 0 || i % 5 == 0) << dtype << " " << i;
+    }
+    EXPECT_TRUE(a.same_bytes(out)) << dtype;
+  }
+}
+
+template <class T>
+IndexedSlices random_slices(std::uint64_t seed, std::int64_t n, const Shape& dense_shape) {
+  const RandomStream stream(RandomKey{seed, kUserPurpose});
+  const Shape shape = dense_shape.with_dim(0, n);
+  std::vector<T> values(static_cast<std::size_t>(shape.num_elements()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<T>(stream.normal(i) * std::pow(10.0, i % 5));
+  }
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = 0; i < n; ++i) {
+    indices.push_back(static_cast<std::int64_t>(stream.below(
+        1000 + static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(dense_shape[0]))));
+  }
+  return {Tensor::from<T>(shape, values), Tensor::from<std::int64_t>({n}, indices), dense_shape};
+}
+
+template <class T>
+void expect_bits_of_the_dense_sum(std::size_t replicas, const Shape& dense_shape) {
+  std::vector<IndexedSlices> slices;
+  std::vector<Tensor> dense;
+  for (std::size_t r = 0; r < replicas; ++r) {
+    const auto rows = static_cast<std::int64_t>(r % 3 == 1 ? 0 : 20 + r);  // some bring nothing
+    slices.push_back(random_slices<T>(r + 1, rows, dense_shape));
+    dense.push_back(slices.back().to_dense());
+  }
+  const IndexedSlices sum = sum_slices_canonically(slices, cpu(1));
+  const auto indices = sum.indices.host_span<std::int64_t>();
+  EXPECT_TRUE(std::ranges::is_sorted(indices));
+  EXPECT_EQ(std::ranges::adjacent_find(indices), indices.end());
+  EXPECT_EQ(sum.values.device(), cpu(1));
+  expect_same_bits(sum.to_dense(), reduce_tensors_along_tree(ReduceOp::kSum, dense, {}));
+}
+
+TEST(SparseSum, HasTheBitsOfTheDenseSum) {
+  for (std::size_t replicas = 1; replicas <= 8; ++replicas) {
+    expect_bits_of_the_dense_sum<float>(replicas, {11, 3});
+    expect_bits_of_the_dense_sum<double>(replicas, {50, 2, 2});
+    expect_bits_of_the_dense_sum<float>(replicas, {7});
+  }
+}
+
+TEST(SparseSum, AddsDuplicatesInPositionOrderThenReplicas) {
+  // 1e8 + 1 - 1e8 is 0 from left to right in float, and 1 if the large ones meet first.
+  const IndexedSlices first = rows_of({1e8f, 1.0f, -1e8f}, {2, 2, 2}, {4, 1});
+  const IndexedSlices second = rows_of({5.0f, 7.0f}, {0, 2}, {4, 1});
+  const std::vector<IndexedSlices> both = {first, second};
+  const Gradient sum = sum_slices_canonically(both, {});
+  expect_rows(sum, {5.0, 7.0}, {0, 2});
+}
+
+TEST(SparseSum, NothingFromAnyReplicaIsNothing) {
+  const std::vector<IndexedSlices> empty = {rows_of({}, {}, {4, 2}), rows_of({}, {}, {4, 2})};
+  const Gradient sum = sum_slices_canonically(empty, {});
+  expect_rows(sum, {}, {});
+  expect_tensor(sum.to_dense(), {4, 2}, std::vector<double>(8, 0.0));
+}
+
+TEST(SparseSum, RefusesWhatDoesNotFit) {
+  const std::vector<IndexedSlices> shapes = {rows_of({1}, {0}, {4, 1}), rows_of({1}, {0}, {5, 1})};
+  expect_error(ErrorCode::kInvalidArgument, {"[4, 1]", "[5, 1]", "replica 1"},
+               [&] { sum_slices_canonically(shapes, {}); });
+  expect_error(ErrorCode::kInvalidArgument, {"none"}, [] { sum_slices_canonically({}, {}); });
+}
+
+}  // namespace canonical_tree_test
 }  // namespace tutti

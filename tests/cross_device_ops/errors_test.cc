@@ -1,10 +1,16 @@
-// What cross-device operations refuse, and what the messages name.
+// Errors of cross-device operations: what they refuse, name, and tell other ranks.
 // SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "cross_device_ops/collective_header.h"
+#include "cross_device_ops/shared/process_wait.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tutti/core/executor.h"
 
 namespace tutti {
-namespace {
+namespace errors_test {
 
+using namespace internal;
 using namespace cdo_tests;
 
 TEST(CrossDeviceOpsErrors, ShapesThatDifferNameTheReplica) {
@@ -129,5 +135,67 @@ TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
   static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
 }
 
-}  // namespace
+TEST(ToldReason, AMismatchIsTheCallersMistakeOnEveryRank) {
+  const std::string text = "collective mismatch (count): rank 0 calls a; rank 3 calls b";
+  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kAborted}) {
+    const Error error = as_it_was(Error(code, "rank 2 ended the call: " + text));
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.message(), text);
+  }
+}
+
+TEST(ToldReason, WhoDidNotComeInTimeIsADeadlineOnEveryRank) {
+  const std::string text = "rank 0: barrier: expected all 2 ranks before the deadline; rank 1 did";
+  EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).message(), text);
+}
+
+TEST(ToldReason, OthersStayWhatTheyAre) {
+  const Error aborted(ErrorCode::kAborted, "the user gave up"),
+      lost(ErrorCode::kUnavailable, "gone");
+  EXPECT_EQ(as_it_was(aborted).code(), ErrorCode::kAborted);
+  EXPECT_EQ(as_it_was(lost).code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(as_it_was(lost).message(), "gone");
+}
+
+TimePoint in(std::chrono::milliseconds time) { return Clock::system().now() + time; }
+
+class ProcessWaits : public ::testing::TestWithParam<SpinPolicy> {};
+INSTANTIATE_TEST_SUITE_P(All, ProcessWaits,
+                         ::testing::Values(SpinPolicy::kSpin, SpinPolicy::kYield),
+                         [](const auto& of) {
+                           return of.param == SpinPolicy::kSpin ? "Spin" : "Yield";
+                         });
+
+TEST_P(ProcessWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
+  WaitWord word;
+  ProcessWait wait(&word, GetParam());
+  EXPECT_TRUE(wait.wait_until(
+      in(std::chrono::milliseconds(0)), [] { return true; }, [] {}));
+  EXPECT_FALSE(wait.wait_until(
+      in(std::chrono::milliseconds(5)), [] { return false; }, [] {}));
+}
+
+TEST_P(ProcessWaits, NoWakeUpIsLostWhetherItComesEarlyOrLate) {
+  WaitWord word;
+  ProcessWait wait(&word, GetParam());
+  std::atomic<int> turn{0};
+  constexpr int kRounds = 400;
+  const auto play = [&](int own) {
+    for (int i = own; i < kRounds; i += 2) {
+      // Some answers come at once, some when the other has gone to sleep.
+      if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(wait.wait_until(
+          in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }, [] {}));
+      turn.store(i + 1);
+      wait.notify();
+    }
+  };
+  const auto other = Executor::system().start("other", [&] { play(1); });
+  play(0);
+  other->join();
+  EXPECT_EQ(turn.load(), kRounds);
+}
+
+}  // namespace errors_test
 }  // namespace tutti

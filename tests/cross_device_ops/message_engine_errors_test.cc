@@ -1,13 +1,11 @@
 // Collectives over messages when something is wrong: mismatches, missing ranks, aborts, questions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/engine_helpers.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
 namespace message_engine_errors_test {
-
 using namespace engine_tests;
 using internal::message_algorithms;
 using internal::message_engine;
@@ -51,7 +49,6 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
 }
 
 TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 4, 7}) {
       for (int kind = 0; kind <= static_cast<int>(Mismatch::kCompression); ++kind) {
@@ -83,7 +80,6 @@ TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
 }
 
 TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   constexpr int kSize = 5;
   for (int number = 0; number < 7; ++number) {
     const auto collective = static_cast<Collective>(number);
@@ -108,7 +104,6 @@ TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
 }
 
 TEST(MessageEngine, PartsOfAnotherLengthAreAMismatchOnAllRanks) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const int size : {2, 3, 5}) {
     const auto n = static_cast<std::size_t>(size);
     for (int wrong = 0; wrong < size; ++wrong) {
@@ -174,7 +169,6 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
 }
 
 TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
-  const testing::HangWatchdog watchdog("a rank that never comes", std::chrono::seconds(60));
   std::vector<LonelyGroup> groups;
   std::vector<std::pair<std::size_t, int>> ranks;  // of which group
   for (const std::string& name : message_algorithms()) {
@@ -254,7 +248,6 @@ TEST(MessageEngine, AbortEndsTheCallsOfAllRanks) {
 }
 
 TEST(MessageEngine, ARankThatIsGoneEndsTheCallsOfTheOthers) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(60));
   for (const std::string& name : message_algorithms()) {
     Transports transports = in_process_transports(4);
     const auto errors = on_ranks(4, [&](int rank) {

@@ -3,14 +3,12 @@
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
 #include "tests/cross_device_ops/traffic.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 namespace message_engine_test {
-
 using namespace engine_tests;
 using internal::message_algorithms;
 using internal::message_engine;
@@ -75,7 +73,6 @@ void for_supported(const CollectiveEngine& engine, Collective collective, const 
 }
 
 TEST(MessageEngine, AllReduceEqualsPlainLoops) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : kWorlds) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
@@ -105,7 +102,6 @@ TEST(MessageEngine, AllReduceEqualsPlainLoops) {
 }
 
 TEST(MessageEngine, LargeBuffersTravelInSegments) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 5}) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
@@ -149,7 +145,6 @@ TEST(MessageEngine, SeveralBuffersAreCombinedAsOne) {
 }
 
 TEST(MessageEngine, OtherReductionsEqualPlainLoops) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : kWorlds) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
@@ -189,7 +184,6 @@ TEST(MessageEngine, OtherReductionsEqualPlainLoops) {
 }
 
 TEST(MessageEngine, CopiesOfEveryType) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     for (const int size : kWorlds) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
@@ -259,7 +253,6 @@ TEST(MessageEngine, CopiesOfEveryType) {
 }
 
 TEST(MessageEngine, AllGatherInPlaceAmongMoreRanksThanReceivesArePosted) {
-  const testing::HangWatchdog watchdog("all_gather in place", std::chrono::seconds(60));
   for (const std::string& name : message_algorithms()) {
     with_engines(name, 16, [&](CollectiveEngine& engine) {
       TypedBytes all(DType::kInt32, 160);
@@ -320,7 +313,6 @@ void expect_tree_bits(std::string_view name, int size, ReduceOp op, DType dtype,
 }
 
 TEST(MessageEngine, CanonicalGradesHaveTheBitsOfTheTree) {
-  const testing::HangWatchdog watchdog("bits of the tree", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
     if (name == "ring") continue;
     for (const int size : {2, 3, 5, 6, 7, 8, 11}) {
@@ -392,7 +384,6 @@ TEST(MessageEngine, SendsWhatItsScheduleSaysAndOneHeader) {
 }
 
 TEST(MessageEngine, GroupsWorkAtOnceFromSeveralThreads) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   constexpr int kSize = 6;
   for (const std::string& name : message_algorithms()) {
     const Transports transports = in_process_transports(kSize);

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "cross_device_ops/in_process/in_process_transport.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -16,7 +15,6 @@
 
 namespace tutti {
 namespace ops_engine_test {
-
 using testing::expect_error;
 using Floats = std::vector<float>;
 
@@ -33,7 +31,6 @@ Floats iota(std::size_t count, int first) {
 /// body(communicator) on a thread per rank, which share a store and nothing else.
 void run_ranks(int size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
-  const testing::HangWatchdog watchdog("an operation as engine", std::chrono::seconds(60));
   const auto store = std::make_shared<InProcessStore>();
   store->set("call/1/0", "left by somebody else");
   const auto transports = in_process_transports(size);

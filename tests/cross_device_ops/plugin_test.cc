@@ -11,18 +11,13 @@
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
-#include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace plugin_test {
-
-using cdo_tests::cpus;
-using cdo_tests::expect_error;
-using cdo_tests::kInvalid;
-using cdo_tests::make_op;
+using namespace cdo_tests;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
@@ -158,7 +153,6 @@ constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
 // As two processes of two replicas each would: threads that share nothing but the store.
 void run_processes(const std::string& name, const CommunicationOptions& options,
                    const std::function<void(CrossDeviceOps&, int)>& body) {
-  const testing::HangWatchdog watchdog("a plugin that spans processes", std::chrono::seconds(60));
   const auto store = std::make_shared<InProcessStore>();
   std::vector<std::unique_ptr<Thread>> threads;
   for (int process = 0; process < kProcesses; ++process) {

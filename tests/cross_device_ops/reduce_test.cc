@@ -1,9 +1,18 @@
-// Reductions of values of replicas, as tf tests them, for every operation of the build.
+// Reductions and concatenations of values of replicas, for every operation of the build.
 // SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "cross_device_ops/reduce_to_all.h"
+#include "tensor/half_conversion.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
+#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
-namespace {
+namespace reduce_test {
 
 using namespace cdo_tests;
 
@@ -285,5 +294,230 @@ TEST(CrossDeviceOps, BroadcastCopiesToEachDestination) {
   }
 }
 
-}  // namespace
+using internal::kAheadBytes;
+using internal::reduce_to_all;
+
+/// Values of some ranks, with one more at each end that nobody may touch.
+template <class T>
+std::vector<std::vector<T>> values_of_ranks(std::size_t ranks, std::size_t count) {
+  std::vector<std::vector<T>> values(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t i = 0; i < count + 2; ++i) {
+      values[r].push_back(static_cast<T>(std::sin(0.7 * double(i) + double(r)) / 3.0));
+    }
+  }
+  return values;
+}
+
+/// Neighbours first, then their sums, one element at a time.
+template <class T>
+T slow_tree(const std::vector<std::vector<T>>& values, std::size_t i) {
+  std::vector<T> sums;
+  for (const std::vector<T>& each : values) sums.push_back(each[i]);
+  for (std::size_t step = 1; step < sums.size(); step *= 2) {
+    for (std::size_t r = 0; r + step < sums.size(); r += 2 * step) sums[r] += sums[r + step];
+  }
+  return sums[0];
+}
+
+template <class T>
+void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahead) {
+  const auto inputs = values_of_ranks<T>(ranks, count);
+  auto values = inputs;
+  std::vector<std::byte*> outputs;
+  for (std::vector<T>& each : values) {
+    outputs.push_back(reinterpret_cast<std::byte*>(each.data() + 1));
+  }
+  const std::vector<const std::byte*> starts(outputs.begin(), outputs.end());
+  reduce_to_all(ReduceOp::kSum, dtype_of<T>(), starts, outputs, count, ahead);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::vector<T> expected = inputs[r];
+    for (std::size_t i = 1; i <= count; ++i) expected[i] = slow_tree(inputs, i);
+    EXPECT_EQ(values[r], expected)
+        << "rank " << r << " of " << ranks << ", " << count << " elements, ahead " << ahead;
+  }
+}
+
+TEST(ReduceToAll, AskingForMemoryAheadChangesNoBit) {
+  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9: not in registers
+    for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
+      for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
+        expect_the_trees_bits<float>(ranks, count, ahead);
+        expect_the_trees_bits<double>(ranks, count, ahead);
+      }
+    }
+  }
+}
+
+constexpr DType kHalves[] = {DType::kBFloat16, DType::kFloat16};
+
+std::vector<Tensor> values_of(int replicas, DType dtype, double scale) {
+  std::vector<Tensor> values;
+  for (int r = 0; r < replicas; ++r) {
+    const RandomKey key{static_cast<std::uint64_t>(r + 1), kUserPurpose};
+    values.push_back(cast(random_uniform({9001}, key, -scale, scale), dtype).to(cpu(r)));
+  }
+  return values;
+}
+
+TEST(HalfReduction, EveryAlgorithmRoundsTheFloatSumOnce) {
+  for (const DType dtype : kHalves) {
+    for (const int replicas : {2, 3, 5, 8}) {
+      const std::vector<Tensor> values = values_of(replicas, dtype, 2.0);
+      std::vector<Tensor> wide;
+      for (const Tensor& value : values) wide.push_back(widened(value));
+      for (const ReduceOp op :
+           {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax, ReduceOp::kProduct}) {
+        const Tensor expected = narrowed(reduce_tensors_along_tree(op, wide, cpu(0)), dtype);
+        expect_same_bits(reduce_tensors_along_tree(op, values, cpu(0)), expected);
+        for (const char* name : {"canonical", "hierarchical_copy", "reduction_to_one_device"}) {
+          SCOPED_TRACE(concat(name, " ", op, " ", dtype, " ", replicas));
+          const auto ops = make_op(name, replicas);
+          expect_same_bits(ops->all_reduce(op, PerReplica<Tensor>(values))[0], expected);
+        }
+      }
+      // The ring has its own order of additions, but rounds once, too: as its sum of floats.
+      const auto ring = make_op("ring", replicas);
+      expect_same_bits(
+          ring->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[0],
+          narrowed(ring->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(wide))[0], dtype));
+    }
+  }
+}
+
+TEST(HalfReduction, AMeanFitsWhereTheSumDoesNot) {
+  const std::vector<Tensor> values = {Tensor::full({3}, 60000, DType::kFloat16, cpu(0)),
+                                      Tensor::full({3}, 60000, DType::kFloat16, cpu(1))};
+  for (const char* name : {"canonical", "ring"}) {
+    const auto ops = make_op(name, 2);
+    testing::expect_tensor(ops->all_reduce(ReduceOp::kMean, PerReplica<Tensor>(values))[0], {3},
+                           {60000, 60000, 60000});
+  }
+}
+
+Tensor gather_copies(const Tensor& value, int copies, int axis, Device destination = {}) {
+  const auto ops = make_op("canonical", copies);
+  return ops->gather(ops->broadcast(value, cpus(copies)), axis, destination);
+}
+
+/// ones([1, r + 1]) for replica r, or its transpose.
+PerReplica<Tensor> uneven_ones(int replicas, int uneven_axis) {
+  std::vector<Tensor> values;
+  for (int r = 0; r < replicas; ++r) {
+    values.push_back(
+        Tensor::ones(Shape{1, 1}.with_dim(uneven_axis, r + 1), DType::kFloat32, cpu(r)));
+  }
+  return PerReplica<Tensor>(std::move(values));
+}
+
+TEST(CrossDeviceOpsGather, Vectors) {
+  const Tensor value = Tensor::from<std::int32_t>({3}, {1, 2, 3});
+  const Tensor two = gather_copies(value, 2, 0, cpu(1));
+  expect_tensor(two, {6}, {1, 2, 3, 1, 2, 3});
+  EXPECT_EQ(two.device(), cpu(1));
+  EXPECT_EQ(two.dtype(), DType::kInt32);
+  expect_tensor(gather_copies(value, 1, 0), {3}, {1, 2, 3});
+}
+
+TEST(CrossDeviceOpsGather, MatricesAlongEitherAxis) {
+  const Tensor value = Tensor::from<float>({1, 3}, {1, 2, 3});
+  expect_tensor(gather_copies(value, 2, 0), {2, 3}, {1, 2, 3, 1, 2, 3});
+  expect_tensor(gather_copies(value, 2, 1), {1, 6}, {1, 2, 3, 1, 2, 3});
+  expect_tensor(gather_copies(value, 2, -1), {1, 6}, {1, 2, 3, 1, 2, 3});
+}
+
+TEST(CrossDeviceOpsGather, CubesAlongEachAxis) {
+  const Tensor value = Tensor::from<double>({1, 2, 2}, {1, 2, 3, 4});
+  expect_tensor(gather_copies(value, 3, 0), {3, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  expect_tensor(gather_copies(value, 3, 1), {1, 6, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  expect_tensor(gather_copies(value, 3, 2), {1, 2, 6}, {1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4});
+}
+
+TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis0) {
+  const Tensor all = make_op("canonical", 3)->gather(uneven_ones(3, 0), 0, cpu(0));
+  expect_tensor(all, {6, 1}, {1, 1, 1, 1, 1, 1});
+}
+
+TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis1) {
+  const Tensor all = make_op("canonical", 4)->gather(uneven_ones(4, 1), 1, cpu(0));
+  expect_tensor(all, {1, 10}, std::vector<double>(10, 1.0));
+  const PerReplica<Tensor> rows({Tensor::from<float>({2, 1}, {1, 2}),
+                                 Tensor::from<float>({2, 2}, {3, 4, 5, 6}), Tensor::zeros({2, 0})});
+  expect_tensor(make_op("canonical", 3)->gather(rows, 1, cpu(0)), {2, 3}, {1, 3, 4, 2, 5, 6});
+}
+
+TEST(CrossDeviceOpsGather, OtherDimensionsMustBeEqual) {
+  const auto ops = make_op("canonical", 2);
+  expect_error(kInvalid,
+               {"Shape mismatch", "dimension 1 must be equal in both shapes", "[1, 1]", "[1, 2]",
+                "replica 1"},
+               [&] { ops->gather(uneven_ones(2, 1), 0, cpu(0)); });
+}
+
+TEST(CrossDeviceOpsGather, SparseRowsAreRefused) {
+  const PerReplica<IndexedSlices> value({rows_of({1}, {0}, {5, 1}), rows_of({1}, {0}, {5, 1})});
+  expect_error(ErrorCode::kUnimplemented, {"gather does not support IndexedSlices"},
+               [&] { (void)make_op("canonical", 2)->gather(value, 0, cpu(0)); });
+}
+
+TEST(CrossDeviceOpsGather, RanksMustBeEqual) {
+  const PerReplica<Tensor> value({Tensor::zeros({1}), Tensor::zeros({1, 1})});
+  const auto ops = make_op("canonical", 2);
+  expect_error(kInvalid, {"rank", "[1]", "[1, 1]", "replica 1"},
+               [&] { ops->gather(value, 0, cpu(0)); });
+  const PerReplica<Tensor> types({Tensor::zeros({1}), Tensor::zeros({1}, DType::kInt32)});
+  expect_error(kInvalid, {"float32", "int32", "replica 1"}, [&] { ops->gather(types, 0, cpu(0)); });
+}
+
+TEST(CrossDeviceOpsGather, RefusesScalarsNothingAndMissingAxes) {
+  const auto ops = make_op("canonical", 2);
+  expect_error(kInvalid, {"scalars", "rank of 1", "expand_dims()"},
+               [&] { gather_copies(Tensor(1.0f), 2, 0); });
+  expect_error(kInvalid, {"gather", "none"}, [&] { ops->gather(PerReplica<Tensor>(), 0, cpu(0)); });
+  expect_error(kInvalid, {"gather"}, [&] { gather_copies(Tensor::zeros({2, 2}), 2, 2); });
+}
+
+Tensor matrix_of_cdu() { return Tensor::from<float>({3, 2}, {1, 2, 0, 0, 3, 4}); }
+IndexedSlices rows_of_cdu() { return rows_of({1, 2, 3, 4}, {0, 2}, {3, 2}); }
+
+TEST(GradientOps, AggregateKeepsTheKind) {
+  const std::vector<double> expected = {1, 2, 5, 6, 10, 12};
+  const std::vector<Gradient> dense = {matrix_of_cdu(),
+                                       Tensor::from<float>({3, 2}, {0, 0, 5, 6, 7, 8})};
+  expect_tensor(aggregate(dense).dense(), {3, 2}, expected);
+  const std::vector<Gradient> sparse = {rows_of_cdu(), rows_of({5, 6, 7, 8}, {1, 2}, {3, 2})};
+  const Gradient sum = aggregate(sparse);
+  EXPECT_TRUE(sum.is_slices());
+  expect_tensor(sum.to_dense(), {3, 2}, expected);
+  const std::vector<Gradient> mixed = {dense[0], sparse[0], Gradient()};
+  expect_error(ErrorCode::kInvalidArgument, {"1 dense, 1 sparse and 1 missing"},
+               [&] { aggregate(mixed); });
+  expect_error(ErrorCode::kInvalidArgument, {"one gradient or more"}, [] { aggregate({}); });
+}
+
+TEST(GradientOps, DivisionKeepsTheKind) {
+  const std::vector<double> expected = {0.5, 1, 0, 0, 1.5, 2};
+  expect_tensor(divide_by(matrix_of_cdu(), 2).dense(), {3, 2}, expected);
+  const Gradient half = divide_by(rows_of_cdu(), 2);
+  EXPECT_TRUE(half.is_slices());
+  expect_tensor(half.to_dense(), {3, 2}, expected);
+  EXPECT_TRUE(divide_by(Gradient(), 2).is_none());
+  expect_error(ErrorCode::kInvalidArgument, {"floating type", "int32"},
+               [] { divide_by(Tensor::ones({2}, DType::kInt32), 2); });
+}
+
+TEST(GradientOps, CopiesAreOnTheirDevice) {
+  const Gradient dense = copy_to(matrix_of_cdu(), cpu(3));
+  EXPECT_EQ(device_of(dense), cpu(3));
+  expect_tensor(dense.dense(), {3, 2}, {1, 2, 0, 0, 3, 4});
+  const Gradient rows = copy_to(rows_of_cdu(), cpu(2));
+  ASSERT_TRUE(rows.is_slices());
+  EXPECT_EQ(device_of(rows), cpu(2));
+  EXPECT_EQ(rows.slices().indices.device(), cpu(2));
+  expect_tensor(rows.to_dense(), {3, 2}, {1, 2, 0, 0, 3, 4});
+  EXPECT_TRUE(copy_to(Gradient(), cpu(1)).is_none());
+  expect_error(ErrorCode::kFailedPrecondition, {"none"}, [] { device_of(Gradient()); });
+}
+
+}  // namespace reduce_test
 }  // namespace tutti
