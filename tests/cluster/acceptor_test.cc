@@ -12,7 +12,6 @@
 #include "cluster/net/interruption.h"
 #include "cluster/net/strangers.h"
 #include "tests/cluster/acceptor_visitor.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
@@ -23,7 +22,6 @@
 
 namespace tutti {
 namespace acceptor_test {
-
 using namespace acceptor_visitor;
 using namespace std::chrono_literals;
 using internal::Announcement;
@@ -137,7 +135,6 @@ std::size_t num_descriptors() {
 }
 
 TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
-  const testing::HangWatchdog watchdog("arrival", 60s);
   Serving rank;
   const auto socket = connect_to(rank.endpoint());
   Handshake handshake(Handshake::Side::kClient, kPeer, rank.secret);
@@ -164,7 +161,6 @@ TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
 }
 
 TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
-  const testing::HangWatchdog watchdog("refusals", 100s);
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
@@ -191,7 +187,6 @@ TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
 }
 
 TEST(Acceptor, RefusesOtherSecretsWithReason) {
-  const testing::HangWatchdog watchdog("secrets", 60s);
   for (const JobSecret& secret : {JobSecret::generate(), JobSecret()}) {
     Serving rank;
     const auto socket = connect_to(rank.endpoint());
@@ -208,7 +203,6 @@ TEST(Acceptor, RefusesOtherSecretsWithReason) {
 }
 
 TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
-  const testing::HangWatchdog watchdog("left", 60s);
   Serving rank;
   {
     const auto socket = connect_to(rank.endpoint());
@@ -219,7 +213,6 @@ TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
 }
 
 TEST(Acceptor, RefusesReplayAndReflection) {
-  const testing::HangWatchdog watchdog("replay", 60s);
   Serving rank;
   // What a peer says, word by word.
   std::vector<std::byte> recording;
@@ -250,7 +243,6 @@ TEST(Acceptor, RefusesReplayAndReflection) {
 }
 
 TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
-  const testing::HangWatchdog watchdog("strangers", 100s);
   Serving rank;
   const std::size_t before = num_descriptors();
   const std::vector<std::string> words{"",
@@ -288,7 +280,6 @@ TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
 }
 
 TEST(Acceptor, TheOldestOfTooManyGoFirst) {
-  const testing::HangWatchdog watchdog("too many", 60s);
   Serving rank;
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(connect_to(rank.endpoint()));
@@ -298,7 +289,6 @@ TEST(Acceptor, TheOldestOfTooManyGoFirst) {
 
 // More than one address may open at once.
 TEST(Acceptor, PeersThatProveThemselvesDoNotCountAgainstTheirAddress) {
-  const testing::HangWatchdog watchdog("many peers", 100s);
   Serving rank;
   for (int i = 0; i < 700; ++i) {
     const auto socket = connect_to(rank.endpoint());
@@ -334,7 +324,6 @@ TEST(AddressLimit, RemembersABoundedNumberOfAddresses) {
 }
 
 TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
-  const testing::HangWatchdog watchdog("secrets", 60s);
   InProcessStore store;
   const JobSecret secret = JobSecret::generate();
   std::array<std::shared_ptr<Transport>, 2> ranks;

@@ -9,14 +9,12 @@
 
 #include "cluster/net/handshake.h"
 #include "tests/cluster/proxied_ranks.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
 namespace chaos_test {
-
 using namespace proxied_ranks;
 using namespace std::chrono_literals;
 using ::testing::AnyOf;
@@ -96,28 +94,24 @@ void expect_early_end(const char* what, const Told& told) {
 }
 
 TEST(TcpChaos, AResetAtAnyByteEndsTheCallsOfBothRanks) {
-  const testing::HangWatchdog watchdog("resets", 110s);
   const Told told = break_pairs(Fault::kCut, 12);
   expect_early_end("reset", told);
   EXPECT_EQ(told.damaged, 0);
 }
 
 TEST(TcpChaos, AChangedBitAnywhereEndsTheCallsOfBothRanksAndIsNoMessage) {
-  const testing::HangWatchdog watchdog("changed bits", 110s);
   const Told told = break_pairs(Fault::kFlip, 16);
   expect_early_end("changed bit", told);
   EXPECT_EQ(told.damaged, 16);  // one of the two ranks has seen it, and says so
 }
 
 TEST(TcpChaos, AnEndThatOneRankAloneSeesEndsTheCallsOfBoth) {
-  const testing::HangWatchdog watchdog("half closes", 110s);
   const Told told = break_pairs(Fault::kHalfClose, 8);
   expect_early_end("closed on one side", told);
   EXPECT_EQ(told.damaged, 0);
 }
 
 TEST(TcpChaos, AConnectionThatBreaksWhileNobodyLooksIsNamedInTheNextCall) {
-  const testing::HangWatchdog watchdog("idle cut", 60s);
   ProxiedRanks group;
   EXPECT_EQ(error_of_ranks(2, [&](int rank) { exchange(*group.rank(rank), 10); }), "");
   group.proxy().cut_all();
@@ -130,7 +124,6 @@ TEST(TcpChaos, AConnectionThatBreaksWhileNobodyLooksIsNamedInTheNextCall) {
 
 // What had arrived whole before the break is there for who asks late.
 TEST(TcpChaos, MessagesThatArrivedBeforeTheBreakAreReceivedAfterIt) {
-  const testing::HangWatchdog watchdog("before the break", 60s);
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);
   std::array<std::byte, 1> byte{};
@@ -170,7 +163,6 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
 }
 
 TEST(TcpChaos, AllRanksOfAGroupAreToldWhenOnePairBreaks) {
-  const testing::HangWatchdog watchdog("one pair of three", 110s);
   for (const bool is_cut : {true, false}) {
     for (const std::string& error : errors_when_one_pair_breaks(is_cut)) {
       EXPECT_THAT(error, AnyOf(HasSubstr("rank 1 (127.0.0.1:"), HasSubstr("rank 2 (127.0.0.1:")));
@@ -181,7 +173,6 @@ TEST(TcpChaos, AllRanksOfAGroupAreToldWhenOnePairBreaks) {
 
 // All of them but the last one, whose sender does not wait for an answer.
 TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
-  const testing::HangWatchdog watchdog("handshakes", 110s);
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     ChaosPlan plan{.seed = seed, .most_events = 1, .spares = 0};
@@ -195,7 +186,6 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
 }
 
 TEST(TcpChaos, ARankIsReachedWhereItSaysAndNotWhereItListens) {
-  const testing::HangWatchdog watchdog("mapped ports", 60s);
   const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // free again
   ChaosProxy outside(inside, {});
   InProcessStore store;
@@ -219,7 +209,6 @@ TEST(TcpChaos, ARankIsReachedWhereItSaysAndNotWhereItListens) {
 }
 
 TEST(TcpChaos, SlowAndTricklingWiresAreJustSlow) {
-  const testing::HangWatchdog watchdog("slow wires", 110s);
   for (const ChaosPlan& plan : {ChaosPlan{.seed = 14, .trickle = 8191, .delay = 100us},
                                 ChaosPlan{.seed = 15, .trickle = 61}}) {
     ProxiedRanks group(plan);
@@ -237,7 +226,6 @@ TEST(TcpChaos, SlowAndTricklingWiresAreJustSlow) {
 }
 
 TEST(TcpChaos, CollectivesOverASlowWireGiveTheSameBits) {
-  const testing::HangWatchdog watchdog("collectives", 110s);
   ProxiedRanks group({.trickle = 1021}, 2, {.secret = JobSecret::generate(), .job_id = "chaos"});
   const auto error = error_of_ranks(2, [&](int rank) {
     const auto communicator = make_communicator(group.rank(rank), {.algorithm = "canonical"});

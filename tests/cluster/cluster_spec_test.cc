@@ -1,10 +1,20 @@
-// Cluster specifications: making, asking, comparing, JSON.
+// Cluster specifications, the chief, the resolver that an environment suggests, and environments
+// that describe no cluster.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/cluster_spec.h"
-
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "core/file.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/resolver_registry.h"
+#include "tutti/cluster/resolvers/mpi_resolver.h"
+#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/core/error.h"
+#include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace cluster_spec_test {
@@ -144,6 +154,304 @@ TEST(ClusterSpec, ClusterDefMistakesHaveTheirPath) {
            {"def.job[1].name: expected each job once"});
   error_at(R"({"job": [{"name": "a", "tasks": []}]})", {"def.job[0].tasks: expected an object"});
   error_at(R"({"job": [{"name": "a b"}]})", {"def.job[0].name: expected a job's name"});
+}
+
+const ClusterSpec& with_chief() {
+  static const ClusterSpec cluster({{"chief", {"a:1"}},
+                                    {"worker", {"b:1", "c:1"}},
+                                    {"ps", {"d:1", "e:1"}},
+                                    {"evaluator", {"f:1"}}});
+  return cluster;
+}
+
+const ClusterSpec& workers_alone() {
+  static const ClusterSpec cluster({{"worker", {"b:1", "c:1", "d:1"}}});
+  return cluster;
+}
+
+TEST(MultiWorkerUtil, IsChief) {
+  EXPECT_TRUE(is_chief(with_chief(), {"chief", 0}));
+  EXPECT_TRUE(is_chief(with_chief(), {"evaluator", 0}));
+  EXPECT_FALSE(is_chief(with_chief(), {"worker", 0}));
+  EXPECT_FALSE(is_chief(with_chief(), {"ps", 0}));
+  EXPECT_TRUE(is_chief(workers_alone(), {"worker", 0}));
+  EXPECT_FALSE(is_chief(workers_alone(), {"worker", 1}));
+  EXPECT_TRUE(is_chief(ClusterSpec({{"chief", {}}, {"worker", {"b:1"}}}), {"worker", 0}));
+}
+
+TEST(MultiWorkerUtil, IdInCluster) {
+  EXPECT_EQ(id_in_cluster(with_chief(), {"chief", 0}), 0);
+  EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 0}), 1);
+  EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 1}), 2);
+  EXPECT_EQ(id_in_cluster(with_chief(), {"evaluator", 0}), 0);
+  EXPECT_EQ(id_in_cluster(workers_alone(), {"worker", 2}), 2);
+  expect_error(ErrorCode::kInvalidArgument, {"id_in_cluster", "ps"}, [] {
+    id_in_cluster(with_chief(), {"ps", 0});
+  });
+}
+
+TEST(MultiWorkerUtil, WorkerCount) {
+  EXPECT_EQ(worker_count(with_chief(), "chief"), 3);
+  EXPECT_EQ(worker_count(with_chief(), "worker"), 3);
+  EXPECT_EQ(worker_count(with_chief(), "evaluator"), 1);
+  EXPECT_EQ(worker_count(workers_alone(), "worker"), 3);
+  expect_error(ErrorCode::kInvalidArgument, {"worker_count", "ps"},
+               [] { worker_count(with_chief(), "ps"); });
+}
+
+TEST(MultiWorkerUtil, CollectiveLeader) {
+  EXPECT_EQ(collective_leader(with_chief(), {"worker", 1}), "/job:chief/replica:0/task:0");
+  EXPECT_EQ(collective_leader(with_chief(), {"ps", 0}), "/job:chief/replica:0/task:0");
+  EXPECT_EQ(collective_leader(workers_alone(), {"worker", 1}), "/job:worker/replica:0/task:0");
+  EXPECT_EQ(collective_leader(with_chief(), {"evaluator", 0}), "");
+  EXPECT_EQ(collective_leader({}, {}), "");
+}
+
+TEST(MultiWorkerUtil, RefusesInvalidClusters) {
+  const auto refused = [](const ClusterSpec& cluster, const Task& task,
+                          const std::vector<std::string>& parts) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { validate_cluster(cluster, task); });
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { is_chief(cluster, task); });
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { id_in_cluster(cluster, task); });
+  };
+  refused(workers_alone(), {"helper", 0}, {"ClusterSpec.task.type", "chief, worker", "\"helper\""});
+  refused(workers_alone(), {"chief", 0}, {"ClusterSpec.task.type", "worker", "\"chief\""});
+  refused(ClusterSpec({{"chief", {"a:1", "b:1"}}, {"worker", {"c:1"}}}), {"worker", 0},
+          {"ClusterSpec.cluster.chief: expected at most one", "2"});
+  refused(ClusterSpec({{"evaluator", {"a:1", "b:1"}}, {"worker", {"c:1"}}}), {"worker", 0},
+          {"ClusterSpec.cluster.evaluator: expected at most one", "2"});
+  refused(workers_alone(), {"worker", 3}, {"ClusterSpec.task.index", "0 to 2", "got 3"});
+  refused(workers_alone(), {"worker", -1}, {"ClusterSpec.task.index", "got -1"});
+  refused(ClusterSpec({{"helper", {"a:1"}}, {"worker", {"c:1"}}}), {"worker", 0},
+          {"ClusterSpec.cluster.helper"});
+  refused(ClusterSpec({{"worker", {{0, "a:1"}, {2, "c:1"}}}}), {"worker", 0},
+          {"ClusterSpec.cluster.worker", "without gaps", "0, 2"});
+  expect_error(ErrorCode::kInvalidArgument, {"no ps"}, [] {
+    validate_cluster(ClusterSpec({{"ps", {}}, {"worker", {"a:1"}}}), {"ps", 0});
+  });
+}
+
+TEST(MultiWorkerUtil, AnEmptyClusterIsOneWorker) {
+  EXPECT_TRUE(is_chief({}, {"worker", 0}));
+  EXPECT_EQ(id_in_cluster({}, {"worker", 0}), 0);
+  EXPECT_EQ(worker_count({}, "worker"), 1);
+  EXPECT_FALSE(has_worker({}));
+  EXPECT_TRUE(should_save_checkpoint({}, {"worker", 0}));
+  EXPECT_TRUE(training_tasks({}).empty());
+}
+
+TEST(MultiWorkerUtil, TheChiefSaves) {
+  EXPECT_TRUE(has_worker(with_chief()));
+  EXPECT_FALSE(has_worker(ClusterSpec({{"worker", {"a:1"}}, {"ps", {"b:1"}}})));
+  for (const Task& task : training_tasks(with_chief())) {
+    EXPECT_EQ(should_save_checkpoint(with_chief(), task), task.type == "chief") << task;
+    EXPECT_EQ(should_save_summary(with_chief(), task), task.type == "chief") << task;
+  }
+}
+
+TEST(MultiWorkerUtil, TrainingTasksComeInOrderOfTheirIds) {
+  const std::vector<Task> tasks = training_tasks(with_chief());
+  ASSERT_EQ(tasks.size(), 3U);
+  for (int id = 0; id < 3; ++id) {
+    EXPECT_EQ(id_in_cluster(with_chief(), tasks[static_cast<std::size_t>(id)]), id);
+  }
+}
+
+TEST(MultiWorkerUtil, AnEvaluatorOutsideTheClusterIsAlone) {
+  const Task evaluator{"evaluator", 0};
+  EXPECT_TRUE(is_chief(workers_alone(), evaluator));
+  EXPECT_EQ(id_in_cluster(workers_alone(), evaluator), 0);
+  EXPECT_EQ(worker_count(workers_alone(), "evaluator"), 1);
+  EXPECT_EQ(collective_leader(workers_alone(), evaluator), "");
+  expect_error(ErrorCode::kInvalidArgument, {"ClusterSpec.task.type"}, [] {
+    is_chief(workers_alone(), {"evaluator", 1});
+  });
+}
+
+TEST(MultiWorkerUtil, ResolversNeedATaskWhenThereAreSeveral) {
+  expect_error(ErrorCode::kInvalidArgument, {"StaticResolver.task: expected the task"},
+               [] { validate_cluster(StaticResolver(workers_alone())); });
+  EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec({{"worker", {"a:1"}}}))));
+  EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec())));
+}
+
+TEST(MultiWorkerUtil, DoubtsAddressesOfThisMachineBesideOthers) {
+  const auto doubts = [](const ClusterSpec& cluster) {
+    return doubts_about(StaticResolver(cluster));
+  };
+  EXPECT_TRUE(doubts(with_chief()).empty());
+  EXPECT_TRUE(doubts(ClusterSpec({{"worker", {"127.0.0.1:1", "localhost:2", "[::1]:3"}}})).empty());
+  const std::vector<std::string> lines =
+      doubts(ClusterSpec({{"worker", {"10.0.0.1:1", "localhost:2222"}}}));
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("worker 1 at localhost:2222"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("worker 0 at 10.0.0.1:1"), std::string::npos) << lines[0];
+  const Environment mpi({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}});
+  EXPECT_TRUE(doubts_about(MpiResolver({}, mpi)).empty());
+}
+
+const Environment::Variables& slurm() {
+  static const Environment::Variables variables{{"SLURM_PROCID", "1"},
+                                                {"SLURM_STEP_NUM_TASKS", "2"},
+                                                {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                                {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  return variables;
+}
+
+Environment with(Environment::Variables variables, const Environment::Variables& more = {}) {
+  variables.insert(more.begin(), more.end());
+  return Environment(std::move(variables));
+}
+
+std::string chosen(const Environment& environment) {
+  return choose_resolver(environment).resolver->name();
+}
+
+TEST(ResolverRegistry, TakesWhatTheEnvironmentSuggests) {
+  const Environment::Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "0"},
+                                        {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(chosen(Environment()), "local");
+  EXPECT_EQ(chosen(with({{"TF_CONFIG", " "}})), "local");
+  EXPECT_EQ(chosen(with({{"TF_CONFIG", "{}"}}, slurm())), "TF_CONFIG");
+  EXPECT_EQ(chosen(with(open_mpi)), "MPI");
+  EXPECT_EQ(chosen(with(slurm())), "Slurm");
+  EXPECT_EQ(chosen(with({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})), "MPI");
+  EXPECT_EQ(chosen(with({{"HOSTNAME", "a-0"}, {"TUTTI_KUBERNETES_JOBS", "worker=2"}})),
+            "Kubernetes");
+  EXPECT_EQ(chosen(with({{"SM_HOSTS", "[\"a\"]"}, {"SM_CURRENT_HOST", "a"}})), "SageMaker");
+}
+
+TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
+  EXPECT_EQ(chosen(with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "8"}}, slurm())),
+            "MPI");
+  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // srun's own
+  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}}, slurm())),
+            "MPI");
+}
+
+TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
+  std::vector<std::string> lines;
+  const LogSink before =
+      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const std::unique_ptr<ClusterResolver> local = resolver_from_environment(Environment());
+  const std::unique_ptr<ClusterResolver> resolver = resolver_from_environment(
+      with({{"TF_CONFIG", R"({"cluster": {"chief": ["localhost:1"], "worker": ["b:1"]},
+                              "task": {"type": "worker", "index": 0}})"}}));
+  set_log_sink(before);
+  EXPECT_EQ(local->task(), (Task{"worker", 0}));
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0],
+            "cluster: TF_CONFIG: this is worker 0 of 1 chief (localhost:1), 1 worker (b:1), "
+            "because TF_CONFIG is set");
+  EXPECT_NE(lines[1].find("chief 0 at localhost:1"), std::string::npos) << lines[1];
+}
+
+TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
+  std::vector<std::string> lines;
+  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  const auto resolve = [](const Environment::Variables& variables) {
+    EXPECT_TRUE(resolver_from_environment(Environment(variables))->cluster_spec().empty());
+  };
+  for (int time = 0; time < 2; ++time) {
+    resolve({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
+    resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
+  }
+  resolve({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  resolve({{"WORLD_SIZE", "8"}});  // of something else
+  resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}});
+  set_log_sink(before);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(
+      lines[0].find("trains alone, though WORLD_SIZE=8 (torchrun) names 8 processes: 8 copies "
+                    "train and write the same files; try tutti run"),
+      std::string::npos)
+      << lines[0];
+  EXPECT_NE(lines[1].find("SLURM_NTASKS=4 (Slurm) names 4 processes"), std::string::npos)
+      << lines[1];
+}
+
+TEST(ResolverRegistry, MakesResolversByName) {
+  const std::vector<std::string> names = registered_cluster_resolvers();
+  EXPECT_EQ(std::vector<std::string>(names.begin(), names.begin() + 7),
+            (std::vector<std::string>{"auto", "tf_config", "slurm", "mpi", "kubernetes",
+                                      "sagemaker", "local"}));
+  EXPECT_EQ(make_cluster_resolver("slurm", with(slurm()))->task(), (Task{"worker", 1}));
+  EXPECT_EQ(make_cluster_resolver("auto", with(slurm()))->name(), "Slurm");
+  EXPECT_TRUE(make_cluster_resolver("local", with(slurm()))->cluster_spec().empty());
+  EXPECT_TRUE(make_cluster_resolver("tf_config", Environment())->cluster_spec().empty());
+  expect_error(ErrorCode::kNotFound, {"'pbs'", "auto, tf_config, slurm"},
+               [] { make_cluster_resolver("pbs", Environment()); });
+}
+
+TEST(ResolverRegistry, TakesResolversOfOthers) {
+  register_cluster_resolver("table", [](const Environment&) {
+    return std::make_unique<StaticResolver>(ClusterSpec({{"worker", {"a:1"}}}));
+  });
+  EXPECT_EQ(make_cluster_resolver("table")->cluster_spec().num_tasks("worker"), 1);
+  expect_error(ErrorCode::kAlreadyExists, {"'table'"},
+               [] { register_cluster_resolver("table", nullptr); });
+  expect_error(ErrorCode::kInvalidArgument, {"a name"},
+               [] { register_cluster_resolver("", nullptr); });
+}
+
+TEST(ResolverRegistry, KnowsWhereTheTasksMeet) {
+  EXPECT_EQ(control_address(with({{"TUTTI_CONTROL", "grpc://a:1"}})), "grpc://a:1");
+  EXPECT_EQ(control_address(Environment()), "");
+}
+
+TEST(Environment, IsReadOnceAndStays) {
+  ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "before=1", 1);
+  const Environment environment = Environment::of_process();
+  ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "after", 1);
+  EXPECT_EQ(environment.find("TUTTI_TEST_OF_ENVIRONMENT"), "before=1");
+  ::unsetenv("TUTTI_TEST_OF_ENVIRONMENT");
+  EXPECT_TRUE(environment.has("TUTTI_TEST_OF_ENVIRONMENT"));
+  EXPECT_FALSE(Environment::of_process().has("TUTTI_TEST_OF_ENVIRONMENT"));
+}
+
+TEST(Environment, NamesTheVariableThatIsNoNumber) {
+  const Environment environment({{"A", "7"}, {"B", "x"}, {"C", ""}, {"D", "07"}, {"E", "-1"}});
+  EXPECT_EQ(environment.find_int("A", 0, 7), 7);
+  EXPECT_EQ(environment.find_int("F", 0, 7), std::nullopt);
+  EXPECT_EQ(environment.first_of({"F", "C", "A"}), "");
+  for (const char* name : {"B", "C", "D", "E"}) {
+    expect_error(ErrorCode::kInvalidArgument,
+                 {concat(name, ": expected a whole number from 0 to 9")},
+                 [&] { environment.find_int(name, 0, 9); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"A: expected", "from 8"},
+               [&] { environment.find_int("A", 8, 9); });
+  expect_error(ErrorCode::kFailedPrecondition, {"me: the variable F is not set; do that"},
+               [&] { environment.at("me", "F", "do that"); });
+}
+
+// The table is malformed_clusters.json; tests/tools/tutti_cluster_test.py gives it to a program.
+
+Environment environment_of(const Json& variables) {
+  Environment::Variables values;
+  for (const auto& [name, value] : variables.as_object()) values[name] = value.as_string();
+  return Environment(std::move(values));
+}
+
+std::string error_of(const Environment& environment) {
+  try {
+    validate_cluster(*choose_resolver(environment).resolver);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(MalformedClusters, ErrorHasPathExpectedAndFoundInOneLine) {
+  const Json table = Json::parse(read_file(TUTTI_MALFORMED_CLUSTERS));
+  EXPECT_GE(table.as_array().size(), 60U);
+  for (const Json& entry : table.as_array()) {
+    const std::string error = error_of(environment_of(entry.at("environment")));
+    EXPECT_EQ(error, entry.at("error").as_string()) << entry.at("name").as_string();
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
 }
 
 }  // namespace cluster_spec_test

@@ -10,12 +10,10 @@
 #include "cluster/control/job_service.h"
 #include "cluster/net/build.h"
 #include "tests/cluster/control_job.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 
 namespace tutti {
 namespace control_disconnections_test {
-
 using namespace control_job;
 using testing::expect_error;
 using ::testing::HasSubstr;
@@ -231,7 +229,6 @@ TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
 }
 
 TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
-  const testing::HangWatchdog watchdog("disconnections", std::chrono::seconds(60));
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);

@@ -1,15 +1,10 @@
 // Members that are real processes: killed, stopped, failing, late. Prints how long each took to be
 // known; asserts only that it was.
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -20,87 +15,30 @@
 #include "cluster/control/control_server.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
-#include "tests/support/hang_watchdog.h"
+#include "tests/support/line_process.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {
 namespace control_processes_test {
-
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// A control_member with pipes to its input and from its output. Killed when destroyed.
-class MemberProcess {
+class MemberProcess : public testing::LineProcess {
  public:
   MemberProcess(const std::string& target, const std::string& job, int index,
-                const std::vector<std::string>& more = {"30"}) {
-    std::vector<std::string> words{TUTTI_CONTROL_MEMBER, target, job, std::to_string(index),
-                                   concat("127.0.0.1:90", 10 + index)};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    std::array<int, 2> out{}, in{};
-    if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(in.data(), O_CLOEXEC) != 0) {
-      throw Error(ErrorCode::kUnavailable, "no pipe");
-    }
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    const int error =
-        ::posix_spawn(&pid_, TUTTI_CONTROL_MEMBER, &actions, nullptr, arguments.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(out[1]);
-    ::close(in[0]);
-    output_ = ::fdopen(out[0], "r");
-    input_ = ::fdopen(in[1], "w");
-    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " TUTTI_CONTROL_MEMBER);
-  }
-  ~MemberProcess() {
-    if (pid_ != 0) ::kill(pid_, SIGKILL);
-    (void)exit_code();
-    std::fclose(output_);
-    std::fclose(input_);
-  }
-  MemberProcess(const MemberProcess&) = delete;
-  MemberProcess& operator=(const MemberProcess&) = delete;
-
-  void signal(int number) { ::kill(pid_, number); }
-  void tell(const std::string& line) {
-    std::fputs((line + "\n").c_str(), input_);
-    std::fflush(input_);
-  }
-  std::string line() {
-    std::array<char, 4096> text{};
-    if (!std::fgets(text.data(), text.size(), output_)) return "end";
-    std::string line = text.data();
-    if (!line.empty() && line.back() == '\n') line.pop_back();
-    return line;
-  }
-  /// The next line that begins so; "end" when there is none.
-  std::string line_with(const std::string& begin) {
-    for (;;) {
-      std::string text = line();
-      if (text.rfind(begin, 0) == 0 || text == "end") return text;
-    }
-  }
-  int exit_code() {
-    if (pid_ == 0) return code_;
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  pid_t pid() const { return pid_; }
+                const std::vector<std::string>& more = {"30"})
+      : LineProcess(words(target, job, index, more)) {}
 
  private:
-  pid_t pid_ = 0;
-  int code_ = 0;
-  std::FILE* output_ = nullptr;
-  std::FILE* input_ = nullptr;
+  static std::vector<std::string> words(const std::string& target, const std::string& job,
+                                        int index, const std::vector<std::string>& more) {
+    std::vector<std::string> all{TUTTI_CONTROL_MEMBER, target, job, std::to_string(index),
+                                 concat("127.0.0.1:90", 10 + index)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
 };
 
 /// A job of n workers, all of which have joined.
@@ -148,7 +86,6 @@ void print_time(const std::string& what, const std::vector<double>& times) {
 }
 
 TEST(ControlProcesses, KillIsReportedToAllSurvivors) {
-  const testing::HangWatchdog watchdog("killed member", std::chrono::seconds(90));
   Job job = job_of(4);
   const pid_t pid = job.workers[2]->pid();
   const TimePoint begin = now();
@@ -164,7 +101,6 @@ TEST(ControlProcesses, KillIsReportedToAllSurvivors) {
 }
 
 TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
-  const testing::HangWatchdog watchdog("stopped member", std::chrono::seconds(90));
   for (const bool fast : {false, true}) {
     Job job = job_of(3, fast ? HealthOptions::fast_detect() : HealthOptions{});
     const TimePoint begin = now();
@@ -211,8 +147,16 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
+/// Worker 1 fails, and the job takes it as if nothing had been before.
+void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
+  job.workers[1]->tell("fail on purpose");
+  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
+  for (const Verdict& verdict : job.server->verdicts()) {
+    EXPECT_TRUE(!verdict.is_fatal || verdict.kind == VerdictKind::kFailed) << verdict.message;
+  }
+}
+
 TEST(ControlProcesses, ConnectionThatLosesPacketsIsReopened) {
-  const testing::HangWatchdog watchdog("half-open connection", std::chrono::seconds(90));
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
   const TimePoint begin = now();
@@ -222,17 +166,11 @@ TEST(ControlProcesses, ConnectionThatLosesPacketsIsReopened) {
   }
   EXPECT_GT(job.proxy->num_accepted(), before);
   print_time("half-open, one connection (goal 2500)", {1e3 * seconds_between(begin, now())});
-  // It is as if nothing had been.
-  job.workers[1]->tell("fail on purpose");
-  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
-  for (const Verdict& verdict : job.server->verdicts()) {
-    EXPECT_TRUE(!verdict.is_fatal || verdict.kind == VerdictKind::kFailed) << verdict.message;
-  }
+  expect_failure_as_only_verdict(job, begin);
 }
 
 // The opening of the new connection may be damaged, or vanish: it is not all that is tried.
 TEST(ControlProcesses, SilentReconnectionIsRetried) {
-  const testing::HangWatchdog watchdog("silent opening", std::chrono::seconds(90));
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
   const TimePoint begin = now();
@@ -243,16 +181,11 @@ TEST(ControlProcesses, SilentReconnectionIsRetried) {
   }
   ASSERT_GE(job.proxy->num_accepted(), before + 2);
   print_time("silent opening", {1e3 * seconds_between(begin, now())});
-  job.workers[1]->tell("fail on purpose");
-  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
-  for (const Verdict& verdict : job.server->verdicts()) {
-    EXPECT_TRUE(!verdict.is_fatal || verdict.kind == VerdictKind::kFailed) << verdict.message;
-  }
+  expect_failure_as_only_verdict(job, begin);
 }
 
 // Its process can be seen to run: what is silent is the way to it, which may pass.
 TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
-  const testing::HangWatchdog watchdog("half-open network", std::chrono::seconds(90));
   ProxiedJob job;
   const TimePoint begin = now();
   job.proxy->swallow_for_good();
@@ -270,7 +203,6 @@ TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
 }
 
 TEST(ControlProcesses, FailuresReachAllMembersAndAreKept) {
-  const testing::HangWatchdog watchdog("failing members", std::chrono::seconds(90));
   Job job = job_of(3);
   const TimePoint begin = now();
   job.workers[1]->tell("fail the loss is NaN");
@@ -291,7 +223,6 @@ TEST(ControlProcesses, FailuresReachAllMembersAndAreKept) {
 }
 
 TEST(ControlProcesses, LateMemberIsNamedWithCallAndDelay) {
-  const testing::HangWatchdog watchdog("late member", std::chrono::seconds(90));
   HealthOptions health;
   health.abort_stuck_after = 6s;
   Job job = job_of(3, health);
@@ -309,7 +240,6 @@ TEST(ControlProcesses, LateMemberIsNamedWithCallAndDelay) {
 }
 
 TEST(ControlProcesses, RunningMembersStopAfterAgreedStepWhileOneIsSuspended) {
-  const testing::HangWatchdog watchdog("agreed stop", std::chrono::seconds(90));
   Job job = job_of(5);
   for (std::size_t i = 0; i < 3; ++i) job.workers[i]->tell(concat("steps ", 5 + 10 * i));
   Clock::system().sleep_for(100ms);
@@ -324,7 +254,6 @@ TEST(ControlProcesses, RunningMembersStopAfterAgreedStepWhileOneIsSuspended) {
 }
 
 TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
-  const testing::HangWatchdog watchdog("pulses", std::chrono::seconds(110));
   Job job = job_of(4);
   std::atomic<bool> done{false};
   std::vector<std::unique_ptr<Thread>> burners;
@@ -348,7 +277,6 @@ TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
 }
 
 TEST(ControlStart, MissingMemberIsNamedAndAllFail) {
-  const testing::HangWatchdog watchdog("missing member", std::chrono::seconds(60));
   ControlServerOptions options;
   for (int i = 0; i < 4; ++i)
     options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
@@ -376,7 +304,6 @@ TEST(ControlStart, MissingServerIsNamed) {
 }
 
 TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
-  const testing::HangWatchdog watchdog("restart", std::chrono::seconds(60));
   Job job = job_of(2);
   job.workers[1]->signal(SIGKILL);
   EXPECT_THAT(hear(*job.workers[0], "dead", now()).message, HasSubstr("worker 1"));

@@ -6,13 +6,11 @@
 #include "cluster/control/health_rules.h"
 #include "cluster/control/stop_agreement.h"
 #include "cluster/control/store_table.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {
 namespace control_rules_test {
-
 using ::testing::ElementsAre;
 using testing::expect_error;
 using namespace std::chrono_literals;
@@ -400,7 +398,6 @@ v1::StopProposal proposed(bool is_final) {
 }
 
 TEST(StopGate, WaitsAtTheProposedStepForTheFinalWord) {
-  const testing::HangWatchdog watchdog("stop gate");
   internal::StopGate gate;
   (void)gate.take(proposed(false));
   const auto server = Executor::system().start("server", [&gate] {

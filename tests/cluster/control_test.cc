@@ -11,25 +11,19 @@
 #include "cluster/net/socket.h"
 #include "core/process_probe.h"
 #include "tests/cluster/control_job.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
 namespace control_test {
-
 using testing::expect_error;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 using namespace control_job;
 
-class Control : public ::testing::Test {
-  const testing::HangWatchdog watchdog_{"control", std::chrono::seconds(60)};
-};
-
-TEST_F(Control, KeepsValuesForAllMembers) {
+TEST(Control, KeepsValuesForAllMembers) {
   const auto server = ControlServer::start(server_options());
   EXPECT_THAT(server->target(), HasSubstr("grpc://127.0.0.1:"));
   const auto a = join(*server, 0), b = join(*server, 1);
@@ -51,7 +45,7 @@ TEST_F(Control, KeepsValuesForAllMembers) {
                [&] { a->set("k", std::string((1 << 20) + 1, 'x')); });
 }
 
-TEST_F(Control, WaitsForAValueOrTheDeadline) {
+TEST(Control, WaitsForAValueOrTheDeadline) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   const auto setter = Executor::system().start("setter", [&] {
@@ -63,7 +57,7 @@ TEST_F(Control, WaitsForAValueOrTheDeadline) {
                [&] { a->wait("missing", after(5ms)); });
 }
 
-TEST_F(Control, ManyThreadsAskAtOnce) {
+TEST(Control, ManyThreadsAskAtOnce) {
   const auto server = ControlServer::start(server_options());
   const auto client = join(*server, 0);
   std::atomic<int> won{0};
@@ -81,7 +75,7 @@ TEST_F(Control, ManyThreadsAskAtOnce) {
   EXPECT_EQ(won, 25);
 }
 
-TEST_F(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
+TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
@@ -115,7 +109,7 @@ std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t fin
 }
 
 // On a busy machine the news of the others' last collective may be older than the good-bye.
-TEST_F(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
+TEST(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   auto options = server_options();
   options.health.heartbeat_every = 10min;  // but for the first one, and the one before a good-bye
   options.health.silent_after = options.health.unreachable_after = 20min;
@@ -135,7 +129,7 @@ TEST_F(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_F(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
+TEST(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
   const auto server = ControlServer::start(server_options());
   ControlOptions waiting, leaving;
   waiting.progress = board_of(2, 1);
@@ -149,7 +143,7 @@ TEST_F(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
   EXPECT_THAT(waiter->fatal_verdict()->message, HasSubstr("worker 0 waits in barrier() #1"));
 }
 
-TEST_F(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
+TEST(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   join(*server, 1)->report_disconnection(a->self().task, 0, "an old story");
@@ -163,7 +157,7 @@ TEST_F(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("an old story")));
 }
 
-TEST_F(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
+TEST(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   try {
@@ -175,7 +169,7 @@ TEST_F(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
 }
 
-TEST_F(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
+TEST(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   Lines lines;
@@ -185,7 +179,7 @@ TEST_F(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
   EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("thrown in user code")));
 }
 
-TEST_F(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
+TEST(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   struct Connections {
@@ -206,7 +200,7 @@ TEST_F(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
   EXPECT_EQ(count(VerdictKind::kFailed), 1);
 }
 
-TEST_F(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
+TEST(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   try {
@@ -220,7 +214,7 @@ TEST_F(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception: tcp: rank 0 is gone");
 }
 
-TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
+TEST(Control, WaitsForMissingMembersAndNamesThem) {
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
@@ -241,7 +235,7 @@ TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
   waiter->join();  // before somebody leaves
 }
 
-TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
+TEST(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   auto options = server_options();
   options.expected = tasks_of(2);
   const auto server = ControlServer::start(options);
@@ -257,7 +251,7 @@ TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
-TEST_F(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
+TEST(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
   auto options = server_options();
   options.host = tasks_of(1).front();
   auto server = ControlServer::start(options);
@@ -274,13 +268,13 @@ TEST_F(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
   EXPECT_EQ(join(*server, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, ProcessThatLeftJoinsTheServerOfALauncherAgain) {
+TEST(Control, ProcessThatLeftJoinsTheServerOfALauncherAgain) {
   const auto server = ControlServer::start(server_options());
   join(*server, 1)->leave();
   EXPECT_EQ(join(*server, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
+TEST(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   const auto old = join(*server, 1);
@@ -300,7 +294,7 @@ TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
                [&] { join(*server, 1); });
 }
 
-TEST_F(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
+TEST(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   auto options = server_options();
   options.secret = JobSecret::generate();
   options.job_id = "job-1";
@@ -322,7 +316,7 @@ TEST_F(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   good->set("k", "v");
 }
 
-TEST_F(Control, AnyTextIsAJobId) {
+TEST(Control, AnyTextIsAJobId) {
   for (const std::string& id :
        {std::string("two\nlines"), std::string("\xc3\xa4\x01"), std::string(5000, 'x')}) {
     auto options = server_options();
@@ -334,7 +328,7 @@ TEST_F(Control, AnyTextIsAJobId) {
   }
 }
 
-TEST_F(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
+TEST(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
@@ -350,7 +344,7 @@ TEST_F(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
   EXPECT_TRUE(server->missing().empty());
 }
 
-TEST_F(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
+TEST(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
   const auto server = ControlServer::start(server_options());
   ControlOptions waiting, leaving, again;
   leaving.progress = board_of(1, 1);
@@ -365,7 +359,7 @@ TEST_F(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollecti
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_F(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
+TEST(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
   // A connection to all machines: TCP has no such thing, and the system says so at once.
   expect_error(ErrorCode::kUnavailable,
                {"control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
@@ -373,7 +367,7 @@ TEST_F(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
                [&] { (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}); });
 }
 
-TEST_F(Control, MembersStopAfterTheSameStep) {
+TEST(Control, MembersStopAfterTheSameStep) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   std::atomic<std::uint64_t> stopped_a{0}, stopped_b{0};
@@ -394,7 +388,7 @@ TEST_F(Control, MembersStopAfterTheSameStep) {
   EXPECT_EQ(a->stop_reason(), "worker 1: SIGTERM");
 }
 
-TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
+TEST(Control, MembersSeeTheServerEndInAnOrderlyWay) {
   auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   server.reset();
@@ -409,7 +403,7 @@ TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
   EXPECT_FALSE(a->fatal_verdict());
 }
 
-TEST_F(Control, PortInUseIsNamedWithItsOwner) {
+TEST(Control, PortInUseIsNamedWithItsOwner) {
   const auto server = ControlServer::start(server_options());
   auto options = server_options();
   options.address = server->target().substr(server->target().rfind('/') + 1);
@@ -420,7 +414,7 @@ TEST_F(Control, PortInUseIsNamedWithItsOwner) {
                [&] { (void)ControlServer::start(options); });
 }
 
-TEST_F(Control, TheNetworkNeedsASecret) {
+TEST(Control, TheNetworkNeedsASecret) {
   auto options = server_options();
   options.address = "10.1.2.3:0";
   expect_error(ErrorCode::kInvalidArgument,
@@ -440,7 +434,6 @@ TEST(ControlTargets, ThatAreNoneAreRefused) {
 }
 
 TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
-  const testing::HangWatchdog watchdog("join", std::chrono::seconds(60));
   // A port that was free a moment ago.
   const int port = internal::listen_at({"127.0.0.1", 0}).endpoint.port;
   std::vector<MemberTask> tasks{{"chief", 0, concat("127.0.0.1:", port)},

@@ -9,14 +9,12 @@
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
 #include "tests/cluster/tls_files.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
 namespace tutti {
 namespace ipv6_test {
-
 using namespace std::chrono_literals;
 
 /// Sums 1, 2, 4 of three workers at ::1 whose cluster comes from TF_CONFIG.
@@ -39,24 +37,18 @@ void expect_sum(const WorkerGroupOptions& options) {
   EXPECT_THAT(sums, ::testing::Each(7.0f));
 }
 
-TEST(Ipv6, WorkersOfTfConfigConnectByTcp) {
-  const testing::HangWatchdog watchdog("workers", 100s);
-  expect_sum({.way = ConnectOptions::Way::kTcp});
-}
+TEST(Ipv6, WorkersOfTfConfigConnectByTcp) { expect_sum({.way = ConnectOptions::Way::kTcp}); }
 
 TEST(Ipv6, WorkersOfTfConfigConnectBySharedMemory) {
-  const testing::HangWatchdog watchdog("workers", 100s);
   expect_sum({.way = ConnectOptions::Way::kAuto});
 }
 
 TEST(Ipv6, WorkersListenWhereTheyAreTold) {
-  const testing::HangWatchdog watchdog("workers", 100s);
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});
 }
 
 // The address :: is no loopback address, and reaches this machine by TCP and TLS.
 TEST(Ipv6, ServerOnEveryAddressIsReachedByEachOfThem) {
-  const testing::HangWatchdog watchdog("control", 100s);
   auto options = control_job::server_options();
   options.address = "[::]:0";
   options.allow_any_address = true;
@@ -75,7 +67,6 @@ TEST(Ipv6, ServerOnEveryAddressIsReachedByEachOfThem) {
 }
 
 TEST(Ipv6, CallsCarryTheAddressOfTheCaller) {
-  const testing::HangWatchdog watchdog("calls", 100s);
   std::string caller;
   rpc_suite::Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     caller = call->peer().address;

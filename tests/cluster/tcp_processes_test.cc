@@ -2,68 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tests/support/hang_watchdog.h"
+#include "tests/support/line_process.h"
 #include "tutti/cluster/file_key_value_store.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 namespace tcp_processes_test {
-
-/// A process with a pipe from its standard output. Killed when destroyed.
-class RankProcess {
+class RankProcess : public testing::LineProcess {
  public:
   RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,
-              const std::vector<std::string>& more = {}) {
-    std::array<int, 2> ends{};
-    if (::pipe(ends.data()) != 0) throw Error(ErrorCode::kUnavailable, "no pipe");
-    std::vector<std::string> words{TUTTI_TCP_RANK,       folder,
-                                   std::to_string(rank), std::to_string(size),
-                                   std::to_string(peer), std::to_string(timeout_ms)};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    ::posix_spawn_file_actions_addclose(&actions, ends[0]);
-    ::posix_spawn_file_actions_addclose(&actions, ends[1]);
-    const int error =
-        ::posix_spawn(&pid_, TUTTI_TCP_RANK, &actions, nullptr, arguments.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    output_ = ::fdopen(ends[0], "r");
-    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " TUTTI_TCP_RANK);
-  }
-  ~RankProcess() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    std::fclose(output_);
-  }
-  RankProcess(const RankProcess&) = delete;
-  RankProcess& operator=(const RankProcess&) = delete;
-
-  void signal(int number) { ::kill(pid_, number); }
-  int pid() const { return pid_; }
-  std::string line() {
-    std::array<char, 1024> text{};
-    return std::fgets(text.data(), text.size(), output_) ? text.data() : "end";
-  }
+              const std::vector<std::string>& more = {})
+      : LineProcess(words(folder, {rank, size, peer, timeout_ms}, more)) {}
 
  private:
-  pid_t pid_ = 0;
-  std::FILE* output_ = nullptr;
+  static std::vector<std::string> words(const std::string& folder, const std::vector<int>& numbers,
+                                        const std::vector<std::string>& more) {
+    std::vector<std::string> all{TUTTI_TCP_RANK, folder};
+    for (const int number : numbers) all.push_back(std::to_string(number));
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
 };
 
 std::string fresh_folder(const std::string& name) {
@@ -78,25 +42,23 @@ void expect_code(const std::string& line, ErrorCode code, const std::string& par
 }
 
 TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
-  const testing::HangWatchdog watchdog("two processes", std::chrono::seconds(60));
   for (const int first : {0, 1}) {
     const std::string folder = fresh_folder(concat("first_", first));
     RankProcess early(folder, first, 2, 1 - first, 30000);
     Clock::system().sleep_for(std::chrono::milliseconds(400));
     RankProcess late(folder, 1 - first, 2, first, 30000);
-    EXPECT_EQ(early.line(), concat("ready ", 1 - first, "\n"));
-    EXPECT_EQ(late.line(), concat("ready ", first, "\n"));
+    EXPECT_EQ(early.line(), concat("ready ", 1 - first));
+    EXPECT_EQ(late.line(), concat("ready ", first));
   }
 }
 
 TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {
-  const testing::HangWatchdog watchdog("killed rank", std::chrono::seconds(60));
   const std::string folder = fresh_folder("killed");
   RankProcess zero(folder, 0, 3, 2, 30000), one(folder, 1, 3, 2, 30000),
       two(folder, 2, 3, 0, 30000);
-  EXPECT_EQ(zero.line(), "ready 2\n");
-  EXPECT_EQ(one.line(), "ready 0\n");
-  EXPECT_EQ(two.line(), "ready 1\n");
+  EXPECT_EQ(zero.line(), "ready 2");
+  EXPECT_EQ(one.line(), "ready 0");
+  EXPECT_EQ(two.line(), "ready 1");
   two.signal(SIGKILL);
   for (RankProcess* rank : {&zero, &one}) {
     expect_code(rank->line(), ErrorCode::kUnavailable, "rank 2 (127.0.0.1:");
@@ -125,13 +87,11 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
-  const testing::HangWatchdog watchdog(std::string("killed in ") + GetParam().name,
-                                       std::chrono::seconds(60));
   const std::string folder = fresh_folder(concat("dying_", GetParam().name));
   RankProcess zero(folder, 0, 2, 1, 30000, GetParam().more),
       one(folder, 1, 2, 0, 30000, GetParam().more);
-  EXPECT_EQ(zero.line(), "ready 1\n");
-  EXPECT_EQ(one.line(), "ready 0\n");
+  EXPECT_EQ(zero.line(), "ready 1");
+  EXPECT_EQ(one.line(), "ready 0");
   Clock::system().sleep_for(std::chrono::milliseconds(150));
   const TimePoint begin = Clock::system().now();
   one.signal(SIGKILL);
@@ -145,13 +105,11 @@ TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
 }
 
 TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
-  const testing::HangWatchdog watchdog(std::string("stopped in ") + GetParam().name,
-                                       std::chrono::seconds(60));
   const std::string folder = fresh_folder(concat("stopped_", GetParam().name));
   RankProcess zero(folder, 0, 2, 1, 700, GetParam().more),
       one(folder, 1, 2, 0, 30000, GetParam().more);
-  EXPECT_EQ(zero.line(), "ready 1\n");
-  EXPECT_EQ(one.line(), "ready 0\n");
+  EXPECT_EQ(zero.line(), "ready 1");
+  EXPECT_EQ(one.line(), "ready 0");
   one.signal(SIGSTOP);
   const std::string line = zero.line();
   EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
@@ -159,25 +117,23 @@ TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
 }
 
 TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {
-  const testing::HangWatchdog watchdog("stopped rank", std::chrono::seconds(60));
   const std::string folder = fresh_folder("stopped");
   RankProcess zero(folder, 0, 2, 1, 300), one(folder, 1, 2, 0, 30000);
-  EXPECT_EQ(one.line(), "ready 0\n");
+  EXPECT_EQ(one.line(), "ready 0");
   one.signal(SIGSTOP);
-  EXPECT_EQ(zero.line(), "ready 1\n");
+  EXPECT_EQ(zero.line(), "ready 1");
   expect_code(zero.line(), ErrorCode::kDeadlineExceeded, "rank 1 (127.0.0.1:");
 }
 
 TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
-  const testing::HangWatchdog watchdog("stale store", std::chrono::seconds(60));
   const std::string folder = fresh_folder("stale");
   for (int run = 0; run < 3; ++run) {  // higher ranks first: they read the old addresses
     RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);
     Clock::system().sleep_for(std::chrono::milliseconds(30));
     RankProcess zero(folder, 0, 3, 1, 1);
-    EXPECT_EQ(zero.line(), "ready 2\n");
-    EXPECT_EQ(one.line(), "ready 0\n");
-    EXPECT_EQ(two.line(), "ready 1\n");
+    EXPECT_EQ(zero.line(), "ready 2");
+    EXPECT_EQ(one.line(), "ready 0");
+    EXPECT_EQ(two.line(), "ready 1");
   }
 }
 

@@ -1,0 +1,354 @@
+// Values by key, as files and as messages of ranks, and the groups that meet by them.
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cluster/control/join_job.h"
+#include "cluster/worker_group.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
+#include "tests/cluster/control_job.h"
+#include "tests/cluster/proxied_ranks.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
+#include "tests/support/thrown.h"
+#include "tests/support/transports.h"
+#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/message_key_value_store.h"
+#include "tutti/cluster/resolvers/kubernetes_resolver.h"
+#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/resolvers/tf_config_resolver.h"
+#include "tutti/cluster/resolvers/union_resolver.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/key_value_store.h"
+
+namespace tutti {
+namespace key_value_store_test {
+using testing::expect_error;
+
+std::string new_folder(const std::string& name) {
+  const std::string folder = ::testing::TempDir() + "/tutti_store_" + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+TimePoint after_ms(int milliseconds) {
+  return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
+}
+
+TEST(FileKeyValueStore, KeepsValuesOfAnyBytesForAllWhoOpenTheFolder) {
+  const std::string folder = new_folder("values");
+  FileKeyValueStore store(folder), other(folder);
+  EXPECT_EQ(store.get("a"), std::nullopt);
+  const std::string large(1 << 20, '\xfe');
+  for (const std::string& value : {std::string(), std::string("\0\n\xff", 3), large}) {
+    store.set("a", value);
+    EXPECT_EQ(other.get("a"), value);
+    EXPECT_EQ(other.wait("a", after_ms(0)), value);
+  }
+}
+
+TEST(FileKeyValueStore, KeysAreNoPaths) {
+  const std::string folder = new_folder("keys");
+  FileKeyValueStore store(folder + "/inner");
+  const std::vector<std::string> keys{
+      ".", "..", "/", "../x", "a/b", "a", "a.b", "/a/b", std::string(200, 'k')};
+  for (const std::string& key : keys) store.set(key, "value of " + key);
+  for (const std::string& key : keys) EXPECT_EQ(store.get(key), "value of " + key);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  for (const std::string& key : {std::string(), std::string(201, 'k'), std::string("a~b")}) {
+    expect_error(ErrorCode::kInvalidArgument, {"file store", "the key '"},
+                 [&] { store.set(key, "x"); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"1048577"},
+               [&] { store.set("k", std::string((1 << 20) + 1, 'x')); });
+}
+
+TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
+  FileKeyValueStore store(new_folder("writers"));
+  store.set("k", std::string(5000, 'a'));
+  std::atomic<bool> done{false};
+  std::atomic<int> num_writes[2] = {};
+  std::vector<std::unique_ptr<Thread>> writers;
+  for (const int writer : {0, 1}) {
+    writers.push_back(Executor::system().start("writer", [&, writer] {
+      while (!done) {
+        store.set("k", std::string(5000, writer == 0 ? 'a' : 'b'));
+        ++num_writes[writer];
+      }
+    }));
+  }
+  // At least 200 reads, and on until both writers wrote 50 times beside them.
+  bool all_whole = true;
+  for (int i = 0; all_whole && (i < 200 || num_writes[0] < 50 || num_writes[1] < 50); ++i) {
+    const std::string value = store.get("k").value();
+    all_whole = value == std::string(5000, value.at(0));
+  }
+  done = true;
+  EXPECT_TRUE(all_whole);
+}
+
+TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
+  const std::string folder = new_folder("waits");
+  FileKeyValueStore store(folder);
+  const auto setter = Executor::system().start("setter", [&] {
+    Clock::system().sleep_for(std::chrono::milliseconds(10));
+    FileKeyValueStore(folder).set("address", "x");
+  });
+  EXPECT_EQ(store.wait("address", after_ms(20000)), "x");
+  expect_error(ErrorCode::kDeadlineExceeded, {folder, "'missing'"},
+               [&] { store.wait("missing", after_ms(5)); });
+}
+
+TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
+  const std::string file = ::testing::TempDir() + "/tutti_store_file";
+  std::ofstream(file) << "no folder";
+  expect_error(ErrorCode::kUnavailable, {file, "is no folder"}, [&] { FileKeyValueStore s(file); });
+  const std::string folder = new_folder("removed");
+  FileKeyValueStore store(folder);
+  std::filesystem::remove_all(folder);
+  expect_error(ErrorCode::kUnavailable, {folder, "writing the value of 'k'"},
+               [&] { store.set("k", "x"); });
+}
+
+TimePoint in_ms(int ms) {
+  return deadline_after(Clock::system().now(), std::chrono::milliseconds(ms));
+}
+
+std::vector<std::unique_ptr<MessageKeyValueStore>> stores(int size) {
+  std::vector<std::unique_ptr<MessageKeyValueStore>> all;
+  for (auto& transport : in_process_transports(size)) {
+    all.push_back(std::make_unique<MessageKeyValueStore>(std::move(transport)));
+  }
+  return all;
+}
+
+TEST(MessageKeyValueStore, EveryRankGetsWhatOneHasSet) {
+  const auto all = stores(3);
+  const std::string large(1 << 20, 'x');
+  EXPECT_EQ(all[1]->get("k"), std::nullopt);
+  all[0]->set("k", "old");
+  all[0]->set("k", "new");
+  all[2]->set("large/value", large);
+  all[1]->set("empty", "");
+  EXPECT_EQ(all[0]->get("k"), "new");
+  const auto other = Executor::system().start("setter", [&] {
+    EXPECT_EQ(all[2]->wait("k", in_ms(20'000)), "new");
+    EXPECT_EQ(all[2]->wait("later", in_ms(20'000)), "v");
+  });
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("large/value", in_ms(20'000)), large);
+    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("empty", in_ms(20'000)), "");
+  }
+  EXPECT_EQ(all[1]->wait("k", in_ms(20'000)), "new");
+  all[1]->set("later", "v");
+}
+
+TEST(MessageKeyValueStore, DeadlinesAndKeysAreNamed) {
+  const auto all = stores(2);
+  expect_error(ErrorCode::kDeadlineExceeded, {"rank 1 of 2", "'missing'"},
+               [&] { all[1]->wait("missing", in_ms(5)); });
+  expect_error(ErrorCode::kInvalidArgument, {"the key 'a b'"}, [&] { all[0]->set("a b", "x"); });
+}
+
+// Over TCP: what the system has of a process that ends still arrives.
+TEST(MessageKeyValueStore, ARankThatIsGoneHasToldWhatItTold) {
+  const auto meeting = std::make_shared<InProcessStore>();
+  EXPECT_EQ(error_of_ranks(2,
+                           [&](int rank) {
+                             MessageKeyValueStore store(connect_by_tcp(rank, 2, *meeting));
+                             if (rank == 1) return store.set("k", "v");
+                             EXPECT_EQ(store.wait("k", in_ms(20'000)), "v");
+                             EXPECT_EQ(store.get("other"), std::nullopt);
+                             store.set("alone", "v");
+                             EXPECT_EQ(store.get("alone"), "v");
+                           }),
+            "");
+}
+
+TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
+  const auto all = stores(2);
+  const auto sum = [&](int rank) {
+    const auto tcp = connect_by_tcp(rank, 2, *all[static_cast<std::size_t>(rank)]);
+    std::vector<int> values{rank + 1};
+    make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(values));
+    EXPECT_EQ(values[0], 3);
+  };
+  const auto other = Executor::system().start("rank-1", [&] { sum(1); });
+  sum(0);
+}
+
+using namespace std::chrono_literals;
+
+/// Exchanges a byte with each other rank.
+void expect_connected(Transport& mine) {
+  std::array<std::byte, 1> byte{}, got{};
+  for (int peer = 0; peer < mine.size(); ++peer) {
+    if (peer == mine.rank()) continue;
+    const auto recv = mine.recv(peer, 5, {}, got);
+    const auto send = mine.send(peer, 5, {}, byte);
+    recv->wait(proxied_ranks::in(60s));
+    send->wait(proxied_ranks::in(60s));
+  }
+}
+
+TEST(Rendezvous, TimeoutCountsFromTheLastConnection) {
+  InProcessStore store;
+  // The last of four ranks comes after 3 s, a second after the one before.
+  EXPECT_EQ("", error_of_ranks(4, [&](int rank) {
+              Clock::system().sleep_for(rank * 1s);
+              expect_connected(*connect_by_tcp(rank, 4, store, {.timeout = 2500ms}));
+            }));
+}
+
+TEST(Rendezvous, RankThatLosesAConnectionKeepsTheOthersAndConnectsAgain) {
+  proxied_ranks::ProxiedStore store({});
+  constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;  // hellos, proofs, the verdict
+  EXPECT_EQ("", error_of_ranks(3, [&](int rank) {
+              if (rank == 0) {  // without it the others wait, connected with each other
+                store.wait("ranks/1", proxied_ranks::in(60s));
+                while (store.proxy(1).num_passed() < kHandshakeBytes) {
+                  Clock::system().sleep_for(1ms);
+                }
+                store.proxy(1).cut_all();
+              }
+              expect_connected(*connect_by_tcp(rank, 3, store, {.timeout = 60s}));
+            }));
+  EXPECT_GE(store.proxy(1).num_accepted(), 2);
+}
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+constexpr int kTasks = 3;
+
+/// TUTTI_CONTROL while it lives.
+class ControlVariable {
+ public:
+  explicit ControlVariable(const std::string& value) {
+    ::setenv("TUTTI_CONTROL", value.c_str(), 1);
+  }
+  ~ControlVariable() { ::unsetenv("TUTTI_CONTROL"); }
+  ControlVariable(const ControlVariable&) = delete;
+  ControlVariable& operator=(const ControlVariable&) = delete;
+};
+
+struct Met {
+  ~Met() {
+    while (!planes.empty()) planes.pop_back();  // who hosts leaves last
+  }
+  std::vector<ControlPlane> planes = std::vector<ControlPlane>(kTasks);
+  std::vector<std::string> errors;
+  std::string first_target() const { return planes[0].server ? planes[0].server->target() : ""; }
+};
+
+std::unique_ptr<Met> meet(bool on_one_machine) {
+  std::vector<MemberTask> tasks;
+  for (int task = 0; task < kTasks; ++task) tasks.push_back({"worker", task, ""});
+  auto communicators = in_process_communicators(kTasks, {.timeout = std::chrono::seconds(60)});
+  auto met = std::make_unique<Met>();
+  met->errors = errors_of_ranks(kTasks, [&](int rank) {
+    const auto self = static_cast<std::size_t>(rank);
+    const auto communicator = std::move(communicators[self]);
+    JoinOptions options;
+    options.client.timeout = std::chrono::seconds(60);
+    met->planes[self] =
+        on_one_machine ? meet_for_job(tasks, *communicator, options)
+                       : internal::meet_for_job(tasks, *communicator, options, /*machine=*/rank);
+  });
+  return met;
+}
+
+TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
+  const auto met = meet(true);
+  EXPECT_THAT(met->errors, Each(""));
+  EXPECT_THAT(met->first_target(), StartsWith("grpc://127.0.0.1:"));
+  const auto secret = met->planes[0].secret.bytes();
+  EXPECT_EQ(secret.size(), 32u);
+  for (const ControlPlane& plane : met->planes) {
+    ASSERT_TRUE(plane.client);
+    EXPECT_EQ(plane.client->members().size(), 3u);
+    EXPECT_TRUE(std::ranges::equal(plane.secret.bytes(), secret));
+  }
+  EXPECT_FALSE(met->planes[1].server || met->planes[2].server);
+}
+
+TEST(MeetForJob, OverMachinesNobodyHostsUnlessTheUserSaysWhere) {
+  control_job::Lines lines;
+  const auto without = meet(false);
+  EXPECT_THAT(without->errors, Each(""));
+  for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
+  EXPECT_THAT(lines.all(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=grpc://")));
+  const std::string free = ControlServer::start()->target();
+  const ControlVariable where(free);
+  const auto met = meet(false);
+  EXPECT_THAT(met->errors, Each(""));
+  EXPECT_EQ(met->first_target(), free);
+  for (const ControlPlane& plane : met->planes) EXPECT_TRUE(plane.client);
+}
+
+TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
+  const auto other = ControlServer::start();
+  const ControlVariable where(other->target());
+  const auto met = meet(true);
+  EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
+}
+
+using thrown::expect_error;
+
+/// Every resolver that may know a cluster without knowing which task of it this process is.
+TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
+  const auto tf_config =
+      TfConfigResolver::from_text(R"({"cluster": {"worker": ["127.0.0.1:4000"]}})");
+  const StaticResolver fixed({{"worker", {"127.0.0.1:4000"}}});
+  const StaticResolver half({{"worker", {"127.0.0.1:4000"}}}, {.task_type = "worker"});
+  const UnionResolver both({&tf_config});
+  const KubernetesPodsResolver pods(
+      {{"pod", "Running", "127.0.0.1", {{"job-name", "tensorflow"}}}});
+  const std::vector<const ClusterResolver*> all{&tf_config, &fixed, &half, &both, &pods};
+  for (const ClusterResolver* const resolver : all) {
+    ASSERT_EQ(resolver->cluster_spec().total_tasks(), 1) << resolver->name();
+    expect_error(ErrorCode::kInvalidArgument,
+                 {concat(resolver->name(),
+                         ".task: expected the task that this process is, got "
+                         "nothing; try to add {\"type\": \"worker\", \"index\": 0}")},
+                 [&] { (void)WorkerGroup::join(*resolver); });
+  }
+}
+
+TEST(WorkerGroup, AnAddressThatIsNotOfThisMachineIsRefusedBeforeAnybodyIsWaitedFor) {
+  // Of a network that is kept for documentation (RFC 5737).
+  const StaticResolver elsewhere({{"worker", {"127.0.0.1:4000", "192.0.2.7:4000"}}},
+                                 {.task_type = "worker", .task_id = 1});
+  const StaticResolver here({{"worker", {"127.0.0.1:4000", "127.0.0.1:4001"}}},
+                            {.task_type = "worker", .task_id = 1});
+  const WorkerGroupOptions open{.join = {.allow_insecure_network = true}};
+  expect_error(ErrorCode::kInvalidArgument,
+               {"this task's address in the cluster (or TUTTI_DATA_LISTEN): expected an address of "
+                "this machine where it may listen, got '192.0.2.7:0': Cannot assign requested "
+                "address"},
+               [&] { (void)WorkerGroup::join(elsewhere, open); });
+  WorkerGroupOptions listening = open;
+  listening.listen_at = "192.0.2.7:5000";
+  expect_error(ErrorCode::kInvalidArgument,
+               {"TUTTI_DATA_LISTEN: expected an address of this machine", "'192.0.2.7:5000': "},
+               [&] { (void)WorkerGroup::join(here, listening); });
+  listening.listen_at = "10.0.0.300:5000";
+  expect_error(ErrorCode::kInvalidArgument, {"TUTTI_DATA_LISTEN: expected host:port", "10.0.0.300"},
+               [&] { (void)WorkerGroup::join(here, listening); });
+  WorkerGroupOptions reached = open;
+  reached.reached_at = "10.0.0.300:5000";
+  expect_error(ErrorCode::kInvalidArgument,
+               {"TUTTI_DATA_ADDRESS: expected host:port", "10.0.0.300"},
+               [&] { (void)WorkerGroup::join(here, reached); });
+}
+
+}  // namespace key_value_store_test
+}  // namespace tutti
