@@ -7,11 +7,7 @@
 namespace tutti {
 namespace augmentation_test {
 
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::mirrored;
-using model_tests::several_strategies;
-using model_tests::weights_of;
+using namespace model_tests;
 
 constexpr std::int64_t kPictures = 22;
 

@@ -11,11 +11,7 @@
 namespace tutti::backup_tests {
 namespace {
 
-using model_tests::error_of;
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::mirrored;
-using model_tests::three_classes;
+using namespace model_tests;
 
 constexpr std::int64_t kRows = 22;  // batches of 4: five and a ragged one
 constexpr std::int64_t kBatches = 6;

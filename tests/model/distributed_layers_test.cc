@@ -6,9 +6,7 @@
 namespace tutti {
 namespace {
 
-using model_tests::expect_near;
-using model_tests::label_of;
-using model_tests::several_strategies;
+using namespace model_tests;
 
 TEST(DistributedMetrics, EqualUpdatesGiveThatValue) {
   auto strategy = model_tests::mirrored("cpu:0-1");

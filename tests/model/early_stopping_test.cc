@@ -11,13 +11,7 @@
 namespace tutti {
 namespace {
 
-using model_tests::alternating;
-using model_tests::error_of;
-using model_tests::kSilent;
-using model_tests::one_value;
-using model_tests::small_model;
-using model_tests::watched_model;
-using model_tests::weights_of;
+using namespace model_tests;
 using ::testing::HasSubstr;
 
 /// Feeds `values` of `monitor` to `callback`; the epoch in which it stopped, or -1.

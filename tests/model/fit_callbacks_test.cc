@@ -8,11 +8,7 @@
 namespace tutti::fit_callbacks_tests {
 namespace {
 
-using model_tests::alternating;
-using model_tests::error_of;
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::several_strategies;
+using namespace model_tests;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -9,23 +9,10 @@
 
 namespace tutti {
 namespace {
-
-using model_tests::alternating;
-using model_tests::correctness_model;
-using model_tests::correctness_run;
-using model_tests::error_of;
-using model_tests::expect_equal_outcomes;
-using model_tests::expect_near;
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::Outcome;
-using model_tests::several_strategies;
-using model_tests::three_classes;
-using model_tests::weights_of;
+using namespace model_tests;
 using ::testing::HasSubstr;
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
-  const testing::HangWatchdog watchdog("fit under strategies", std::chrono::seconds(60));
   for (const bool as_dataset : {false, true}) {
     // 10,000 rows as tf's test; 1,280 where only the form of the input differs.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
@@ -485,7 +472,6 @@ TEST(FitTest, InitialEpochNumbersEpochs) {
 }
 
 TEST(FitTest, AFailureInAReplicaComesOutOfFitAndNamesTheReplica) {
-  const testing::HangWatchdog watchdog("failure in fit");
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(3));

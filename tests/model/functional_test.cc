@@ -8,13 +8,7 @@
 
 namespace tutti {
 namespace {
-
-using model_tests::error_of;
-using model_tests::expect_near;
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::several_strategies;
-using model_tests::weights_of;
+using namespace model_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -118,7 +112,6 @@ Functional two_by_two(Strategy* strategy) {
 }
 
 TEST(FunctionalTest, TrainsSeveralOutputsTheSameUnderEveryStrategy) {
-  const testing::HangWatchdog watchdog("several outputs", std::chrono::seconds(60));
   const Tensor a = random_uniform({50, 4}, {.seed = 7}, -1.0, 1.0);
   const Tensor b = random_uniform({50, 2}, {.seed = 8}, -1.0, 1.0);
   const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1);

@@ -1,15 +1,18 @@
-// Arguments that compile, fit, evaluate and predict refuse or warn of before they compute.
+// Arguments of compile and fit: what is refused, options of optimizers, shares of unequal devices.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "tests/model/model_helpers.h"
 #include "tests/support/warnings.h"
 #include "tutti/model/functional.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti {
 namespace {
 
 namespace model_arguments_test {
 
-using model_tests::kSilent;
+using namespace model_tests;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -272,6 +275,93 @@ TEST(FitWarnings, FreezingAndUnfreezingWithoutCompileAreNamed) {
   second.freeze();
   EXPECT_THAT(warnings_of_fit(),
               ElementsAre(HasSubstr("'second/kernel' is frozen but is trained")));
+}
+
+/// One weight and no bias, trained on 8 batches of 8 rows.
+Sequential fitted_line(const OptimizerSpec& optimizer, int epochs = 1) {
+  set_random_seed(7);
+  Sequential model(Input{{1}}, Dense(1, {.use_bias = false}));
+  model.compile({.optimizer = optimizer, .loss = "mse"});
+  const Tensor x = alternating(64);
+  model.fit(x, x, {.epochs = epochs, .batch_size = 8, .verbose = kSilent, .shuffle = false});
+  return model;
+}
+
+TEST(OptimizerOptionsTest, EveryNameCompilesAndLearns) {
+  const std::vector<double> before = weights_of(fitted_line("sgd", 0));
+  for (const std::string& name : optimizer_names()) {
+    const std::vector<double> after = weights_of(fitted_line(name, 2));
+    EXPECT_NE(after, before) << name;
+    EXPECT_TRUE(std::isfinite(after.front())) << name;
+  }
+}
+
+TEST(OptimizerOptionsTest, FitEndsWithTheMovingAverage) {
+  Sequential model =
+      fitted_line(SgdOptions{.learning_rate = 0.1, .ema = EmaOptions{.momentum = 0.9}});
+  const std::vector<Variable> state = model.optimizer().state_variables();
+  ASSERT_TRUE(state.back().name().ends_with("/average"));
+  EXPECT_EQ(weights_of(model), state.back().value().to_doubles());
+  EXPECT_NE(weights_of(model), weights_of(fitted_line(SgdOptions{.learning_rate = 0.1})));
+}
+
+TEST(OptimizerOptionsTest, AccumulationInFitCountsUpdates) {
+  Sequential model = fitted_line(SgdOptions{.gradient_accumulation_steps = 4});
+  EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
+}
+
+TEST(OptimizerOptionsTest, TheSumOverReplicasIsClippedAsOneReplicaWouldClipIt) {
+  for (const int replicas : {1, 2}) {
+    auto strategy = model_tests::mirrored("cpu:0", replicas);
+    auto scope = strategy->scope();
+    const Variable weight(Tensor(0.0f));
+    Sgd optimizer(std::vector{weight}, {.learning_rate = 1.0, .clipping = {.clipvalue = 1.0}});
+    const std::vector<double> gradients =
+        replicas == 1 ? std::vector<double>{2.0} : std::vector<double>{3.0, -1.0};
+    strategy->run([&] {
+      const auto replica = static_cast<std::size_t>(ReplicaContext::current().replica_id());
+      GradientTape tape;
+      optimizer.minimize(tape, weight.value() * gradients[replica]);
+    });
+    EXPECT_EQ(weight.value().item_double(), -1.0) << replicas << " replicas; Keras 3 has 0 with 2";
+  }
+}
+
+TEST(OptimizerOptionsTest, LossScalingChangesNoBits) {
+  const OptimizerSpec plain = SgdOptions{.learning_rate = 0.1};
+  EXPECT_EQ(weights_of(fitted_line(with_dynamic_loss_scale(plain, {.growth_steps = 3}))),
+            weights_of(fitted_line(plain)));
+}
+
+/// Two epochs of three batches, the last of 44 rows, and an evaluation: losses, then weights.
+std::vector<double> fitted_with_shares(Strategy& strategy) {
+  set_random_seed(4);
+  auto scope = strategy.scope();
+  Sequential model(Input{{4}}, Dense(6, {.activation = "tanh", .kernel_regularizer = "l2"}),
+                   Dense(3));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.5},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy"}});
+  const Dataset data = model_tests::three_classes(300).batch(128);
+  const History history = model.fit(data, {.epochs = 2, .verbose = Verbosity::kSilent});
+  std::vector<double> values = history.at("loss");
+  const Logs logs = model.evaluate(data, {.verbose = Verbosity::kSilent});
+  values.push_back(logs.at("loss"));
+  values.push_back(logs.at("accuracy"));
+  for (const double weight : model_tests::weights_of(model)) values.push_back(weight);
+  return values;
+}
+
+TEST(UnequalSharesInFit, MatchesTheUnsplitBatch) {
+  OneDeviceStrategy one("cpu:0");
+  const std::vector<double> expected = fitted_with_shares(one);
+  for (const std::vector<double>& weights :
+       {std::vector<double>{3, 1}, std::vector<double>{1, 9}}) {
+    MirroredStrategy mirrored({.devices = "cpu:0-1", .replica_weights = weights});
+    expect_near(fitted_with_shares(mirrored), expected, 2e-5);
+    CentralStorageStrategy central({{.devices = "cpu:0-1", .replica_weights = weights}, {}});
+    expect_near(fitted_with_shares(central), expected, 2e-5);
+  }
 }
 
 }  // namespace

@@ -1,23 +1,19 @@
-// Whole models in files: what is loaded goes on with the bits of what was saved.
+// Files of models: whole ones, weights of other frameworks, ONNX.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
 #include "checkpoint/checkpoint_file.h"
 #include "core/file.h"
 #include "tests/model/model_helpers.h"
+#include "tests/support/protobuf_fields.h"
+#include "tutti/checkpoint/safetensors.h"
 #include "tutti/estimator.h"
 #include "tutti/model/functional.h"
 
 namespace tutti {
 namespace {
 
-using model_tests::central;
-using model_tests::error_of;
-using model_tests::kSilent;
-using model_tests::label_of;
-using model_tests::mirrored;
-using model_tests::three_classes;
-using model_tests::weights_of;
+using namespace model_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using thrown::expect_error;
@@ -317,6 +313,140 @@ TEST(ModelFile, HoldsOptimizersLossesAndMetrics) {
     actual->update_state(labels, predictions);
     EXPECT_EQ(actual->result().item_double(), expected->result().item_double()) << json.dump();
   }
+}
+
+// Written by foreign_weights/write.py with Python's safetensors package.
+const std::string kFromPyTorch = TUTTI_FOREIGN_WEIGHTS "/pytorch.safetensors";
+const std::string kFromKeras = TUTTI_FOREIGN_WEIGHTS "/keras.safetensors";
+
+Tensor foreign_tensor(const std::string& path, const std::string& name) {
+  for (const NamedTensor& tensor : parse_safetensors(read_file(path), path).tensors)
+    if (tensor.name == name) return tensor.value;
+  fail(ErrorCode::kNotFound, path, " has no ", name);
+}
+
+Sequential as_in_pytorch() {
+  return Sequential(Input{{6, 6, 2}}, Conv2D(4, 3, {.padding = "same", .activation = "relu"}),
+                    DepthwiseConv2D(3, {.depth_multiplier = 2}), GlobalAveragePooling2D(),
+                    Dense(3));
+}
+
+LoadWeightsOptions names_of_pytorch() {
+  return {.rename = {{"features.0.weight", "conv2d/kernel"},
+                     {"features.0.bias", "conv2d/bias"},
+                     {"features.2.weight", "depthwise_conv2d/kernel"},
+                     {"features.2.bias", "depthwise_conv2d/bias"},
+                     {"classifier.weight", "dense/kernel"},
+                     {"classifier.bias", "dense/bias"}},
+          .transpose = {"kernel"}};
+}
+
+TEST(ForeignWeights, OfPyTorchAreRenamedAndTransposed) {
+  Sequential model = as_in_pytorch();
+  model.load_weights(kFromPyTorch, names_of_pytorch());
+  const Tensor y = model(foreign_tensor(kFromPyTorch, "test.x"));
+  expect_near(y.to_doubles(), foreign_tensor(kFromPyTorch, "test.y").to_doubles(), 1e-5);
+}
+
+TEST(ForeignWeights, OfKerasAreRenamed) {
+  Sequential model(Input{{3}}, Dense(6, "tanh"), Dense(2));
+  model.load_weights(kFromKeras, {.rename = {{"layers/dense/vars/0", "dense/kernel"},
+                                             {"layers/dense/vars/1", "dense/bias"},
+                                             {"layers/dense_1/vars/0", "dense_1/kernel"},
+                                             {"layers/dense_1/vars/1", "dense_1/bias"}}});
+  const Tensor y = model(foreign_tensor(kFromKeras, "test/x"));
+  expect_near(y.to_doubles(), foreign_tensor(kFromKeras, "test/y").to_doubles(), 1e-5);
+}
+
+TEST(ForeignWeights, MayBeOnlySomeOfThem) {
+  Sequential model = as_in_pytorch();
+  const std::vector<double> before = model.variables()[4].value().to_doubles();
+  LoadWeightsOptions options = names_of_pytorch();
+  options.rename.erase("classifier.weight");
+  EXPECT_THAT(error_of([&] { model.load_weights(kFromPyTorch, options); }),
+              HasSubstr("variable 'dense/kernel' is missing"));
+  options.strict = false;
+  model.load_weights(kFromPyTorch, options);
+  EXPECT_EQ(model.variables()[4].value().to_doubles(), before);
+  EXPECT_EQ(model.variables()[5].value().to_doubles(),
+            foreign_tensor(kFromPyTorch, "classifier.bias").to_doubles());
+}
+
+TEST(ForeignWeights, ErrorsListWhatTheFileHasAndWhatIsWanted) {
+  Sequential model = as_in_pytorch();
+  const std::vector<double> before = weights_of(model);
+  const auto refused = [&](const LoadWeightsOptions& options) {
+    return error_of([&] { model.load_weights(kFromPyTorch, options); });
+  };
+  const std::string missing = refused({});
+  EXPECT_THAT(missing, HasSubstr("load_weights: "));
+  EXPECT_THAT(missing, HasSubstr(kFromPyTorch));
+  EXPECT_THAT(missing, HasSubstr("the file has: 'bn.num_batches_tracked' int64 [], "
+                                 "'classifier.bias' float32 [3], 'classifier.weight' float32 [3, "
+                                 "8], "));
+  EXPECT_THAT(missing,
+              HasSubstr("; wanted are: 'conv2d/kernel' float32 [3, 3, 2, 4], 'conv2d/bias' "));
+
+  LoadWeightsOptions options = names_of_pytorch();
+  options.transpose = {};
+  EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3], got float32 "
+                                          "[3, 8]"));
+  options.strict = false;  // which forgives what is missing, not what has another shape
+  EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3]"));
+
+  options = names_of_pytorch();
+  options.transpose = {"kernle"};
+  EXPECT_THAT(refused(options), HasSubstr("no variable's name has 'kernle' in it"));
+  options = names_of_pytorch();
+  options.rename["classifier.wieght"] = "dense/kernel";
+  EXPECT_THAT(refused(options), HasSubstr("rename: the file has no 'classifier.wieght'"));
+  options = names_of_pytorch();
+  options.rename["classifier.weight"] = "dens/kernel";
+  EXPECT_THAT(refused(options), HasSubstr("rename: there is no variable 'dens/kernel'"));
+  options.rename["classifier.weight"] = "dense/bias";
+  EXPECT_THAT(refused(options), HasSubstr("rename: 'dense/bias' stands there twice"));
+  EXPECT_EQ(weights_of(model), before);
+}
+
+using namespace protobuf_fields;
+
+std::string onnx_path() {  // tests run beside each other
+  return ::testing::TempDir() + "tutti_" +
+         ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
+}
+
+TEST(OnnxExport, WritesAModelOfOpset17) {
+  Sequential model(Input{{3}}, Dense(2, {.name = "scores"}));
+  export_onnx(model, onnx_path());
+  const std::string bytes = read_file(onnx_path());
+  const auto fields = fields_of(bytes);
+  EXPECT_EQ(fields.at(1), std::string_view("\x08"));
+  EXPECT_EQ(fields.at(2), "tutti");
+  EXPECT_EQ(fields_of(fields.at(8)).at(2), std::string_view("\x11"));  // 17
+  const auto graph = fields_of(fields.at(7));
+  EXPECT_EQ(graph.at(2), "sequential");
+  EXPECT_EQ(fields_of(graph.at(11)).at(1), "input");
+  EXPECT_EQ(fields_of(graph.at(12)).at(1), "sequential");
+  EXPECT_EQ(fields_of(graph.at(1)).at(4), "Identity");  // the last node
+  const auto bias = fields_of(graph.at(5));             // the last constant
+  EXPECT_EQ(bias.at(8), "scores/bias");
+  EXPECT_EQ(bias.at(9), std::string_view("\0\0\0\0\0\0\0\0", 8));
+}
+
+TEST(OnnxExport, NamesWhatHasNoForm) {
+  const auto refused = [](Sequential model) {
+    return error_of([&] { export_onnx(model, onnx_path()); });
+  };
+  EXPECT_THAT(refused(Sequential(Input{{4, 3}}, LSTM(2))),
+              HasSubstr("export_onnx: layer 'lstm' (LSTM): cannot be exported; expected one "
+                        "of Dense, Conv2D"));
+  EXPECT_THAT(refused(Sequential(Input{{3}}, Dense(2, "mish"))),
+              HasSubstr("layer 'dense' (Dense): the activation 'mish' cannot be"));
+  EXPECT_THAT(refused(Sequential(Input{{3}}, Relu({.threshold = 1.0}))), HasSubstr("a threshold"));
+  Dense wide(2);
+  wide.set_dtype_policy("float64");
+  EXPECT_THAT(refused(Sequential(Input{{3}}, std::move(wide))),
+              HasSubstr("computes in float64; expected float32"));
 }
 
 }  // namespace

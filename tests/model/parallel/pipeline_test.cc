@@ -10,13 +10,11 @@
 
 namespace tutti {
 namespace {
-
 using namespace parallel_tests;
 using ::testing::ElementsAre;
 using testing::expect_error;
 
 namespace pipeline_test {
-
 /// Dropout and batch normalisation, so that random numbers and statistics count.
 Sequential whole_network() {
   set_random_seed(7);
@@ -171,7 +169,6 @@ TEST(StagedSequential, RefusesWhatIsNoSplit) {
 }
 
 TEST(StagedSequential, FitsEvaluatesAndPredicts) {
-  const testing::HangWatchdog watchdog("fit of a split model", std::chrono::seconds(60));
   const auto fitted = [](auto model) {
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1},
                    .loss = "sparse_categorical_crossentropy",
@@ -191,7 +188,6 @@ TEST(StagedSequential, FitsEvaluatesAndPredicts) {
 }
 
 TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
-  const testing::HangWatchdog watchdog("pipelines", std::chrono::seconds(100));
   constexpr int kSteps = 50;
   const Training one = train_plainly(whole_network(), sample_rows(), sample_classes(), 4, kSteps);
   for (const PipelineOrder order :
@@ -209,7 +205,6 @@ TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
 
 // (c): replicated over two devices, at the same global batch.
 TEST(Pipeline, ReplicationOverTwoDevicesTrainsAlike) {
-  const testing::HangWatchdog watchdog("replicas", std::chrono::seconds(60));
   constexpr int kSteps = 50;
   const auto make = [] {
     set_random_seed(7);
@@ -241,7 +236,6 @@ TEST(Pipeline, ReplicationOverTwoDevicesTrainsAlike) {
 }
 
 TEST(Pipeline, StagesComputeConcurrently) {
-  const testing::HangWatchdog watchdog("stages at the same time");
   // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 each wait for the other to be there.
   const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(1, first, second), Dense(8),
@@ -253,7 +247,6 @@ TEST(Pipeline, StagesComputeConcurrently) {
 }
 
 TEST(Pipeline, TransfersOnlyActivationsAndTheirGradients) {
-  const testing::HangWatchdog watchdog("transfers of a pipeline");
   set_random_seed(1);
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
@@ -270,7 +263,6 @@ TEST(Pipeline, TransfersOnlyActivationsAndTheirGradients) {
 }
 
 TEST(Pipeline, PeakMemoryPerDeviceFalls) {
-  const testing::HangWatchdog watchdog("peak memory", std::chrono::seconds(60));
   const Device a = on_cpu(kFirstDevice), b = on_cpu(kFirstDevice + 1);
   const Peaks one = peaks_of(1, [&] { return train_wide({a}, {.micro_batches = 8}); });
   const Peaks two = peaks_of(2, [&] { return train_wide({a, b}, {.micro_batches = 8}); });
@@ -285,7 +277,6 @@ TEST(Pipeline, PeakMemoryPerDeviceFalls) {
 }
 
 TEST(Pipeline, RegularizationCountsOnce) {
-  const testing::HangWatchdog watchdog("regularized pipeline");
   set_random_seed(1);
   const StagedSequential model({.devices = "cpu:0-1"}, Input{{10}},
                                Dense(8, {.kernel_regularizer = regularizers::l2(0.5)}),
@@ -312,7 +303,6 @@ TEST(Pipeline, RegularizationCountsOnce) {
 }
 
 TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
-  const testing::HangWatchdog watchdog("a stage that fails");
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(6), Failing(1),
                          Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});
@@ -324,7 +314,6 @@ TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
 }
 
 TEST(Pipeline, AStageThatStaysAwayIsNamed) {
-  const testing::HangWatchdog watchdog("a stage that waits");
   const auto never = std::make_shared<Event>(), mine = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, mine, never), Dense(3));
   {
@@ -340,7 +329,6 @@ TEST(Pipeline, AStageThatStaysAwayIsNamed) {
 }
 
 TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
-  const testing::HangWatchdog watchdog("two replicas with one pipeline");
   const auto is_running = std::make_shared<Event>(), may_end = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, is_running, may_end),
                          Dense(3));
@@ -363,7 +351,6 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
 }
 
 TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
-  const testing::HangWatchdog watchdog("wrong batches");
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
   expect_error(ErrorCode::kInvalidArgument, {"micro_batches of 1 or more"},
                [&] { Pipeline(model, cross_entropy, {.micro_batches = 0}); });
