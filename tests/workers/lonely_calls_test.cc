@@ -1,16 +1,17 @@
-// A call of all workers that one of them makes alone: the error names the user's line.
+// Collective calls of workers, and those that one makes alone.
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <filesystem>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/support/multi_process_runner.h"
+#include "tutti/cluster.h"
 #include "tutti/tutti.h"
 
-namespace tutti::lonely_call_tests {
-namespace {
+namespace tutti {
+namespace lonely_calls_test {
 
 using testing::MultiProcessRunner;
 using testing::this_process;
@@ -77,5 +78,83 @@ TEST(LonelyCall, NamesTheLineOfTheUser) {
   std::filesystem::remove(file);
 }
 
-}  // namespace
-}  // namespace tutti::lonely_call_tests
+using testing::MultiProcessOptions;
+
+/// On all GPUs that a process sees, or the CPU.
+TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
+  MultiWorkerMirroredStrategy strategy(*resolver_from_environment());
+  Json result = Json::object();
+  result.set("replicas", strategy.num_replicas_in_sync());
+  result.set("local", static_cast<std::int64_t>(strategy.replica_devices().size()));
+  result.set("workers", strategy.num_workers());
+  result.set("is_chief", strategy.is_chief());
+  const auto ones = strategy.run([] { return Tensor(1.0f); });
+  result.set("sum", strategy.reduce(ReduceOp::kSum, ones).item_double());
+  return result;
+}
+
+void expect_replicas(const MultiProcessOptions& options, int per_process) {
+  MultiProcessRunner runner("replicas_of_a_cluster", options);
+  runner.start();
+  const auto& results = runner.join().return_values;
+  ASSERT_EQ(results.size(), 3u);
+  for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief is the first one
+    EXPECT_EQ(results[rank].at("replicas").as_int(), 3 * per_process);
+    EXPECT_EQ(results[rank].at("local").as_int(), per_process);
+    EXPECT_EQ(results[rank].at("workers").as_int(), 3);
+    EXPECT_EQ(results[rank].at("is_chief").as_bool(), rank == 0);
+    EXPECT_EQ(results[rank].at("sum").as_double(), 3.0 * per_process);
+  }
+}
+
+TEST(WorkerCollectives, ChiefAndTwoWorkersHaveTheReplicasOfAllThree) {
+  expect_replicas(
+      {.num_workers = 2, .num_chiefs = 1, .environment = {{"CUDA_VISIBLE_DEVICES", ""}}}, 1);
+#ifdef TUTTI_SIMULATED_MODULE
+  expect_replicas({.num_workers = 2,
+                   .num_chiefs = 1,
+                   .environment = {{"TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE},
+                                   {"TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE},
+                                   {"TUTTI_SIMULATED_GPUS", "2"}}},
+                  2);
+#endif
+}
+
+TUTTI_PROCESS_FUNCTION(all_reduce_of_a_mixed_tuple) {
+  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
+                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
+  const auto results = strategy.run([] {
+    const auto row = [](float value, std::int64_t index) {
+      return IndexedSlices{Tensor::from<float>({1, 1}, {value}),
+                           Tensor::from<std::int64_t>({1}, {index}), Shape{5, 1}};
+    };
+    const std::vector<Gradient> tuple = {row(1, 0), Tensor(1.0f), row(3, 2), Tensor(2.0f)};
+    return ReplicaContext::current().all_reduce(ReduceOp::kSum, tuple);
+  });
+  Json sums = Json::array();
+  for (const Gradient& each : results[0]) {
+    Json sum = Json::object();
+    sum.set("is_sparse", each.is_slices());
+    Json values = Json::array();
+    for (const double value : each.to_dense().to_doubles()) values.push_back(value);
+    sum.set("values", std::move(values));
+    sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+TEST(WorkerCollectives, MixedTupleOfTwoProcessesKeepsItsOrder) {
+  MultiProcessRunner runner("all_reduce_of_a_mixed_tuple", {.num_workers = 2});
+  runner.start();
+  const auto& results = runner.join().return_values;
+  const Json expected = Json::parse(
+      R"([{"is_sparse": true, "values": [2.0, 0.0, 0.0, 0.0, 0.0]},
+          {"is_sparse": false, "values": [2.0]},
+          {"is_sparse": true, "values": [0.0, 0.0, 6.0, 0.0, 0.0]},
+          {"is_sparse": false, "values": [4.0]}])",
+      "expected");
+  EXPECT_EQ(results, (std::vector<Json>{expected, expected}));
+}
+
+}  // namespace lonely_calls_test
+}  // namespace tutti
