@@ -5,16 +5,13 @@
 #include <functional>
 
 #include "gtest/gtest.h"
-#include "tests/support/hang_watchdog.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
-
 namespace large_batches_test {
-
 constexpr std::int64_t kExamples = 1920;
 constexpr std::int64_t kSmallBatch = 16;
 constexpr double kRate = 0.1;  // right for the small batch
@@ -81,7 +78,6 @@ double shown(const char* name, std::int64_t batch, const std::function<double()>
 
 TEST(LargeBatches, ScaledRatesWithWarmUpRestoreTheAccuracy) {
   using namespace large_batches_test;
-  const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
   constexpr std::int64_t kLarge = 192;
   const double scaled = scaled_learning_rate(kRate, kSmallBatch, kLarge);
   EXPECT_DOUBLE_EQ(scaled, 1.2);
@@ -102,7 +98,6 @@ TEST(LargeBatches, ScaledRatesWithWarmUpRestoreTheAccuracy) {
 
 TEST(LargeBatches, SmallBatchOfDenseLayersRestoresAccuracy) {
   using namespace large_batches_test;
-  const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
   const double small = shown("(48, 48)", 48, [] { return accuracy_of_hybrid(48, 48); });
   const double large = shown("(192, 192)", 192, [] { return accuracy_of_hybrid(192, 192); });
   const double both = shown("(192, 48)", 192, [] { return accuracy_of_hybrid(192, 48); });

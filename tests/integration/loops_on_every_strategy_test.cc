@@ -8,7 +8,6 @@
 
 namespace tutti::loop_tests {
 namespace {
-
 constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kRows = 30;
 constexpr std::int64_t kGlobalBatch = 12;  // the last one has 6 rows
@@ -132,11 +131,9 @@ TEST(LoopsOnEveryStrategy, WeightsLossAndAccuracyMatchThoseWithoutStrategy) {
     EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << program.name;
     for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
       SCOPED_TRACE(concat(program.name, ", ", each.name));
-      const testing::HangWatchdog watchdog(each.name);
       expect_same(train(*each.make(), program), expected);
     }
     SCOPED_TRACE(concat(program.name, ", two workers"));
-    const testing::HangWatchdog watchdog("two workers");
     strategy_tests::expect_no_error(strategy_tests::run_workers(
         strategy_tests::workers_with({2, 1}), [&](MultiWorkerMirroredStrategy& strategy) {
           expect_same(train(strategy, program), expected);

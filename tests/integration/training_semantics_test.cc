@@ -17,21 +17,8 @@
 namespace tutti {
 namespace {
 
-using seed_training::expect_near;
 using seed_training::noise;
-using seed_training::trained;
 using seed_training::two_mirrored;
-
-TEST(TrainingSemantics, TwoReplicasEqualOneOnTheWholeBatch) {
-  const auto make = [] {
-    return Sequential(Input{{6}}, Dense(8, {.activation = "tanh"}), Dense(2));
-  };
-  const Tensor x = noise({16, 6}, 1);
-  const Tensor y = noise({16, 2}, 2);
-  OneDeviceStrategy one("cpu:0");
-  MirroredStrategy two = two_mirrored();
-  expect_near(trained(two, make, x, y, 20), trained(one, make, x, y, 20), 1e-6);
-}
 
 // In two calls, with anything between them: here the mean of two towers' gradients.
 TEST(TrainingSemantics, SgdSubtractsTheScaledMeanOfTheGradients) {
@@ -49,74 +36,16 @@ TEST(TrainingSemantics, SgdSubtractsTheScaledMeanOfTheGradients) {
   EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{0.25, -0.5}));
 }
 
-TEST(TrainingSemantics, CentralVariablesAreOnOneDeviceMirroredOnesOnEach) {
-  const auto devices_of_a_variable = [](Strategy& strategy) {
-    auto scope = strategy.scope();
-    const Variable v(Tensor::ones({3}), {.name = "v"});
-    std::vector<std::string> devices;
-    for (const Tensor& part : v.storage().local_components()) {
-      devices.push_back(part.device().to_string());
-    }
-    return devices;
-  };
-  MirroredStrategy mirrored = two_mirrored();
-  EXPECT_EQ(devices_of_a_variable(mirrored), (std::vector<std::string>{"cpu:0", "cpu:1"}));
-  CentralStorageStrategy central({{.devices = "cpu:0-1"}, std::nullopt});
-  EXPECT_EQ(devices_of_a_variable(central), (std::vector<std::string>{"cpu:0"}));
-}
-
-TEST(TrainingSemantics, TrainingFlagEnablesDropout) {
-  Sequential model(Input{{32}}, Dropout(0.5));
-  const Tensor x = Tensor::ones({4, 32});
-  EXPECT_EQ(model(x).to_doubles(), x.to_doubles());
-  EXPECT_NE(model(x, {.training = true}).to_doubles(), x.to_doubles());
-  EXPECT_EQ(model(x).to_doubles(), model(x).to_doubles());
-}
-
-TEST(TrainingSemantics, ReducedLossIsTheMeanOfTheGlobalBatch) {
-  MirroredStrategy strategy = two_mirrored();
-  const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 10});
-  DistributedDataset batches =
-      strategy.distribute_dataset(Dataset::from_tensor_slices({losses}).batch(5));
-  int num_batches = 0;
-  for (const PerReplica<Batch>& batch : batches) {  // 3 rows and 2
-    ++num_batches;
-    const auto loss = strategy.run(
-        [](const Batch& part) { return compute_average_loss(part.features(), part.global_rows()); },
-        batch);
-    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, loss).item(), 4.0f);
-  }
-  EXPECT_EQ(num_batches, 1);
-}
-
-TEST(TrainingSemantics, MovingAveragesAreUpdatedByTheStepAlone) {
-  MirroredStrategy strategy = two_mirrored();
-  auto scope = strategy.scope();
-  Sequential model(Input{{1}}, BatchNormalization({.momentum = 0.75}));
-  const auto call = [&](bool training) {
-    strategy.run([&] {
-      const Tensor x =
-          Tensor::full({4, 1}, 2.0, DType::kFloat32, ReplicaContext::current().device());
-      model(x, {.training = training});
-    });
-  };
-  const Variable moving_mean = model.variables()[2];
-  for (int k = 0; k < 3; ++k) call(true);
-  EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
-  call(false);  // inference leaves them
-  EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
-}
-
 /// 25 batches, the same in each epoch.
-Dataset rows_of_s2_01() {
+Dataset repeated_rows() {
   return Dataset::from_tensor_slices({noise({250, 5}, 7), noise({250, 1}, 8)}).batch(10);
 }
-Sequential model_of_s2_01() {
+Sequential dropping_model() {
   set_random_seed(3);
   return Sequential(Input{{5}}, Dense(16, {.activation = "tanh"}), Dropout(0.2), Dense(1));
 }
 
-EstimatorSpec model_fn_of_s2_01(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
+EstimatorSpec dropping_model_fn(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
   Sequential model(Input{{5}}, Dense(16, {.activation = "tanh"}), Dropout(0.2), Dense(1));
   const Tensor y = model(features, {.training = mode == EstimatorMode::kTrain});
   return {.loss = losses::mean_squared_error(labels, y),
@@ -152,16 +81,16 @@ TEST(TrainingSemantics, FitEstimatorAndCustomLoopAgreeUnderEveryStrategy) {
     {
       const auto strategy = make();
       const auto scope = strategy->scope();
-      Sequential model = model_of_s2_01();
+      Sequential model = dropping_model();
       model.compile({.optimizer = AdamOptions{.learning_rate = 0.01}, .loss = "mse"});
-      model.fit(rows_of_s2_01(), {.epochs = 4, .verbose = Verbosity::kSilent});
+      model.fit(repeated_rows(), {.epochs = 4, .verbose = Verbosity::kSilent});
       fitted = weights_of(model);
     }
     {
       const auto strategy = make();
-      DistributedDataset batches = strategy->distribute_dataset(rows_of_s2_01().repeat(4));
+      DistributedDataset batches = strategy->distribute_dataset(repeated_rows().repeat(4));
       const auto scope = strategy->scope();
-      Sequential model = model_of_s2_01();
+      Sequential model = dropping_model();
       EXPECT_NE(fitted, weights_of(model));  // not yet
       Adam optimizer(model.trainable_variables(), {.learning_rate = 0.01});
       const auto step = [&](const Batch& batch) {
@@ -179,11 +108,11 @@ TEST(TrainingSemantics, FitEstimatorAndCustomLoopAgreeUnderEveryStrategy) {
     std::shared_ptr<Strategy> strategy = make();
     const int replicas = strategy->num_replicas_in_sync();
     const auto folder =
-        std::filesystem::temp_directory_path() / ("s2_01_" + std::to_string(::getpid()));
+        std::filesystem::temp_directory_path() / ("agreeing_" + std::to_string(::getpid()));
     set_random_seed(3);
-    Estimator estimator(model_fn_of_s2_01,
+    Estimator estimator(dropping_model_fn,
                         {.model_dir = folder.string(), .train_distribute = strategy});
-    estimator.train([&] { return rows_of_s2_01().unbatch().batch(10 / replicas).repeat(4); });
+    estimator.train([&] { return repeated_rows().unbatch().batch(10 / replicas).repeat(4); });
     std::vector<std::vector<double>> estimated;
     for (const Variable& each : estimator.variables())
       estimated.push_back(each.value().to_doubles());

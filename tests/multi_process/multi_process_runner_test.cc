@@ -12,17 +12,12 @@
 #include <filesystem>
 #include <iostream>
 
-#include "tests/support/hang_watchdog.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 namespace multi_process_runner_test {
-
-using testing::HangWatchdog;
 using testing::MultiProcessResult;
 using testing::MultiProcessRunner;
-
-constexpr std::chrono::seconds kLimit{110};
 
 std::vector<std::string> texts(const std::vector<Json>& values) {
   std::vector<std::string> all;
@@ -48,7 +43,6 @@ TUTTI_PROCESS_FUNCTION(mpr_sum) {
 }
 
 TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected) {
-  const HangWatchdog watchdog("TF_CONFIG", kLimit);
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2, .num_ps = 1, .num_chiefs = 1});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -67,14 +61,12 @@ TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected
 }
 
 TEST(MultiProcessRunner, FunctionWithoutResultGivesAnEmptyList) {
-  const HangWatchdog watchdog("no result", kLimit);
   MultiProcessRunner runner("mpr_nothing", {.num_workers = 2});
   runner.start();
   EXPECT_TRUE(runner.join().return_values.empty());
 }
 
 TEST(MultiProcessRunner, ArgumentsArePassedThrough) {
-  const HangWatchdog watchdog("arguments", kLimit);
   MultiProcessRunner runner("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})"));
   runner.start();
   EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"42", "43", "44"}));
@@ -88,7 +80,6 @@ TUTTI_PROCESS_FUNCTION(mpr_write) {
 }
 
 TEST(MultiProcessRunner, OutputIsCapturedWithThePrefixOfItsTask) {
-  const HangWatchdog watchdog("output", kLimit);
   MultiProcessRunner runner("mpr_write", {.num_workers = 2});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -119,7 +110,6 @@ TUTTI_PROCESS_FUNCTION(mpr_iterate) {
 const Json kWorker0Waits = Json(Json::Object{{"waits", "worker-0"}});
 
 TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletes) {
-  const HangWatchdog watchdog("terminate", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -134,7 +124,6 @@ TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletes) {
 }
 
 TEST(MultiProcessRunner, TerminatedTaskCanBeStartedAgain) {
-  const HangWatchdog watchdog("terminate and restart", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -164,7 +153,6 @@ TUTTI_PROCESS_FUNCTION(mpr_meet) {
 }
 
 TEST(MultiProcessRunner, BarrierWaitsForAllProcesses) {
-  const HangWatchdog watchdog("barrier", kLimit);
   const std::string folder = ::testing::TempDir() + "/tutti_mpr_meet";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
@@ -188,7 +176,6 @@ TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
 }
 
 TEST(MultiProcessRunner, BarrierTimeoutReportsTheNumberOfArrivals) {
-  const HangWatchdog watchdog("lonely barrier", kLimit);
   MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
   runner.start_single_process("worker", 1);
   const Error error = error_of([&] { runner.join(); });
@@ -203,7 +190,6 @@ TUTTI_PROCESS_FUNCTION(mpr_fail_first) {
 }
 
 TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
-  const HangWatchdog watchdog("error and deadline", kLimit);
   MultiProcessRunner runner("mpr_fail_first", {.num_workers = 2});
   runner.start();
   runner.wait_for_line("worker", 0, "error: the file is torn");
@@ -214,7 +200,6 @@ TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
 }
 
 TEST(MultiProcessRunner, TheDeadlineNamesWhoStillRanAndKeepsTheOutput) {
-  const HangWatchdog watchdog("deadline", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -236,7 +221,6 @@ TUTTI_PROCESS_FUNCTION(mpr_end) {
 }
 
 TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
-  const HangWatchdog watchdog("unexpected end", kLimit);
   const auto join_one = [](const char* arguments) {
     MultiProcessRunner runner("mpr_end", {}, Json::parse(arguments));
     runner.start();
@@ -261,7 +245,6 @@ TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
 }
 
 TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
-  const HangWatchdog watchdog("lost chief", kLimit);
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
   runner.start();
   const Error no_line = error_of([&] { runner.wait_for_line("worker", 1, "no such line"); });
@@ -274,7 +257,6 @@ TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
 }
 
 TEST(MultiProcessRunner, WhatTheChiefThrewComesBeforeWhatTheOthersDid) {
-  const HangWatchdog watchdog("chief that threw", kLimit);
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
                             Json(Json::Object{{"throws", true}}));
   runner.start();
@@ -295,7 +277,6 @@ TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
 }
 
 TEST(MultiProcessRunner, ThoseThatGoOnBehindAChiefThatEndedWellAreWaitedFor) {
-  const HangWatchdog watchdog("chief that ended well", kLimit);
   const std::string file = ::testing::TempDir() + "/tutti_mpr_outlive";
   std::filesystem::remove_all(file);
   MultiProcessRunner runner("mpr_outlive_chief", {.num_workers = 1, .num_chiefs = 1},
@@ -324,7 +305,6 @@ TUTTI_PROCESS_FUNCTION(mpr_failing_assertion) {
 }
 
 TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
-  const HangWatchdog watchdog("failing assertion", kLimit);
   const auto run = [](const char* argument) {
     Json arguments = Json::object();
     if (*argument) arguments.set(argument, true);
@@ -343,7 +323,6 @@ TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
 }
 
 TEST(MultiProcessRunner, AutoRestartStartsWhoFailedAgain) {
-  const HangWatchdog watchdog("auto restart", kLimit);
   MultiProcessRunner runner("mpr_fail_twice", {.num_workers = 2, .auto_restart = true});
   runner.start();
   EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"0", "2"}));
@@ -351,7 +330,6 @@ TEST(MultiProcessRunner, AutoRestartStartsWhoFailedAgain) {
 }
 
 TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
-  const HangWatchdog watchdog("no restart", kLimit);
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2, .auto_restart = true}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -360,7 +338,6 @@ TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
 }
 
 TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
-  const HangWatchdog watchdog("other function", kLimit);
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2});
   runner.start_single_process("worker", 0);
   runner.start_single_process("worker", 1, "mpr_sum", Json::parse(R"({"a": 1, "b": 2})"));
@@ -378,7 +355,6 @@ TUTTI_PROCESS_FUNCTION(mpr_count) {
 }
 
 TEST(MultiProcessRunner, AProcessCanBeStoppedAndContinued) {
-  const HangWatchdog watchdog("stop and continue", kLimit);
   MultiProcessRunner runner("mpr_count");
   runner.start();
   runner.wait_for_line("worker", 0, "count 3");
@@ -401,7 +377,6 @@ TUTTI_PROCESS_FUNCTION(mpr_much) {
 }
 
 TEST(MultiProcessRunner, MoreOutputThanAPipeHoldsIsReadWhole) {
-  const HangWatchdog watchdog("much output", kLimit);
   MultiProcessRunner runner("mpr_much", {.num_workers = 2, .stream_output = false});
   runner.start();
   EXPECT_EQ(runner.join().output.size(), 10000u);
