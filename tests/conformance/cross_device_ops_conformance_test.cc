@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cross_device_ops/key_value_store.h"
@@ -14,7 +13,6 @@
 
 namespace tutti::conformance {
 namespace {
-
 using Parameter = std::tuple<std::string, GroupShape>;
 
 /// One operation works on shared memory, all have local groups, some send messages.
@@ -37,7 +35,6 @@ INSTANTIATE_TEST_SUITE_P(All, EveryOperation, ::testing::ValuesIn(operations_and
 
 TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
   const auto& [name, shape] = GetParam();
-  testing::HangWatchdog watchdog("conformance of " + name, std::chrono::seconds(110));
   const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
       << report.table("tutti conform " + name);
@@ -80,8 +77,6 @@ INSTANTIATE_TEST_SUITE_P(All, OverProcesses,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(OverProcesses, ConformsInASampleOfTheKit) {
-  const testing::HangWatchdog watchdog(std::string("conformance of ") + GetParam().name,
-                                       std::chrono::seconds(110));
   Subject subject;
   subject.name = GetParam().name;
   subject.spread = [](int world, Duration timeout) {

@@ -8,13 +8,11 @@
 #include "cross_device_ops/shared/shared_engine.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::planted_bugs {
 namespace {
-
 using conformance::Case;
 using conformance::GroupShape;
 using conformance::Plan;
@@ -73,7 +71,6 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::ValuesIn(planted_here()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(PlantedBug, IsFoundByACaseThatNamesIt) {
-  testing::HangWatchdog watchdog("planted bug", std::chrono::seconds(100));
   const Planted& planted = GetParam();
   const bool needs_large = planted.name == "CountsIn16Bits" || planted.name == "SharesMember";
   const Plan plan{.shapes = {GroupShape::kLocal},
@@ -97,7 +94,6 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedEngineBug, ::testing::ValuesIn(kPlantedEngi
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(PlantedEngineBug, IsFoundByTheCasesOfItsKind) {
-  testing::HangWatchdog watchdog("planted bug of an engine", std::chrono::seconds(100));
   std::vector<Case> cases = conformance::cases(
       {.shapes = {GroupShape::kThreads}, .seed = 3, .sample = 1, .max_count = 5000});
   std::erase_if(cases,
@@ -108,14 +104,12 @@ TEST_P(PlantedEngineBug, IsFoundByTheCasesOfItsKind) {
 }
 
 TEST(ConformanceKit, FindsNothingInARightOperation) {
-  testing::HangWatchdog watchdog("operation", std::chrono::seconds(100));
   const Plan plan{.shapes = {GroupShape::kLocal}, .sample = 2 * kSample, .max_count = 5000};
   const Report report = run(plan, subject_with("none"));
   EXPECT_EQ(report.count(Verdict::kPassed), report.results.size()) << report.table("kit");
 }
 
 TEST(ConformanceKit, FindsNothingInRightEngines) {
-  testing::HangWatchdog watchdog("engine", std::chrono::seconds(100));
   const Plan plan{.shapes = {GroupShape::kThreads}, .sample = kSample, .max_count = 5000};
   const Report report = run(plan, engines_with("none", std::make_shared<Graveyard>()));
   EXPECT_EQ(report.count(Verdict::kPassed), report.results.size()) << report.table("kit");

@@ -15,7 +15,6 @@
 
 namespace tutti {
 namespace {
-
 using std::chrono::milliseconds;
 using testing::HangWatchdog;
 
@@ -30,7 +29,6 @@ void run_threads(int count, const std::function<void(int)>& body) {
 }
 
 TEST(CondVarTest, GivesUpAtTheDeadlineNotBefore) {
-  HangWatchdog watchdog("a wait with a deadline");
   Mutex mutex;
   CondVar condition;
   MutexLock lock(mutex);
@@ -42,7 +40,6 @@ TEST(CondVarTest, GivesUpAtTheDeadlineNotBefore) {
 }
 
 TEST(CondVarTest, AnEndlessDeadlineWaitsUntilItIsReady) {
-  HangWatchdog watchdog("a wait without end");
   Mutex mutex;
   CondVar condition;
   bool ready = false;
@@ -57,7 +54,6 @@ TEST(CondVarTest, AnEndlessDeadlineWaitsUntilItIsReady) {
 }
 
 TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
-  HangWatchdog watchdog("an exception from ready()");
   for (bool with_token : {false, true}) {
     RunToken token;
     RunTokenHolder holder(with_token ? &token : nullptr);
@@ -79,7 +75,6 @@ TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
 }
 
 TEST(CondVarTest, PingPongLosesNoWakeUp) {
-  HangWatchdog watchdog("ping-pong");
   Mutex mutex;
   CondVar condition;
   int turn = 0;
@@ -96,7 +91,6 @@ TEST(CondVarTest, PingPongLosesNoWakeUp) {
 }
 
 TEST(EventTest, HappensOnceForAllWaiters) {
-  HangWatchdog watchdog("an event");
   Event event;
   EXPECT_FALSE(event.is_set());
   EXPECT_FALSE(event.wait_until(after(milliseconds(5))));
@@ -114,7 +108,6 @@ TEST(EventTest, HappensOnceForAllWaiters) {
 }
 
 TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
-  HangWatchdog watchdog("run token");
   RunToken token;
   std::atomic<int> inside{0};
   int total = 0;  // guarded by the token alone: the thread sanitizer would see a race
@@ -130,7 +123,6 @@ TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
 }
 
 TEST(RunTokenTest, ServesInTheOrderOfAsking) {
-  HangWatchdog watchdog("run token order");
   RunToken token;
   std::vector<int> order;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -150,7 +142,6 @@ TEST(RunTokenTest, ServesInTheOrderOfAsking) {
 }
 
 TEST(RunTokenTest, NestedHoldersOfOneTokenAreFree) {
-  HangWatchdog watchdog("nested holders");
   RunToken token, other;
   EXPECT_FALSE(BlockedScope::current_thread_holds_token());
   {
@@ -173,7 +164,6 @@ TEST(RunTokenTest, NestedHoldersOfOneTokenAreFree) {
 }
 
 TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
-  HangWatchdog watchdog("replicas of one device that wait for each other");
   RunToken token;
   Mutex mutex;
   CondVar condition;
@@ -189,7 +179,6 @@ TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
 }
 
 TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
-  HangWatchdog watchdog("sleep and join with a token");
   RunToken token;
   RunTokenHolder holder(&token);
   std::atomic<bool> ran{false};
@@ -214,7 +203,6 @@ TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
 // Threads with two tokens, one mutex and a bounded queue: producers and consumers, all of which
 // wait with token and mutex in the order that could lock them out.
 TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
-  HangWatchdog watchdog("token and mutex stress");
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];
   Mutex mutex;

@@ -7,12 +7,10 @@
 
 namespace tutti {
 namespace {
-
 using namespace strategy_tests;
 using Tower = std::vector<GradientAndVariable>;
 
 namespace average_gradients_test {
-
 Tensor random_values(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{.seed = 3, .purpose = kUserPurpose, .a = number});
 }
@@ -69,7 +67,6 @@ TEST(AverageGradients, IsTheDirectMean) {
 
 TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
   using namespace average_gradients_test;
-  const testing::HangWatchdog watchdog("an all_reduce of towers");
   const std::vector<Variable> variables = two_variables();
   for (const int count : {1, 2, 3, 8}) {
     const std::vector<Tower> towers = random_towers(variables, static_cast<std::size_t>(count));

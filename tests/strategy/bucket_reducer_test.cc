@@ -17,7 +17,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 /// Variables of odd sizes, some larger than a slice.
 std::vector<Variable> make_variables(Strategy& strategy, const std::string& prefix = "v") {
   const auto scope = strategy.scope();
@@ -104,7 +103,6 @@ TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
                              : bytes_of(expected_sum<float>(variables[i], i, replicas)));
     }
   }
-  testing::HangWatchdog watchdog("buckets");
   for (const std::int64_t bytes_per_pack :
        {std::int64_t{0}, std::int64_t{1}, std::int64_t{100'000}}) {
     LocalStrategyOptions options = on_cpus(devices, replicas);
@@ -128,7 +126,6 @@ TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
 TEST(BucketReducer, EveryRegisteredOperationSums) {
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
     for (const int replicas : {2, 3, 8}) {
-      testing::HangWatchdog watchdog(name);
       LocalStrategyOptions options = on_cpus(replicas);
       options.cross_device_ops = make_cross_device_ops(name);
       options.deterministic = false;
@@ -178,7 +175,6 @@ class CountedSums final : public CrossDeviceOps {
 
 /// The bytes of all sums of a step with 3 replicas, replica by replica.
 std::vector<std::byte> sums_by(const std::string& name) {
-  testing::HangWatchdog watchdog(name);
   LocalStrategyOptions options = on_cpus(3);
   options.cross_device_ops = make_cross_device_ops(name);
   MirroredStrategy strategy(options);
@@ -320,7 +316,6 @@ TEST(BucketReducer, DifferentVariablesNameTheReplicas) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   const auto reversed = std::vector<Variable>(variables.rbegin(), variables.rend());
-  testing::HangWatchdog watchdog("different variables");
   EXPECT_TUTTI_ERROR(strategy->run([&] {
     reduce_in_replica(ReplicaContext::current().replica_id() == 0 ? variables : reversed);
   }),

@@ -9,7 +9,6 @@
 
 namespace tutti {
 namespace checkpoint_across_strategies_test {
-
 using strategy_tests::all_strategies;
 using strategy_tests::expect_no_error;
 using strategy_tests::num;
@@ -76,7 +75,6 @@ void train(Strategy& strategy, State& state) {
 }
 
 void expect_restored(const Way& to, const std::string& folder, const Read& expected) {
-  const testing::HangWatchdog watchdog(to.name);
   to.run([&](Strategy& strategy) {
     const auto scope = strategy.scope();
     State state;
@@ -89,7 +87,6 @@ void expect_restored(const Way& to, const std::string& folder, const Read& expec
 }
 
 Read train_and_save(const Way& from, const std::string& folder) {
-  const testing::HangWatchdog watchdog(from.name);
   Mutex mutex;
   std::optional<Read> saved;
   from.run([&](Strategy& strategy) {

@@ -14,7 +14,6 @@
 
 namespace tutti {
 namespace checkpoint_in_parts_test {
-
 using strategy_tests::all_strategies;
 using strategy_tests::expect_no_error;
 using strategy_tests::fully_sharded;
@@ -155,7 +154,6 @@ std::vector<std::string> files_in(const std::string& version) {
 TEST(CheckpointInParts, OfAnyNumberOfWorkersIsRestoredUnderAnyStrategy) {
   for (const int count : {2, 4}) {
     for (const int stage : {1, 3}) {
-      const testing::HangWatchdog watchdog(concat(count, " workers, stage ", stage));
       const std::string folder = empty_folder();
       const std::vector<int> replicas(static_cast<std::size_t>(count), 1);
       const std::string saved = train_and_save(workers(replicas, stage), folder);

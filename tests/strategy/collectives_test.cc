@@ -12,7 +12,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 using CollectivesOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, CollectivesOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
@@ -278,7 +277,6 @@ void register_delayed_ops() {
 TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {
-    testing::HangWatchdog watchdog(ops);
     LocalStrategyOptions options = on_cpus(2);
     options.cross_device_ops = make_cross_device_ops(ops);
     MirroredStrategy strategy(options);
@@ -302,7 +300,6 @@ TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
 
 TEST(Collectives, AllGatherErrorsNameTheCall) {
   auto strategy = mirrored(2);
-  testing::HangWatchdog watchdog("all_gather errors");
   EXPECT_TUTTI_ERROR(strategy->run([] {
     const std::int64_t width = ReplicaContext::current().replica_id() + 1;
     const Device device = ReplicaContext::current().device();

@@ -7,7 +7,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 LocalStrategyOptions compressed_on_cpus(int replicas, WireCompression compression) {
   LocalStrategyOptions options = on_cpus(replicas);
   options.cross_device_ops.options.compression = compression;
@@ -36,7 +35,6 @@ std::vector<double> sums_of_three_steps(Strategy& strategy) {
 }
 
 TEST(CompressedWorkers, CompressedGradientsHaveTheBitsOfOneProcess) {
-  const testing::HangWatchdog watchdog("compressed gradients", std::chrono::seconds(100));
   for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
     for (const std::vector<int>& replicas :
          {std::vector{1, 1}, {2, 2}, {1, 2}, {1, 1, 1}, {2, 1, 2}}) {

@@ -14,13 +14,11 @@
 
 namespace tutti {
 namespace {
-
 using strategy_tests::mirrored;
 using strategy_tests::parameter_server;
 using ::testing::ElementsAre;
 
 namespace strategy_device_scopes {
-
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
 Tensor zeros_for(const InitializerContext& context) {
@@ -61,7 +59,6 @@ TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
 }
 
 TEST(StrategyDeviceScopes, ReplicasStartInTheirOwnScopeInsteadOfThoseAroundRun) {
-  const testing::HangWatchdog watchdog("replicas and device scopes");
   const auto strategy = mirrored(2);
   const DeviceScope around("cpu:7");
   const auto devices = strategy->run([] {
@@ -97,7 +94,6 @@ TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
 // Ten thousand steps (a Session.run that has nothing to do): no thread is started, no tensor made.
 // What one costs is printed beside its goal; benchmarks/train_step/empty_steps.cc has more.
 TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
-  const testing::HangWatchdog watchdog("10,000 empty steps", std::chrono::seconds(60));
   constexpr int kSteps = 10'000;
   const auto strategy = mirrored(2);
   std::array<int, 2> runs{};

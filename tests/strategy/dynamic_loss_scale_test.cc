@@ -8,7 +8,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 const double kMaxFloat = std::numeric_limits<float>::max();
 
 /// The scale after each step: 'g' has finite gradients everywhere, 'b' a NaN on replica 0.
@@ -38,7 +37,6 @@ void expect_scales(const DynamicLossScaleOptions& options, const std::string& st
                    const std::vector<double>& expected) {
   EXPECT_EQ(scales(default_strategy(), options, steps), expected);
   for (const StrategyCase& each : all_strategies()) {
-    const testing::HangWatchdog watchdog(each.name);
     EXPECT_EQ(scales(*each.make(), options, steps), expected) << each.name;
   }
 }
@@ -75,7 +73,6 @@ TEST(DynamicLossScale, WithAnotherMultiplier) {
 TEST(DynamicLossScale, NonFiniteGradientOfOneReplicaSkipsAll) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     for (const StrategyCase& each : all_strategies()) {
-      const testing::HangWatchdog watchdog(each.name);
       const auto strategy = each.make();
       const auto scope = strategy->scope();
       Variable w(Tensor::ones({2}), {.name = "w"});

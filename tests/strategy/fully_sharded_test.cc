@@ -13,7 +13,6 @@
 
 namespace tutti::strategy_tests {
 namespace fully_sharded_test {
-
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -117,7 +116,6 @@ TEST(FullySharded, EveryOptimizerGivesMirroredsBitsAtEveryStage) {
     for (const int replicas : {1, 2, 4}) {
       const Hashes expected = trained(*mirrored(replicas), each.make);
       for (const int stage : {1, 2, 3}) {
-        const testing::HangWatchdog watchdog(each.name);
         EXPECT_EQ(trained(*fully_sharded(replicas, 0, stage), each.make), expected)
             << each.name << ", " << replicas << " replicas, stage " << stage;
       }

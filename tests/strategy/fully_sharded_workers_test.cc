@@ -6,7 +6,6 @@
 
 namespace tutti::strategy_tests {
 namespace fully_sharded_workers_test {
-
 const std::vector<std::vector<int>> kTeams = {{1, 1}, {2, 2}, {1, 2}, {1, 1, 1, 1}};
 
 int sum_of(const std::vector<int>& numbers) {
@@ -52,7 +51,6 @@ TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
     const std::string with_norms = trained_with_norms(*mirrored(sum_of(team)));
     for (const int stage : {1, 2, 3}) {
       const std::string name = concat("workers with replicas ", join(team), ", stage ", stage);
-      const testing::HangWatchdog watchdog(name);
       expect_no_error(run_sharded(team, stage, [&](FullyShardedStrategy& strategy) {
         const Trained trained = train(strategy);
         EXPECT_EQ(trained.weights, expected.weights) << name;
@@ -147,7 +145,6 @@ TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
     const std::vector<DType> types =
         compression == WireCompression::kNone ? all : std::vector{DType::kFloat32};
     for (const std::vector<int>& team : kTeams) {
-      const testing::HangWatchdog watchdog(join(team));
       std::vector<LocalStrategyOptions> options = workers_with(team);
       for (LocalStrategyOptions& each : options) {
         each.cross_device_ops.options.compression = compression;
@@ -172,7 +169,6 @@ TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
 TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
   auto communicators = communicators_of(2, Between::kMessages, {});
   expect_no_error(errors_of_ranks(2, [&](int worker) {
-    const testing::HangWatchdog watchdog("reads ahead");
     auto& communicator = communicators[static_cast<std::size_t>(worker)];
     const Communicator& calls = *communicator;
     FullyShardedStrategy strategy(std::move(communicator),

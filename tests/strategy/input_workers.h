@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/data/records.h"
@@ -22,7 +21,6 @@
 #include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::input_sharding_test {
-
 using Rows = std::vector<std::int64_t>;
 using Step = std::vector<Rows>;  // of each replica
 using Steps = std::vector<Step>;
@@ -81,7 +79,6 @@ using Body = std::function<void(int worker, DistributedDataset dataset)>;
 using MakeDataset = std::function<Dataset(int worker)>;
 
 inline void on_workers(const Workers& workers, const MakeDataset& make, const Body& body) {
-  const testing::HangWatchdog watchdog("workers that read input", std::chrono::seconds(120));
   RowsMeeting meeting(workers.count);
   std::vector<std::string> errors(static_cast<std::size_t>(workers.count));
   {
@@ -217,7 +214,6 @@ class OneOfTwo : public Strategy {
 };
 
 inline void on_two_strategies(const std::function<void(Strategy&)>& body) {
-  const testing::HangWatchdog watchdog("two strategies that read input", std::chrono::seconds(120));
   RowsMeeting meeting(2);
   std::vector<std::unique_ptr<Thread>> threads;
   for (int worker = 0; worker < 2; ++worker) {

@@ -9,13 +9,11 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 using TwoWorkersBody = std::function<void(MultiWorkerMirroredStrategy&)>;
 
 /// What each of two workers threw; "" for none.
 std::vector<std::string> errors_of_two_workers(const TwoWorkersBody& body,
                                                Duration timeout = std::chrono::seconds(60)) {
-  const testing::HangWatchdog watchdog("two workers", std::chrono::seconds(100));
   auto communicators = in_process_communicators(2, {.timeout = timeout});
   return errors_of_ranks(2, [&](int worker) {
     MultiWorkerMirroredStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),

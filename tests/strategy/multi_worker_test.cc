@@ -12,11 +12,9 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 void expect_bits_of_one_process(const std::vector<int>& replicas, Between between,
                                 const std::string& algorithm = "canonical") {
   const std::string what = concat("replicas ", join(replicas), " over ", algorithm);
-  const testing::HangWatchdog watchdog(what, std::chrono::seconds(60));
   int total = 0;
   for (const int count : replicas) total += count;
   const Trained expected = train(*mirrored(1, total));
@@ -350,7 +348,6 @@ TEST(MultiWorker, DifferentInitialValuesAreRefusedOnEveryWorker) {
 }
 
 TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
-  const testing::HangWatchdog watchdog("error in a step", std::chrono::seconds(60));
   const auto errors = run_workers(
       workers_with({1, 2}),
       [](MultiWorkerMirroredStrategy& strategy) {
@@ -373,7 +370,6 @@ TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
 }
 
 TEST(MultiWorker, DifferentCallsAreAnErrorThatNamesBoth) {
-  const testing::HangWatchdog watchdog("different calls", std::chrono::seconds(60));
   const auto errors = run_workers(
       workers_with({1, 1}),
       [](MultiWorkerMirroredStrategy& strategy) {
@@ -394,7 +390,6 @@ TEST(MultiWorker, DifferentCallsAreAnErrorThatNamesBoth) {
 }
 
 TEST(MultiWorker, AWorkerThatReturnedIsMissedByName) {
-  const testing::HangWatchdog watchdog("a worker less", std::chrono::seconds(60));
   const auto errors = run_workers(
       workers_with({1, 1}),
       [](MultiWorkerMirroredStrategy& strategy) {

@@ -11,7 +11,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 /// An embedding and a matrix of more than one block of 4,096.
 struct SmallNetwork {
   Variable table{random_normal({40, 30}, RandomKey{5, kUserPurpose, 0, 0, 0}), {.name = "table"}};
@@ -51,7 +50,6 @@ TrainedHashes train_network(Strategy& strategy, const OptimizerSpec& spec, int s
 }
 
 void expect_same_bits_everywhere(const OptimizerSpec& spec, const std::string& what) {
-  const testing::HangWatchdog watchdog(what);
   for (const int replicas : {2, 3}) {
     const TrainedHashes expected = train_network(*mirrored(replicas), spec, 6);
     EXPECT_EQ(train_network(*mirrored(1, replicas), spec, 6), expected) << what;
@@ -140,7 +138,6 @@ TEST(OptimizersUnderStrategies, ACheckpointInTheMiddleOfAnAccumulationIsExact) {
     return variables;
   };
   for (const StrategyCase& each : all_strategies()) {
-    const testing::HangWatchdog watchdog(each.name);
     const auto strategy = each.make();
     const auto scope = strategy->scope();
     const SmallNetwork whole, resumed;
@@ -199,7 +196,6 @@ TEST(OptimizersUnderStrategies, MovingAveragesReachEveryCopy) {
 TEST(MovingAverages, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
   for (const StrategyCase& each : all_strategies()) {
     SCOPED_TRACE(each.name);
-    const testing::HangWatchdog watchdog(each.name);
     const auto strategy = each.make();
     const auto scope = strategy->scope();
     Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});

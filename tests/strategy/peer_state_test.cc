@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/strategy/worker_threads.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 
 namespace tutti {
 namespace peer_state_test {
-
 using internal::hand_over_state;
 using internal::WorkerTeam;
 using strategy_tests::Between;
@@ -46,7 +44,6 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
 }
 
 TEST(PeerState, TakersHaveTheGiversAndTheOthersTheirOwn) {
-  const testing::HangWatchdog watchdog("peer state", std::chrono::seconds(60));
   for (const Between between : {Between::kMemory, Between::kMessages}) {
     EXPECT_EQ(values_after(2, 0, {1}, between), (std::vector<double>{0, 0}));
     EXPECT_EQ(values_after(2, 1, {0}, between), (std::vector<double>{1, 1}));

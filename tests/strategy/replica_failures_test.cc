@@ -11,7 +11,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 struct Fault {
   std::string name;
   std::function<void(Strategy&, int faulty)> run;
@@ -185,7 +184,6 @@ TEST_P(FaultMatrix, EveryFaultIsNamed) {
          {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
       for (const Fault& fault : faults()) {
         SCOPED_TRACE(concat(fault.name, ", ", replicas, " replicas"));
-        testing::HangWatchdog watchdog(fault.name);
         LocalStrategyOptions options = on_cpus(replicas);
         options.cross_device_ops = make_cross_device_ops(GetParam());
         options.deterministic = false;
@@ -205,7 +203,6 @@ TEST_P(FaultMatrix, EveryFaultIsNamed) {
 
 TEST(ReplicaFailures, TheMismatchMessageNamesEveryReplicaAndTheLine) {
   auto strategy = mirrored(3);
-  testing::HangWatchdog watchdog("merge_call mismatch");
   const Error error = error_of([&] {
     run_with(
         *strategy, 1, [] {}, merge);
@@ -220,7 +217,6 @@ TEST(ReplicaFailures, OthersSeeAbortedAndTheOriginalExceptionIsThrown) {
     using std::logic_error::logic_error;
   };
   auto strategy = mirrored(3);
-  testing::HangWatchdog watchdog("aborted");
   EXPECT_THROW(run_with(
                    *strategy, 2, [] { throw Custom("original"); }, two_sums),
                Custom);
@@ -232,7 +228,6 @@ TEST(ReplicaFailures, OthersSeeAbortedAndTheOriginalExceptionIsThrown) {
 
 TEST(ReplicaFailures, AReplicaThatSwallowsTheAbortDoesNotHideTheFailure) {
   auto strategy = mirrored(2);
-  testing::HangWatchdog watchdog("swallowed");
   EXPECT_THROW(run_with(
                    *strategy, 1, [] { throw std::runtime_error("x"); },
                    [] {
@@ -249,7 +244,6 @@ TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
   LocalStrategyOptions options = on_cpus(3);
   options.timeout = std::chrono::milliseconds(50);
   MirroredStrategy strategy(options);
-  testing::HangWatchdog watchdog("deadline");
   EXPECT_TUTTI_ERROR(
       run_with(
           strategy, 1, [] { Clock::system().sleep_for(std::chrono::milliseconds(400)); }, two_sums),
@@ -258,7 +252,6 @@ TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
 
 TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
   auto strategy = mirrored(2);
-  testing::HangWatchdog watchdog("update phase");
   const Json state = strategy->save_state();
   const auto update_and_fail = [](int faulty) {
     GradientReducer& reducer = *GradientReducer::current();

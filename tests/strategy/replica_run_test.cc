@@ -17,7 +17,6 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 using RunOnAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
 
@@ -300,7 +299,6 @@ TEST(RunArguments, LocalResultsAreInReplicaOrder) {
 
 TEST(RunThreads, ReplicasOfADeviceTakeTurns) {
   auto strategy = mirrored(1, 3);
-  testing::HangWatchdog watchdog("replicas of one device");
   std::atomic<int> inside = 0;
   std::atomic<int> most = 0;
   for (int i = 0; i < 20; ++i) {
@@ -320,7 +318,6 @@ TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
   LocalStrategyOptions options = on_cpus(3);
   options.execution = ReplicaExecution::kSequential;
   MirroredStrategy strategy(options);
-  testing::HangWatchdog watchdog("sequential replicas");
   for (int i = 0; i < 10; ++i) {
     std::vector<std::string> events;
     strategy.run([&] {
@@ -337,7 +334,6 @@ TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
 
 TEST(RunThreads, RunsOfTwoUserThreadsTakeTurns) {
   auto strategy = mirrored(2);
-  testing::HangWatchdog watchdog("two user threads");
   std::atomic<int> running = 0;
   std::atomic<bool> overlapped = false;
   const auto use = [&](float value) {

@@ -13,13 +13,11 @@
 
 namespace tutti::strategy_tests {
 namespace {
-
 using Maker = std::function<std::unique_ptr<Strategy>()>;
 
 void expect_same(const std::map<std::string, Maker>& makers) {
   std::optional<Trained> first;
   for (const auto& [name, make] : makers) {
-    testing::HangWatchdog watchdog(name);
     const auto strategy = make();
     const Trained trained = train(*strategy);
     if (!first) first = trained;
@@ -116,12 +114,10 @@ TEST(SameBits, TrainingUnderAnyStrategyMatchesOneDevice) {
   };
   expect_line(line_trained(default_strategy()), "none");
   for (const StrategyCase& each : all_strategies()) {
-    testing::HangWatchdog watchdog(each.name);
     expect_line(line_trained(*each.make()), each.name);
   }
   for (const std::vector<int>& workers : {std::vector<int>{1, 1}, {2, 1}, {2, 2}}) {
     const std::string name = concat("workers with replicas ", join(workers));
-    testing::HangWatchdog watchdog(name);
     expect_no_error(run_workers(workers_with(workers), [&](MultiWorkerMirroredStrategy& strategy) {
       expect_line(line_trained(strategy), name);
     }));
@@ -250,7 +246,6 @@ TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
       {"parameter_server", [] { return parameter_server(3); }}};
   for (const auto& each : shared) {
     SCOPED_TRACE(each.first);
-    const testing::HangWatchdog watchdog(each.first);
     const Maker& make = each.second;
     for (const double value : after_unsummed(*make(), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
     EXPECT_TUTTI_ERROR(after_unsummed(*make(), own), ErrorCode::kInvalidArgument,

@@ -18,7 +18,6 @@
 namespace tutti::strategy_tests {
 namespace {
 namespace step_devices {
-
 std::vector<StrategyCase> strategies() {
   std::vector<StrategyCase> cases = all_strategies();
   cases.push_back(
@@ -110,7 +109,6 @@ TEST_P(StepDevices, WhateverMakesATensorMakesItOnTheReplicasDevice) {
 }
 
 TEST(StepDevicesOfWorkers, WhateverMakesATensorMakesItOnTheReplicasDevice) {
-  const testing::HangWatchdog watchdog("two workers");
   expect_no_error(run_workers(workers_with({2, 2}), [](MultiWorkerMirroredStrategy& strategy) {
     strategy.run(expect_makers_make_here);
   }));
