@@ -137,7 +137,7 @@ void FileAppender::sync() {
 }
 
 Folder Folder::open(const std::string& path) {
-  Descriptor folder(::open(path.c_str(), kFolder));
+  FileDescriptor folder(::open(path.c_str(), kFolder));
   if (folder.get() < 0) {
     fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable,
          "Checkpoint: cannot open folder '", path, "': ", reason_of(errno));
@@ -177,7 +177,7 @@ std::string Folder::path_of(std::string_view name) const {
 
 std::vector<std::string> Folder::names() const {
   const auto close = [](DIR* stream) { ::closedir(stream); };
-  Descriptor again(::openat(folder_.get(), ".", kFolder));
+  FileDescriptor again(::openat(folder_.get(), ".", kFolder));
   const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(again.get()), close);
   if (!stream) fail_to_read(path_, errno);
   again.release();  // the stream closes it
@@ -193,7 +193,7 @@ std::vector<std::string> Folder::names() const {
 }
 
 std::optional<Folder> Folder::find_folder(const std::string& name) const {
-  Descriptor folder(::openat(folder_.get(), name.c_str(), kFolder | O_NOFOLLOW));
+  FileDescriptor folder(::openat(folder_.get(), name.c_str(), kFolder | O_NOFOLLOW));
   if (folder.get() >= 0) return Folder(std::move(folder), path_of(name));
   if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::nullopt;
   fail_to_read(path_of(name), errno);
@@ -226,7 +226,7 @@ bool Folder::is_link(const std::string& name) const {
 }
 
 FileReader Folder::open_file(const std::string& name) const {
-  Descriptor file(::openat(folder_.get(), name.c_str(), kReadFile));
+  FileDescriptor file(::openat(folder_.get(), name.c_str(), kReadFile));
   if (file.get() < 0) fail_to_read(path_of(name), errno);
   struct stat status;
   if (::fstat(file.get(), &status) != 0) fail_to_read(path_of(name), errno);
@@ -239,13 +239,13 @@ FileReader Folder::open_file(const std::string& name) const {
 
 FileWriter Folder::create_file(const std::string& name, std::uint64_t num_bytes) const {
   if (!remove(name)) fail_to_write(path_of(name), num_bytes, folder_.get(), errno);
-  Descriptor file(::openat(folder_.get(), name.c_str(), kNewFile, 0666));
+  FileDescriptor file(::openat(folder_.get(), name.c_str(), kNewFile, 0666));
   if (file.get() < 0) fail_to_write(path_of(name), num_bytes, folder_.get(), errno);
   return FileWriter(folder_.get(), std::move(file), name, path_of(name), num_bytes);
 }
 
 FileAppender Folder::append_to(const std::string& name) const {
-  Descriptor file(::openat(folder_.get(), name.c_str(), kGrowingFile));
+  FileDescriptor file(::openat(folder_.get(), name.c_str(), kGrowingFile));
   if (file.get() < 0) fail_to_write(path_of(name), errno);
   return FileAppender(folder_.get(), std::move(file), path_of(name));
 }

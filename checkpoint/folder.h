@@ -22,7 +22,7 @@ bool is_plain_name(std::string_view name);
 /// the file ends.
 class FileReader {
  public:
-  FileReader(Descriptor file, std::string path, std::uint64_t size)
+  FileReader(FileDescriptor file, std::string path, std::uint64_t size)
       : file_(std::move(file)), path_(std::move(path)), size_(size) {}
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
@@ -30,7 +30,7 @@ class FileReader {
   std::string read_text(std::uint64_t offset, std::size_t count) const;
 
  private:
-  Descriptor file_;
+  FileDescriptor file_;
   std::string path_;
   std::uint64_t size_;
 };
@@ -38,7 +38,7 @@ class FileReader {
 /// A new file that is written. Unless finish() is called it is deleted again.
 class FileWriter {
  public:
-  FileWriter(int folder, Descriptor file, std::string name, std::string path,
+  FileWriter(int folder, FileDescriptor file, std::string name, std::string path,
              std::uint64_t num_bytes)
       : folder_(folder),
         file_(std::move(file)),
@@ -58,7 +58,7 @@ class FileWriter {
 
  private:
   int folder_;
-  Descriptor file_;
+  FileDescriptor file_;
   std::string name_;
   std::string path_;
   std::uint64_t num_bytes_;
@@ -68,7 +68,7 @@ class FileWriter {
 /// A file that grows.
 class FileAppender {
  public:
-  FileAppender(int folder, Descriptor file, std::string path)
+  FileAppender(int folder, FileDescriptor file, std::string path)
       : folder_(folder), file_(std::move(file)), path_(std::move(path)) {}
   /// At its end. When it throws, a part may stand there.
   void write(std::span<const std::byte> bytes);
@@ -77,7 +77,7 @@ class FileAppender {
 
  private:
   int folder_;
-  Descriptor file_;
+  FileDescriptor file_;
   std::string path_;
 };
 
@@ -124,9 +124,9 @@ class Folder {
   void lock() const;
 
  private:
-  Folder(Descriptor folder, std::string path)
+  Folder(FileDescriptor folder, std::string path)
       : folder_(std::move(folder)), path_(std::move(path)) {}
-  Descriptor folder_;
+  FileDescriptor folder_;
   std::string path_;
 };
 

@@ -2,6 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_resolver.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "cluster/json_place.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/gpu/gpus.h"
 
@@ -63,6 +70,131 @@ void ClusterResolver::apply(const ResolverOverrides& overrides) {
 std::string format_master_url(std::string_view address, std::string_view rpc_layer) {
   if (address.empty() || rpc_layer.empty()) return std::string(address);
   return concat(rpc_layer, "://", address);
+}
+
+// Environment variables as a value.
+
+Environment Environment::of_process() {
+  Variables variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == text.npos) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return Environment(std::move(variables));
+}
+
+std::optional<std::string> Environment::find(std::string_view name) const {
+  const auto found = variables_.find(name);
+  return found == variables_.end() ? std::nullopt : std::optional(found->second);
+}
+
+const std::string& Environment::at(std::string_view who, std::string_view name,
+                                   std::string_view remedy) const {
+  const auto found = variables_.find(name);
+  if (found != variables_.end()) return found->second;
+  fail(ErrorCode::kFailedPrecondition, who, ": the variable ", name, " is not set; ", remedy);
+}
+
+std::optional<std::string> Environment::first_of(const std::vector<std::string>& names) const {
+  for (const std::string& name : names) {
+    if (auto value = find(name)) return value;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> Environment::find_int(std::string_view name, int smallest, int largest) const {
+  const std::optional<std::string> text = find(name);
+  if (!text) return std::nullopt;
+  const std::optional<int> number = internal::parse_index(*text, largest);
+  if (number && *number >= smallest) return number;
+  internal::fail_place(name, concat("a whole number from ", smallest, " to ", largest),
+                       internal::shown(Json(*text)));
+}
+
+// Several resolvers as one.
+
+namespace {
+
+/// One job, of all clusters that have it.
+JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts) {
+  const bool all_dense = std::ranges::all_of(parts, &JobTasks::is_dense);
+  std::map<int, std::string> merged;
+  for (const JobTasks* const part : parts) {
+    const int offset = all_dense ? static_cast<int>(merged.size()) : 0;
+    for (const auto& [index, address] : part->addresses()) {
+      const auto [known, is_new] = merged.emplace(offset + index, address);
+      if (is_new) continue;
+      fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ",
+           Task{job, offset + index}, ", at ", known->second, " and at ", address,
+           "; try lists without indices, which are put one behind the other");
+    }
+  }
+  return merged;
+}
+
+ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
+  std::map<std::string, std::vector<const JobTasks*>> parts;
+  for (const ClusterSpec& cluster : clusters) {
+    for (const auto& [job, tasks] : cluster.as_dict()) parts[job].push_back(&tasks);
+  }
+  ClusterSpec::Jobs jobs;
+  for (const auto& [job, of_job] : parts) jobs.emplace(job, merge(job, of_job));
+  return ClusterSpec(std::move(jobs));
+}
+
+/// Of its own process, and of the tasks that it says something of.
+std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
+    const ClusterResolver& resolver) {
+  std::map<std::optional<Task>, std::map<std::string, int>> found;
+  found[std::nullopt] = resolver.num_accelerators();
+  const ClusterSpec cluster = resolver.cluster_spec();
+  for (const auto& [job, tasks] : cluster.as_dict()) {
+    for (const auto& [index, address] : tasks.addresses()) {
+      try {
+        found[Task{job, index}] = resolver.num_accelerators(job, index);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kUnimplemented) throw;
+        found.erase(Task{job, index});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+UnionResolver::UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
+                             const ResolverOverrides& overrides) {
+  if (resolvers.empty()) {
+    fail(ErrorCode::kInvalidArgument, "UnionResolver: expected at least one resolver, got none");
+  }
+  std::vector<ClusterSpec> clusters;
+  for (const ClusterResolver* const resolver : resolvers) {
+    TUTTI_CHECK(resolver != nullptr, "a resolver of a union is missing");
+    clusters.push_back(resolver->cluster_spec());
+  }
+  cluster_ = merge(clusters);
+  const ClusterResolver& first = *resolvers.front();
+  first_master_ = first.master({}, {}, "");
+  num_accelerators_ = accelerators_of(first);
+  job_id_ = first.job_id();
+  apply({first.task_type(), first.task_id(), first.rpc_layer(), first.environment()});
+  apply(overrides);
+}
+
+std::map<std::string, int> UnionResolver::find_accelerators(
+    const std::optional<Task>& other) const {
+  const auto known = num_accelerators_.find(other);
+  return known != num_accelerators_.end() ? known->second
+                                          : ClusterResolver::find_accelerators(other);
+}
+
+std::string UnionResolver::find_master(const MasterQuery& query) const {
+  if (!query.task_type || !query.task_id) return format_master_url(first_master_, query.rpc_layer);
+  return format_master_url(cluster_.task_address(*query.task_type, *query.task_id),
+                           query.rpc_layer);
 }
 
 }  // namespace tutti

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cluster/json_place.h"
-#include "core/list_text.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

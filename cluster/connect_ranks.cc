@@ -11,7 +11,7 @@
 #include "cluster/net/socket.h"
 #include "core/file.h"
 #include "cross_device_ops/shared/host_memory.h"
-#include "tutti/cluster/environment.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 

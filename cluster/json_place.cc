@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -7,7 +7,7 @@
 
 #include "cluster/json_place.h"
 #include "cluster/net/socket.h"
-#include "core/list_text.h"
+#include "core/names.h"
 #include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/error.h"
 

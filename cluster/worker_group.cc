@@ -8,9 +8,8 @@
 #include <sstream>
 #include <utility>
 
-#include "cluster/net/interruption.h"
 #include "cluster/net/socket.h"
-#include "tutti/cluster/environment.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/resolver_registry.h"

@@ -14,7 +14,7 @@
 #include "cluster/control/join_job.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {

@@ -19,7 +19,10 @@ class ByteWriter {
       bytes_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
     }
   }
-  void raw(std::span<const std::byte> bytes);
+  /// Not inlined: where it is, g++ 12 warns falsely of the vector's growing.
+  [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   std::vector<std::byte>& bytes() { return bytes_; }
 
  private:

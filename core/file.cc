@@ -3,20 +3,25 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <limits>
 #include <system_error>
 #include <utility>
 
+#include "core/run_token.h"
 #include "tutti/core/error.h"
+#include "tutti/core/executor.h"
 
 namespace tutti {
 
@@ -24,7 +29,7 @@ namespace tutti {
 
 namespace {
 
-using internal::Descriptor;
+using internal::FileDescriptor;
 
 [[noreturn]] void fail_with_errno(const char* action, const std::string& path) {
   const int reason = errno;
@@ -38,7 +43,7 @@ std::string temporary_name(const std::string& path) {
 }
 
 bool write_and_sync(const std::string& path, std::string_view bytes) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return false;
   return internal::write_all(file.get(), std::as_bytes(std::span(bytes))) &&
          ::fsync(file.get()) == 0 && file.close();
@@ -46,14 +51,14 @@ bool write_and_sync(const std::string& path, std::string_view bytes) {
 
 /// Makes a rename in `folder` survive a power cut. File systems that cannot do this say EINVAL.
 void sync_folder(const std::filesystem::path& folder) {
-  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() >= 0) ::fsync(descriptor.get());
 }
 
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail_with_errno("read", path);
   std::string bytes;
   struct stat information;
@@ -139,8 +144,8 @@ FileSizeLimitScope::~FileSizeLimitScope() {
 
 namespace internal {
 
-bool Descriptor::close() {
-  const int fd = std::exchange(fd_, -1);
+bool FileDescriptor::close() {
+  const int fd = release();
   return fd < 0 || ::close(fd) == 0;
 }
 
@@ -153,6 +158,32 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
   return true;
+}
+
+FileDescriptor make_wake_event() {
+  FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (event.is_open()) return event;
+  fail(ErrorCode::kResourceExhausted, "tcp: no event of the system: ", std::strerror(errno));
+}
+
+FileDescriptor watch_process(int pid) {
+#if defined(SYS_pidfd_open)
+  if (pid > 0) return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+#endif
+  return FileDescriptor();
+}
+
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
+  // "At once" is TimePoint::min(), from which now() cannot be subtracted.
+  const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
+  if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
+  const Duration duration = std::min<Duration>(deadline - now, std::chrono::hours(1));
+  const BlockedScope blocked;
+  const AsleepScope asleep;
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(duration / std::chrono::seconds(1));
+  time.tv_nsec = static_cast<long>((duration % std::chrono::seconds(1)).count());
+  return ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
 }
 
 }  // namespace internal

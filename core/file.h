@@ -1,7 +1,8 @@
-// Whole files, read and written atomically; the user's limit of their size; descriptors.
+// Whole files, written atomically; the user's limit of their size; descriptors, waited for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
 
 #include <cstddef>
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "tutti/core/clock.h"
 
 namespace tutti {
 
@@ -46,29 +49,39 @@ class FileSizeLimitScope {
 
 namespace internal {
 
-/// Owns a descriptor of the operating system.
-class Descriptor {
+/// Owns a file descriptor of the system.
+class FileDescriptor {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) : number_(number) {}
+  ~FileDescriptor() { close(); }
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(number_, other.number_);
     return *this;
   }
-  int get() const { return fd_; }
-  /// Somebody else closes it from now on.
-  int release() { return std::exchange(fd_, -1); }
-  /// Whether the system agreed: some file systems report a full disk only here.
+  int get() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+  /// Returns the descriptor, which the caller closes.
+  int release() { return std::exchange(number_, -1); }
+  /// Returns true if the system agreed: some file systems report a full disk only here.
   bool close();
 
  private:
-  int fd_ = -1;
+  int number_ = -1;
 };
 
 /// Whether all went out; else errno says why not.
 bool write_all(int fd, std::span<const std::byte> bytes);
+
+/// A counter that poll() sees: what wakes a thread out of it.
+FileDescriptor make_wake_event();
+/// poll() sees POLLIN when the process ends. Not open: the system has no such thing, or no process.
+FileDescriptor watch_process(int pid);
+
+/// Waits until one is ready or the deadline; returns how many are. Hands the run token on, and
+/// counts as asleep, while it waits.
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
 
 }  // namespace internal
 }  // namespace tutti

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "core/hash.h"
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {

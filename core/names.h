@@ -1,4 +1,4 @@
-// Names in tables: of the values of enumerations, and of entries.
+// Names in tables; lists, durations and texts of others in messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/text.h"
 
 namespace tutti::internal {
 
@@ -46,4 +48,42 @@ const auto& named_entry(const Table& table, NameOf name_of, std::string_view nam
        choices(names_of(table, name_of), name));
 }
 
+/// "a, b, c", or the first eight of a longer range and how many there are.
+template <class Range>
+std::string brief_list(const Range& range) {
+  constexpr std::size_t kMaxListed = 8;
+  std::string text;
+  std::size_t number = 0;
+  for (const auto& element : range) {
+    if (number++ == kMaxListed) return concat(text, ", ... (", std::size(range), " in all)");
+    if (number > 1) text += ", ";
+    text += concat(element);
+  }
+  return text;
+}
+
+/// "1.5".
+std::string seconds_text(Duration duration);
+
 }  // namespace tutti::internal
+
+namespace tutti {
+
+/// The parts between separators: "a,b" is {"a", "b"}, "a,,b" has an empty one in the middle, "" has
+/// none. A separator at the end begins no further part.
+inline std::vector<std::string> split_text(std::string_view text, char separator = ',') {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const std::size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return parts;
+}
+
+/// `text` as messages show it: valid UTF-8 in one line, whatever the text is. Control characters,
+/// line separators and bytes that are no UTF-8 are shown as '?', one each; what is longer than
+/// `most` bytes is cut between two characters and ends in "...".
+std::string one_line(std::string_view text, std::size_t most = 60);
+
+}  // namespace tutti

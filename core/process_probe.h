@@ -54,3 +54,16 @@ std::string process_text(std::int64_t pid);
 std::string owner_of_port(int port);
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+// Where each thread of the process stands.
+
+/// Name and stack of each thread of this process, the calling one too, a line per frame
+/// ("program(function+0x1f) [0x...]": functions of programs linked without -rdynamic have no
+/// names). Threads are asked one after the other, by a signal (SIGRTMIN + 3) whose handler is
+/// installed for good; one that does not answer within a second is named without a stack. Threads:
+/// any; calls take turns.
+std::string stacks_of_all_threads();
+
+}  // namespace tutti

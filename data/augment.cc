@@ -3,7 +3,11 @@
 #include "tutti/data/augment.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "data/data_threads.h"
 #include "data/forwarding_source.h"
@@ -77,3 +81,215 @@ Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptio
 
 }  // namespace internal
 }  // namespace tutti
+
+namespace tutti {
+
+// Mixup and cutmix.
+
+namespace {
+
+// Streams of a batch, far from those that augment_images() takes.
+constexpr std::uint64_t kPartnersStream = std::uint64_t{1} << 40;
+constexpr std::uint64_t kWeightStreams = std::uint64_t{2} << 40;  // + row
+constexpr std::uint64_t kBoxStreams = std::uint64_t{3} << 40;     // + row
+
+using Partners = std::vector<std::int64_t>;
+
+/// A permutation of the rows.
+Partners draw_partners(std::int64_t rows, const SampleRandom& random) {
+  Partners partners(static_cast<std::size_t>(rows));
+  std::iota(partners.begin(), partners.end(), 0);
+  internal::shuffle(partners, random.stream(kPartnersStream));
+  return partners;
+}
+
+std::vector<double> draw_weights(std::int64_t rows, double alpha, const SampleRandom& random) {
+  std::vector<double> weights(static_cast<std::size_t>(rows));
+  for (std::size_t row = 0; row < weights.size(); ++row) {
+    weights[row] = internal::sample_beta(random.stream(kWeightStreams + row), alpha, alpha);
+  }
+  return weights;
+}
+
+/// w * x + (1 - w) * x of the partner, row by row.
+Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vector<double>& weights,
+                std::string_view who, const std::string& name) {
+  if (!is_floating(tensor.dtype())) {
+    fail(ErrorCode::kInvalidArgument, who, ": component '", name,
+         "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
+         tensor.shape(),
+         "; try one_hot() for labels, image::convert_image_dtype() for pictures, in map()");
+  }
+  MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());
+  visit_floating(tensor.dtype(), who, [&]<class T>() {
+    using Wide = std::conditional_t<Half<T>, float, T>;  // 16-bit numbers are rounded once
+    const std::size_t values =
+        partners.empty() ? 0 : tensor.host_span<T>().size() / partners.size();
+    const T* from = tensor.host_span<T>().data();
+    T* to = mixed.span<T>().data();
+    for (std::size_t row = 0; row < partners.size(); ++row) {
+      const Wide weight = static_cast<Wide>(weights[row]);
+      const Wide rest = static_cast<Wide>(1.0 - weights[row]);
+      const T* own = from + row * values;
+      const T* other = from + static_cast<std::size_t>(partners[row]) * values;
+      for (std::size_t i = 0; i < values; ++i) {
+        const Wide sum = weight * static_cast<Wide>(own[i]) + rest * static_cast<Wide>(other[i]);
+        to[row * values + i] = static_cast<T>(sum);
+      }
+    }
+  });
+  return mixed.freeze();
+}
+
+Element mix(const Element& batch, const SampleRandom& random, double alpha) {
+  const std::int64_t rows = batch.rows();
+  const Partners partners = draw_partners(rows, random);
+  const std::vector<double> weights = draw_weights(rows, alpha, random);
+  std::vector<Tensor> mixed;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    mixed.push_back(mix_rows(batch[i], partners, weights, "mixup", batch.names()[i]));
+  }
+  return batch.with_tensors(std::move(mixed));
+}
+
+struct Box {
+  std::int64_t top = 0, left = 0, bottom = 0, right = 0;
+};
+
+/// A rectangle of about `share` of the pixels around any pixel, cut off at the border.
+Box draw_box(std::int64_t height, std::int64_t width, double share, const RandomStream& random) {
+  const double side = std::sqrt(share);
+  const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height)) / 2;
+  const auto half_width = static_cast<std::int64_t>(side * static_cast<double>(width)) / 2;
+  const auto y = static_cast<std::int64_t>(random.below(0, static_cast<std::uint64_t>(height)));
+  const auto x = static_cast<std::int64_t>(random.below(1, static_cast<std::uint64_t>(width)));
+  return {std::max<std::int64_t>(y - half_height, 0), std::max<std::int64_t>(x - half_width, 0),
+          std::min(y + half_height, height), std::min(x + half_width, width)};
+}
+
+/// Copies the box of picture `from` into picture `to`, both [height, width, channels].
+void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t width,
+              std::int64_t pixel_bytes) {
+  for (std::int64_t y = box.top; y < box.bottom; ++y) {
+    const std::int64_t first = (y * width + box.left) * pixel_bytes;
+    std::memcpy(to + first, from + first,
+                static_cast<std::size_t>((box.right - box.left) * pixel_bytes));
+  }
+}
+
+/// Puts the boxes into the pictures and makes the weights the shares of own pixels.
+Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<double>& weights,
+                const SampleRandom& random) {
+  const std::int64_t height = images.shape()[1], width = images.shape()[2];
+  if (images.num_elements() == 0) return images;
+  MutableTensor mixed;
+  mixed.assign(images);
+  mixed.make_unique();
+  const auto pixel = images.shape()[3] * static_cast<std::int64_t>(size_of(images.dtype()));
+  const std::int64_t picture = height * width * pixel;
+  for (std::size_t row = 0; row < partners.size(); ++row) {
+    const Box box = draw_box(height, width, 1.0 - weights[row], random.stream(kBoxStreams + row));
+    copy_box(images.bytes().data() + partners[row] * picture,
+             mixed.data() + static_cast<std::int64_t>(row) * picture, box, width, pixel);
+    const auto taken = (box.bottom - box.top) * (box.right - box.left);
+    weights[row] = 1.0 - static_cast<double>(taken) / static_cast<double>(height * width);
+  }
+  return mixed.freeze();
+}
+
+Element cut(const Element& batch, const SampleRandom& random, double alpha) {
+  const std::int64_t rows = batch.rows();
+  if (batch[0].rank() != 4) {
+    fail(ErrorCode::kInvalidArgument, "cutmix: component '", batch.names()[0],
+         "': expected pictures [rows, height, width, channels], got shape ", batch[0].shape());
+  }
+  const Partners partners = draw_partners(rows, random);
+  std::vector<double> weights = draw_weights(rows, alpha, random);
+  std::vector<Tensor> mixed = {cut_rows(batch[0], partners, weights, random)};
+  for (std::size_t i = 1; i < batch.size(); ++i) {
+    mixed.push_back(mix_rows(batch[i], partners, weights, "cutmix", batch.names()[i]));
+  }
+  return batch.with_tensors(std::move(mixed));
+}
+
+using MixFunction = Element (*)(const Element& batch, const SampleRandom& random, double alpha);
+
+template <class Options>
+Dataset mixed_batches(const Dataset& batches, const Options& options, MixFunction fn,
+                      std::string_view who) {
+  const double alpha = options.alpha;
+  if (!(alpha > 0.0 && std::isfinite(alpha))) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected an alpha above 0, got ", alpha);
+  }
+  return internal::augment_batches(
+      batches,
+      [fn, alpha](const Element& batch, const SampleRandom& random) {
+        return fn(batch, random, alpha);
+      },
+      {.seed = options.seed, .num_parallel_calls = options.num_parallel_calls});
+}
+
+}  // namespace
+
+Dataset mixup(const Dataset& batches, MixupOptions options) {
+  return mixed_batches(batches, options, mix, "mixup");
+}
+
+Dataset cutmix(const Dataset& batches, CutmixOptions options) {
+  return mixed_batches(batches, options, cut, "cutmix");
+}
+
+}  // namespace tutti
+
+namespace tutti::internal {
+
+// The beta distribution by way of two gamma distributions.
+
+// Try t of gamma variable g uses blocks 2 (kTries g + t) (a normal number) and the one behind it (a
+// uniform one); the blocks behind those of both variables hold what small shapes need. Which blocks
+// are used is a matter of the key alone.
+
+namespace {
+
+/// A try fails in at most one of twenty cases, whatever the shape.
+constexpr std::uint64_t kTries = 64;
+
+/// Uniform in (0, 1], from block `block` of the stream.
+double uniform_of_block(const RandomStream& random, std::uint64_t block) {
+  return 1.0 - random.uniform64(2 * block);
+}
+
+/// Gamma of a shape of at least 1.
+double large_gamma(const RandomStream& random, std::uint64_t variable, double shape) {
+  const double d = shape - 1.0 / 3.0;
+  const double c = 1.0 / std::sqrt(9.0 * d);
+  for (std::uint64_t t = 0; t < kTries; ++t) {
+    const std::uint64_t block = 2 * (kTries * variable + t);
+    const double x = random.normal(block);
+    const double root = 1.0 + c * x;
+    if (root <= 0.0) continue;
+    const double v = root * root * root;
+    if (std::log(uniform_of_block(random, block + 1)) < 0.5 * x * x + d - d * v + d * std::log(v)) {
+      return d * v;
+    }
+  }
+  return d;  // about once in 20^64 calls: the middle
+}
+
+/// Logarithm of a gamma variable. Small shapes give numbers too small for a double: G(shape) is
+/// G(shape + 1) * U^(1 / shape).
+double log_gamma_variable(const RandomStream& random, std::uint64_t variable, double shape) {
+  if (shape >= 1.0) return std::log(large_gamma(random, variable, shape));
+  const double u = uniform_of_block(random, 4 * kTries + variable);
+  return std::log(large_gamma(random, variable, shape + 1.0)) + std::log(u) / shape;
+}
+
+}  // namespace
+
+double sample_beta(const RandomStream& random, double a, double b) {
+  const double log_x = log_gamma_variable(random, 0, a);
+  const double log_y = log_gamma_variable(random, 1, b);
+  return 1.0 / (1.0 + std::exp(log_y - log_x));
+}
+
+}  // namespace tutti::internal

@@ -2,11 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/csv.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "data/csv_schema.h"
-#include "data/file_sequence.h"
+#include "data/input_file.h"
+#include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
@@ -164,3 +169,334 @@ Dataset CsvTable::dataset() const {
 }
 
 }  // namespace tutti
+
+namespace tutti::internal {
+
+// The records of CSV files, and the values of their fields: numbers, categories, missing ones.
+
+std::vector<std::string> CsvRecord::fields() const {
+  std::vector<std::string> fields;
+  for (std::size_t i = 0; i < size(); ++i) fields.emplace_back((*this)[i]);
+  return fields;
+}
+
+CsvReader::CsvReader(InputFile file, CsvDialect dialect)
+    : file_(std::move(file)),
+      dialect_(dialect),
+      delimiter_(static_cast<unsigned char>(dialect.delimiter)) {
+  // A byte order mark, which programs of spreadsheets write.
+  if (file_.peek() != 0xef) return;
+  std::string mark;
+  file_.read(mark, 3);
+  if (mark != "\xef\xbb\xbf") {
+    fail(ErrorCode::kDataLoss, source(), ":1: expected UTF-8, got ",
+         "a byte 239 that begins no byte order mark; try to convert the file");
+  }
+}
+
+template <class... Parts>
+void CsvReader::refuse(const Parts&... parts) {
+  const std::int64_t line = line_;
+  int byte = 0;
+  do {
+    byte = file_.get();
+  } while (byte >= 0 && byte != '\n' && byte != '\r');
+  if (byte >= 0) stop_at(byte);
+  fail(ErrorCode::kDataLoss, source(), ":", line, ": ", parts...);
+}
+
+// What is taken as a record has no end, perhaps: its rest is not looked for.
+void CsvReader::require_short(const CsvRecord& record) {
+  if (too_long_ == 0) {
+    if (record.text_.size() + record.ends_.size() < dialect_.max_line_bytes) return;
+    too_long_ = record.line_;
+  }
+  fail(ErrorCode::kResourceExhausted, source(), ":", too_long_, ": expected a record of at most ",
+       dialect_.max_line_bytes,
+       " bytes, got a longer one; is this a CSV file? If it is, try "
+       "CsvOptions::max_line_bytes");
+}
+
+CsvReader::Stop CsvReader::stop_at(int byte) {
+  if (byte < 0) return Stop::kEnd;
+  if (byte == delimiter_) return Stop::kDelimiter;
+  if (byte == '\r' && file_.peek() == '\n') file_.get();
+  ++line_;
+  return Stop::kLine;
+}
+
+void CsvReader::skip_empty_lines() {
+  while (file_.peek() == '\n' || file_.peek() == '\r') stop_at(file_.get());
+}
+
+bool CsvReader::next(CsvRecord& record) {
+  if (too_long_ != 0) require_short(record);
+  skip_empty_lines();
+  record.text_.clear();
+  record.ends_.clear();
+  record.line_ = line_;
+  if (file_.peek() < 0) return false;
+  while (read_field(record) == Stop::kDelimiter) {
+  }
+  return true;
+}
+
+CsvReader::Stop CsvReader::read_field(CsvRecord& record) {
+  while (dialect_.skip_initial_space && file_.peek() == ' ') file_.get();
+  const Stop stop =
+      dialect_.quotes && file_.peek() == '"' ? read_quoted(record) : read_plain(record);
+  require_short(record);
+  record.ends_.push_back(record.text_.size());
+  return stop;
+}
+
+CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
+  for (;;) {
+    const int byte = file_.get();
+    if (is_stop(byte)) return stop_at(byte);
+    if (byte == '"' && dialect_.quotes) {
+      refuse("field ", record.size() + 1,
+             ": expected a quote at the begin of a field only, got one within; try to write the "
+             "field as \"...\" with \"\" for the quote, or CsvOptions::quotes = false");
+    }
+    require_short(record);
+    record.text_.push_back(static_cast<char>(byte));
+  }
+}
+
+CsvReader::Stop CsvReader::read_quoted(CsvRecord& record) {
+  const std::int64_t first_line = line_;
+  file_.get();
+  for (;;) {
+    const int byte = file_.get();
+    if (byte < 0) {
+      fail(ErrorCode::kDataLoss, source(), ":", first_line, ": field ", record.size() + 1,
+           ": expected a quote that ends the field, got the end of the file");
+    }
+    if (byte == '"' && file_.peek() != '"') break;
+    if (byte == '"') file_.get();
+    // A line end within a field stays as it is; CR LF counts once.
+    if (byte == '\n' || (byte == '\r' && file_.peek() != '\n')) ++line_;
+    require_short(record);
+    record.text_.push_back(static_cast<char>(byte));
+  }
+  if (!is_stop(file_.peek())) {
+    refuse("field ", record.size() + 1,
+           ": expected a delimiter or the end of the line behind a quoted field, got byte ",
+           file_.peek());
+  }
+  return stop_at(file_.get());
+}
+
+// Values.
+
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t";
+  const std::size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+bool parse_bool(std::string_view text, bool& value) {
+  std::string lower(text);
+  for (char& letter : lower) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  value = lower == "true" || lower == "1";
+  return value || lower == "false" || lower == "0";
+}
+
+/// The whole text must be a number of type T; floats may be closer to 0 than T can tell.
+template <class T>
+bool parse(std::string_view text, T& value) {
+  text = trimmed(text);
+  if constexpr (std::is_same_v<T, bool>) {
+    return parse_bool(text, value);
+  } else if constexpr (Half<T>) {
+    double wide = 0;
+    if (!parse(text, wide)) return false;
+    value = T(wide);
+    return std::isfinite(static_cast<float>(value)) || !std::isfinite(wide);
+  } else {
+    if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+    const char* end = text.data() + text.size();
+    const auto result = std::from_chars(text.data(), end, value);
+    if (result.ptr != end || text.empty()) return false;
+    if constexpr (std::is_same_v<T, float>) {
+      double wide = 0;
+      if (result.ec == std::errc::result_out_of_range && parse(text, wide) && std::abs(wide) < 1) {
+        value = static_cast<float>(wide);
+        return true;
+      }
+    }
+    return result.ec == std::errc();
+  }
+}
+
+template <class T>
+void append_as(T value, DType stored, std::string& bytes) {
+  visit_dtype(stored, [&]<class S>() {
+    S converted{};
+    if constexpr (Half<T>) {
+      converted = static_cast<S>(static_cast<float>(value));
+    } else {
+      converted = static_cast<S>(value);
+    }
+    bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
+  });
+}
+
+// Long fields are no help in a message.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kLongest = 60;
+  if (text.size() <= kLongest) return concat("'", text, "'");
+  return concat("'", text.substr(0, kLongest), "...'");
+}
+
+[[noreturn]] void fail_missing(const CsvField& field, const CsvRecord& record,
+                               const std::string& source) {
+  fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
+       "': the value is missing; expected ", field.stored, ", got ", shown(record[field.index]),
+       "; try CsvColumn::default_value");
+}
+
+std::int64_t category_of(const CsvField& field, const CsvRecord& record,
+                         const std::string& source) {
+  const auto found = field.places.find(std::string(record[field.index]));
+  if (found != field.places.end()) return found->second;
+  if (field.column.unknown_value) return *field.column.unknown_value;
+  fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
+       "': expected one of the ", field.places.size(), " texts of its vocabulary, got ",
+       shown(record[field.index]), "; try CsvColumn::unknown_value");
+}
+
+}  // namespace
+
+bool is_missing(const CsvOptions& options, std::string_view text) {
+  return std::ranges::find(options.na_values, text) != options.na_values.end();
+}
+
+bool is_number(std::string_view text, DType dtype) {
+  return visit_dtype(dtype, [&]<class T>() {
+    T value{};
+    return parse(text, value);
+  });
+}
+
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Takes the first of `signs` that `text` begins with, or ends with, away.
+bool remove_sign(std::string_view& text) {
+  for (const std::string_view sign : {"$", "%", "\xe2\x82\xac", "\xc2\xa3", "\xc2\xa5"}) {
+    if (text.starts_with(sign))
+      text.remove_prefix(sign.size());
+    else if (text.ends_with(sign))
+      text.remove_suffix(sign.size());
+    else
+      continue;
+    text = trimmed(text);
+    return true;
+  }
+  return false;
+}
+
+/// 1,234,567.5 and the like: groups of three digits behind one and the same separator.
+bool has_thousands(std::string_view text) {
+  constexpr std::string_view kNoBreakSpace = "\xc2\xa0";
+  for (const std::string_view separator :
+       {std::string_view(","), std::string_view("."), std::string_view("'"), std::string_view(" "),
+        std::string_view("_"), kNoBreakSpace}) {
+    std::string_view rest = text;
+    std::size_t digits = 0, groups = 0;
+    while (!rest.empty() && is_digit(rest[0]) && digits < 3) {
+      rest.remove_prefix(1);
+      ++digits;
+    }
+    const auto group_follows = [&] {
+      const std::string_view group = rest.substr(std::min(separator.size(), rest.size()));
+      return rest.starts_with(separator) && group.size() >= 3 &&
+             std::all_of(group.begin(), group.begin() + 3, is_digit) &&
+             (group.size() == 3 || !is_digit(group[3]));
+    };
+    for (; digits > 0 && group_follows(); ++groups) rest.remove_prefix(separator.size() + 3);
+    if (groups == 0) continue;
+    const bool has_fraction =
+        !rest.empty() && (rest[0] == '.' || rest[0] == ',') && rest.substr(0, 1) != separator;
+    if (has_fraction) rest.remove_prefix(1);
+    if (std::all_of(rest.begin(), rest.end(), is_digit) && (rest.empty() || has_fraction)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool has_decimal_comma(std::string_view text) {
+  const std::size_t comma = text.find(',');
+  if (comma == std::string_view::npos || comma + 1 == text.size()) return false;
+  std::string with_point(text);
+  with_point[comma] = '.';
+  double value = 0;
+  return parse(with_point, value);
+}
+
+}  // namespace
+
+std::string_view foreign_number_form(std::string_view text) {
+  text = trimmed(text);
+  const bool has_sign = remove_sign(text);
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  const bool has_inner_sign = remove_sign(text);
+  if (text.empty() || std::none_of(text.begin(), text.end(), is_digit)) return "";
+  const bool groups = has_thousands(text), comma = has_decimal_comma(text);
+  if (groups && comma) return "thousands separators or a decimal comma";
+  if (groups) return "thousands separators";
+  if (comma) return "a decimal comma";
+  double value = 0;
+  return (has_sign || has_inner_sign) && parse(text, value) ? "a currency or percent sign" : "";
+}
+
+std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text) {
+  for (const char candidate : {';', '\t', '|', ','}) {
+    if (candidate != options.delimiter && text.find(candidate) != std::string_view::npos) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::string form_note(std::string_view text) {
+  const std::string_view form = foreign_number_form(text);
+  return form.empty() ? "" : concat(", a number with ", form);
+}
+
+}  // namespace
+
+void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecord& record,
+                  const std::string& source, std::string& bytes) {
+  const std::string_view text = record[field.index];
+  const bool missing = is_missing(schema.options, text);
+  if (missing && field.column.default_value) {
+    return append_as(*field.column.default_value, field.stored, bytes);
+  }
+  if (field.is_category()) {
+    return append_as(category_of(field, record, source), field.stored, bytes);
+  }
+  if (missing) fail_missing(field, record, source);
+  visit_dtype(*field.column.dtype, [&]<class T>() {
+    T value{};
+    if (!parse(text, value)) {
+      fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
+           "': expected ", *field.column.dtype, ", got ", shown(text), form_note(text),
+           field.inferred ? "; the type was found in the first records: try CsvColumn::dtype" : "");
+    }
+    append_as(value, field.stored, bytes);
+  });
+}
+
+}  // namespace tutti::internal

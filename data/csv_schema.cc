@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/file_kind.h"
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -2,14 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "tutti/data/dataset.h"
 #include "tutti/data/input_limits.h"
 
 namespace tutti::internal {
@@ -106,5 +110,71 @@ class InputFile {
   std::string buffer_;
   std::size_t place_ = 0;  // of the next byte in the buffer
 };
+
+// Datasets over several files that are read one after the other.
+
+/// The elements of one open file. Used by one thread.
+class FileElements {
+ public:
+  virtual ~FileElements() = default;
+  /// The next element; nothing at the end.
+  virtual std::optional<Element> next() = 0;
+  /// Leaves out up to `count` elements; gives how many there were.
+  virtual std::int64_t skip(std::int64_t count) = 0;
+};
+
+/// What a file or a record holds: uint8 [bytes]. The opposite of bytes_of() (records.h).
+Tensor tensor_of_bytes(std::string_view bytes);
+
+using OpenFile = std::function<std::unique_ptr<FileElements>(const std::string& path)>;
+
+/// The elements of the files, one file after the other; `open` is called when a file is reached,
+/// once per pass. Throws kInvalidArgument naming `who` for no path, and from next() for a file that
+/// cannot be opened.
+Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who);
+
+// Bytes of file formats: little-endian numbers, records of TFRecord files, fields of protobuf.
+
+// Little-endian numbers in the bytes of files, on any machine.
+
+/// The number whose bytes stand at `offset`; they must be there.
+template <std::unsigned_integral Number>
+Number get_little_endian(std::string_view bytes, std::size_t offset) {
+  Number number = 0;
+  for (std::size_t i = 0; i < sizeof(Number); ++i) {
+    const auto byte = static_cast<unsigned char>(bytes[offset + i]);
+    number = static_cast<Number>(number | static_cast<Number>(byte) << (8 * i));
+  }
+  return number;
+}
+
+/// Appends the bytes of `number`.
+template <std::unsigned_integral Number>
+void put_little_endian(std::string& bytes, Number number) {
+  for (std::size_t i = 0; i < sizeof(Number); ++i) {
+    bytes.push_back(static_cast<char>(number >> (8 * i) & 0xff));
+  }
+}
+
+/// Turns the bytes of each element of `size` bytes round: big-endian numbers.
+void reverse_each(std::byte* data, std::size_t bytes, std::size_t size);
+
+// TFRecord files. A record is its length (8 bytes), the masked sum of these, the data and its
+// masked sum.
+
+/// TFRecord's masked form of CRC-32C (core/hash.h), which keeps checksums of checksums apart.
+std::uint32_t masked_crc32c(std::string_view bytes);
+/// Appends a record of a TFRecord file.
+void put_record(std::string& bytes, std::string_view record);
+
+// The few parts of protobuf's wire format that Example and TensorBoard's events need.
+
+enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+/// Append to a message: a number, what stands in front of a field's value, a whole field of bytes
+/// or of a message.
+void put_varint(std::string& message, std::uint64_t value);
+void put_tag(std::string& message, std::uint32_t field, WireType type);
+void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes);
 
 }  // namespace tutti::internal

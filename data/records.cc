@@ -3,13 +3,14 @@
 #include "tutti/data/records.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <span>
 #include <utility>
 
 #include "core/file.h"
 #include "core/file_kind.h"
-#include "data/file_sequence.h"
-#include "data/format_bytes.h"
+#include "core/names.h"
 #include "data/input_file.h"
 
 namespace tutti {
@@ -231,6 +232,330 @@ Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t
         return std::make_unique<FixedLengthRecords>(path, layout, limits);
       },
       kWho);
+}
+
+// tf.train.Example: its protobuf bytes, by the messages of tensorflow/core/example.
+
+// message Example { Features features = 1; }
+// message Features { map<string, Feature> feature = 1; }    // an entry: key = 1, value = 2
+// message Feature { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2;
+//                                Int64List int64_list = 3; } }
+// Each list: repeated value = 1, numbers packed.
+
+namespace {
+
+using internal::put_bytes;
+using internal::put_varint;
+using internal::WireType;
+
+struct WireTag {
+  std::uint32_t field = 0;
+  WireType type = WireType::kVarint;
+};
+
+/// Reads one message. Views its bytes. Errors are kDataLoss naming `source` and the offset in the
+/// outermost message.
+class WireReader {
+ public:
+  WireReader(std::string_view bytes, const std::string& source, std::size_t first_offset = 0)
+      : bytes_(bytes), source_(&source), first_offset_(first_offset) {}
+
+  bool at_end() const { return place_ == bytes_.size(); }
+  WireTag tag() {
+    const std::size_t start = place_;
+    const std::uint64_t key = varint();
+    const auto type = static_cast<int>(key & 7);
+    const std::uint64_t field = key >> 3;
+    constexpr std::uint64_t kMaxField = (std::uint64_t{1} << 29) - 1;
+    if (field == 0 || field > kMaxField || type == 3 || type == 4 || type > 5) {
+      fail_at(start, "expected a protobuf field number and wire type, got field ", field, ", type ",
+              type);
+    }
+    return {static_cast<std::uint32_t>(field), static_cast<WireType>(type)};
+  }
+  std::uint64_t varint() {
+    const std::size_t start = place_;
+    std::uint64_t value = 0;
+    constexpr int kMaxBytes = 10;
+    for (int i = 0; i < kMaxBytes; ++i) {
+      require(1, "a variable-length number");
+      const auto byte = static_cast<unsigned char>(bytes_[place_++]);
+      value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * i);
+      if ((byte & 0x80) == 0) return value;
+    }
+    fail_at(start, "expected a variable-length number of at most ", kMaxBytes, " bytes, got more");
+  }
+  std::uint32_t fixed32() {
+    require(4, "a 4-byte number");
+    place_ += 4;
+    return internal::get_little_endian<std::uint32_t>(bytes_, place_ - 4);
+  }
+  /// A length and as many bytes.
+  std::string_view bytes() {
+    const std::uint64_t length = varint();
+    require(length, "a field");
+    const std::string_view found = bytes_.substr(place_, static_cast<std::size_t>(length));
+    place_ += static_cast<std::size_t>(length);
+    return found;
+  }
+  /// bytes() as a message of its own.
+  WireReader message() {
+    const std::string_view inner = bytes();
+    return WireReader(inner, *source_, first_offset_ + place_ - inner.size());
+  }
+  /// Leaves out the value after `tag`.
+  void skip(const WireTag& tag) {
+    switch (tag.type) {
+      case WireType::kVarint:
+        varint();
+        return;
+      case WireType::kFixed64:
+        require(8, "an 8-byte number");
+        place_ += 8;
+        return;
+      case WireType::kBytes:
+        bytes();
+        return;
+      case WireType::kFixed32:
+        fixed32();
+        return;
+    }
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void fail_at(std::size_t place, const Parts&... parts) const {
+    fail(ErrorCode::kDataLoss, *source_, ": offset ", first_offset_ + place, ": ", parts...);
+  }
+  void require(std::uint64_t count, const char* what) const {
+    if (count > bytes_.size() - place_) {
+      fail_at(place_, "the message ends within ", what, "; expected ", count, " bytes, got ",
+              bytes_.size() - place_);
+    }
+  }
+
+  std::string_view bytes_;
+  const std::string* source_;
+  std::size_t first_offset_;
+  std::size_t place_ = 0;
+};
+
+// The messages.
+
+void read_value(WireReader& list, WireType type, std::vector<std::string>& values) {
+  if (type == WireType::kBytes)
+    values.emplace_back(list.bytes());
+  else
+    list.skip({1, type});
+}
+
+void read_value(WireReader& list, WireType type, std::vector<float>& values) {
+  if (type == WireType::kFixed32) {
+    values.push_back(std::bit_cast<float>(list.fixed32()));
+  } else if (type == WireType::kBytes) {
+    WireReader packed = list.message();
+    while (!packed.at_end()) values.push_back(std::bit_cast<float>(packed.fixed32()));
+  } else {
+    list.skip({1, type});
+  }
+}
+
+void read_value(WireReader& list, WireType type, std::vector<std::int64_t>& values) {
+  if (type == WireType::kVarint) {
+    values.push_back(static_cast<std::int64_t>(list.varint()));
+  } else if (type == WireType::kBytes) {
+    WireReader packed = list.message();
+    while (!packed.at_end()) values.push_back(static_cast<std::int64_t>(packed.varint()));
+  } else {
+    list.skip({1, type});
+  }
+}
+
+// A second list of the same kind continues the first, as protobuf merges messages.
+template <class Values>
+void read_list(WireReader list, Feature& feature) {
+  if (!std::holds_alternative<Values>(feature)) feature = Values{};
+  auto& values = std::get<Values>(feature);
+  while (!list.at_end()) {
+    const WireTag tag = list.tag();
+    if (tag.field == 1)
+      read_value(list, tag.type, values);
+    else
+      list.skip(tag);
+  }
+}
+
+void read_feature(WireReader message, Feature& feature) {
+  while (!message.at_end()) {
+    const WireTag tag = message.tag();
+    if (tag.type != WireType::kBytes || tag.field > 3) {
+      message.skip(tag);
+    } else if (tag.field == 1) {
+      read_list<std::vector<std::string>>(message.message(), feature);
+    } else if (tag.field == 2) {
+      read_list<std::vector<float>>(message.message(), feature);
+    } else {
+      read_list<std::vector<std::int64_t>>(message.message(), feature);
+    }
+  }
+}
+
+void read_entry(WireReader entry, Example& example) {
+  std::string name;
+  Feature feature;
+  while (!entry.at_end()) {
+    const WireTag tag = entry.tag();
+    if (tag.field == 1 && tag.type == WireType::kBytes) {
+      name = entry.bytes();
+    } else if (tag.field == 2 && tag.type == WireType::kBytes) {
+      read_feature(entry.message(), feature);
+    } else {
+      entry.skip(tag);
+    }
+  }
+  example.insert_or_assign(std::move(name), std::move(feature));
+}
+
+/// Calls `read` with every message in field 1.
+template <class Read>
+void for_each_first_field(WireReader message, Read read) {
+  while (!message.at_end()) {
+    const WireTag tag = message.tag();
+    if (tag.field == 1 && tag.type == WireType::kBytes)
+      read(message.message());
+    else
+      message.skip(tag);
+  }
+}
+
+std::string list_bytes(const std::vector<std::string>& values) {
+  std::string list;
+  for (const std::string& value : values) put_bytes(list, 1, value);
+  return list;
+}
+
+std::string list_bytes(const std::vector<float>& values) {
+  std::string packed;
+  for (float value : values) {
+    internal::put_little_endian(packed, std::bit_cast<std::uint32_t>(value));
+  }
+  std::string list;
+  if (!values.empty()) put_bytes(list, 1, packed);
+  return list;
+}
+
+std::string list_bytes(const std::vector<std::int64_t>& values) {
+  std::string packed;
+  for (std::int64_t value : values) {
+    put_varint(packed, static_cast<std::uint64_t>(value));
+  }
+  std::string list;
+  if (!values.empty()) put_bytes(list, 1, packed);
+  return list;
+}
+
+std::string feature_bytes(const Feature& feature) {
+  std::string bytes;
+  std::visit(
+      [&]<class Values>(const Values& values) {
+        if constexpr (!std::is_same_v<Values, std::monostate>) {
+          put_bytes(bytes, static_cast<std::uint32_t>(feature.index()), list_bytes(values));
+        }
+      },
+      feature);
+  return bytes;
+}
+
+}  // namespace
+
+Example parse_example(std::string_view bytes, const std::string& source) {
+  Example example;
+  for_each_first_field(WireReader(bytes, source), [&](const WireReader& features) {
+    for_each_first_field(features, [&](const WireReader& entry) { read_entry(entry, example); });
+  });
+  return example;
+}
+
+std::string serialize_example(const Example& example) {
+  std::string features;
+  for (const auto& [name, feature] : example) {
+    std::string entry;
+    put_bytes(entry, 1, name);
+    put_bytes(entry, 2, feature_bytes(feature));
+    put_bytes(features, 1, entry);
+  }
+  std::string bytes;
+  put_bytes(bytes, 1, features);
+  return bytes;
+}
+
+// Examples as elements of datasets.
+
+namespace {
+
+constexpr std::array kKinds = {"no list", "a bytes_list", "a float_list", "an int64_list"};
+
+std::size_t wanted_kind(const FeatureSpec& spec) {
+  if (spec.dtype == DType::kUInt8) return 1;
+  if (spec.dtype == DType::kFloat32) return 2;
+  if (spec.dtype == DType::kInt64) return 3;
+  fail(ErrorCode::kInvalidArgument, "element_of: feature '", spec.name,
+       "': expected dtype int64, float32 or uint8, got ", spec.dtype, "; try cast() in map()");
+}
+
+std::span<const std::byte> value_bytes(const Feature& feature, const FeatureSpec& spec,
+                                       const std::string& source) {
+  if (const auto* floats = std::get_if<std::vector<float>>(&feature)) {
+    return std::as_bytes(std::span(*floats));
+  }
+  if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&feature)) {
+    return std::as_bytes(std::span(*integers));
+  }
+  const auto& strings = std::get<std::vector<std::string>>(feature);
+  if (strings.size() != 1) {
+    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name,
+         "': expected one string, got ", strings.size());
+  }
+  return std::as_bytes(std::span(strings[0]));
+}
+
+Tensor tensor_of(const Feature& feature, const FeatureSpec& spec, const std::string& source) {
+  const std::size_t kind = wanted_kind(spec);
+  if (feature.index() != kind) {
+    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name, "': expected ",
+         kKinds[kind], " for dtype ", spec.dtype, ", got ", kKinds[feature.index()]);
+  }
+  const std::span<const std::byte> bytes = value_bytes(feature, spec, source);
+  const auto count = static_cast<std::int64_t>(bytes.size() / size_of(spec.dtype));
+  const Shape shape = spec.shape ? *spec.shape : Shape{count};
+  if (shape.num_elements() != count) {
+    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name, "': expected ",
+         shape.num_elements(), " values for shape ", shape, ", got ", count);
+  }
+  return Tensor::from_bytes(shape, spec.dtype, bytes);
+}
+
+}  // namespace
+
+Element element_of(const Example& example, const std::vector<FeatureSpec>& specs,
+                   const std::string& source) {
+  std::vector<Tensor> tensors;
+  std::vector<std::string> names;
+  for (const FeatureSpec& spec : specs) {
+    names.push_back(spec.name);
+    const auto found = example.find(spec.name);
+    const bool has_values = found != example.end() && found->second.index() != 0;
+    if (has_values) {
+      tensors.push_back(tensor_of(found->second, spec, source));
+    } else if (spec.default_value.defined()) {
+      tensors.push_back(spec.default_value);
+    } else {
+      const auto known = internal::names_of(example, [](const auto& each) { return each.first; });
+      fail(ErrorCode::kNotFound, source, ": the example has no feature '", spec.name,
+           "'; expected one of [", join(known), "]; try a default_value");
+    }
+  }
+  return Element(std::move(tensors), std::move(names));
 }
 
 }  // namespace tutti

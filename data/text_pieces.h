@@ -1,8 +1,10 @@
-// Texts cut into the pieces that byte-pair tokenizers merge bytes within: words, numbers, gaps.
+// Texts cut into pieces as models want them; kinds of characters and normal forms of Unicode.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace tutti::internal {
@@ -24,5 +26,28 @@ TextPattern text_pattern_of(std::string_view regular_expression);
 /// Returns the length in bytes of the first piece of a text, which must not be empty. Bytes that
 /// are not UTF-8 count as characters that are neither letters, numbers nor spaces.
 std::size_t piece_length(std::string_view text, TextPattern pattern);
+
+/// Classes of characters that the patterns of byte-pair tokenizers distinguish.
+enum class CharacterKind : std::uint8_t { kLetter, kNumber, kSpace, kOther };
+/// Returns the kind by Unicode's general categories L* and N* and its property White_Space.
+CharacterKind kind_of(char32_t code_point);
+/// Returns true if regular expressions count the character as part of a word (`\w`).
+bool is_word_character(char32_t code_point);
+
+struct Character {
+  char32_t code = 0;
+  std::size_t length = 1;  // bytes
+  CharacterKind kind = CharacterKind::kOther;
+  bool is_valid = false;  // one byte that is not UTF-8 otherwise
+};
+/// Returns the character at byte `at` of a text, which must be within it.
+Character character_at(std::string_view text, std::size_t at);
+/// Returns the character that ends where `end` > 0 begins.
+Character character_before(std::string_view text, std::size_t end);
+
+/// Normal forms of Unicode Standard Annex 15.
+enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+/// Returns the text in a normal form; bytes that are not UTF-8 remain as they are.
+std::string normalized(std::string_view text, NormalForm form);
 
 }  // namespace tutti::internal

@@ -2,12 +2,118 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tokenizer.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <queue>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
-#include "data/tokenizer_rules.h"
+#include "data/input_file.h"
+#include "data/text_pieces.h"
 #include "tutti/core/error.h"
+#include "tutti/core/json.h"
+#include "tutti/core/json_values.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+
+/// Lets maps of strings be asked for views.
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>()(text);
+  }
+};
+
+/// The files write bytes as characters: printable ones of Latin 1 as they are, the others as the
+/// characters from U+0100 on.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    char32_t next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const bool is_printable = (byte > 0x20 && byte < 0x7F) || (byte > 0xA0 && byte != 0xAD);
+      const char32_t code = is_printable ? byte : next++;
+      std::string text;
+      if (code >= 0x80) text += static_cast<char>(0xC0 | code >> 6);
+      text += static_cast<char>(code >= 0x80 ? 0x80 | (code & 0x3F) : code);
+      bytes_.emplace(text, static_cast<char>(byte));
+      characters_[byte] = std::move(text);
+    }
+  }
+
+  /// The character that stands for a byte, in UTF-8.
+  const std::string& character(unsigned char byte) const { return characters_[byte]; }
+
+  /// The bytes that a token stands for; of one with other characters these themselves.
+  std::string bytes_of(const std::string& token) const {
+    std::string bytes;
+    for (std::size_t at = 0; at < token.size();) {
+      const std::size_t length = static_cast<unsigned char>(token[at]) < 0x80 ? 1 : 2;
+      const auto found = bytes_.find(token.substr(at, length));
+      if (found == bytes_.end()) return token;
+      bytes += found->second;
+      at += length;
+    }
+    return bytes;
+  }
+
+ private:
+  std::array<std::string, 256> characters_;
+  std::unordered_map<std::string, char> bytes_;
+};
+
+struct BytePairRules {
+  struct Merge {
+    std::int64_t rank = 0;
+    std::int64_t token = 0;
+  };
+  /// Token that is found in a text before the text is cut.
+  struct AddedToken {
+    std::string content;
+    std::int64_t number = 0;
+    bool normalized = false;   // found in the normalized text, not in the text itself
+    bool lstrip = false;       // takes the spaces before it along
+    bool rstrip = false;       // takes the spaces behind it along
+    bool single_word = false;  // not found within a word
+  };
+  /// One pre-tokenizer: it cuts each piece of the one before it.
+  struct Cut {
+    bool adds_prefix_space = false;
+    TextPattern pattern = TextPattern::kNone;
+  };
+
+  /// Bytes of tokens by their numbers; empty: no token.
+  std::vector<std::string> tokens;
+  std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>> numbers;
+  std::array<std::int64_t, 256> of_bytes = {};
+  /// By merge_key().
+  std::unordered_map<std::uint64_t, Merge> merges;
+  std::vector<AddedToken> added;         // the longest first
+  std::string first_of_added;            // the bytes that they begin with, each once
+  std::vector<NormalForm> normal_forms;  // applied in this order
+  std::vector<Cut> cuts;                 // applied in this order
+  /// A piece that is a token is not merged.
+  bool ignores_merges = false;
+
+  static std::uint64_t merge_key(std::int64_t left, std::int64_t right) {
+    return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint64_t>(right);
+  }
+};
+
+/// Appends the tokens of a piece.
+void append_tokens(const BytePairRules& rules, std::string_view piece,
+                   std::vector<std::int64_t>& tokens);
+
+}  // namespace tutti::internal
 
 namespace tutti {
 namespace internal {
@@ -228,6 +334,457 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
   if (found != rules_->numbers.end()) return found->second;
   fail(ErrorCode::kNotFound, "BytePairTokenizer::number_of: '", token,
        "' is not a token of this vocabulary of ", vocabulary_size());
+}
+
+// Byte pairs, learnt from a text.
+
+namespace {
+
+/// Words of a text as tokens, whose most frequent neighbours become one again and again.
+class PairLearner {
+ public:
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+
+  PairLearner(std::string_view text, const std::array<std::int64_t, 256>& of_bytes) {
+    std::map<std::string_view, std::int64_t> counts;
+    while (!text.empty()) {
+      const std::size_t length = internal::piece_length(text, internal::TextPattern::kGpt2);
+      ++counts[text.substr(0, length)];
+      text.remove_prefix(length);
+    }
+    for (const auto& [piece, count] : counts) {
+      Word word{.count = count};
+      for (const char byte : piece)
+        word.tokens.push_back(of_bytes[static_cast<unsigned char>(byte)]);
+      words_.push_back(std::move(word));
+    }
+    for (std::size_t i = 0; i < words_.size(); ++i) count_pairs_of(i, 1);
+    for (const auto& [pair, places] : pairs_) candidates_.push({places.count, pair});
+  }
+
+  /// The pair that comes most often, twice at least; nothing when there is none.
+  std::optional<Pair> most_frequent() {
+    while (!candidates_.empty()) {
+      const Candidate best = candidates_.top();
+      candidates_.pop();
+      const std::int64_t count = pairs_[best.pair].count;
+      if (count < 2) continue;
+      if (count == best.count) return best.pair;
+      candidates_.push({count, best.pair});  // it has become rarer since
+    }
+    return std::nullopt;
+  }
+
+  /// Makes each such pair `token`.
+  void merge(const Pair& pair, std::int64_t token) {
+    const std::set<std::size_t> words = std::exchange(pairs_[pair].words, {});
+    std::set<Pair> made;
+    for (const std::size_t number : words) {
+      count_pairs_of(number, -1);
+      std::vector<std::int64_t>& tokens = words_[number].tokens;
+      std::vector<std::int64_t> merged;
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const bool is_pair = i + 1 < tokens.size() && Pair(tokens[i], tokens[i + 1]) == pair;
+        merged.push_back(is_pair ? token : tokens[i]);
+        i += is_pair ? 1 : 0;
+      }
+      tokens = std::move(merged);
+      count_pairs_of(number, 1);
+      for (std::size_t i = 0; i + 1 < tokens.size(); ++i)
+        if (tokens[i] == token || tokens[i + 1] == token) made.emplace(tokens[i], tokens[i + 1]);
+    }
+    for (const Pair& each : made) candidates_.push({pairs_[each].count, each});
+  }
+
+ private:
+  struct Word {
+    std::vector<std::int64_t> tokens = {};
+    std::int64_t count = 0;
+  };
+  struct Places {
+    std::int64_t count = 0;
+    std::set<std::size_t> words;  // that have it, or had it
+  };
+  struct Candidate {
+    std::int64_t count = 0;
+    Pair pair;
+    bool operator<(const Candidate& other) const {
+      return count != other.count ? count < other.count : pair > other.pair;
+    }
+  };
+
+  /// Adds the pairs of a word, or (-1) takes them away.
+  void count_pairs_of(std::size_t number, std::int64_t sign) {
+    const Word& word = words_[number];
+    for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
+      Places& places = pairs_[{word.tokens[i], word.tokens[i + 1]}];
+      places.count += sign * word.count;
+      if (sign > 0) places.words.insert(number);
+    }
+  }
+
+  std::vector<Word> words_;
+  std::map<Pair, Places> pairs_;
+  std::priority_queue<Candidate> candidates_;
+};
+
+/// What the file writes: characters, in the order of their numbers.
+struct WrittenVocabulary {
+  std::vector<std::string> tokens;
+  Json::Array merges;
+};
+
+/// Bytes in the order of their characters, as the trainer of `tokenizers` numbers them.
+std::array<std::int64_t, 256> add_bytes(const internal::ByteAlphabet& alphabet,
+                                        WrittenVocabulary& vocabulary) {
+  std::array<unsigned char, 256> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
+  // UTF-8 sorts as the code points do.
+  std::ranges::sort(bytes, {}, [&](unsigned char byte) { return alphabet.character(byte); });
+  std::array<std::int64_t, 256> numbers{};
+  for (const unsigned char byte : bytes) {
+    numbers[byte] = static_cast<std::int64_t>(vocabulary.tokens.size());
+    vocabulary.tokens.push_back(alphabet.character(byte));
+  }
+  return numbers;
+}
+
+Json file_of(const WrittenVocabulary& vocabulary, const std::vector<std::string>& special_tokens) {
+  const auto byte_level = [] {
+    Json json = Json::object();
+    json.set("type", "ByteLevel").set("add_prefix_space", false);
+    return json.set("trim_offsets", true).set("use_regex", true);
+  };
+  Json numbers = Json::object(), added = Json::array();
+  std::int64_t number = 0;
+  for (const std::string& token : vocabulary.tokens) numbers.append(token, number++);
+  number = 0;
+  for (const std::string& token : special_tokens) {
+    Json json = Json::object();
+    json.set("id", number++).set("content", token).set("single_word", false);
+    json.set("lstrip", false).set("rstrip", false).set("normalized", false).set("special", true);
+    added.push_back(json);
+  }
+  Json model = Json::object();
+  model.set("type", "BPE").set("dropout", nullptr).set("unk_token", nullptr);
+  model.set("continuing_subword_prefix", nullptr).set("end_of_word_suffix", nullptr);
+  model.set("fuse_unk", false).set("byte_fallback", false).set("ignore_merges", false);
+  model.set("vocab", numbers).set("merges", vocabulary.merges);
+  Json file = Json::object();
+  file.set("version", "1.0").set("truncation", nullptr).set("padding", nullptr);
+  file.set("added_tokens", added).set("normalizer", nullptr);
+  file.set("pre_tokenizer", byte_level()).set("post_processor", nullptr);
+  return file.set("decoder", byte_level()).set("model", model);
+}
+
+}  // namespace
+
+std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
+                            const std::vector<std::string>& special_tokens) {
+  const auto least = static_cast<std::int64_t>(special_tokens.size()) + 256;
+  if (vocabulary_size < least) {
+    fail(ErrorCode::kInvalidArgument, "train_tokenizer: expected a vocabulary of at least ", least,
+         " tokens, one for each byte and the special ones, got ", vocabulary_size);
+  }
+  WrittenVocabulary vocabulary{.tokens = special_tokens, .merges = {}};
+  const internal::ByteAlphabet alphabet;
+  PairLearner learner(text, add_bytes(alphabet, vocabulary));
+  std::map<std::string, std::int64_t> numbers;
+  for (const std::string& token : vocabulary.tokens)
+    numbers.emplace(token, static_cast<std::int64_t>(numbers.size()));
+  while (static_cast<std::int64_t>(vocabulary.tokens.size()) < vocabulary_size) {
+    const auto pair = learner.most_frequent();
+    if (!pair) break;
+    const std::string left = vocabulary.tokens[static_cast<std::size_t>(pair->first)];
+    const std::string right = vocabulary.tokens[static_cast<std::size_t>(pair->second)];
+    vocabulary.merges.push_back(Json::Array{left, right});
+    // Two pairs may make the same token: "a" "bc" and "ab" "c".
+    const auto [made, is_new] =
+        numbers.emplace(left + right, static_cast<std::int64_t>(vocabulary.tokens.size()));
+    if (is_new) vocabulary.tokens.push_back(made->first);
+    learner.merge(*pair, made->second);
+  }
+  return file_of(vocabulary, special_tokens).dump(1);
+}
+
+// Tokenizers as files: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt.
+
+namespace {
+
+using internal::ByteAlphabet;
+using internal::BytePairRules;
+using internal::TextPattern;
+
+/// More tokens are taken for a damaged file, before there is memory for them.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
+
+/// Puts rules together from the parts of files, as these write them.
+class RulesReader {
+ public:
+  explicit RulesReader(const std::string& source) : source_(source) {}
+
+  void add_vocabulary(const Json& vocabulary) {
+    for (const auto& [token, number] : vocabulary.as_object()) {
+      numbers_.emplace(token, number.as_int());
+      set_token(number.as_int(), alphabet_.bytes_of(token));
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const auto found = numbers_.find(alphabet_.character(static_cast<unsigned char>(byte)));
+      if (found == numbers_.end()) {
+        invalid("expected a token for each byte, got none for byte ", byte,
+                "; try a tokenizer that was trained with the initial alphabet of bytes");
+      }
+      rules_->of_bytes[byte] = found->second;
+    }
+  }
+
+  /// After the vocabulary, in the order in which they were learnt.
+  void add_merge(const std::string& left, const std::string& right) {
+    const BytePairRules::Merge merge{static_cast<std::int64_t>(num_merges_++),
+                                     number_of(left + right)};
+    rules_->merges[BytePairRules::merge_key(number_of(left), number_of(right))] = merge;
+  }
+
+  /// "left right", as files write merges. `where`: "merges.txt:12".
+  void add_written_merge(std::string_view pair, const std::string& where) {
+    const std::size_t space = pair.find(' ');
+    if (space == 0 || space == std::string_view::npos || space + 1 == pair.size() ||
+        pair.find(' ', space + 1) != std::string_view::npos) {
+      invalid(where, ": expected two tokens with a space between them, got '", pair, "'");
+    }
+    add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
+  }
+
+  /// Adds a token that is found in texts before they are cut. Requires: normal forms are known.
+  void add_token(BytePairRules::AddedToken token) {
+    if (token.content.empty()) return;
+    set_token(token.number, token.content);
+    if (token.normalized) {
+      for (const internal::NormalForm form : rules_->normal_forms)
+        token.content = internal::normalized(token.content, form);
+    }
+    if (rules_->first_of_added.find(token.content[0]) == std::string::npos)
+      rules_->first_of_added += token.content[0];
+    rules_->added.push_back(std::move(token));
+  }
+  /// Adds a special token of the vocabulary.
+  void add_special(const std::string& content) { add_token({content, number_of(content)}); }
+
+  BytePairRules& rules() { return *rules_; }
+
+  std::shared_ptr<const BytePairRules> done() {
+    std::ranges::stable_sort(rules_->added, std::ranges::greater(),
+                             [](const auto& token) { return token.content.size(); });
+    for (std::size_t i = 0; i < rules_->tokens.size(); ++i)
+      rules_->numbers.emplace(rules_->tokens[i], static_cast<std::int64_t>(i));
+    rules_->numbers.erase("");
+    return std::move(rules_);
+  }
+
+  template <class... Parts>
+  [[noreturn]] void invalid(const Parts&... parts) const {
+    fail(ErrorCode::kInvalidArgument, source_, ": ", parts...);
+  }
+  template <class... Parts>
+  [[noreturn]] void unimplemented(const Parts&... parts) const {
+    fail(ErrorCode::kUnimplemented, source_, ": ", parts...);
+  }
+
+ private:
+  void set_token(std::int64_t number, std::string bytes) {
+    if (number < 0 || number >= kMostTokens)
+      invalid("expected numbers of tokens from 0 to ", kMostTokens - 1, ", got ", number);
+    const auto place = static_cast<std::size_t>(number);
+    if (place >= rules_->tokens.size()) rules_->tokens.resize(place + 1);
+    rules_->tokens[place] = std::move(bytes);
+  }
+
+  std::int64_t number_of(const std::string& token) const {
+    const auto found = numbers_.find(token);
+    if (found != numbers_.end()) return found->second;
+    invalid("'", token, "' is not in the vocabulary; expected merges and special tokens of it");
+  }
+
+  std::string source_;
+  ByteAlphabet alphabet_;
+  std::unordered_map<std::string, std::int64_t> numbers_;  // by what the file writes
+  std::size_t num_merges_ = 0;
+  std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
+};
+
+// tokenizer.json.
+
+/// Returns true if a member exists and is not null, false, 0 or an empty text.
+bool is_given(const Json& json, std::string_view name) {
+  const Json* const member = json.find(name);
+  return member && !member->is_null() && *member != Json(false) && *member != Json("") &&
+         *member != Json(0.0) && *member != Json(0);
+}
+
+bool flag(const Json& json, std::string_view name, bool otherwise) {
+  const Json* const member = json.find(name);
+  return member && !member->is_null() ? member->as_bool() : otherwise;
+}
+
+const Json& expect_type(const RulesReader& reader, const Json& file, const char* part,
+                        std::string_view type) {
+  static const Json kNone = Json::object().set("type", "null");
+  const Json& json = is_given(file, part) ? file.at(part) : kNone;
+  // Old files of this model do not say it.
+  const bool is_old = type == "BPE" && !json.find("type");
+  if (!is_old && json.at("type").as_string() != type) {
+    reader.unimplemented(part, ": expected ", type, ", got ", json.at("type").as_string(),
+                         "; byte-level byte pairs alone are read");
+  }
+  return json;
+}
+
+void read_model(RulesReader& reader, const Json& file) {
+  const Json& model = expect_type(reader, file, "model", "BPE");
+  for (const char* option :
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
+    if (is_given(model, option))
+      reader.unimplemented("model: expected no ", option, ", got ", model.at(option).dump());
+  reader.add_vocabulary(model.at("vocab"));
+  const Json::Array& merges = model.at("merges").as_array();
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    if (merges[i].is_string()) {
+      reader.add_written_merge(merges[i].as_string(), concat("merges[", i, "]"));
+    } else {
+      const auto pair = value_of<std::pair<std::string, std::string>>(merges[i]);
+      reader.add_merge(pair.first, pair.second);
+    }
+  }
+  reader.rules().ignores_merges = flag(model, "ignore_merges", false);
+}
+
+/// Members of a Sequence, or the one part itself; none where there is no part.
+std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
+  if (!is_given(file, part)) return {};
+  const Json& json = file.at(part);
+  if (json.at("type") != Json("Sequence")) return {json};
+  const Json::Array& array = json.at(members).as_array();
+  return {array.begin(), array.end()};
+}
+
+void read_normalizer(RulesReader& reader, const Json& file) {
+  using internal::NormalForm;
+  static const std::map<std::string, NormalForm> kForms = {{"NFC", NormalForm::kNfc},
+                                                           {"NFD", NormalForm::kNfd},
+                                                           {"NFKC", NormalForm::kNfkc},
+                                                           {"NFKD", NormalForm::kNfkd}};
+  for (const Json& step : parts_of(file, "normalizer", "normalizers")) {
+    const auto form = kForms.find(step.at("type").as_string());
+    if (form == kForms.end())
+      reader.unimplemented("normalizer: expected NFC, NFD, NFKC or NFKD, got ", step.dump());
+    reader.rules().normal_forms.push_back(form->second);
+  }
+}
+
+/// The cut that a pre-tokenizer makes. Throws kUnimplemented naming one of another kind.
+BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
+  const std::string& type = step.at("type").as_string();
+  if (type == "ByteLevel") {
+    return {flag(step, "add_prefix_space", true),
+            flag(step, "use_regex", true) ? TextPattern::kGpt2 : TextPattern::kNone};
+  }
+  if (type == "Digits") {
+    return {false, flag(step, "individual_digits", false) ? TextPattern::kDigits
+                                                          : TextPattern::kDigitRuns};
+  }
+  if (type == "Split" && step.at("pattern").find("Regex")) {
+    // The patterns match all characters of a text, so that what does not match is empty.
+    const bool inverted = flag(step, "invert", false);
+    if (step.at("behavior") == Json(inverted ? "Removed" : "Isolated"))
+      return {false, internal::text_pattern_of(step.at("pattern").at("Regex").as_string())};
+  }
+  reader.unimplemented(
+      "pre_tokenizer: expected ByteLevel, Digits, or Split by a regular expression with the "
+      "behavior Isolated (or Removed and invert), got ",
+      step.dump());
+}
+
+void read_pre_tokenizer(RulesReader& reader, const Json& file) {
+  const std::vector<Json> steps = parts_of(file, "pre_tokenizer", "pretokenizers");
+  if (steps.empty() || steps.back().at("type") != Json("ByteLevel")) {
+    reader.unimplemented("pre_tokenizer: expected ByteLevel, alone or as the last one, got ",
+                         steps.empty() ? "none" : file.at("pre_tokenizer").dump());
+  }
+  for (const Json& step : steps) reader.rules().cuts.push_back(cut_of(reader, step));
+}
+
+void read_added_tokens(RulesReader& reader, const Json& file) {
+  const Json* const tokens = file.find("added_tokens");
+  if (!tokens || tokens->is_null()) return;
+  for (const Json& token : tokens->as_array()) {
+    reader.add_token({token.at("content").as_string(), token.at("id").as_int(),
+                      flag(token, "normalized", false), flag(token, "lstrip", false),
+                      flag(token, "rstrip", false), flag(token, "single_word", false)});
+  }
+}
+
+/// Errors of members say which file they are in.
+template <class Read>
+BytePairTokenizer read_named(const std::string& source, const Read& read) {
+  RulesReader reader(source);
+  try {
+    read(reader);
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(source) != std::string_view::npos) throw;
+    throw error.with_context(source);
+  }
+  return BytePairTokenizer(reader.done());
+}
+
+}  // namespace
+
+BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source) {
+  return read_named(source, [&](RulesReader& reader) {
+    const Json file = Json::parse(json, source);
+    for (const char* part : {"truncation", "padding"}) {
+      if (is_given(file, part)) {
+        log_warning_once(concat(source, ": encode() does not apply the ", part, " of the file, ",
+                                file.at(part).dump(),
+                                "; shorten token lists before Dataset::padded_batch() pads them"));
+      }
+    }
+    expect_type(reader, file, "decoder", "ByteLevel");
+    read_model(reader, file);
+    read_normalizer(reader, file);
+    read_pre_tokenizer(reader, file);
+    read_added_tokens(reader, file);
+  });
+}
+
+BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_view merges,
+                                       const std::string& source,
+                                       const std::vector<std::string>& special_tokens) {
+  return read_named(source, [&](RulesReader& reader) {
+    reader.add_vocabulary(Json::parse(vocabulary, source));
+    reader.rules().cuts.push_back({false, TextPattern::kGpt2});
+    for (std::size_t line = 1; !merges.empty(); ++line) {
+      const std::size_t end = std::min(merges.find('\n'), merges.size());
+      std::string_view pair = merges.substr(0, end);
+      merges.remove_prefix(std::min(end + 1, merges.size()));
+      if (pair.ends_with('\r')) pair.remove_suffix(1);
+      if (pair.empty() || pair.starts_with("#version")) continue;
+      reader.add_written_merge(pair, concat("merges, line ", line));
+    }
+    for (const std::string& token : special_tokens) reader.add_special(token);
+  });
+}
+
+BytePairTokenizer read_tokenizer(const std::string& path) {
+  return parse_tokenizer(internal::read_file_for("read_tokenizer", path), path);
+}
+
+BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
+                                      const std::string& merges_path,
+                                      const std::vector<std::string>& special_tokens) {
+  constexpr const char* kReader = "read_gpt2_tokenizer";
+  return parse_gpt2_tokenizer(internal::read_file_for(kReader, vocabulary_path),
+                              internal::read_file_for(kReader, merges_path),
+                              concat(vocabulary_path, ", ", merges_path), special_tokens);
 }
 
 }  // namespace tutti

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/file.h"
-#include "data/format_bytes.h"
+#include "data/input_file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"

@@ -10,7 +10,7 @@
 #include "core/call_table.h"
 #include "core/names.h"
 #include "tutti/core/error.h"
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include <typeindex>
 
 #include "core/call_table.h"
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 
 namespace tutti {
 

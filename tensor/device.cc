@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
 

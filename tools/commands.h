@@ -1,7 +1,5 @@
-// The sub-commands of the program `tutti`.
+// The sub-commands of the program `tutti`, and what they need to know of this machine.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Each prints to standard output and returns the exit code.
 #pragma once
 
 #include <cstdint>
@@ -86,5 +84,17 @@ int checkpoint_list_command(const CkptOptions& options);
 int checkpoint_verify_command(const CkptOptions& options);
 /// What is in a version.
 int checkpoint_show_command(const CkptOptions& options);
+
+struct Machine {
+  std::string cpu_model;
+  int num_cores = 1;  // that this process may use
+  std::int64_t memory_bytes = 0;
+  std::int64_t available_memory_bytes = 0;
+  std::string best_isa;                // the widest vector instructions: "AVX-512", "AVX2", ...
+  std::vector<std::string> isa_flags;  // those that matter for speed, as the kernel calls them
+};
+
+/// Reads /proc. What cannot be read stays at its default.
+Machine inspect_machine();
 
 }  // namespace tutti::tools

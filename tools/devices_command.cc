@@ -5,7 +5,6 @@
 #include "tensor/device_backend.h"
 #include "tensor/gpu/inventory.h"
 #include "tools/commands.h"
-#include "tools/machine.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"

@@ -5,7 +5,7 @@
 
 #include "benchmarks/tutti_bench/bench_command.h"
 #include "tools/commands.h"
-#include "tools/launch/launcher_process.h"
+#include "tools/launch/child_process.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/flags.h"

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "benchmarks/tutti_bench/bench_memory.h"
-#include "core/list_text.h"
+#include "core/names.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::bench {

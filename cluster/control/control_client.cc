@@ -14,15 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/control/health_rules.h"
 #include "cluster/control/job_messages.h"
 #include "cluster/control/join_job.h"
-#include "cluster/control/reach_server.h"
+#include "cluster/control/member.h"
 #include "cluster/control/stop_agreement.h"
 #include "cluster/grpc/grpc_channel.h"
-#include "cluster/grpc/stream_to_server.h"
-#include "cluster/net/build.h"
+#include "cluster/net/handshake.h"
 #include "cluster/net/socket.h"
+#include "core/names.h"
 #include "core/process_probe.h"
 #include "job.grpc.pb.h"
 #include "tutti/core/error.h"

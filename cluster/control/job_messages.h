@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "cluster/control/health_rules.h"
 #include "cluster/control/member.h"
 #include "job.pb.h"
 

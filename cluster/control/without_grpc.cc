@@ -1,7 +1,10 @@
-// What takes the place of a job's server and its members in builds without gRPC: an error.
+// Errors of builds without gRPC, which have no job's server, no members and no connections between
+// ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"
 #include "cluster/control/control_server.h"
+#include "cluster/net/connect_all.h"
+#include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
@@ -24,3 +27,14 @@ std::unique_ptr<ControlClient> connect_control(const std::string&, const MemberT
 }
 
 }  // namespace tutti
+
+namespace tutti::internal {
+
+Connections connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
+                        const FileDescriptor&) {
+  fail(ErrorCode::kUnimplemented, name_of(options.way),
+       ": this build has no gRPC, so it has one process, or those of mpirun; build with "
+       "libgrpc++-dev and protobuf-compiler-grpc for more");
+}
+
+}  // namespace tutti::internal

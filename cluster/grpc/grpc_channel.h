@@ -3,7 +3,9 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +13,9 @@
 
 #include "cluster/net/socket.h"
 #include "tutti/cluster/net/job_secret.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -74,5 +78,84 @@ inline constexpr std::pair<const char*, int> kKeepAliveArguments[] = {
     {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1}, {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
     {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
 };
+
+// A client's stream in both directions: what every one of them needs to end.
+
+/// gRPC's threads call On...(). Derived classes call stop() in their destructors, not on one of
+/// gRPC's threads, which must not end the last channel. Threads: any, all others.
+template <class Request, class Response>
+class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
+ public:
+  void cancel() { context_.TryCancel(); }
+  /// How it ended; waits until it has, or the deadline. Nothing is written any more.
+  grpc::Status wait_for_end(TimePoint deadline) {
+    {
+      MutexLock lock(mutex_);
+      is_open_ = false;
+      release();
+    }
+    if (!done_.wait_until(deadline)) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
+    MutexLock lock(mutex_);
+    return status_;
+  }
+  /// Whether it has ended because the server itself refused it.
+  bool is_refused() const { return done_.is_set() && is_of_handler(context_); }
+
+  void OnDone(const grpc::Status& status) override {
+    {
+      MutexLock lock(mutex_);
+      status_ = status;
+      is_open_ = false;
+      changed_.notify_all();
+    }
+    done_.set();
+  }
+
+ protected:
+  /// With a hold, for writes that are started outside of On...().
+  void start() {
+    this->AddHold();
+    this->StartCall();
+  }
+  /// Waits for gRPC to let go, which a cancelled stream does at once.
+  void stop() {
+    cancel();
+    (void)wait_for_end(TimePoint::max());
+  }
+  /// Nothing is written from now on.
+  void release() TUTTI_REQUIRES(mutex_) {
+    if (!std::exchange(has_released_, true)) this->RemoveHold();
+  }
+
+  grpc::ClientContext context_;
+  Event done_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // something may still come
+  bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
+  bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
+};
+
+// Reaching a server of the job at first: attempt after attempt, until it is there or waiting is no
+// remedy.
+
+/// The server, and the words for messages about reaching it.
+struct ServerToReach {
+  std::string who;         // "control: worker 0"
+  std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"
+  std::string name;        // "the control server at 127.0.0.1:4711"
+  std::string address_in;  // what to correct where the address is wrong: "TUTTI_CONTROL"
+  Duration timeout;
+  Duration say_every;
+};
+
+/// Returns when `attempt` is done; it gets the last moment to wait for. Meanwhile a line every
+/// `say_every` says what is waited for. Throws kFailedPrecondition when the server refuses, or
+/// belongs to another job; kUnavailable within seconds where this machine cannot reach the address,
+/// however long it waits; kDeadlineExceeded.
+void reach_server(const ServerToReach& server,
+                  const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 
 }  // namespace tutti::internal

@@ -12,7 +12,6 @@
 
 #include "cluster/grpc/job_authority.h"
 #include "cluster/net/socket.h"
-#include "cluster/net/strangers.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 

@@ -13,7 +13,7 @@
 
 #include "cluster/grpc/grpc_channel.h"
 #include "cluster/grpc/local_socket.h"
-#include "cluster/net/strangers.h"
+#include "cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -30,11 +30,8 @@
 #include <optional>
 #include <utility>
 
-#include "cluster/net/announcement.h"
-#include "cluster/net/build.h"
 #include "cluster/net/handshake.h"
-#include "cluster/net/interruption.h"
-#include "cluster/net/strangers.h"
+#include "cluster/net/socket.h"
 #include "core/process_probe.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/descriptor.h"
+#include "core/file.h"
 #include "tutti/cluster/net/connect_options.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/descriptor.h"
+#include "core/file.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"

@@ -5,7 +5,7 @@
 // proof; the server ends it with a verdict. A *hello* is a magic number, rank, run and a nonce that
 // is new each time. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label
 // that differs per direction, so neither a recording nor a reflection is one. All else that ranks
-// want to know of each other is in the store (announcement.h), by rank and run.
+// want to know of each other is in the store (Announcement), by rank and run.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/net/socket.h"
+#include "job.pb.h"
 #include "tutti/cluster/net/job_secret.h"
 
 namespace tutti::internal {
@@ -89,5 +91,42 @@ class Handshake {
 };
 
 inline constexpr std::size_t kLongestHandshake = kRankHelloBytes + kProofBytes + 1;
+
+// What must be equal, or fit, for two processes to work together.
+
+/// Versions of what processes of a job say to each other that this build speaks.
+inline constexpr std::uint32_t kOldestProtocol = 3, kNewestProtocol = 3;
+
+/// Of this process.
+v1::Build make_build(const std::string& job_id, const JobSecret& secret);
+
+/// Why the two cannot work together, naming what both have ("chief 0", "rank 2") and the remedy;
+/// "": they can. Either end comes to the same answer.
+std::string incompatibility(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
+                            std::string_view whose);
+/// The same, and whether the other one knows this job's secret.
+std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
+                       std::string_view whose);
+
+// What a rank publishes in the store of its group.
+
+/// RankAnnouncement of job.proto, its addresses parsed.
+struct Announcement {
+  std::uint64_t run = 0;
+  std::string machine = {};
+  Endpoint endpoint = {};  // no host: there is none
+  Endpoint local = {};     // the same
+  int group_size = 0;
+  v1::Build build = {};
+
+  /// Where others reach it, for messages.
+  std::string address() const;
+};
+std::string to_text(const Announcement& announcement);
+/// Nothing: no such text, or no address in it.
+std::optional<Announcement> parse_announcement(const std::string& text);
+
+/// Why these two ranks of a group cannot work together; "": they can.
+std::string misfit_of(const Announcement& mine, int rank, const Announcement& theirs, int other);
 
 }  // namespace tutti::internal

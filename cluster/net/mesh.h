@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cluster/net/connection.h"
-#include "core/descriptor.h"
+#include "core/file.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -2,13 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
-#include "core/descriptor.h"
+#include "core/file.h"
 #include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -89,4 +95,73 @@ struct PeerProcess {
 };
 PeerProcess peer_process(const FileDescriptor& socket);
 
+// What strangers may cost: connections of an address, lines of the log.
+
+/// A bucket of connections per address: `most` at once, filled again at `per_second`. A peer
+/// that proves itself gets its connection back, so that the ranks of a large group on one machine
+/// are not slowed down. Remembers at most kMostAddresses. Threads: one at a time.
+class AddressLimit {
+ public:
+  static constexpr std::size_t kMostAddresses = 1024;
+
+  explicit AddressLimit(double most = 512, double per_second = 128)
+      : most_(most), per_second_(per_second) {}
+  /// Whether this address may open one more now.
+  bool allows(const std::string& address, TimePoint now);
+  void give_back(const std::string& address);
+  std::size_t num_addresses() const { return buckets_.size(); }
+
+ private:
+  struct Bucket {
+    double left = 0;
+    TimePoint at{};  // when it was so
+  };
+  void forget_idle(TimePoint now);
+  double left_in(const Bucket& bucket, TimePoint now) const;
+
+  const double most_;
+  const double per_second_;
+  std::map<std::string, Bucket> buckets_;
+};
+
+/// Says who was refused: the first one at once, then one line per pause with the number of the
+/// others. Threads: one at a time.
+class RefusalLog {
+ public:
+  /// `who` refuses: "control".
+  explicit RefusalLog(std::string who);
+  void note(std::string_view reason, TimePoint now);
+
+ private:
+  const std::string who_;
+  TimePoint next_{};
+  std::uint64_t num_unsaid_ = 0;
+};
+
 }  // namespace tutti::internal
+
+namespace tutti {
+
+// Ends the waiting for peers from another thread.
+
+/// For ConnectOptions::interruption: the thread that learns that a peer is lost raises it, and
+/// those who wait for that peer look about every 20 ms. Threads: any.
+class Interruption {
+ public:
+  /// Every waiter throws this, now or later. The first one counts, and stays.
+  void raise(const Error& reason) {
+    MutexLock lock(mutex_);
+    if (!reason_) reason_ = reason;
+  }
+  /// Throws the reason, if there is one.
+  void check() const {
+    MutexLock lock(mutex_);
+    if (reason_) throw Error(*reason_);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::optional<Error> reason_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti

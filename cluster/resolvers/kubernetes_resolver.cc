@@ -8,8 +8,8 @@
 
 #include "cluster/json_place.h"
 #include "cluster/resolvers/found_tasks.h"
+#include "core/names.h"
 #include "core/network_address.h"
-#include "core/one_line.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

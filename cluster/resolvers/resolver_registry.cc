@@ -7,12 +7,12 @@
 
 #include "core/names.h"
 #include "core/process_probe.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 #include "tutti/cluster/resolvers/mpi_resolver.h"
 #include "tutti/cluster/resolvers/sage_maker_resolver.h"
 #include "tutti/cluster/resolvers/slurm_resolver.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"

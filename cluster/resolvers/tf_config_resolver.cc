@@ -8,7 +8,7 @@
 
 #include "cluster/json_place.h"
 #include "cluster/resolvers/found_tasks.h"
-#include "core/list_text.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

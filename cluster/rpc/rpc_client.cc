@@ -15,13 +15,11 @@
 #include <vector>
 
 #include "calls.pb.h"
-#include "cluster/control/health_rules.h"
 #include "cluster/control/join_job.h"
-#include "cluster/control/reach_server.h"
+#include "cluster/control/member.h"
 #include "cluster/grpc/grpc_channel.h"
-#include "cluster/grpc/stream_to_server.h"
-#include "cluster/rpc/call_identity.h"
 #include "cluster/rpc/call_messages.h"
+#include "core/names.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"

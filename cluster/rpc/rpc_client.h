@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cluster/control/control_client.h"
-#include "cluster/net/interruption.h"
+#include "cluster/net/socket.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/clock.h"

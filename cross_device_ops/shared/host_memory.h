@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/descriptor.h"
+#include "core/file.h"
 #include "tensor/buffer_allocator.h"
 #include "tutti/core/sync.h"
 

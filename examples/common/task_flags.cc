@@ -4,8 +4,8 @@
 
 #include <sstream>
 
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/error.h"
 
 namespace tutti::examples {

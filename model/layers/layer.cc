@@ -16,9 +16,9 @@
 #include "tutti/autograd/recompute.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/error.h"
+#include "tutti/core/fields.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/core/type_names.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/tensor.h"
 

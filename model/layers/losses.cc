@@ -11,7 +11,7 @@
 #include "model/layers/labels_and_weights.h"
 #include "tensor/op_checks.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

@@ -5,7 +5,7 @@
 #include "model/layers/labels_and_weights.h"
 #include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"

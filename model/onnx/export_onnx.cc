@@ -16,7 +16,7 @@
 #include "core/call_site.h"
 #include "core/file.h"
 #include "core/names.h"
-#include "data/format_bytes.h"
+#include "data/input_file.h"
 #include "tutti/core/error.h"
 #include "tutti/model/functional.h"
 #include "tutti/model/layers/layer_description.h"
@@ -83,7 +83,7 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
 }
 
 /// Gathers a graph and writes the file. Values are named; each operation has one result. The few
-/// messages of onnx.proto that it takes are written as event files are (data/format_bytes.h), so
+/// messages of onnx.proto that it takes are written as event files are (data/input_file.h), so
 /// that every build can export. Source: onnx.proto of ONNX 1.12.
 class OnnxGraph {
  public:

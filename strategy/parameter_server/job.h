@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/net/interruption.h"
+#include "cluster/net/socket.h"
 #include "cluster/rpc/rpc_server.h"
 #include "cluster/worker_group.h"
 #include "strategy/parameter_server/client/server_link.h"

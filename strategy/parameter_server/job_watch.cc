@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "cluster/control/health_rules.h"
+#include "cluster/control/member.h"
+#include "core/names.h"
 #include "core/process_probe.h"
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/net/job_durations.h"

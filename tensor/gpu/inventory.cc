@@ -17,7 +17,7 @@
 #include <sstream>
 #include <utility>
 
-#include "core/list_text.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"

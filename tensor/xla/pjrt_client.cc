@@ -308,8 +308,8 @@ void check_xla_flags(const std::function<void()>& create) {
   const char* const flags = std::getenv("XLA_FLAGS");
   int ends[2];
   if (!flags || !*flags || pipe2(ends, O_CLOEXEC) != 0) return;
-  const Descriptor report(ends[0]);
-  Descriptor child_end(ends[1]);
+  const FileDescriptor report(ends[0]);
+  FileDescriptor child_end(ends[1]);
   const pid_t child = fork();
   if (child == 0) create_and_exit(create, child_end.get());
   child_end.close();

@@ -1,9 +1,10 @@
-// Reports of cases: counts, a table, JSON.
+// Groups of registered operations; the table of all cases; reports as a table and as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/cross_device_ops/report.h"
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iomanip>
 #include <map>
 #include <set>
@@ -11,6 +12,11 @@
 #include <tuple>
 
 #include "core/names.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/core/error.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::conformance {
 namespace {
@@ -124,6 +130,256 @@ Json Report::json() const {
                       {"rows", Json::array_of(summary.rows, row)},
                       {"failures", Json::array_of(summary.failures, failure)},
                       {"skipped", Json::array_of(summary.skips, skip)}};
+}
+
+// Ids of cases, and the table of all cases.
+
+std::string_view to_string(GroupShape shape) {
+  static constexpr std::string_view kNames[] = {"local", "spread", "threads"};
+  return internal::name_in(kNames, shape, "GroupShape");
+}
+
+std::string_view to_string(Check check) {
+  static constexpr std::string_view kNames[] = {
+      "values",  "special_values", "repeated", "concurrent", "slices",
+      "handles", "mismatch",       "deadline", "abort",      "peer_gone"};
+  return internal::name_in(kNames, check, "Check");
+}
+
+std::string Case::id() const {
+  return concat(to_string(shape), "/", to_string(check), "/", to_string(collective), "/", op, "/",
+                dtype, "/", world, "x", count, "/", in_place ? "in_place" : "apart", "+", offset,
+                "/", uneven ? "uneven" : "even", "/", variant, "/", seed);
+}
+
+Case Case::parse(std::string_view id) {
+  Plan plan;
+  std::erase_if(plan.shapes, [&](GroupShape shape) { return !id.starts_with(to_string(shape)); });
+  const std::string_view seed = id.substr(id.rfind('/') + 1);
+  std::from_chars(seed.data(), seed.data() + seed.size(), plan.seed);
+  for (const Case& c : cases(plan)) {
+    if (c.id() == id) return c;
+  }
+  fail(ErrorCode::kInvalidArgument, "conformance: there is no case '", id,
+       "'; try an id as `tutti conform` prints it");
+}
+
+namespace {
+
+constexpr Collective kCollectives[] = {Collective::kAllReduce,     Collective::kReduce,
+                                       Collective::kBroadcast,     Collective::kAllGather,
+                                       Collective::kReduceScatter, Collective::kAllToAll,
+                                       Collective::kBarrier};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct};
+constexpr int kNumMismatchKinds = static_cast<int>(MismatchKind::kName) + 1;
+
+bool has_parts(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAllToAll;
+}
+
+/// Layouts at which a case is tried: apart, aligned and even; one of all by chance; or all.
+enum class Layouts { kPlain, kOne, kAll };
+
+/// The sizes at which a check is tried.
+struct Sizes {
+  Check check;
+  Layouts layouts;
+  std::vector<int> worlds;
+  std::vector<std::size_t> counts;
+};
+
+const std::vector<Sizes>& table() {
+  static const std::vector<Sizes> sizes = {
+      {Check::kValues, Layouts::kAll, {1, 2, 3, 5, 7, 8, 16}, {0, 1, 17, 1000}},
+      {Check::kValues,
+       Layouts::kOne,
+       {1, 2, 3, 5, 7, 8, 16},
+       {2, 3, 127, 4099, 65537, (1 << 20) + 1}},
+      {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
+      {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},
+      {Check::kConcurrent, Layouts::kOne, {2, 3}, {1000}},
+      {Check::kSlices, Layouts::kPlain, {2, 3}, {50021}},
+      {Check::kHandles, Layouts::kOne, {2, 3, 5, 8}, {1000}},
+      {Check::kMismatch, Layouts::kPlain, {2, 3, 5}, {16, 4096}},
+      {Check::kDeadline, Layouts::kPlain, {2, 3, 5}, {1000, 65537}},
+      {Check::kAbort, Layouts::kPlain, {2, 3, 5}, {1000, 65537}},
+      {Check::kPeerGone, Layouts::kPlain, {2, 3, 5}, {1000, 65537}},
+  };
+  return sizes;
+}
+
+/// Returns true if the check is tried for the shape, collective, reduction and type of `c`.
+bool is_tried(const Case& c) {
+  const bool is_local = c.shape == GroupShape::kLocal;
+  const bool is_barrier = c.collective == Collective::kBarrier;
+  const bool is_sum = c.op == ReduceOp::kSum, is_float = c.dtype == DType::kFloat32;
+  const bool is_of_bool = c.dtype == DType::kBool;
+  if (!combines(c.collective) && !is_sum) return false;
+  if (combines(c.collective) && c.op == ReduceOp::kMean && !is_floating(c.dtype)) return false;
+  if (combines(c.collective) && is_of_bool && c.op != ReduceOp::kMin && c.op != ReduceOp::kMax) {
+    return false;
+  }
+  if (is_barrier && (is_local || !is_float)) return false;
+  switch (c.check) {
+    case Check::kValues:
+      return true;
+    case Check::kSpecialValues:
+      return combines(c.collective) && is_floating(c.dtype);
+    case Check::kRepeated:
+      return !is_barrier;
+    case Check::kConcurrent:  // groups meet in state that all reductions share, if at all
+      return !is_barrier && (is_sum || is_float);
+    case Check::kSlices:
+      return is_local && c.collective == Collective::kAllReduce;
+    case Check::kHandles:
+      return !is_local && !is_barrier && is_sum && is_float;
+    case Check::kMismatch: {
+      const bool is_root = static_cast<MismatchKind>(c.variant) == MismatchKind::kRoot;
+      const auto collective = is_root ? Collective::kReduce : Collective::kAllReduce;
+      return !is_local && is_sum && is_float && c.collective == collective;
+    }
+    case Check::kDeadline:
+    case Check::kAbort:
+    case Check::kPeerGone:
+      return !is_local && is_sum && is_float;
+  }
+  return false;
+}
+
+/// Adds a case in some layouts. `random` chooses a root, and one layout.
+void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomStream& random) {
+  if (has_root(c.collective) && c.check != Check::kMismatch) {
+    c.variant = static_cast<int>(random.below(0, static_cast<std::uint64_t>(c.world)));
+  }
+  const bool can_be_in_place = combines(c.collective) || c.collective == Collective::kAllGather;
+  const bool must_be_in_place = c.collective == Collective::kAllReduce &&
+                                (c.check == Check::kSlices || c.check == Check::kHandles);
+  const std::size_t offsets[] = {0, 1, size_of(c.dtype)};
+  std::vector<Case> all;
+  for (std::size_t layout = 0; layout < 4 * std::size(offsets); ++layout) {
+    c.in_place = layout % 2 == 1;
+    c.uneven = layout / 2 % 2 == 1;
+    c.offset = offsets[layout / 4];
+    if (c.in_place ? !can_be_in_place : must_be_in_place) continue;
+    if (c.uneven && !has_parts(c.collective)) continue;
+    if (layout < 8 || c.offset > 1) all.push_back(c);  // an offset of 1 byte once
+  }
+  if (layouts == Layouts::kAll) {
+    list.insert(list.end(), all.begin(), all.end());
+  } else {
+    list.push_back(all[layouts == Layouts::kOne ? random.below(1, all.size()) : 0]);
+  }
+}
+
+/// Adds the cases of one shape, check, collective, reduction and type. `key` is their number in the
+/// full plan: a case is the same in every plan of its seed.
+void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& plan,
+               std::uint64_t key) {
+  const bool is_barrier = c.collective == Collective::kBarrier;
+  for (const int world : sizes.worlds) {
+    for (const std::size_t count : sizes.counts) {
+      if (count > plan.max_count || (is_barrier && count != sizes.counts.front())) continue;
+      c.world = world;
+      c.count = count;
+      const RandomStream random(
+          RandomKey{c.seed, kUserPurpose, key, static_cast<std::uint64_t>(world), count});
+      add_layouts(list, c, is_barrier ? Layouts::kPlain : sizes.layouts, random);
+    }
+  }
+}
+
+/// Keeps the first cases in an order that takes the groups in turn and is random within each.
+void take_sample(std::vector<Case>& list, const Plan& plan) {
+  internal::shuffle(list, RandomStream(RandomKey{plan.seed, kUserPurpose, 17}));
+  using GroupKey = std::tuple<GroupShape, Check, Collective, ReduceOp, DType, int>;
+  std::map<GroupKey, std::size_t> turns;
+  std::vector<std::pair<std::size_t, Case>> order;
+  for (const Case& c : list) {
+    const int kind = c.check == Check::kMismatch ? c.variant : 0;
+    order.emplace_back(turns[{c.shape, c.check, c.collective, c.op, c.dtype, kind}]++, c);
+  }
+  std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
+  order.resize(std::min(order.size(), std::max(plan.sample, turns.size())));
+  list.clear();
+  for (const auto& [turn, c] : order) list.push_back(c);
+}
+
+}  // namespace
+
+std::vector<Case> cases(const Plan& plan) {
+  std::vector<Case> list;
+  std::uint64_t key = 0;
+  for (const Sizes& sizes : table()) {
+    const int num_variants = sizes.check == Check::kMismatch ? kNumMismatchKinds : 1;
+    for (const GroupShape shape : Plan{}.shapes) {
+      const bool is_planned = std::ranges::find(plan.shapes, shape) != plan.shapes.end();
+      for (const Collective collective : kCollectives) {
+        for (const ReduceOp op : kOps) {
+          for (const DType dtype : kAllDTypes) {
+            for (int variant = 0; variant < num_variants; ++variant, ++key) {
+              const Case c{.shape = shape,
+                           .check = sizes.check,
+                           .collective = collective,
+                           .op = op,
+                           .dtype = dtype,
+                           .variant = variant,
+                           .seed = plan.seed};
+              if (is_planned && is_tried(c)) add_sizes(list, c, sizes, plan, key);
+            }
+          }
+        }
+      }
+    }
+  }
+  if (plan.sample > 0) take_sample(list, plan);
+  std::ranges::stable_sort(list, {}, [](const Case& c) { return std::tuple(c.shape, c.world); });
+  return list;
+}
+
+// Groups of registered operations.
+
+namespace {
+
+std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
+                                           const std::vector<Device>& devices) {
+  try {
+    return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
+  } catch (const Error& error) {
+    // Some want GPUs, and one for each replica.
+    if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kUnimplemented, error.message());
+  }
+}
+
+}  // namespace
+
+Subject::Subject(const std::string& registered_name) : name(registered_name) {
+  const CrossDeviceOpsSpec spec = make_cross_device_ops(name);
+  local = [spec](const std::vector<Device>& replicas) { return make_local(spec, replicas); };
+  spread = [name = name](int world, Duration timeout) -> RankFactory {
+    const auto transports = in_process_transports(world);
+    const auto store = std::make_shared<InProcessStore>();
+    const CommunicatorOptions options{.algorithm = name, .timeout = timeout};
+    return [=](int rank) {
+      const Group group{world, rank, {Device{}}, store, transports[static_cast<std::size_t>(rank)]};
+      return make_communicator(group, options);
+    };
+  };
+  if (name != "canonical") return;  // others send messages between threads, too: that is spread
+  threads = [](int world, Duration timeout) -> RankFactory {
+    const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
+        in_process_communicators(world, {.timeout = timeout}));
+    return [ranks](int rank) { return std::move((*ranks)[static_cast<std::size_t>(rank)]); };
+  };
+}
+
+void Subject::use_devices(std::vector<Device> of_groups) {
+  devices = std::move(of_groups);
+  if (devices.empty() || devices.front().type == DeviceType::kCpu) return;
+  spread = nullptr;
+  threads = nullptr;
 }
 
 }  // namespace tutti::conformance

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "core/names.h"
-#include "testing/cross_device_ops/expected.h"
+#include "testing/cross_device_ops/problem.h"
 #include "testing/cross_device_ops/runner.h"
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
@@ -557,31 +557,31 @@ void check_training(const Tested& t) {
   expect_equal("losses and weights of a second training", train(*other, t.n), got);
 }
 
-struct Check {
+struct StrategyCheck {
   const char* name;
   void (*run)(const Tested&);
 };
 
-constexpr Check kChecks[] = {{"replicas", check_replicas},
-                             {"results", check_results},
-                             {"merge_call", check_merge_call},
-                             {"collectives", check_collectives},
-                             {"reduce", check_reduce},
-                             {"gather", check_gather},
-                             {"copies", check_copies},
-                             {"input", check_input},
-                             {"input_from_function", check_input_from_function},
-                             {"scope", check_scope},
-                             {"new_variables", check_new_variables},
-                             {"on_write_variables", check_on_write},
-                             {"on_read_variables", check_on_read},
-                             {"unknown_use", check_unknown_use},
-                             {"saved_variables", check_saved},
-                             {"failures", check_failures},
-                             {"random_numbers", check_random_numbers},
-                             {"training", check_training}};
+constexpr StrategyCheck kChecks[] = {{"replicas", check_replicas},
+                                     {"results", check_results},
+                                     {"merge_call", check_merge_call},
+                                     {"collectives", check_collectives},
+                                     {"reduce", check_reduce},
+                                     {"gather", check_gather},
+                                     {"copies", check_copies},
+                                     {"input", check_input},
+                                     {"input_from_function", check_input_from_function},
+                                     {"scope", check_scope},
+                                     {"new_variables", check_new_variables},
+                                     {"on_write_variables", check_on_write},
+                                     {"on_read_variables", check_on_read},
+                                     {"unknown_use", check_unknown_use},
+                                     {"saved_variables", check_saved},
+                                     {"failures", check_failures},
+                                     {"random_numbers", check_random_numbers},
+                                     {"training", check_training}};
 
-std::string run_check(const StrategySubject& subject, const Check& check) {
+std::string run_check(const StrategySubject& subject, const StrategyCheck& check) {
   std::string wrong;
   const std::string hangs = concat("conformance: strategy '", subject.name, "': check '",
                                    check.name, "' did not end in time: a replica hangs");
@@ -600,11 +600,13 @@ std::string run_check(const StrategySubject& subject, const Check& check) {
 
 }  // namespace
 
-std::vector<std::string> strategy_checks() { return internal::names_of(kChecks, &Check::name); }
+std::vector<std::string> strategy_checks() {
+  return internal::names_of(kChecks, &StrategyCheck::name);
+}
 
 std::string run_strategy_check(const StrategySubject& subject, const std::string& name) {
-  const Check& check =
-      internal::named_entry(kChecks, &Check::name, name, "conformance", "check of strategies");
+  const StrategyCheck& check = internal::named_entry(kChecks, &StrategyCheck::name, name,
+                                                     "conformance", "check of strategies");
   // The others use results of all replicas, which there must be.
   const std::string premise = run_check(subject, kChecks[0]);
   return premise.empty() && &check != &kChecks[0] ? run_check(subject, check) : premise;
@@ -613,7 +615,7 @@ std::string run_strategy_check(const StrategySubject& subject, const std::string
 StrategyReport run_strategy_suite(const StrategySubject& subject) {
   StrategyReport report;
   report.name = subject.name;
-  for (const Check& check : kChecks) {
+  for (const StrategyCheck& check : kChecks) {
     ++report.num_checks;
     const std::string wrong = run_check(subject, check);
     if (!wrong.empty()) report.failures.emplace_back(check.name, wrong);

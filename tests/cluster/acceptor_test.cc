@@ -6,11 +6,9 @@
 #include <functional>
 #include <list>
 
-#include "cluster/net/announcement.h"
-#include "cluster/net/build.h"
 #include "cluster/net/connect_all.h"
-#include "cluster/net/interruption.h"
-#include "cluster/net/strangers.h"
+#include "cluster/net/handshake.h"
+#include "cluster/net/socket.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"

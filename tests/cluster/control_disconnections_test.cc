@@ -8,7 +8,7 @@
 
 #include "cluster/control/job_messages.h"
 #include "cluster/control/job_service.h"
-#include "cluster/net/build.h"
+#include "cluster/net/handshake.h"
 #include "tests/cluster/control_job.h"
 #include "tests/support/tensor_matchers.h"
 

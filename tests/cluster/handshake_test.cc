@@ -10,8 +10,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cluster/net/announcement.h"
-#include "cluster/net/build.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/error.h"
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "cluster/net/announcement.h"
+#include "cluster/net/handshake.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"

@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
-#include "cluster/net/announcement.h"
 #include "cluster/net/connection.h"
+#include "cluster/net/handshake.h"
 #include "cluster/net/socket.h"
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cluster/acceptor_visitor.h"

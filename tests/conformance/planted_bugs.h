@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cross_device_ops/buffer_call.h"
-#include "testing/cross_device_ops/expected.h"
+#include "testing/cross_device_ops/problem.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/registry.h"
 

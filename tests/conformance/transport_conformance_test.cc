@@ -1,6 +1,6 @@
 // The transports of the library against the suite of every transport.
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/net/announcement.h"
+#include "cluster/net/handshake.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/transports.h"

@@ -1,6 +1,6 @@
 // Text of others in messages: one line of valid UTF-8, whatever it was.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/one_line.h"
+#include "core/names.h"
 
 #include <gtest/gtest.h>
 

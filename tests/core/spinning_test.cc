@@ -1,6 +1,6 @@
 // Looking again is given up where it was in vain.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/spin_wait.h"
+#include "core/run_token.h"
 
 #include <gtest/gtest.h>
 

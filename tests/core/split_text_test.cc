@@ -1,6 +1,6 @@
 // Lists between separators.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/list_text.h"
+#include "core/names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Stacks of all threads: names, frames, and threads that come and go meanwhile.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/stack_traces.h"
+#include "core/process_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

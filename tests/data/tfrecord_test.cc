@@ -2,7 +2,6 @@
 // damaged.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
-#include "data/format_bytes.h"
 #include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/resumable_iterator.h"

@@ -7,7 +7,6 @@
 #include <regex>
 
 #include "data/text_pieces.h"
-#include "data/unicode.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/tokenizer_seeds.h"
 #include "tests/support/warnings.h"

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cluster/net/announcement.h"
 #include "cluster/net/connection.h"
+#include "cluster/net/handshake.h"
 #include "cluster/net/socket.h"
 
 namespace {

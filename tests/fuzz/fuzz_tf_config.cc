@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "cluster/resolvers/slurm_grammar.h"
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"

@@ -13,7 +13,7 @@
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/strategy_extended.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/stack_traces.h"
+#include "core/process_probe.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "core/one_line.h"
+#include "core/names.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/tensor/device_scope.h"
 

@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tutti/cluster/cluster_spec.h"
 
@@ -90,5 +93,111 @@ class ClusterResolver {
 
 /// "grpc://a:2222", or the address alone without a layer. "" stays "".
 std::string format_master_url(std::string_view address, std::string_view rpc_layer);
+
+// Environment variables as a value, so that whatever reads them can be tested and repeated.
+
+/// Variables by name. Resolvers read one when they are made; what the process changes later does
+/// not reach them. A value type.
+class Environment {
+ public:
+  using Variables = std::map<std::string, std::string, std::less<>>;
+
+  /// No variables.
+  Environment() = default;
+  /// `Environment({{"TF_CONFIG", text}})`.
+  Environment(std::initializer_list<Variables::value_type> variables) : variables_(variables) {}
+  explicit Environment(Variables variables) : variables_(std::move(variables)) {}
+  /// Those of this process, now.
+  static Environment of_process();
+
+  /// Nothing when the variable is not set. An empty text counts as set.
+  std::optional<std::string> find(std::string_view name) const;
+  bool has(std::string_view name) const { return variables_.contains(name); }
+  /// Throws kFailedPrecondition "<who>: the variable <name> is not set; ..." with `remedy`.
+  const std::string& at(std::string_view who, std::string_view name, std::string_view remedy) const;
+  /// The first of `names` that is set.
+  std::optional<std::string> first_of(const std::vector<std::string>& names) const;
+  /// A whole number. Nothing when not set; throws kInvalidArgument naming the variable, what it
+  /// holds and the range when it holds anything else.
+  std::optional<int> find_int(std::string_view name, int smallest, int largest) const;
+
+ private:
+  Variables variables_;
+};
+
+// A cluster that the program itself writes down.
+
+struct StaticResolverOptions {
+  std::string master = {};  // what master() gives when no task is asked for
+  std::optional<std::string> task_type = {};
+  std::optional<int> task_id = {};
+  std::string environment = {};
+  std::map<std::string, int> num_accelerators = {};  // of each task
+  std::string rpc_layer = {};
+  std::string name = "StaticResolver";  // for messages
+};
+
+/// tf's SimpleClusterResolver: gives back what it was made of.
+///
+///     StaticResolver resolver({{"worker", {"a:2222", "b:2222"}}}, {.task_type = "worker",
+///                             .task_id = 1});
+class StaticResolver : public ClusterResolver {
+ public:
+  explicit StaticResolver(ClusterSpec cluster, StaticResolverOptions options = {})
+      : cluster_(std::move(cluster)),
+        master_(std::move(options.master)),
+        name_(std::move(options.name)),
+        num_accelerators_(std::move(options.num_accelerators)) {
+    apply({options.task_type, options.task_id, options.rpc_layer, options.environment});
+  }
+
+  std::string name() const override { return name_; }
+  ClusterSpec cluster_spec() const override { return cluster_; }
+
+ protected:
+  /// The same for every task, as tf's.
+  std::map<std::string, int> find_accelerators(const std::optional<Task>&) const override {
+    return num_accelerators_;
+  }
+  /// The address of a task only when type and id are asked for; else `master` of the options.
+  std::string find_master(const MasterQuery& query) const override {
+    if (!query.task_type || !query.task_id) return format_master_url(master_, query.rpc_layer);
+    return format_master_url(cluster_.task_address(*query.task_type, *query.task_id),
+                             query.rpc_layer);
+  }
+
+ private:
+  ClusterSpec cluster_;
+  std::string master_, name_;
+  std::map<std::string, int> num_accelerators_;
+};
+
+// Several resolvers as one.
+
+/// tf's UnionClusterResolver. Task, environment, layer and accelerators are those of the first.
+/// Jobs are joined; two lists of one job are put one behind the other; as soon as one of them has
+/// indices of its own, indices are kept, lists counting from 0, and one index given twice is an
+/// error (kAlreadyExists naming both addresses). The resolvers are read now and not kept. Throws
+/// kInvalidArgument for none.
+class UnionResolver : public ClusterResolver {
+ public:
+  explicit UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
+                         const ResolverOverrides& overrides = {});
+
+  std::string name() const override { return "UnionResolver"; }
+  ClusterSpec cluster_spec() const override { return cluster_; }
+  std::string job_id() const override { return job_id_; }
+
+ protected:
+  /// The address of a task only when type and id are asked for; else the first resolver's master.
+  std::string find_master(const MasterQuery& query) const override;
+  std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
+
+ private:
+  ClusterSpec cluster_;
+  std::string first_master_, job_id_;
+  // Of this process (no task), and of the tasks of which the first resolver says so.
+  std::map<std::optional<Task>, std::map<std::string, int>> num_accelerators_;
+};
 
 }  // namespace tutti

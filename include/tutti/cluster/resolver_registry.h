@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/environment.h"
 
 namespace tutti {
 

@@ -1,11 +1,13 @@
-// The members of an options struct, by name, without a list of them.
+// The members of an options struct by name, without a list of them; names of types.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace tutti::internal {
@@ -179,5 +181,12 @@ void for_each_field(T& t, const Function& fn) {
   }
   (std::make_index_sequence<num_fields<Plain>()>{});
 }
+
+// Names of types, and names made of them as Keras does.
+
+/// "Conv2D" for tutti::Conv2D: without namespaces and template arguments.
+std::string plain_type_name(const std::type_info& type);
+/// "max_pooling2d" for "MaxPooling2D", "batch_normalization" for "BatchNormalization".
+std::string snake_case(std::string_view type_name);
 
 }  // namespace tutti::internal

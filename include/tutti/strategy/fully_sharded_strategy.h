@@ -8,7 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/strategy_extended.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/multi_worker/straggler.h"
 #include "tutti/strategy/strategy_extended.h"

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "cluster/control/health_rules.h"
+#include "cluster/control/member.h"
+#include "core/names.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
 #include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/cluster/net/job_durations.h"

@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "cluster/control/health_rules.h"
+#include "cluster/control/member.h"
+#include "core/names.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/stack_traces.h"
+#include "core/process_probe.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 

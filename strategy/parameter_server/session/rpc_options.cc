@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/rpc_options.h"
 
-#include "tutti/cluster/environment.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/net/job_durations.h"
 
 namespace tutti::internal {

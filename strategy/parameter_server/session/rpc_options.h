@@ -5,7 +5,7 @@
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti::internal {

@@ -10,7 +10,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"
 #include "tools/launch/job_plan.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"

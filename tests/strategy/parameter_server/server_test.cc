@@ -7,7 +7,7 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/cluster_resolver.h"
 
 namespace tutti::server_tests {
 namespace {

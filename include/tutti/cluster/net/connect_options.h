@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-class Interruption;  // net/interruption.h
+class Interruption;  // cluster/net/socket.h
 
 /// How ranks find and reach each other. `way`, `key_prefix`, `secret` and `job_id` are the same on
 /// all ranks; addresses and times are each rank's own.

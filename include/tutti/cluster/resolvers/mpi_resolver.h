@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/environment.h"
 
 namespace tutti {
 

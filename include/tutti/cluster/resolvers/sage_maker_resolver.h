@@ -5,7 +5,6 @@
 #include <string>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/environment.h"
 
 namespace tutti {
 

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/environment.h"
 
 namespace tutti {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 #include "tutti/model/layers/layer.h"
 
 namespace tutti {

@@ -9,8 +9,8 @@
 #include <typeinfo>
 #include <utility>
 
+#include "tutti/core/fields.h"
 #include "tutti/core/json_values.h"
-#include "tutti/core/type_names.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/metric.h"
 #include "tutti/model/layers/metrics.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/worker_group_options.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"

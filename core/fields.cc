@@ -1,6 +1,6 @@
 // Names of types.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/type_names.h"
+#include "tutti/core/fields.h"
 
 #include <cxxabi.h>
 

@@ -1,0 +1,604 @@
+// Pictures cut, padded, mirrored and erased.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "data/image_pixels.h"
+#include "tutti/data/image_ops.h"
+
+// Whole pixels are moved as bytes: the loops do not depend on the type.
+
+namespace tutti {
+namespace internal {
+
+ImageExtents image_size(const Tensor& image, std::string_view who) {
+  if (image.rank() != 3) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": expected one picture of shape [height, width, channels], got shape ", image.shape(),
+         image.rank() == 4 ? "; try it before batch()" : "; try reshape()");
+  }
+  if (image.dtype() != DType::kUInt8 && image.dtype() != DType::kFloat32) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected a picture of uint8 or float32, got ",
+         image.dtype(), "; try cast()");
+  }
+  return {image.shape()[0], image.shape()[1], image.shape()[2]};
+}
+
+void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
+  if (height < 1 || width < 1) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected at least 1 x 1 pixels, got ", height, " x ",
+         width);
+  }
+}
+
+}  // namespace internal
+
+namespace image {
+namespace {
+
+using internal::image_size;
+using internal::ImageExtents;
+using internal::require_positive;
+
+constexpr std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+std::int64_t pixel_bytes(const Tensor& image) {
+  return image.shape()[2] * static_cast<std::int64_t>(size_of(image.dtype()));
+}
+
+MutableTensor make_image(const Tensor& like, std::int64_t height, std::int64_t width) {
+  return MutableTensor({height, width, like.shape()[2]}, like.dtype(), like.device());
+}
+
+/// Place `i`, less than `size` outside of 0 .. size - 1, mirrored into it.
+std::int64_t mirrored(std::int64_t i, std::int64_t size) {
+  if (i < 0) i = -i;
+  return i < size ? i : 2 * (size - 1) - i;
+}
+
+/// Pixels [first, last) of a row of the result, all of which lie outside of the picture's row.
+struct RowCopy {
+  const std::byte* from;
+  std::byte* to;
+  std::int64_t left, width, pixel;
+
+  void outside(std::int64_t first, std::int64_t last, PaddingMode mode) const {
+    if (first >= last) return;
+    if (mode == PaddingMode::kZeros) {
+      std::memset(to + first * pixel, 0, bytes((last - first) * pixel));
+      return;
+    }
+    for (std::int64_t x = first; x < last; ++x) {
+      std::memcpy(to + x * pixel, from + mirrored(left + x, width) * pixel, bytes(pixel));
+    }
+  }
+  void inside(std::int64_t first, std::int64_t last) const {
+    if (first < last) {
+      std::memcpy(to + first * pixel, from + (left + first) * pixel, bytes((last - first) * pixel));
+    }
+  }
+};
+
+/// The one loop behind all crops and paddings.
+Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
+              std::int64_t height, std::int64_t width, PaddingMode mode) {
+  MutableTensor result = make_image(image, height, width);
+  const std::int64_t pixel = pixel_bytes(image);
+  const std::int64_t first = std::clamp<std::int64_t>(-left, 0, width);
+  const std::int64_t last = std::clamp<std::int64_t>(size.width - left, first, width);
+  for (std::int64_t y = 0; y < height; ++y) {
+    std::byte* to = result.data() + y * width * pixel;
+    std::int64_t from_y = top + y;
+    if (from_y < 0 || from_y >= size.height) {
+      if (mode == PaddingMode::kZeros) {
+        std::memset(to, 0, bytes(width * pixel));
+        continue;
+      }
+      from_y = mirrored(from_y, size.height);
+    }
+    const RowCopy row{image.bytes().data() + from_y * size.width * pixel, to, left, size.width,
+                      pixel};
+    row.outside(0, first, mode);
+    row.inside(first, last);
+    row.outside(last, width, mode);
+  }
+  return result.freeze();
+}
+
+/// Pixels in reverse; with the number of bytes known, a pixel is moved by one or two instructions.
+template <std::int64_t kPixel>
+void reverse_row(const std::byte* from, std::byte* to, std::int64_t width, std::int64_t pixel) {
+  const std::int64_t step = kPixel > 0 ? kPixel : pixel;
+  for (std::int64_t x = 0; x < width; ++x) {
+    std::memcpy(to + (width - 1 - x) * step, from + x * step, bytes(step));
+  }
+}
+
+auto row_reverser(std::int64_t pixel) {
+  switch (pixel) {
+    case 1:
+      return reverse_row<1>;
+    case 3:
+      return reverse_row<3>;
+    case 4:
+      return reverse_row<4>;
+    case 12:
+      return reverse_row<12>;
+    default:
+      return reverse_row<0>;
+  }
+}
+
+std::uint8_t as_byte(double value, std::string_view who) {
+  if (!(value >= 0.0 && value <= 255.0)) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected a value in 0 .. 255 for uint8, got ", value);
+  }
+  return static_cast<std::uint8_t>(std::lround(value));
+}
+
+}  // namespace
+
+Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
+                            std::int64_t height, std::int64_t width) {
+  constexpr std::string_view kWho = "image::crop_to_bounding_box";
+  const ImageExtents size = image_size(image, kWho);
+  require_positive(height, width, kWho);
+  if (top < 0 || left < 0 || height > size.height || top > size.height - height ||
+      width > size.width || left > size.width - width) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected a part of the ", size.height, " x ",
+         size.width, " picture, got ", height, " x ", width, " pixels from (", top, ", ", left,
+         ") on");
+  }
+  return window(image, size, top, left, height, width, PaddingMode::kZeros);
+}
+
+Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
+                                   std::int64_t height, std::int64_t width, PaddingMode mode) {
+  constexpr std::string_view kWho = "image::crop_or_pad_to_bounding_box";
+  const ImageExtents size = image_size(image, kWho);
+  require_positive(height, width, kWho);
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
+  if (std::max({std::abs(top), std::abs(left), height, width}) > kMost) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected numbers of pixels, got ", height, " x ",
+         width, " from (", top, ", ", left, ") on");
+  }
+  const std::int64_t most_rows = std::max(-top, top + height - size.height);
+  const std::int64_t most_columns = std::max(-left, left + width - size.width);
+  if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {
+    fail(ErrorCode::kInvalidArgument, kWho,
+         ": expected fewer reflected pixels than the picture has (", size.height, " x ", size.width,
+         "), got ", most_rows, " rows and ", most_columns, " columns; try PaddingMode::kZeros");
+  }
+  return window(image, size, top, left, height, width, mode);
+}
+
+Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width) {
+  constexpr std::string_view kWho = "image::center_crop";
+  const ImageExtents size = image_size(image, kWho);
+  require_positive(height, width, kWho);
+  if (height > size.height || width > size.width) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected at most ", size.height, " x ", size.width,
+         " pixels, as the picture has, got ", height, " x ", width,
+         "; try resize_with_crop_or_pad()");
+  }
+  return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
+                PaddingMode::kZeros);
+}
+
+Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width) {
+  constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
+  const ImageExtents size = image_size(image, kWho);
+  require_positive(height, width, kWho);
+  // Integer division cuts towards zero: an odd pixel comes behind, cut off or added.
+  return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
+                PaddingMode::kZeros);
+}
+
+Tensor flip_left_right(const Tensor& image) {
+  const ImageExtents size = image_size(image, "image::flip_left_right");
+  MutableTensor result = make_image(image, size.height, size.width);
+  const std::int64_t pixel = pixel_bytes(image);
+  const auto reverse = row_reverser(pixel);
+  for (std::int64_t y = 0; y < size.height; ++y) {
+    const std::int64_t row = y * size.width * pixel;
+    reverse(image.bytes().data() + row, result.data() + row, size.width, pixel);
+  }
+  return result.freeze();
+}
+
+Tensor flip_up_down(const Tensor& image) {
+  const ImageExtents size = image_size(image, "image::flip_up_down");
+  MutableTensor result = make_image(image, size.height, size.width);
+  const std::int64_t row = size.width * pixel_bytes(image);
+  for (std::int64_t y = 0; y < size.height && row > 0; ++y) {
+    std::memcpy(result.data() + (size.height - 1 - y) * row, image.bytes().data() + y * row,
+                bytes(row));
+  }
+  return result.freeze();
+}
+
+Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int64_t height,
+             std::int64_t width, double value) {
+  constexpr std::string_view kWho = "image::erase";
+  const ImageExtents size = image_size(image, kWho);
+  const std::int64_t first_y = std::clamp<std::int64_t>(top, 0, size.height);
+  const std::int64_t last_y = std::clamp<std::int64_t>(top + height, first_y, size.height);
+  const std::int64_t first_x = std::clamp<std::int64_t>(left, 0, size.width);
+  const std::int64_t last_x = std::clamp<std::int64_t>(left + width, first_x, size.width);
+  MutableTensor result;
+  result.assign(image);
+  result.make_unique();
+  internal::visit_pixels(image.dtype(), [&]<class T>() {
+    const T fill = std::is_same_v<T, float> ? static_cast<T>(value) : as_byte(value, kWho);
+    T* pixels = result.span<T>().data();
+    for (std::int64_t y = first_y; y < last_y; ++y) {
+      T* row = pixels + y * size.width * size.channels;
+      std::fill(row + first_x * size.channels, row + last_x * size.channels, fill);
+    }
+  });
+  return result.freeze();
+}
+
+// Brightness, contrast, colours and standardisation of pictures.
+
+namespace {
+
+using internal::image_size;
+using internal::ImageExtents;
+using internal::visit_pixels;
+
+/// A value as float32, white being 1.
+inline float load(float value) { return value; }
+inline float load(std::uint8_t value) { return static_cast<float>(value) * (1.0f / 255.0f); }
+
+template <class T>
+T store(float value);
+template <>
+inline float store<float>(float value) {
+  return value;
+}
+/// tf's saturate_cast behind a scale of 255.5; NaN becomes 0.
+template <>
+inline std::uint8_t store<std::uint8_t>(float value) {
+  const float scaled = value * 255.5f;
+  const float low = scaled > 0.0f ? scaled : 0.0f;
+  return static_cast<std::uint8_t>(static_cast<int>(low < 255.0f ? low : 255.0f));
+}
+
+MutableTensor make_like(const Tensor& image, DType dtype) {
+  return MutableTensor(image.shape(), dtype, image.device());
+}
+
+/// Column sums: element i of the result is the sum over the rows of value i of a row. Its loop has
+/// no chain of dependent additions, so that it becomes vector instructions.
+template <class T, class Function>
+std::vector<double> column_sums(std::span<const T> values, std::int64_t height, Function fn) {
+  const std::size_t columns = height == 0 ? 0 : values.size() / static_cast<std::size_t>(height);
+  std::vector<double> sums(columns, 0.0);
+  for (const T* row = values.data(); height > 0; --height, row += columns) {
+    for (std::size_t i = 0; i < columns; ++i) sums[i] += fn(row[i]);
+  }
+  return sums;
+}
+
+double total(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+/// The mean of the channel that value i of a row belongs to, for each i.
+template <class T>
+std::vector<float> channel_means(std::span<const T> values, const ImageExtents& size) {
+  const auto sums = column_sums(values, size.height, [](T value) { return double{load(value)}; });
+  const auto channels = static_cast<std::size_t>(size.channels);
+  std::vector<double> per_channel(channels, 0.0);
+  for (std::size_t i = 0; i < sums.size(); ++i) per_channel[i % channels] += sums[i];
+  const double pixels = static_cast<double>(size.height * size.width);
+  std::vector<float> means(sums.size());
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    means[i] = static_cast<float>(per_channel[i % channels] / pixels);
+  }
+  return means;
+}
+
+ImageExtents colour_image_size(const Tensor& image, std::string_view who) {
+  const ImageExtents size = image_size(image, who);
+  if (size.channels != 3) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected 3 channels (red, green, blue), got ",
+         size.channels);
+  }
+  return size;
+}
+
+void require_finite(double value, std::string_view who) {
+  if (!std::isfinite(value)) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected a finite number, got ", value);
+  }
+}
+
+/// A result of the picture's type whose every pixel is fn(red, green, blue).
+template <class Function>
+Tensor map_colours(const Tensor& image, Function fn) {
+  MutableTensor result = make_like(image, image.dtype());
+  visit_pixels(image.dtype(), [&]<class T>() {
+    const T* from = image.host_span<T>().data();
+    T* to = result.span<T>().data();
+    for (std::int64_t i = 0; i < image.num_elements(); i += 3) {
+      float pixel[3] = {load(from[i]), load(from[i + 1]), load(from[i + 2])};
+      fn(pixel);
+      for (std::int64_t channel = 0; channel < 3; ++channel) {
+        to[i + channel] = store<T>(pixel[channel]);
+      }
+    }
+  });
+  return result.freeze();
+}
+
+}  // namespace
+
+Tensor convert_image_dtype(const Tensor& image, DType dtype) {
+  constexpr std::string_view kWho = "image::convert_image_dtype";
+  for (const DType each : {image.dtype(), dtype}) {
+    if (each != DType::kUInt8 && each != DType::kFloat32) {
+      fail(ErrorCode::kInvalidArgument, kWho, ": expected uint8 or float32, got ", each,
+           "; try cast()");
+    }
+  }
+  if (image.dtype() == dtype) return image;
+  MutableTensor result = make_like(image, dtype);
+  visit_pixels(image.dtype(), [&]<class From>() {
+    visit_pixels(dtype, [&]<class To>() {
+      const auto from = image.host_span<From>();
+      const auto to = result.span<To>();
+      for (std::size_t i = 0; i < from.size(); ++i) to[i] = store<To>(load(from[i]));
+    });
+  });
+  return result.freeze();
+}
+
+Tensor adjust_brightness(const Tensor& image, double delta) {
+  constexpr std::string_view kWho = "image::adjust_brightness";
+  image_size(image, kWho);
+  require_finite(delta, kWho);
+  MutableTensor result = make_like(image, image.dtype());
+  visit_pixels(image.dtype(), [&, add = static_cast<float>(delta)]<class T>() {
+    const auto from = image.host_span<T>();
+    const auto to = result.span<T>();
+    for (std::size_t i = 0; i < from.size(); ++i) to[i] = store<T>(load(from[i]) + add);
+  });
+  return result.freeze();
+}
+
+Tensor adjust_contrast(const Tensor& image, double factor) {
+  constexpr std::string_view kWho = "image::adjust_contrast";
+  const ImageExtents size = image_size(image, kWho);
+  require_finite(factor, kWho);
+  MutableTensor result = make_like(image, image.dtype());
+  visit_pixels(image.dtype(), [&, times = static_cast<float>(factor)]<class T>() {
+    const std::vector<float> means = channel_means(image.host_span<T>(), size);
+    const T* from = image.host_span<T>().data();
+    T* to = result.span<T>().data();
+    for (std::int64_t y = 0; y < size.height; ++y, from += means.size(), to += means.size()) {
+      for (std::size_t i = 0; i < means.size(); ++i) {
+        to[i] = store<T>((load(from[i]) - means[i]) * times + means[i]);
+      }
+    }
+  });
+  return result.freeze();
+}
+
+Tensor adjust_saturation(const Tensor& image, double factor) {
+  constexpr std::string_view kWho = "image::adjust_saturation";
+  colour_image_size(image, kWho);
+  if (!(factor >= 0.0) || !std::isfinite(factor)) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected a factor of at least 0, got ", factor);
+  }
+  // With value v and saturation s = (v - min) / v, a channel is v - (v - x) * new s / s; the new s
+  // is at most 1.
+  return map_colours(image, [times = static_cast<float>(factor)](float(&pixel)[3]) {
+    const float value = std::max({pixel[0], pixel[1], pixel[2]});
+    const float range = value - std::min({pixel[0], pixel[1], pixel[2]});
+    if (!(range > 0.0f) || !(value > 0.0f)) return;
+    const float scale = std::min(times, value / range);
+    for (float& channel : pixel) channel = value - (value - channel) * scale;
+  });
+}
+
+Tensor adjust_hue(const Tensor& image, double delta) {
+  constexpr std::string_view kWho = "image::adjust_hue";
+  colour_image_size(image, kWho);
+  if (!(delta >= -1.0 && delta <= 1.0)) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected a delta in [-1, 1], got ", delta);
+  }
+  // Hue in sixths of the circle: red 0, green 2, blue 4.
+  return map_colours(image, [turn = static_cast<float>(delta) * 6.0f](float(&pixel)[3]) {
+    const float value = std::max({pixel[0], pixel[1], pixel[2]});
+    const float lowest = std::min({pixel[0], pixel[1], pixel[2]});
+    const float range = value - lowest;
+    if (!(range > 0.0f)) return;
+    float hue = (pixel[0] - pixel[1]) / range + 4.0f;
+    if (pixel[0] == value) {
+      hue = (pixel[1] - pixel[2]) / range;
+    } else if (pixel[1] == value) {
+      hue = (pixel[2] - pixel[0]) / range + 2.0f;
+    }
+    hue += turn;
+    hue -= 6.0f * std::floor(hue / 6.0f);
+    // How far the hue is from each pure colour decides how much of it there is.
+    const float amounts[3] = {std::abs(hue - 3.0f) - 1.0f, 2.0f - std::abs(hue - 2.0f),
+                              2.0f - std::abs(hue - 4.0f)};
+    for (int i = 0; i < 3; ++i) {
+      pixel[i] = lowest + range * std::clamp(amounts[i], 0.0f, 1.0f);
+    }
+  });
+}
+
+Tensor per_image_standardization(const Tensor& image) {
+  const ImageExtents size = image_size(image, "image::per_image_standardization");
+  MutableTensor result = make_like(image, DType::kFloat32);
+  const double count = static_cast<double>(image.num_elements());
+  visit_pixels(image.dtype(), [&]<class T>() {
+    const auto from = image.host_span<T>();
+    const auto to = result.span<float>();
+    const double mean =
+        total(column_sums(from, size.height, [](T value) { return static_cast<double>(value); })) /
+        count;
+    const double variance = total(column_sums(from, size.height,
+                                              [mean](T value) {
+                                                const double distance =
+                                                    static_cast<double>(value) - mean;
+                                                return distance * distance;
+                                              })) /
+                            count;
+    const auto middle = static_cast<float>(mean);
+    const auto stddev = static_cast<float>(std::max(std::sqrt(variance), 1.0 / std::sqrt(count)));
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      to[i] = (static_cast<float>(from[i]) - middle) / stddev;
+    }
+  });
+  return result.freeze();
+}
+
+// A step takes few numbers: 64-bit number 0, 1, ... of its stream, in the order in which they are
+// asked for.
+
+namespace {
+
+using internal::image_size;
+using internal::ImageExtents;
+using internal::require_positive;
+
+std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t bound) {
+  return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));
+}
+
+double between(const RandomStream& random, double lower, double upper) {
+  return lower + (upper - lower) * random.uniform64(0);
+}
+
+bool heads(const RandomStream& random) { return random.uniform64(0) < 0.5; }
+
+void require_range(double lower, double upper, std::string_view who) {
+  if (!(lower >= 0.0 && lower < upper && std::isfinite(upper))) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected 0 <= lower < upper, got lower ", lower,
+         " and upper ", upper);
+  }
+}
+
+void require_max_delta(double max_delta, double most, std::string_view who) {
+  if (!(max_delta >= 0.0 && max_delta <= most)) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected a max_delta in [0, ", most, "], got ",
+         max_delta);
+  }
+}
+
+}  // namespace
+
+ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions options) {
+  require_positive(height, width, "image::random_crop");
+  if (options.padding < 0) {
+    fail(ErrorCode::kInvalidArgument, "image::random_crop: expected a padding of at least 0, got ",
+         options.padding);
+  }
+  return [=](const Tensor& picture, const RandomStream& random) {
+    const ImageExtents size = image_size(picture, "image::random_crop");
+    const std::int64_t rows = size.height + 2 * options.padding - height;
+    const std::int64_t columns = size.width + 2 * options.padding - width;
+    if (rows < 0 || columns < 0) {
+      fail(ErrorCode::kInvalidArgument, "image::random_crop: expected a picture of at least ",
+           height, " x ", width, " pixels, got ", size.height, " x ", size.width,
+           " with a padding of ", options.padding, "; try more padding or a smaller crop");
+    }
+    const std::int64_t top = below(random, 0, rows + 1) - options.padding;
+    const std::int64_t left = below(random, 1, columns + 1) - options.padding;
+    return crop_or_pad_to_bounding_box(picture, top, left, height, width, options.padding_mode);
+  };
+}
+
+ImageStep random_crop(std::int64_t size, RandomCropOptions options) {
+  return random_crop(size, size, options);
+}
+
+ImageStep random_flip_left_right() {
+  return [](const Tensor& picture, const RandomStream& random) {
+    image_size(picture, "image::random_flip_left_right");
+    return heads(random) ? flip_left_right(picture) : picture;
+  };
+}
+
+ImageStep random_flip_up_down() {
+  return [](const Tensor& picture, const RandomStream& random) {
+    image_size(picture, "image::random_flip_up_down");
+    return heads(random) ? flip_up_down(picture) : picture;
+  };
+}
+
+ImageStep random_brightness(double max_delta) {
+  require_max_delta(max_delta, 1e30, "image::random_brightness");
+  return [=](const Tensor& picture, const RandomStream& random) {
+    return adjust_brightness(picture, between(random, -max_delta, max_delta));
+  };
+}
+
+ImageStep random_contrast(double lower, double upper) {
+  require_range(lower, upper, "image::random_contrast");
+  return [=](const Tensor& picture, const RandomStream& random) {
+    return adjust_contrast(picture, between(random, lower, upper));
+  };
+}
+
+ImageStep random_saturation(double lower, double upper) {
+  require_range(lower, upper, "image::random_saturation");
+  return [=](const Tensor& picture, const RandomStream& random) {
+    return adjust_saturation(picture, between(random, lower, upper));
+  };
+}
+
+ImageStep random_hue(double max_delta) {
+  require_max_delta(max_delta, 0.5, "image::random_hue");
+  return [=](const Tensor& picture, const RandomStream& random) {
+    return adjust_hue(picture, between(random, -max_delta, max_delta));
+  };
+}
+
+ImageStep cutout(std::int64_t length, CutoutOptions options) {
+  require_positive(length, length, "image::cutout");
+  return [=](const Tensor& picture, const RandomStream& random) {
+    const ImageExtents size = image_size(picture, "image::cutout");
+    if (picture.num_elements() == 0) return picture;
+    const std::int64_t top = below(random, 0, size.height) - length / 2;
+    const std::int64_t left = below(random, 1, size.width) - length / 2;
+    return erase(picture, top, left, length, length, options.value);
+  };
+}
+
+ImageStep center_crop(std::int64_t height, std::int64_t width) {
+  require_positive(height, width, "image::center_crop");
+  return [=](const Tensor& picture, const RandomStream&) {
+    return center_crop(picture, height, width);
+  };
+}
+
+ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width) {
+  require_positive(height, width, "image::resize_with_crop_or_pad");
+  return [=](const Tensor& picture, const RandomStream&) {
+    return resize_with_crop_or_pad(picture, height, width);
+  };
+}
+
+ImageStep convert_image_dtype(DType dtype) {
+  return [=](const Tensor& picture, const RandomStream&) {
+    return convert_image_dtype(picture, dtype);
+  };
+}
+
+ImageStep per_image_standardization() {
+  return
+      [](const Tensor& picture, const RandomStream&) { return per_image_standardization(picture); };
+}
+
+}  // namespace image
+}  // namespace tutti
