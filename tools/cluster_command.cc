@@ -24,14 +24,12 @@ ChosenResolver resolve(const std::string& name) {
   return chosen;
 }
 
-bool is_trained_by(const Task& task) { return task.type != "ps"; }
-
 Json task_to_json(const ClusterSpec& cluster, const Task& task) {
   Json json = Json::object();
   json.set("type", task.type).set("index", task.index);
   json.set("is_chief", is_chief(cluster, task));
   json.set("collective_leader", collective_leader(cluster, task));
-  if (is_trained_by(task)) {
+  if (task.type != "ps") {
     json.set("id_in_cluster", id_in_cluster(cluster, task));
     json.set("worker_count", worker_count(cluster, task.type));
   }
@@ -42,14 +40,16 @@ void print_json(const ChosenResolver& chosen) {
   const ClusterResolver& resolver = *chosen.resolver;
   const ClusterSpec cluster = resolver.cluster_spec();
   const std::optional<Task> task = resolver.task();
-  Json report = Json::object();
-  report.set("resolver", resolver.name()).set("reason", chosen.reason);
-  report.set("cluster", cluster.to_json());
-  report.set("task", task ? task_to_json(cluster, *task) : Json());
-  report.set("master", resolver.master()).set("rpc_layer", resolver.rpc_layer());
-  report.set("environment", resolver.environment()).set("job_id", resolver.job_id());
-  report.set("control", control_address()).set("warnings", Json::array_of(doubts_about(resolver)));
-  std::printf("%s\n", report.dump(2).c_str());
+  print(Json::Object{{"resolver", resolver.name()},
+                     {"reason", chosen.reason},
+                     {"cluster", cluster.to_json()},
+                     {"task", task ? task_to_json(cluster, *task) : Json()},
+                     {"master", resolver.master()},
+                     {"rpc_layer", resolver.rpc_layer()},
+                     {"environment", resolver.environment()},
+                     {"job_id", resolver.job_id()},
+                     {"control", control_address()},
+                     {"warnings", Json::array_of(doubts_about(resolver))}});
 }
 
 void print_text(const ChosenResolver& chosen) {

@@ -3,14 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "tutti/core/flags.h"
+#include "tutti/core/json.h"
 
 namespace tutti::tools {
 
 enum class OutputFormat { kText, kJson };
+
+/// Prints a report as indented JSON.
+inline void print(const Json& report) { std::printf("%s\n", report.dump(2).c_str()); }
 
 /// The devices on which this build can compute on this machine. `virtual_gpus`: empty, or as
 /// TUTTI_VIRTUAL_GPUS.

@@ -110,7 +110,7 @@ int run(const std::vector<conformance::Case>& cases, const conformance::Subject&
   };
   const conformance::Report report = run_cases(cases, subject, limits);
   if (options.format == OutputFormat::kJson) {
-    std::printf("%s\n", report.json().dump(2).c_str());
+    print(report.json());
   } else if (options.case_id.empty()) {
     std::printf("%s", report.table(command).c_str());
   } else {

@@ -84,7 +84,7 @@ void print_json(const Machine& machine) {
   report.set("devices", std::move(devices));
   report.set("default_devices", join(default_devices(), ",")).set("gpu", std::move(gpu));
   report.set("xla", xla_to_json());
-  std::printf("%s\n", report.dump(2).c_str());
+  print(report);
 }
 
 void print_gpus() {

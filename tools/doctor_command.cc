@@ -33,28 +33,17 @@ struct Finding {
   std::string subject;
   Verdict verdict = Verdict::kGood;
   std::string found;
-  std::string advice;  // what to do about it; empty when nothing
+  std::string advice = {};  // what to do about it; empty when nothing
 };
 
-/// What this build of tutti contains. Empty texts: not in this build.
-struct BuildInfo {
-  std::string_view version;
-  std::string_view build_type;
-  std::string_view compiler;
-  std::string_view onednn_version;
-  std::string_view png_version;
-  std::string_view jpeg_version;
-  std::string_view grpc_version;
-  std::string_view cuda_version;
-  std::string_view nccl_version;
-  std::string_view sanitizers;
-};
-
-// What the configuration step told the compiler (tools/CMakeLists.txt).
-constexpr BuildInfo kBuild{TUTTI_VERSION,        TUTTI_BUILD_TYPE,   TUTTI_COMPILER,
-                           TUTTI_ONEDNN_VERSION, TUTTI_PNG_VERSION,  TUTTI_JPEG_VERSION,
-                           TUTTI_GRPC_VERSION,   TUTTI_CUDA_VERSION, TUTTI_NCCL_VERSION,
-                           TUTTI_SANITIZERS};
+/// What this build contains, as tools/CMakeLists.txt tells the compiler. Empty: not in this build.
+constexpr struct {
+  std::string_view version = TUTTI_VERSION, build_type = TUTTI_BUILD_TYPE;
+  std::string_view compiler = TUTTI_COMPILER, sanitizers = TUTTI_SANITIZERS;
+  std::string_view onednn_version = TUTTI_ONEDNN_VERSION, png_version = TUTTI_PNG_VERSION;
+  std::string_view jpeg_version = TUTTI_JPEG_VERSION, grpc_version = TUTTI_GRPC_VERSION;
+  std::string_view cuda_version = TUTTI_CUDA_VERSION, nccl_version = TUTTI_NCCL_VERSION;
+} kBuild{};
 
 constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
 
@@ -74,7 +63,7 @@ const char* name_of(Verdict verdict) {
 
 Finding optional_library(const char* name, std::string_view version, const char* without,
                          const char* package) {
-  if (!version.empty()) return {name, Verdict::kGood, std::string(version), ""};
+  if (!version.empty()) return {name, Verdict::kGood, std::string(version)};
   return {name, Verdict::kLimited, concat("not in this build: ", without),
           concat("apt-get install ", package, ", then configure and build again")};
 }
@@ -96,17 +85,9 @@ Finding inspect_mpi() {
     return optional_library("MPI", "", "no transport and collectives by MPI", packages);
   }
   const std::string launcher = find_mpirun();
-  if (!launcher.empty()) return {"MPI", Verdict::kGood, concat(library, ", ", launcher), ""};
+  if (!launcher.empty()) return {"MPI", Verdict::kGood, concat(library, ", ", launcher)};
   return {"MPI", Verdict::kLimited, concat(library, ", but no mpirun in PATH"),
           "apt-get install openmpi-bin, or start ranks with srun"};
-}
-
-/// Of machines without GPUs nothing is missing.
-Finding inspect_cuda() {
-  if (kBuild.cuda_version.empty()) {
-    return {"CUDA", Verdict::kAbsent, "not in this build: no GPUs", ""};
-  }
-  return {"CUDA", Verdict::kGood, concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version), ""};
 }
 
 /// By what replicas can exchange values in this build.
@@ -115,31 +96,28 @@ Finding inspect_transports() {
   if (!kBuild.grpc_version.empty()) names.insert(names.end(), {"shared memory", "TCP"});
   if (!mpi_library().empty()) names.emplace_back("MPI");
   if (!kBuild.nccl_version.empty()) names.emplace_back("NCCL");
-  return {"transports", Verdict::kGood, join(names), ""};
+  return {"transports", Verdict::kGood, join(names)};
 }
 
 std::vector<Finding> inspect_build() {
-  std::vector<Finding> findings;
-  findings.push_back({"tutti", Verdict::kGood,
-                      concat(kBuild.version, ", ", kBuild.build_type, ", ", kBuild.compiler), ""});
-  findings.push_back(
-      optional_library("oneDNN", kBuild.onednn_version, "slow kernels", "libdnnl-dev"));
-  findings.push_back(
-      optional_library("libpng", kBuild.png_version, "no PNG pictures", "libpng-dev"));
-  findings.push_back(
-      optional_library("libjpeg", kBuild.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
-  findings.push_back(optional_library("gRPC", kBuild.grpc_version,
-                                      "jobs of several processes need mpirun",
-                                      "libgrpc++-dev protobuf-compiler-grpc"));
-  findings.push_back(inspect_mpi());
-  findings.push_back(inspect_cuda());
-  findings.push_back(inspect_transports());
-  const bool sanitized = !kBuild.sanitizers.empty();
-  findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
-                      sanitized ? std::string(kBuild.sanitizers) : "none",
-                      sanitized ? "use another build folder for real work" : ""});
-  findings.push_back({"numerics", Verdict::kGood, numerics_fingerprint(), ""});
-  return findings;
+  const bool has_cuda = !kBuild.cuda_version.empty(), sanitized = !kBuild.sanitizers.empty();
+  return {{"tutti", Verdict::kGood,
+           concat(kBuild.version, ", ", kBuild.build_type, ", ", kBuild.compiler)},
+          optional_library("oneDNN", kBuild.onednn_version, "slow kernels", "libdnnl-dev"),
+          optional_library("libpng", kBuild.png_version, "no PNG pictures", "libpng-dev"),
+          optional_library("libjpeg", kBuild.jpeg_version, "no JPEG pictures", "libjpeg-dev"),
+          optional_library("gRPC", kBuild.grpc_version, "jobs of several processes need mpirun",
+                           "libgrpc++-dev protobuf-compiler-grpc"),
+          inspect_mpi(),
+          // Of machines without GPUs nothing is missing.
+          {"CUDA", has_cuda ? Verdict::kGood : Verdict::kAbsent,
+           has_cuda ? concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version)
+                    : "not in this build: no GPUs"},
+          inspect_transports(),
+          {"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
+           sanitized ? std::string(kBuild.sanitizers) : "none",
+           sanitized ? "use another build folder for real work" : ""},
+          {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
 /// Folder with the four files of Fashion-MNIST, or empty: `data_dir`, or the usual ones when that
@@ -165,31 +143,28 @@ std::string find_fashion_mnist(const std::string& data_dir) {
 
 std::vector<Finding> inspect_host(const std::string& data_dir) {
   const Machine machine = inspect_machine();
-  std::vector<Finding> findings;
-  findings.push_back({"processor", Verdict::kGood,
-                      concat(machine.cpu_model, ", ", machine.num_cores, " cores"), ""});
   const bool wide = machine.best_isa != "baseline" && machine.best_isa != "SSE4.2";
-  findings.push_back({"vector instructions", wide ? Verdict::kGood : Verdict::kLimited,
-                      concat(machine.best_isa, " (", join(machine.isa_flags, " "), ")"),
-                      wide ? "" : "expect slow training on this processor"});
   const bool enough = machine.available_memory_bytes >= kNeededMemory;
-  findings.push_back({"memory", enough ? Verdict::kGood : Verdict::kBad,
-                      concat(machine.available_memory_bytes >> 20, " of ",
-                             machine.memory_bytes >> 20, " MiB available"),
-                      enough ? "" : "at least 1024 MiB are needed to train the examples"});
   const std::string data = find_fashion_mnist(data_dir);
-  findings.push_back(
+  return {
+      {"processor", Verdict::kGood, concat(machine.cpu_model, ", ", machine.num_cores, " cores")},
+      {"vector instructions", wide ? Verdict::kGood : Verdict::kLimited,
+       concat(machine.best_isa, " (", join(machine.isa_flags, " "), ")"),
+       wide ? "" : "expect slow training on this processor"},
+      {"memory", enough ? Verdict::kGood : Verdict::kBad,
+       concat(machine.available_memory_bytes >> 20, " of ", machine.memory_bytes >> 20,
+              " MiB available"),
+       enough ? "" : "at least 1024 MiB are needed to train the examples"},
       {"Fashion-MNIST", data.empty() ? Verdict::kLimited : Verdict::kGood,
        data.empty() ? "not found" : data,
-       data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""});
-  return findings;
+       data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""}};
 }
 
-/// The reason in two: what is, and what to do.
-Finding without_gpus(const std::string& reason, Verdict verdict) {
+/// Returns a finding "none: ..." of a reason that may end in a remedy.
+Finding without(const char* subject, const std::string& reason, Verdict verdict) {
   const std::size_t remedy = reason.rfind("; ");
-  if (remedy == std::string::npos) return {"GPU", verdict, "none: " + reason, ""};
-  return {"GPU", verdict, "none: " + reason.substr(0, remedy), reason.substr(remedy + 2)};
+  if (remedy == std::string::npos) return {subject, verdict, "none: " + reason};
+  return {subject, verdict, "none: " + reason.substr(0, remedy), reason.substr(remedy + 2)};
 }
 
 std::string names_of(const std::vector<LogicalGpu>& gpus) {
@@ -200,7 +175,7 @@ std::string names_of(const std::vector<LogicalGpu>& gpus) {
 }
 
 Finding inspect_library(const FoundLibrary& library, bool needed) {
-  if (!library.path.empty()) return {library.name, Verdict::kGood, library.path, ""};
+  if (!library.path.empty()) return {library.name, Verdict::kGood, library.path};
   return {library.name, needed ? Verdict::kLimited : Verdict::kAbsent, "not found",
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
@@ -222,17 +197,17 @@ std::vector<Finding> inspect_gpus() {
   try {
     const std::vector<LogicalGpu>& gpus = logical_gpus();
     findings.push_back(gpus.empty()
-                           ? without_gpus(reason, broken ? Verdict::kLimited : Verdict::kAbsent)
-                           : Finding{"GPU", Verdict::kGood, names_of(gpus), ""});
+                           ? without("GPU", reason, broken ? Verdict::kLimited : Verdict::kAbsent)
+                           : Finding{"GPU", Verdict::kGood, names_of(gpus)});
   } catch (const Error&) {  // TUTTI_CUDA=require
-    findings.push_back(without_gpus(reason, Verdict::kBad));
+    findings.push_back(without("GPU", reason, Verdict::kBad));
   }
   std::string path = module.path;
   if (module.is_simulated) path += " (simulated GPUs)";
   if (!module.description.empty()) path += ": " + module.description;
   findings.push_back({"CUDA module", path.empty() ? Verdict::kAbsent : Verdict::kGood,
-                      path.empty() ? "not opened" : path, ""});
-  findings.push_back({"CUDA module's build", Verdict::kGood, backend_build_id(), ""});
+                      path.empty() ? "not opened" : path});
+  findings.push_back({"CUDA module's build", Verdict::kGood, backend_build_id()});
   for (const FoundLibrary& library : find_libraries(libraries_of_interest())) {
     findings.push_back(inspect_library(library, broken || reason.empty()));
   }
@@ -245,14 +220,10 @@ Finding inspect_xla() {
   if (devices.count > 0) {
     return {"XLA", Verdict::kGood,
             concat(devices.count, " devices, ", devices.platform, ", xla:0-", devices.count - 1,
-                   ", PJRT ", devices.version, ": ", devices.plugin),
-            ""};
+                   ", PJRT ", devices.version, ": ", devices.plugin)};
   }
   const bool is_named = std::getenv("TUTTI_PJRT_PLUGIN") != nullptr;
-  const std::size_t remedy = devices.why_none.rfind("; ");
-  return {"XLA", is_named ? Verdict::kLimited : Verdict::kAbsent,
-          "none: " + devices.why_none.substr(0, remedy),
-          remedy == std::string::npos ? "" : devices.why_none.substr(remedy + 2)};
+  return without("XLA", devices.why_none, is_named ? Verdict::kLimited : Verdict::kAbsent);
 }
 
 Verdict worst_of(const std::vector<Finding>& findings) {
@@ -288,14 +259,12 @@ std::string verdict_line(Verdict verdict, const std::vector<Finding>& host) {
 }
 
 Json to_json(const std::vector<Finding>& findings) {
-  Json list = Json::array();
-  for (const Finding& finding : findings) {
-    Json entry = Json::object();
-    entry.set("subject", finding.subject).set("verdict", name_of(finding.verdict));
-    entry.set("found", finding.found).set("advice", finding.advice);
-    list.push_back(std::move(entry));
-  }
-  return list;
+  return Json::array_of(findings, [](const Finding& finding) {
+    return Json::Object{{"subject", finding.subject},
+                        {"verdict", name_of(finding.verdict)},
+                        {"found", finding.found},
+                        {"advice", finding.advice}};
+  });
 }
 
 void print_text(const char* title, const std::vector<Finding>& findings) {
@@ -316,10 +285,10 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
   host.push_back(inspect_xla());
   const Verdict verdict = std::max(worst_of(build), worst_of(host));
   if (format == OutputFormat::kJson) {
-    Json report = Json::object();
-    report.set("build", to_json(build)).set("machine", to_json(host));
-    report.set("verdict", name_of(verdict)).set("summary", verdict_line(verdict, host));
-    std::printf("%s\n", report.dump(2).c_str());
+    print(Json::Object{{"build", to_json(build)},
+                       {"machine", to_json(host)},
+                       {"verdict", name_of(verdict)},
+                       {"summary", verdict_line(verdict, host)}});
   } else {
     print_text("This build", build);
     print_text("This machine", host);

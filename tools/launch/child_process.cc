@@ -5,7 +5,6 @@
 // Between fork and exec only calls are made that are safe there in a process with many threads.
 #include "tools/launch/child_process.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -23,8 +22,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -33,36 +30,26 @@
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
+
+using internal::FileDescriptor;
+
 namespace {
 
 constexpr int kPipeBytes = 1 << 20;
 constexpr std::size_t kReadAtOnce = 1 << 20;
 constexpr std::size_t kReadAtEnd = 64 << 20;
 
-/// Two ends that are closed unless released.
-class Pipe {
- public:
+struct Pipe {
   Pipe() {
-    if (::pipe2(ends_.data(), O_CLOEXEC) != 0) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
       fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
     }
+    read_end = FileDescriptor(ends[0]);
+    write_end = FileDescriptor(ends[1]);
   }
-  ~Pipe() {
-    close_end(0);
-    close_end(1);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  int read_end() const { return ends_[0]; }
-  int write_end() const { return ends_[1]; }
-  void close_end(std::size_t which) {
-    if (ends_[which] >= 0) ::close(ends_[which]);
-    ends_[which] = -1;
-  }
-  int release_read_end() { return std::exchange(ends_[0], -1); }
 
- private:
-  std::array<int, 2> ends_{-1, -1};
+  FileDescriptor read_end, write_end;
 };
 
 /// Everything that the child needs, made before the fork.
@@ -135,11 +122,11 @@ bool is_program(const std::string& path) {
 }
 
 void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
-  report.close_end(1);
+  report.write_end.close();
   int reason = 0;
   ssize_t size = 0;
   do {
-    size = ::read(report.read_end(), &reason, sizeof(reason));
+    size = ::read(report.read_end.get(), &reason, sizeof(reason));
   } while (size < 0 && errno == EINTR);
   if (size != sizeof(reason)) return;  // closed by a successful exec
   ::waitpid(pid, nullptr, 0);
@@ -228,18 +215,19 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   prepared.choose_cores = !options.cores.empty();
   prepared.parent = ::getpid();
   Pipe output, error, report;
-  prepared.output = output.write_end();
-  prepared.error = error.write_end();
-  prepared.report = report.write_end();
+  prepared.output = output.write_end.get();
+  prepared.error = error.write_end.get();
+  prepared.report = report.write_end.get();
   pid_ = ::fork();
   if (pid_ == 0) become(prepared);
   if (pid_ < 0) fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
-    ::fcntl(pipe->read_end(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end(), F_SETPIPE_SZ, kPipeBytes);  // a wish: limits per user apply
+    ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // a wish: limits per user apply
   }
-  fds_ = {output.release_read_end(), error.release_read_end()};
+  fds_[0] = std::move(output.read_end);
+  fds_[1] = std::move(error.read_end);
 }
 
 ChildProcess::~ChildProcess() {
@@ -247,9 +235,6 @@ ChildProcess::~ChildProcess() {
     ::kill(-pid_, SIGKILL);
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
-  }
-  for (const int fd : fds_) {
-    if (fd >= 0) ::close(fd);
   }
 }
 
@@ -290,15 +275,15 @@ std::optional<ExitStatus> ChildProcess::try_wait() {
 }
 
 void ChildProcess::read_stream(Stream stream, std::size_t max_bytes, const OnLine& on_line) {
-  int& fd = fds_[static_cast<std::size_t>(stream)];
+  FileDescriptor& output = fds_[static_cast<std::size_t>(stream)];
   LineBuffer& lines = lines_[static_cast<std::size_t>(stream)];
   std::array<char, 64 * 1024> bytes;
-  for (std::size_t total = 0; fd >= 0 && total < max_bytes;) {
-    const ssize_t size = ::read(fd, bytes.data(), bytes.size());
+  for (std::size_t total = 0; output.is_open() && total < max_bytes;) {
+    const ssize_t size = ::read(output.get(), bytes.data(), bytes.size());
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
-      ::close(std::exchange(fd, -1));
+      output.close();
       return;
     }
     total += static_cast<std::size_t>(size);
@@ -350,14 +335,12 @@ constexpr int kMostPasses = 1000;
 /// The entries of a folder of /proc that are numbers.
 std::vector<int> numbers_in(const char* folder) {
   std::vector<int> numbers;
-  DIR* const entries = ::opendir(folder);
-  if (!entries) return numbers;
-  while (const dirent* const entry = ::readdir(entries)) {
-    if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9') {
-      numbers.push_back(std::atoi(entry->d_name));
-    }
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name[0] >= '0' && name[0] <= '9') numbers.push_back(std::atoi(name.c_str()));
   }
-  ::closedir(entries);
   return numbers;
 }
 
@@ -368,18 +351,13 @@ void close_all_but(int kept) {
   }
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// Whether the process was started with `mark` and is no guard: one of another launcher that ran
 /// within this job has work of its own to do.
 bool is_marked(pid_t pid, const std::string& mark) {
   const std::string process = concat("/proc/", pid);
-  const std::string environment = '\0' + text_of(process + "/environ");
+  const std::string environment = '\0' + read_file_if_any(process + "/environ");
   if (environment.find('\0' + mark + '\0') == std::string::npos) return false;
-  return text_of(process + "/comm") != std::string(kName) + "\n";
+  return read_file_if_any(process + "/comm") != std::string(kName) + "\n";
 }
 
 /// They may start others meanwhile, so it looks until there is none.
@@ -492,19 +470,16 @@ SignalQueue::SignalQueue() {
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::sigprocmask(SIG_BLOCK, &wanted, &previous_);
-  fd_ = ::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (fd_ < 0) fail(ErrorCode::kUnavailable, "run: no signalfd: ", ::strerror(errno));
+  fd_ = FileDescriptor(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd_.is_open()) fail(ErrorCode::kUnavailable, "run: no signalfd: ", ::strerror(errno));
 }
 
-SignalQueue::~SignalQueue() {
-  ::close(fd_);
-  ::sigprocmask(SIG_SETMASK, &previous_, nullptr);
-}
+SignalQueue::~SignalQueue() { ::sigprocmask(SIG_SETMASK, &previous_, nullptr); }
 
 std::vector<int> SignalQueue::take() {
   std::vector<int> numbers;
   signalfd_siginfo info = {};
-  while (::read(fd_, &info, sizeof(info)) == sizeof(info)) {
+  while (::read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
     numbers.push_back(static_cast<int>(info.ssi_signo));
   }
   return numbers;
@@ -532,32 +507,26 @@ void end_adopted(const std::vector<pid_t>& own) {
 
 Guard::Guard(const std::string& secret_folder, const std::string& secret_file,
              const std::string& mark) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
-  }
+  Pipe pipe;
   pid_ = ::fork();
   if (pid_ == 0) {
-    ::close(ends[1]);
-    stand_guard(ends[0], secret_folder, secret_file, mark);
+    pipe.write_end.close();
+    stand_guard(pipe.read_end.get(), secret_folder, secret_file, mark);
   }
-  ::close(ends[0]);
-  pipe_ = ends[1];
-  if (pid_ > 0) return;
-  ::close(pipe_);
-  fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
+  if (pid_ < 0) fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
+  pipe_ = std::move(pipe.write_end);
 }
 
 Guard::~Guard() {
   tell(0);
-  ::close(pipe_);
+  pipe_.close();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
 void Guard::tell(pid_t number) {
   // A guard that was killed itself is no reason to stop a job.
-  while (::write(pipe_, &number, sizeof(number)) < 0 && errno == EINTR) {
+  while (::write(pipe_.get(), &number, sizeof(number)) < 0 && errno == EINTR) {
   }
 }
 

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/file.h"
+
 namespace tutti::launch {
 
 /// The end of a process: a code, or the signal that killed it.
@@ -84,7 +86,7 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   /// For poll() and its like; -1 after the end of that output.
-  int fd(Stream stream) const { return fds_[static_cast<std::size_t>(stream)]; }
+  int fd(Stream stream) const { return fds_[static_cast<std::size_t>(stream)].get(); }
 
   /// Sends a signal to the whole group; nothing once the process has ended.
   void send(int signal_number);
@@ -105,7 +107,7 @@ class ChildProcess {
   void read_stream(Stream stream, std::size_t max_bytes, const OnLine& on_line);
 
   pid_t pid_ = -1;
-  std::array<int, 2> fds_{-1, -1};
+  std::array<internal::FileDescriptor, 2> fds_;
   std::array<LineBuffer, 2> lines_;
   std::optional<ExitStatus> status_;
 };
@@ -135,12 +137,12 @@ class SignalQueue {
   SignalQueue& operator=(const SignalQueue&) = delete;
 
   /// For poll().
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   /// Numbers of the signals that came. Does not wait.
   std::vector<int> take();
 
  private:
-  int fd_ = -1;
+  internal::FileDescriptor fd_;
   sigset_t previous_;
 };
 
@@ -172,7 +174,7 @@ class Guard {
   void tell(pid_t number);
 
   pid_t pid_ = -1;
-  int pipe_ = -1;
+  internal::FileDescriptor pipe_;
 };
 
 /// Counts kills in the control group of this process (versions 1 and 2), or on the whole machine

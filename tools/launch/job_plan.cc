@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+#include <span>
 
 #include "core/file.h"
 #include "core/network_address.h"
@@ -28,6 +29,9 @@
 #include "tutti/core/random.h"
 
 namespace tutti::launch {
+
+using internal::FileDescriptor;
+
 namespace {
 
 const std::string* find(const Variables& variables, const std::string& name) {
@@ -133,47 +137,31 @@ int end_of_own_ports() {
 /// which a port is found and the one in which a task of the job binds it, no other job finds it. An
 /// abstract socket, like a port, belongs to the network namespace, and leaves no file behind.
 bool reserve_port(int port) {
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+  FileDescriptor holder(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
   const std::string name = concat("tutti-port-", port);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::ranges::copy(name, address.sun_path + 1);
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0) return true;
-  ::close(fd);
-  return false;
+  if (::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) return false;
+  holder.release();  // until the process ends
+  return true;
 }
 
-/// Holds the ports until all are found.
-class BoundSockets {
- public:
-  BoundSockets() = default;
-  ~BoundSockets() {
-    for (const int fd : fds_) ::close(fd);
-  }
-  BoundSockets(const BoundSockets&) = delete;
-  BoundSockets& operator=(const BoundSockets&) = delete;
-
-  bool bind(int port) {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    // Without SO_REUSEADDR: a port whose last connections still fade away is not free.
-    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-      ::close(fd);
-      return false;
-    }
-    fds_.push_back(fd);
-    return true;
-  }
-
- private:
-  std::vector<int> fds_;
-};
+/// Returns a socket that holds the port; not open: it is not free.
+FileDescriptor bind_port(int port) {
+  FileDescriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Without SO_REUSEADDR: a port whose last connections still fade away is not free.
+  const bool is_free =
+      ::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  return is_free ? std::move(holder) : FileDescriptor();
+}
 
 }  // namespace
 
@@ -182,7 +170,7 @@ std::vector<int> free_ports(int count) {
   std::uint64_t seed = 0;
   fill_with_chance(&seed, sizeof(seed));
   const RandomStream random({.seed = seed});
-  BoundSockets sockets;
+  std::vector<FileDescriptor> holders;  // of the ports until all are found
   std::vector<int> ports;
   for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
     if (tries > kTriesPerPort * count) {
@@ -192,7 +180,8 @@ std::vector<int> free_ports(int count) {
     const int port =
         kFirstPort + static_cast<int>(random.below(static_cast<std::uint64_t>(tries),
                                                    static_cast<std::uint64_t>(end - kFirstPort)));
-    if (sockets.bind(port) && reserve_port(port)) ports.push_back(port);
+    holders.push_back(bind_port(port));
+    if (holders.back().is_open() && reserve_port(port)) ports.push_back(port);
   }
   return ports;
 }
@@ -216,18 +205,14 @@ std::vector<Task> make_tasks(const TaskCounts& counts, const std::vector<std::st
 std::string tf_config(const std::vector<Task>& tasks, const Task& self) {
   Json cluster = Json::object();
   for (const Task& task : tasks) {
-    Json addresses = Json::array();
-    if (const Json* const earlier = cluster.find(task.type)) addresses = *earlier;
+    const Json* const earlier = cluster.find(task.type);
+    Json addresses = earlier ? *earlier : Json::array();
     addresses.push_back(task.address);
     cluster.set(task.type, std::move(addresses));
   }
-  Json own = Json::object();
-  own.set("type", self.type);
-  own.set("index", self.index);
-  Json config = Json::object();
-  config.set("cluster", std::move(cluster));
-  config.set("task", std::move(own));
-  return config.dump();
+  return Json(Json::Object{{"cluster", std::move(cluster)},
+                           {"task", Json::Object{{"type", self.type}, {"index", self.index}}}})
+      .dump();
 }
 
 void JobPlan::add_variable(const std::string& name, const std::string& value) {
@@ -318,12 +303,9 @@ SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXX
          folder_, ": ", ::strerror(errno), "; try TMPDIR=FOLDER with one that you can write to");
   }
   const std::string text = random_digits(32) + "\n";
-  const int fd = ::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  const bool written =
-      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  FileDescriptor secret(::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (secret.is_open() && internal::write_all(secret.get(), std::as_bytes(std::span(text)))) return;
   const int reason = errno;
-  if (fd >= 0) ::close(fd);
-  if (written) return;
   ::unlink(file().c_str());
   ::rmdir(folder_.c_str());
   fail(ErrorCode::kUnavailable, "run: cannot write ", file(), ": ", ::strerror(reason));
