@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cluster/json_place.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/gpu/gpus.h"
 
@@ -167,9 +168,7 @@ std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
 
 UnionResolver::UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
                              const ResolverOverrides& overrides) {
-  if (resolvers.empty()) {
-    fail(ErrorCode::kInvalidArgument, "UnionResolver: expected at least one resolver, got none");
-  }
+  internal::require(!resolvers.empty(), "UnionResolver: expected at least one resolver, got none");
   std::vector<ClusterSpec> clusters;
   for (const ClusterResolver* const resolver : resolvers) {
     TUTTI_CHECK(resolver != nullptr, "a resolver of a union is missing");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cluster/net/socket.h"
+#include "core/names.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/job_durations.h"
@@ -89,11 +90,9 @@ GroupProgress group_progress(const CallProgress& calls) {
 /// Before anything is started: connect_ranks(), whose rule this is, would say it when others wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
-  if (!endpoint) {
-    fail(ErrorCode::kInvalidArgument,
-         "workers: TUTTI_DATA_LISTEN: expected host:port, such as 0.0.0.0:5000, got '", address,
-         "'");
-  }
+  internal::require(endpoint,
+                    "workers: TUTTI_DATA_LISTEN: expected host:port, such as 0.0.0.0:5000, got '",
+                    address, "'");
   const bool has_secret =
       options.join.client.secret.is_set() || JobSecret::from_environment().is_set();
   check_exposure("workers", endpoint->host,
@@ -121,11 +120,10 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
     internal::check_can_listen("workers: this task's address in the cluster (or TUTTI_DATA_LISTEN)",
                                {connect.address, 0});
   }
-  if (!connect.reached_at.empty() && !internal::parse_endpoint(connect.reached_at)) {
-    fail(ErrorCode::kInvalidArgument,
-         "workers: TUTTI_DATA_ADDRESS: expected host:port, such as 203.0.113.7:31000, got '",
-         connect.reached_at, "'");
-  }
+  internal::require(
+      connect.reached_at.empty() || internal::parse_endpoint(connect.reached_at),
+      "workers: TUTTI_DATA_ADDRESS: expected host:port, such as 203.0.113.7:31000, got '",
+      connect.reached_at, "'");
   return connect;
 }
 

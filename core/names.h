@@ -25,6 +25,13 @@ std::string_view name_in(const std::string_view (&names)[n], Enum value, const c
   fail(ErrorCode::kInternal, type, ": no such value: ", static_cast<int>(value));
 }
 
+/// Throws kInvalidArgument with the text of `parts` unless `condition` holds. Parts are computed in
+/// any case: for those that take time there is fail().
+template <class Condition, class... Parts>
+void require(const Condition& condition, const Parts&... parts) {
+  if (!condition) fail(ErrorCode::kInvalidArgument, parts...);
+}
+
 /// The names of the entries of a table, in its order. `name_of` gives that of one: &Entry::name.
 template <class Table, class NameOf>
 std::vector<std::string> names_of(const Table& table, NameOf name_of) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "data/data_threads.h"
 #include "data/forwarding_source.h"
 
@@ -51,13 +52,9 @@ Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions optio
 
 Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> steps,
                        AugmentImagesOptions options) {
-  if (steps.empty()) {
-    fail(ErrorCode::kInvalidArgument, "augment_images: expected at least one step, got none");
-  }
+  internal::require(!steps.empty(), "augment_images: expected at least one step, got none");
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    if (!steps[i]) {
-      fail(ErrorCode::kInvalidArgument, "augment_images: step ", i, " is no function");
-    }
+    internal::require(steps[i], "augment_images: step ", i, " is no function");
   }
   AugmentFunction apply = [steps = std::move(steps), name = options.component](
                               const Element& element, const SampleRandom& random) {
@@ -199,10 +196,9 @@ Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<doub
 
 Element cut(const Element& batch, const SampleRandom& random, double alpha) {
   const std::int64_t rows = batch.rows();
-  if (batch[0].rank() != 4) {
-    fail(ErrorCode::kInvalidArgument, "cutmix: component '", batch.names()[0],
-         "': expected pictures [rows, height, width, channels], got shape ", batch[0].shape());
-  }
+  internal::require(batch[0].rank() == 4, "cutmix: component '", batch.names()[0],
+                    "': expected pictures [rows, height, width, channels], got shape ",
+                    batch[0].shape());
   const Partners partners = draw_partners(rows, random);
   std::vector<double> weights = draw_weights(rows, alpha, random);
   std::vector<Tensor> mixed = {cut_rows(batch[0], partners, weights, random)};
@@ -218,9 +214,8 @@ template <class Options>
 Dataset mixed_batches(const Dataset& batches, const Options& options, MixFunction fn,
                       std::string_view who) {
   const double alpha = options.alpha;
-  if (!(alpha > 0.0 && std::isfinite(alpha))) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected an alpha above 0, got ", alpha);
-  }
+  internal::require(alpha > 0.0 && std::isfinite(alpha), who, ": expected an alpha above 0, got ",
+                    alpha);
   return internal::augment_batches(
       batches,
       [fn, alpha](const Element& batch, const SampleRandom& random) {

@@ -68,10 +68,9 @@ class ShardIterator : public internal::ForwardingIterator {
 }  // namespace
 
 Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
-  if (count < 1 || index < 0 || index >= count) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::shard: expected 0 <= index < count, got index ",
-         index, ", count ", count);
-  }
+  internal::require(count >= 1 && index >= 0 && index < count,
+                    "Dataset::shard: expected 0 <= index < count, got index ", index, ", count ",
+                    count);
   return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, PassShard{count, index}));
 }
 
@@ -237,10 +236,9 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
 }
 
 Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy) {
-  if (num_workers < 1 || index < 0 || index >= num_workers) {
-    fail(ErrorCode::kInvalidArgument, "auto_shard: expected 0 <= index < num_workers, got index ",
-         index, ", num_workers ", num_workers);
-  }
+  internal::require(num_workers >= 1 && index >= 0 && index < num_workers,
+                    "auto_shard: expected 0 <= index < num_workers, got index ", index,
+                    ", num_workers ", num_workers);
   if (num_workers == 1) return dataset;
   switch (choose_auto_shard(dataset, num_workers, policy).policy) {
     case AutoShardPolicy::kFile:

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "data/forwarding_source.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -99,11 +100,10 @@ Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
   Dims dims = dims_of(rows[0][component].shape());
   for (const Element& row : rows) {
     const Shape& shape = row[component].shape();
-    if (shape.rank() != static_cast<int>(dims.size())) {
-      fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
-           row.names()[component], "': expected rank ", dims.size(),
-           " as in the first element of the batch, got shape ", shape);
-    }
+    internal::require(shape.rank() == static_cast<int>(dims.size()),
+                      "Dataset::padded_batch: component '", row.names()[component],
+                      "': expected rank ", dims.size(),
+                      " as in the first element of the batch, got shape ", shape);
     for (int i = 0; i < shape.rank(); ++i) {
       auto& dim = dims[static_cast<std::size_t>(i)];
       dim = std::max(dim, shape[i]);
@@ -226,10 +226,8 @@ class BatchSource : public internal::Decorator<BatchSource, BatchIterator, Batch
 };
 
 Dataset batched(const SourcePtr& source, Batching batching) {
-  if (batching.size < 1) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::batch: expected a size of at least 1, got ",
-         batching.size);
-  }
+  internal::require(batching.size >= 1, "Dataset::batch: expected a size of at least 1, got ",
+                    batching.size);
   return Dataset(std::make_shared<BatchSource>(source, std::move(batching)));
 }
 
@@ -412,11 +410,9 @@ class PackSource : public internal::Decorator<PackSource, PackIterator, Packing>
 
 Dataset Dataset::pack(std::int64_t length, PackOptions options) const {
   const std::int64_t shift = options.shift.value_or(length);
-  if (length < 1 || shift < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Dataset::pack: expected a length and a shift of at least 1, got ", length, " and ",
-         shift);
-  }
+  internal::require(length >= 1 && shift >= 1,
+                    "Dataset::pack: expected a length and a shift of at least 1, got ", length,
+                    " and ", shift);
   return Dataset(std::make_shared<PackSource>(source_, Packing{length, shift, options}));
 }
 

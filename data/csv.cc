@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/names.h"
 #include "data/csv_schema.h"
 #include "data/input_file.h"
 #include "tutti/core/error.h"
@@ -119,11 +120,9 @@ class CsvElements : public internal::FileElements {
 }  // namespace
 
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options) {
-  if (options.num_rows_for_inference < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "csv_dataset: expected num_rows_for_inference of at least 1, got ",
-         options.num_rows_for_inference);
-  }
+  internal::require(options.num_rows_for_inference >= 1,
+                    "csv_dataset: expected num_rows_for_inference of at least 1, got ",
+                    options.num_rows_for_inference);
   auto schema = internal::naming("csv_dataset", [&] {
     auto found =
         std::make_shared<CsvSchema>(internal::select_columns(std::move(paths), std::move(options)));

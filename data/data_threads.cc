@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "data/forwarding_source.h"
 #include "data/function_random.h"
 #include "tutti/core/executor.h"
@@ -317,10 +318,7 @@ class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterat
 }  // namespace
 
 Dataset Dataset::prefetch(int depth) const {
-  if (depth < 0) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::prefetch: expected a depth of at least 0, got ",
-         depth);
-  }
+  internal::require(depth >= 0, "Dataset::prefetch: expected a depth of at least 0, got ", depth);
   if (depth == 0) return *this;
   return Dataset(
       std::make_shared<PrefetchSource>(source_, Prefetching{static_cast<std::size_t>(depth)}));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/names.h"
 #include "data/forwarding_source.h"
 #include "data/function_random.h"
 #include "tutti/core/random.h"
@@ -78,9 +79,7 @@ class IndexedSource : public DatasetSource {
 Dataset Dataset::range(std::int64_t end) { return range(0, end); }
 
 Dataset Dataset::range(std::int64_t begin, std::int64_t end, std::int64_t step) {
-  if (step == 0) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::range: expected a step that is not 0, got 0");
-  }
+  internal::require(step != 0, "Dataset::range: expected a step that is not 0, got 0");
   return Dataset(std::make_shared<IndexedSource>(
       range_length(begin, end, step), 0, [begin, step](std::int64_t index) {
         return Element({Tensor::from<std::int64_t>({}, {begin + index * step})});
@@ -119,10 +118,9 @@ class GeneratorSource : public DatasetSource {
     const internal::PassRandom random = random_.of_pass(epoch);
     const RandomContextScope before_the_first(random.at(~std::uint64_t{0}));
     Dataset::Generator generate = make_(epoch);
-    if (!generate) {
-      fail(ErrorCode::kInvalidArgument,
-           "Dataset::from_generator: expected a function that yields elements, got an empty one");
-    }
+    internal::require(
+        generate,
+        "Dataset::from_generator: expected a function that yields elements, got an empty one");
     return std::make_unique<GeneratorIterator>(std::move(generate), random);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
@@ -144,9 +142,7 @@ Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> ma
 namespace {
 
 Element make_element(std::vector<Tensor> tensors, const char* who) {
-  if (tensors.empty()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least one tensor, got none");
-  }
+  internal::require(!tensors.empty(), who, ": expected at least one tensor, got none");
   return Element(std::move(tensors));
 }
 
@@ -157,11 +153,9 @@ Dataset Dataset::from_tensor_slices(std::vector<Tensor> tensors) {
   Element whole = make_element(std::move(tensors), kWho);
   for (std::size_t i = 0; i < whole.size(); ++i) {
     const Shape& shape = whole[i].shape();
-    if (shape.rank() == 0 || shape[0] != whole[0].shape()[0]) {
-      fail(ErrorCode::kInvalidArgument, kWho,
-           ": expected tensors with equal first dimensions, got ", whole[0].shape(),
-           " for component 0 and ", shape, " for component ", i);
-    }
+    internal::require(shape.rank() != 0 && shape[0] == whole[0].shape()[0], kWho,
+                      ": expected tensors with equal first dimensions, got ", whole[0].shape(),
+                      " for component 0 and ", shape, " for component ", i);
   }
   const std::int64_t rows = whole.rows();
   return Dataset(
@@ -189,10 +183,8 @@ Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
 namespace {
 
 void require_count(std::int64_t count, const char* who) {
-  if (count < 0 && count != kInfinite) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a count of at least 0, or kInfinite, got ",
-         count);
-  }
+  internal::require(count >= 0 || count == kInfinite, who,
+                    ": expected a count of at least 0, or kInfinite, got ", count);
 }
 
 class TakeIterator : public internal::ForwardingIterator {
@@ -368,10 +360,8 @@ class RepeatSource : public internal::ForwardingSource {
 }  // namespace
 
 Dataset Dataset::repeat(std::int64_t count) const {
-  if (count < 0 && count != kInfinite) {
-    fail(ErrorCode::kInvalidArgument,
-         "Dataset::repeat: expected a count of at least 0, or kInfinite, got ", count);
-  }
+  internal::require(count >= 0 || count == kInfinite,
+                    "Dataset::repeat: expected a count of at least 0, or kInfinite, got ", count);
   return Dataset(std::make_shared<RepeatSource>(source_, count));
 }
 
@@ -434,10 +424,8 @@ class ShuffleSource : public internal::Decorator<ShuffleSource, ShuffleIterator,
 }  // namespace
 
 Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const {
-  if (buffer_size < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Dataset::shuffle: expected a buffer of at least 1 element, got ", buffer_size);
-  }
+  internal::require(buffer_size >= 1,
+                    "Dataset::shuffle: expected a buffer of at least 1 element, got ", buffer_size);
   return Dataset(std::make_shared<ShuffleSource>(
       source_, Shuffling{static_cast<std::size_t>(buffer_size), options}));
 }

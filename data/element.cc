@@ -6,6 +6,8 @@
 #include <array>
 #include <set>
 
+#include "core/names.h"
+
 namespace tutti {
 namespace {
 
@@ -30,9 +32,7 @@ std::shared_ptr<const Names> default_names(std::size_t count) {
 
 void require_defined(const std::vector<Tensor>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) {
-      fail(ErrorCode::kInvalidArgument, "Element: component ", i, " is an undefined tensor");
-    }
+    internal::require(tensors[i].defined(), "Element: component ", i, " is an undefined tensor");
   }
 }
 
@@ -48,10 +48,9 @@ Element::Element(std::vector<Tensor> tensors)
 Element::Element(std::vector<Tensor> tensors, std::vector<std::string> names)
     : tensors_(std::move(tensors)) {
   require_defined(tensors_);
-  if (names.size() != tensors_.size()) {
-    fail(ErrorCode::kInvalidArgument, "Element: expected one name per component, got ",
-         names.size(), " names for ", tensors_.size(), " components");
-  }
+  internal::require(names.size() == tensors_.size(),
+                    "Element: expected one name per component, got ", names.size(), " names for ",
+                    tensors_.size(), " components");
   std::set<std::string> seen;
   for (const std::string& name : names) {
     if (!seen.insert(name).second) {
@@ -112,10 +111,9 @@ std::int64_t Element::rows() const {
 
 Element Element::slice_rows(std::int64_t first, std::int64_t count) const {
   const std::int64_t available = rows();
-  if (first < 0 || count < 0 || first > available || count > available - first) {
-    fail(ErrorCode::kInvalidArgument, "Element::slice_rows: expected rows within 0 .. ", available,
-         ", got first ", first, ", count ", count);
-  }
+  internal::require(first >= 0 && count >= 0 && first <= available && count <= available - first,
+                    "Element::slice_rows: expected rows within 0 .. ", available, ", got first ",
+                    first, ", count ", count);
   std::vector<Tensor> tensors;
   tensors.reserve(tensors_.size());
   for (const Tensor& tensor : tensors_) tensors.push_back(tensor.detached_rows(first, count));

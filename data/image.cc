@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/file_kind.h"
+#include "core/names.h"
 #include "data/image_pixels.h"
 #include "data/input_file.h"
 
@@ -195,15 +196,13 @@ Window middle(std::int64_t length, std::int64_t wanted) {
 
 Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions options) {
   const bool known = image.dtype() == DType::kUInt8 || image.dtype() == DType::kFloat32;
-  if (!known || image.rank() != 3 || image.num_elements() == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "resize_image: expected a picture, uint8 or float32 [height, width, channels], got ",
-         image.dtype(), " of shape ", image.shape());
-  }
-  if (size.height < 1 || size.width < 1) {
-    fail(ErrorCode::kInvalidArgument, "resize_image: expected a size of at least 1 x 1, got ",
-         size.height, " x ", size.width);
-  }
+  internal::require(
+      known && image.rank() == 3 && image.num_elements() != 0,
+      "resize_image: expected a picture, uint8 or float32 [height, width, channels], got ",
+      image.dtype(), " of shape ", image.shape());
+  internal::require(size.height >= 1 && size.width >= 1,
+                    "resize_image: expected a size of at least 1 x 1, got ", size.height, " x ",
+                    size.width);
   const Shape& shape = image.shape();
   Window rows{0, shape[0]}, columns{0, shape[1]};
   if (options.crop_to_aspect_ratio) {
@@ -350,9 +349,8 @@ std::string encode_png(const Tensor& image) {
   png_image header{};
   header.version = PNG_IMAGE_VERSION;
   header.format = format_of(shape[2]);
-  if (shape[0] > kLargestSide || shape[1] > kLargestSide / 4) {
-    fail(ErrorCode::kInvalidArgument, "encode_png: expected sides below 2^29, got ", shape);
-  }
+  internal::require(shape[0] <= kLargestSide && shape[1] <= kLargestSide / 4,
+                    "encode_png: expected sides below 2^29, got ", shape);
   header.height = static_cast<png_uint_32>(shape[0]);
   header.width = static_cast<png_uint_32>(shape[1]);
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(header), '\0');
@@ -576,17 +574,12 @@ Tensor decode_jpeg(std::string_view bytes, const std::string& source, DecodeImag
 std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options) {
   internal::require_image(image, "encode_jpeg");
   const Shape& shape = image.shape();
-  if (shape[2] != 1 && shape[2] != 3) {
-    fail(ErrorCode::kInvalidArgument, "encode_jpeg: expected 1 or 3 channels, got ", shape[2]);
-  }
-  if (shape[0] > JPEG_MAX_DIMENSION || shape[1] > JPEG_MAX_DIMENSION) {
-    fail(ErrorCode::kInvalidArgument, "encode_jpeg: expected sides of at most ", JPEG_MAX_DIMENSION,
-         ", got ", shape);
-  }
-  if (options.quality < 1 || options.quality > 100) {
-    fail(ErrorCode::kInvalidArgument, "encode_jpeg: expected a quality from 1 to 100, got ",
-         options.quality);
-  }
+  internal::require(shape[2] == 1 || shape[2] == 3, "encode_jpeg: expected 1 or 3 channels, got ",
+                    shape[2]);
+  internal::require(shape[0] <= JPEG_MAX_DIMENSION && shape[1] <= JPEG_MAX_DIMENSION,
+                    "encode_jpeg: expected sides of at most ", JPEG_MAX_DIMENSION, ", got ", shape);
+  internal::require(options.quality >= 1 && options.quality <= 100,
+                    "encode_jpeg: expected a quality from 1 to 100, got ", options.quality);
   return Writer().run(image, options.quality);
 }
 

@@ -1,5 +1,6 @@
 // Folders of pictures.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/names.h"
 #include "tutti/data/image.h"
 
 #include <algorithm>
@@ -88,9 +89,8 @@ std::vector<std::string> find_classes(const std::string& directory,
          "', got none; try LabelMode::kNone for pictures without classes");
   }
   for (const std::string& name : options.class_names) {
-    if (std::ranges::count(options.class_names, name) > 1) {
-      fail(ErrorCode::kInvalidArgument, "image_folder: the class '", name, "' is named twice");
-    }
+    internal::require(std::ranges::count(options.class_names, name) <= 1,
+                      "image_folder: the class '", name, "' is named twice");
     if (std::ranges::find(found, name) == found.end()) {
       fail(ErrorCode::kNotFound, "image_folder: no folder of class '", name, "' in '", directory,
            "'; expected one of [", join(found), "]");
@@ -135,20 +135,17 @@ void cut(std::vector<Picture>& pictures, const ImageFolderOptions& options) {
   } else {
     pictures.erase(pictures.begin(), border);
   }
-  if (pictures.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         "image_folder: expected pictures in both subsets, got none "
-         "of ",
-         count, " with validation_split ", options.validation_split);
-  }
+  internal::require(!pictures.empty(),
+                    "image_folder: expected pictures in both subsets, got none "
+                    "of ",
+                    count, " with validation_split ", options.validation_split);
 }
 
 void require_options(const ImageFolderOptions& options) {
   constexpr const char* kWho = "image_folder: ";
-  if (options.image_size.height < 1 || options.image_size.width < 1) {
-    fail(ErrorCode::kInvalidArgument, kWho, "expected an image_size of at least 1 x 1, got ",
-         options.image_size.height, " x ", options.image_size.width);
-  }
+  internal::require(options.image_size.height >= 1 && options.image_size.width >= 1, kWho,
+                    "expected an image_size of at least 1 x 1, got ", options.image_size.height,
+                    " x ", options.image_size.width);
   if (options.color_mode == ColorMode::kUnchanged) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected one color_mode for all pictures, got kUnchanged; try kRgb");
@@ -158,14 +155,11 @@ void require_options(const ImageFolderOptions& options) {
          "; try cast() in map()");
   }
   const double split = options.validation_split;
-  if (!(split >= 0.0 && split < 1.0)) {
-    fail(ErrorCode::kInvalidArgument, kWho, "expected a validation_split from 0 to below 1, got ",
-         split);
-  }
-  if ((split > 0.0) != (options.subset != Subset::kAll)) {
-    fail(ErrorCode::kInvalidArgument, kWho,
-         "expected validation_split together with subset kTraining or kValidation, got one alone");
-  }
+  internal::require(split >= 0.0 && split < 1.0, kWho,
+                    "expected a validation_split from 0 to below 1, got ", split);
+  internal::require(
+      (split > 0.0) == (options.subset != Subset::kAll), kWho,
+      "expected validation_split together with subset kTraining or kValidation, got one alone");
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without, the last classes alone would "

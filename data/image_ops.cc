@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/names.h"
 #include "data/image_pixels.h"
 #include "tutti/data/image_ops.h"
 
@@ -27,10 +28,8 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
 }
 
 void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
-  if (height < 1 || width < 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least 1 x 1 pixels, got ", height, " x ",
-         width);
-  }
+  internal::require(height >= 1 && width >= 1, who, ": expected at least 1 x 1 pixels, got ",
+                    height, " x ", width);
 }
 
 }  // namespace internal
@@ -132,9 +131,8 @@ auto row_reverser(std::int64_t pixel) {
 }
 
 std::uint8_t as_byte(double value, std::string_view who) {
-  if (!(value >= 0.0 && value <= 255.0)) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a value in 0 .. 255 for uint8, got ", value);
-  }
+  internal::require(value >= 0.0 && value <= 255.0, who,
+                    ": expected a value in 0 .. 255 for uint8, got ", value);
   return static_cast<std::uint8_t>(std::lround(value));
 }
 
@@ -145,12 +143,11 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
   constexpr std::string_view kWho = "image::crop_to_bounding_box";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  if (top < 0 || left < 0 || height > size.height || top > size.height - height ||
-      width > size.width || left > size.width - width) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected a part of the ", size.height, " x ",
-         size.width, " picture, got ", height, " x ", width, " pixels from (", top, ", ", left,
-         ") on");
-  }
+  internal::require(top >= 0 && left >= 0 && height <= size.height && top <= size.height - height &&
+                        width <= size.width && left <= size.width - width,
+                    kWho, ": expected a part of the ", size.height, " x ", size.width,
+                    " picture, got ", height, " x ", width, " pixels from (", top, ", ", left,
+                    ") on");
   return window(image, size, top, left, height, width, PaddingMode::kZeros);
 }
 
@@ -160,10 +157,9 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
-  if (std::max({std::abs(top), std::abs(left), height, width}) > kMost) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected numbers of pixels, got ", height, " x ",
-         width, " from (", top, ", ", left, ") on");
-  }
+  internal::require(std::max({std::abs(top), std::abs(left), height, width}) <= kMost, kWho,
+                    ": expected numbers of pixels, got ", height, " x ", width, " from (", top,
+                    ", ", left, ") on");
   const std::int64_t most_rows = std::max(-top, top + height - size.height);
   const std::int64_t most_columns = std::max(-left, left + width - size.width);
   if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {
@@ -306,17 +302,13 @@ std::vector<float> channel_means(std::span<const T> values, const ImageExtents& 
 
 ImageExtents colour_image_size(const Tensor& image, std::string_view who) {
   const ImageExtents size = image_size(image, who);
-  if (size.channels != 3) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected 3 channels (red, green, blue), got ",
-         size.channels);
-  }
+  internal::require(size.channels == 3, who, ": expected 3 channels (red, green, blue), got ",
+                    size.channels);
   return size;
 }
 
 void require_finite(double value, std::string_view who) {
-  if (!std::isfinite(value)) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a finite number, got ", value);
-  }
+  internal::require(std::isfinite(value), who, ": expected a finite number, got ", value);
 }
 
 /// A result of the picture's type whose every pixel is fn(red, green, blue).
@@ -393,9 +385,8 @@ Tensor adjust_contrast(const Tensor& image, double factor) {
 Tensor adjust_saturation(const Tensor& image, double factor) {
   constexpr std::string_view kWho = "image::adjust_saturation";
   colour_image_size(image, kWho);
-  if (!(factor >= 0.0) || !std::isfinite(factor)) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected a factor of at least 0, got ", factor);
-  }
+  internal::require(factor >= 0.0 && std::isfinite(factor), kWho,
+                    ": expected a factor of at least 0, got ", factor);
   // With value v and saturation s = (v - min) / v, a channel is v - (v - x) * new s / s; the new s
   // is at most 1.
   return map_colours(image, [times = static_cast<float>(factor)](float(&pixel)[3]) {
@@ -410,9 +401,8 @@ Tensor adjust_saturation(const Tensor& image, double factor) {
 Tensor adjust_hue(const Tensor& image, double delta) {
   constexpr std::string_view kWho = "image::adjust_hue";
   colour_image_size(image, kWho);
-  if (!(delta >= -1.0 && delta <= 1.0)) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected a delta in [-1, 1], got ", delta);
-  }
+  internal::require(delta >= -1.0 && delta <= 1.0, kWho, ": expected a delta in [-1, 1], got ",
+                    delta);
   // Hue in sixths of the circle: red 0, green 2, blue 4.
   return map_colours(image, [turn = static_cast<float>(delta) * 6.0f](float(&pixel)[3]) {
     const float value = std::max({pixel[0], pixel[1], pixel[2]});
@@ -482,27 +472,21 @@ double between(const RandomStream& random, double lower, double upper) {
 bool heads(const RandomStream& random) { return random.uniform64(0) < 0.5; }
 
 void require_range(double lower, double upper, std::string_view who) {
-  if (!(lower >= 0.0 && lower < upper && std::isfinite(upper))) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected 0 <= lower < upper, got lower ", lower,
-         " and upper ", upper);
-  }
+  internal::require(lower >= 0.0 && lower < upper && std::isfinite(upper), who,
+                    ": expected 0 <= lower < upper, got lower ", lower, " and upper ", upper);
 }
 
 void require_max_delta(double max_delta, double most, std::string_view who) {
-  if (!(max_delta >= 0.0 && max_delta <= most)) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a max_delta in [0, ", most, "], got ",
-         max_delta);
-  }
+  internal::require(max_delta >= 0.0 && max_delta <= most, who, ": expected a max_delta in [0, ",
+                    most, "], got ", max_delta);
 }
 
 }  // namespace
 
 ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions options) {
   require_positive(height, width, "image::random_crop");
-  if (options.padding < 0) {
-    fail(ErrorCode::kInvalidArgument, "image::random_crop: expected a padding of at least 0, got ",
-         options.padding);
-  }
+  internal::require(options.padding >= 0,
+                    "image::random_crop: expected a padding of at least 0, got ", options.padding);
   return [=](const Tensor& picture, const RandomStream& random) {
     const ImageExtents size = image_size(picture, "image::random_crop");
     const std::int64_t rows = size.height + 2 * options.padding - height;

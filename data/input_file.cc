@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/file_kind.h"
 #include "core/hash.h"
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
 #include "tutti/data/input_limits.h"
@@ -333,9 +334,7 @@ class FilesSource : public DatasetSource {
 }  // namespace
 
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who) {
-  if (paths.empty()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least one path, got none");
-  }
+  internal::require(!paths.empty(), who, ": expected at least one path, got none");
   return Dataset(std::make_shared<FilesSource>(Files{std::move(paths), std::move(open), who}));
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "core/names.h"
 #include "data/data_threads.h"
 #include "data/forwarding_source.h"
 #include "data/function_random.h"
@@ -91,10 +92,8 @@ class MapSource : public internal::ForwardingSource {
 
 Dataset internal::map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                                const char* who, Rows rows) {
-  if (num_parallel_calls < 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected num_parallel_calls of at least 1, got ",
-         num_parallel_calls);
-  }
+  internal::require(num_parallel_calls >= 1, who,
+                    ": expected num_parallel_calls of at least 1, got ", num_parallel_calls);
   return Dataset(std::make_shared<MapSource>(dataset.shared_source(), std::move(make),
                                              num_parallel_calls, rows));
 }

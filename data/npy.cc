@@ -544,10 +544,9 @@ void put_entry(std::string& bytes, const Entry& entry) {
 
 void require_name(const std::string& name, std::set<std::string>& seen) {
   constexpr std::size_t kMaxName = 1000;
-  if (name.empty() || name.size() > kMaxName || !seen.insert(name).second) {
-    fail(ErrorCode::kInvalidArgument, "format_npz: expected names of 1 to ", kMaxName,
-         " bytes, each once, got '", name, "'");
-  }
+  internal::require(!name.empty() && name.size() <= kMaxName && seen.insert(name).second,
+                    "format_npz: expected names of 1 to ", kMaxName, " bytes, each once, got '",
+                    name, "'");
 }
 
 }  // namespace

@@ -181,10 +181,8 @@ class FixedLengthRecords : public internal::FileElements {
 
  private:
   std::int64_t count_records() const {
-    if (!file_.size()) {
-      fail(ErrorCode::kInvalidArgument, "fixed_length_record_dataset: expected a file, got '",
-           file_.source(), "', which has no size");
-    }
+    internal::require(file_.size(), "fixed_length_record_dataset: expected a file, got '",
+                      file_.source(), "', which has no size");
     const std::uint64_t size = *file_.size();
     if (size < layout_.header || size - layout_.header < layout_.footer) {
       fail_truncated(size, layout_.header + layout_.footer, size);
@@ -216,13 +214,13 @@ Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t
   constexpr const char* kWho = "fixed_length_record_dataset";
   constexpr std::int64_t kLargestPart = std::int64_t{1} << 60;
   const auto fits = [](std::int64_t size) { return size >= 0 && size < kLargestPart; };
-  if (record_bytes < 1 || !fits(record_bytes) || !fits(options.header_bytes) ||
-      !fits(options.footer_bytes)) {
-    fail(ErrorCode::kInvalidArgument, kWho,
-         ": expected record_bytes of at least 1 and header_bytes and footer_bytes of at least 0, "
-         "got ",
-         record_bytes, ", ", options.header_bytes, " and ", options.footer_bytes);
-  }
+  internal::require(
+      record_bytes >= 1 && fits(record_bytes) && fits(options.header_bytes) &&
+          fits(options.footer_bytes),
+      kWho,
+      ": expected record_bytes of at least 1 and header_bytes and footer_bytes of at least 0, "
+      "got ",
+      record_bytes, ", ", options.header_bytes, " and ", options.footer_bytes);
   const Layout layout{static_cast<std::uint64_t>(record_bytes),
                       static_cast<std::uint64_t>(options.header_bytes),
                       static_cast<std::uint64_t>(options.footer_bytes)};
@@ -512,26 +510,20 @@ std::span<const std::byte> value_bytes(const Feature& feature, const FeatureSpec
     return std::as_bytes(std::span(*integers));
   }
   const auto& strings = std::get<std::vector<std::string>>(feature);
-  if (strings.size() != 1) {
-    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name,
-         "': expected one string, got ", strings.size());
-  }
+  internal::require(strings.size() == 1, source, ": feature '", spec.name,
+                    "': expected one string, got ", strings.size());
   return std::as_bytes(std::span(strings[0]));
 }
 
 Tensor tensor_of(const Feature& feature, const FeatureSpec& spec, const std::string& source) {
   const std::size_t kind = wanted_kind(spec);
-  if (feature.index() != kind) {
-    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name, "': expected ",
-         kKinds[kind], " for dtype ", spec.dtype, ", got ", kKinds[feature.index()]);
-  }
+  internal::require(feature.index() == kind, source, ": feature '", spec.name, "': expected ",
+                    kKinds[kind], " for dtype ", spec.dtype, ", got ", kKinds[feature.index()]);
   const std::span<const std::byte> bytes = value_bytes(feature, spec, source);
   const auto count = static_cast<std::int64_t>(bytes.size() / size_of(spec.dtype));
   const Shape shape = spec.shape ? *spec.shape : Shape{count};
-  if (shape.num_elements() != count) {
-    fail(ErrorCode::kInvalidArgument, source, ": feature '", spec.name, "': expected ",
-         shape.num_elements(), " values for shape ", shape, ", got ", count);
-  }
+  internal::require(shape.num_elements() == count, source, ": feature '", spec.name, "': expected ",
+                    shape.num_elements(), " values for shape ", shape, ", got ", count);
   return Tensor::from_bytes(shape, spec.dtype, bytes);
 }
 

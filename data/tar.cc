@@ -233,10 +233,9 @@ void TarWriter::write(const std::string& name, std::string_view bytes) {
 }
 
 void TarWriter::write(const TarSample& sample) {
-  if (sample.files.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         "TarWriter::write: expected a sample with files, got none in '", sample.key, "'");
-  }
+  internal::require(!sample.files.empty(),
+                    "TarWriter::write: expected a sample with files, got none in '", sample.key,
+                    "'");
   for (const auto& [extension, bytes] : sample.files) {
     const std::string name = concat(sample.key, ".", extension);
     const auto read = internal::split_tar_name(name);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/names.h"
 #include "data/input_file.h"
 #include "data/text_pieces.h"
 #include "tutti/core/error.h"
@@ -482,10 +483,9 @@ Json file_of(const WrittenVocabulary& vocabulary, const std::vector<std::string>
 std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
                             const std::vector<std::string>& special_tokens) {
   const auto least = static_cast<std::int64_t>(special_tokens.size()) + 256;
-  if (vocabulary_size < least) {
-    fail(ErrorCode::kInvalidArgument, "train_tokenizer: expected a vocabulary of at least ", least,
-         " tokens, one for each byte and the special ones, got ", vocabulary_size);
-  }
+  internal::require(vocabulary_size >= least, "train_tokenizer: expected a vocabulary of at least ",
+                    least, " tokens, one for each byte and the special ones, got ",
+                    vocabulary_size);
   WrittenVocabulary vocabulary{.tokens = special_tokens, .merges = {}};
   const internal::ByteAlphabet alphabet;
   PairLearner learner(text, add_bytes(alphabet, vocabulary));

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/names.h"
 #include "data/forwarding_source.h"
 #include "data/function_random.h"
 #include "tutti/data/auto_shard.h"
@@ -131,9 +132,7 @@ class ZipSource : public SourceOfParts {
 }  // namespace
 
 Dataset Dataset::zip(std::vector<Dataset> datasets) {
-  if (datasets.empty()) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::zip: expected at least one dataset, got none");
-  }
+  internal::require(!datasets.empty(), "Dataset::zip: expected at least one dataset, got none");
   return Dataset(std::make_shared<ZipSource>(std::move(datasets)));
 }
 
@@ -335,11 +334,10 @@ class InterleaveSource : public internal::ForwardingSource {
 Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
                             InterleaveOptions options) const {
   internal::require_function(make, "Dataset::interleave");
-  if (options.cycle_length < 1 || options.block_length < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
-         options.cycle_length, " and ", options.block_length);
-  }
+  internal::require(
+      options.cycle_length >= 1 && options.block_length >= 1,
+      "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
+      options.cycle_length, " and ", options.block_length);
   return Dataset(
       std::make_shared<InterleaveSource>(source_, Interleaving{std::move(make), options}));
 }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cluster/json_place.h"
+#include "core/names.h"
 #include "core/network_address.h"
 #include "tutti/core/error.h"
 
@@ -149,9 +150,7 @@ FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, 
     }
     const auto first = addresses.begin() + static_cast<std::ptrdiff_t>(begin);
     const std::vector<std::string> part(first, first + count);
-    if (!tasks.emplace(job, part).second) {
-      fail(ErrorCode::kInvalidArgument, who, ": the job '", job, "' is given twice");
-    }
+    internal::require(tasks.emplace(job, part).second, who, ": the job '", job, "' is given twice");
     const int place = rank - static_cast<int>(begin);
     if (place >= 0 && place < count) filled.own = Task{job, place};
     begin += number;

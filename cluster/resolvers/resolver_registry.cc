@@ -113,9 +113,7 @@ void warn_of_copies(const Environment& environment) {
 }  // namespace
 
 void register_cluster_resolver(const std::string& name, ResolverFactory factory) {
-  if (name.empty()) {
-    fail(ErrorCode::kInvalidArgument, "register_cluster_resolver: expected a name, got none");
-  }
+  internal::require(!name.empty(), "register_cluster_resolver: expected a name, got none");
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {

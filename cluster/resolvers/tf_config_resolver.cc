@@ -126,10 +126,8 @@ std::string read_rpc_layer(const JsonPlace& config) {
 }
 
 Json parse_config(std::string_view text, std::string_view source) {
-  if (text.size() > kMaxText) {
-    fail(ErrorCode::kInvalidArgument, source, ": expected at most ", kMaxText, " bytes, got ",
-         text.size());
-  }
+  internal::require(text.size() <= kMaxText, source, ": expected at most ", kMaxText,
+                    " bytes, got ", text.size());
   if (text.find_first_not_of(" \t\r\n") == text.npos) return Json::object();
   return internal::parse_json(text, source, kExpectedForm);
 }

@@ -22,6 +22,7 @@
 #include "cluster/grpc/grpc_server.h"
 #include "cluster/net/socket.h"
 #include "cluster/rpc/call_messages.h"
+#include "core/names.h"
 #include "parameter_server.grpc.pb.h"
 #include "session.grpc.pb.h"
 #include "tutti/core/executor.h"
@@ -825,10 +826,8 @@ class GrpcRpcServer final : public RpcServer {
 }  // namespace
 
 std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, RpcHandlers handlers) {
-  if (options.bytes_per_client == 0 || options.longest_payload == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "RpcServer: expected bytes_per_client and longest_payload above 0");
-  }
+  internal::require(options.bytes_per_client != 0 && options.longest_payload != 0,
+                    "RpcServer: expected bytes_per_client and longest_payload above 0");
   const internal::Endpoint endpoint =
       internal::checked_listen_address("RpcServer", options.address,
                                        {.has_secret = options.secret.is_set(),
