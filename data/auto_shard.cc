@@ -95,21 +95,14 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
 
 /// A source over the files of one worker. Elements of different workers have different numbers,
 /// though no worker knows how many elements the files of the others hold.
-class WorkerFilesSource : public internal::ForwardingSource {
+class WorkerFilesSource : public internal::SourceWith<WorkerFilesSource, PassShard> {
  public:
-  WorkerFilesSource(SourcePtr files, PassShard shard)
-      : ForwardingSource(std::move(files)), shard_(shard) {}
+  using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return below().iterate(epoch);
   }
-  SourcePtr over(SourcePtr files) const override {
-    return std::make_shared<WorkerFilesSource>(std::move(files), shard_);
-  }
-  PassShard pass_shard() const override { return shard_; }
-
- private:
-  PassShard shard_;
+  PassShard pass_shard() const override { return argument(); }
 };
 
 SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {

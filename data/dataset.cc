@@ -176,8 +176,6 @@ Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
       1, std::nullopt, [only = std::move(only)](std::int64_t) { return only; }));
 }
 
-// The first elements, all but the first, or all of them again and again.
-
 // The first elements, or all but the first.
 
 namespace {
@@ -329,32 +327,25 @@ class RepeatIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> pass_;
 };
 
-class RepeatSource : public internal::ForwardingSource {
+class RepeatSource : public internal::SourceWith<RepeatSource, std::int64_t> {
  public:
-  RepeatSource(SourcePtr below, std::int64_t count)
-      : ForwardingSource(std::move(below)), count_(count) {}
+  using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     // Epochs of a dataset that never ends are started by hand; they are kept far apart.
+    const std::int64_t count = argument();
     const std::uint64_t first =
-        count_ == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count_);
-    return std::make_unique<RepeatIterator>(shared_below(), count_, first);
+        count == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count);
+    return std::make_unique<RepeatIterator>(shared_below(), count, first);
   }
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();
-    if (count_ == 0 || length == 0) return 0;
+    if (argument() == 0 || length == 0) return 0;
     if (!length) return std::nullopt;
-    if (count_ == kInfinite || *length == kInfinite) return kInfinite;
-    return internal::saturating_product(*length, count_);
+    if (argument() == kInfinite || *length == kInfinite) return kInfinite;
+    return internal::saturating_product(*length, argument());
   }
-
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<RepeatSource>(std::move(below), count_);
-  }
-
- private:
-  std::int64_t count_;
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -41,22 +40,13 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// A decorator whose iterators are made as Iterator(one over the source below, argument), or with
-/// the epoch behind.
-template <class Self, class Iterator, class Argument>
-class Decorator : public ForwardingSource {
+/// A source over another one with an argument.
+template <class Self, class Argument>
+class SourceWith : public ForwardingSource {
  public:
-  Decorator(SourcePtr below, Argument argument)
+  SourceWith(SourcePtr below, Argument argument)
       : ForwardingSource(std::move(below)), argument_(std::move(argument)) {}
 
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    using Below = std::unique_ptr<ElementIterator>;
-    if constexpr (std::is_constructible_v<Iterator, Below, const Argument&, std::uint64_t>) {
-      return std::make_unique<Iterator>(below().iterate(epoch), argument_, epoch);
-    } else {
-      return std::make_unique<Iterator>(below().iterate(epoch), argument_);
-    }
-  }
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<Self>(std::move(below), argument_);
   }
@@ -66,6 +56,27 @@ class Decorator : public ForwardingSource {
 
  private:
   const Argument argument_;
+};
+
+/// A decorator whose iterators are made as Iterator(one over the source below, argument), or with
+/// the epoch behind, or with the epoch and the shard of the pass below.
+template <class Self, class Iterator, class Argument>
+class Decorator : public SourceWith<Self, Argument> {
+ public:
+  using SourceWith<Self, Argument>::SourceWith;
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    const DatasetSource& source = this->below();
+    const Argument& argument = this->argument();
+    if constexpr (requires { Iterator(source.iterate(epoch), argument, epoch, PassShard()); }) {
+      return std::make_unique<Iterator>(source.iterate(epoch), argument, epoch,
+                                        source.pass_shard());
+    } else if constexpr (requires { Iterator(source.iterate(epoch), argument, epoch); }) {
+      return std::make_unique<Iterator>(source.iterate(epoch), argument, epoch);
+    } else {
+      return std::make_unique<Iterator>(source.iterate(epoch), argument);
+    }
+  }
 };
 
 /// An iterator over another one; skip() leaves out as many elements below.

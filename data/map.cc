@@ -43,49 +43,41 @@ class MapIterator : public internal::ForwardingIterator {
   std::uint64_t next_number_ = 0;
 };
 
-class MapSource : public internal::ForwardingSource {
+struct Mapping {
+  MakeFunction make;
+  int num_parallel_calls = 1;
+  Rows rows = Rows::kUnknown;
+  FunctionRandom random = {};
+};
+
+class MapSource : public internal::SourceWith<MapSource, Mapping> {
  public:
-  MapSource(SourcePtr below, MakeFunction make, int num_parallel_calls, Rows rows,
-            FunctionRandom random = {})
-      : ForwardingSource(std::move(below)),
-        make_(std::move(make)),
-        num_parallel_calls_(num_parallel_calls),
-        rows_(rows),
-        random_(random) {}
+  using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    if (num_parallel_calls_ == 1) {
+    const int calls = argument().num_parallel_calls;
+    if (calls == 1)
       return std::make_unique<MapIterator>(below().iterate(epoch), function_of(epoch));
-    }
-    return internal::make_parallel_map(below().iterate(epoch), function_of(epoch),
-                                       num_parallel_calls_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<MapSource>(std::move(below), make_, num_parallel_calls_, rows_,
-                                       random_);
+    return internal::make_parallel_map(below().iterate(epoch), function_of(epoch), calls);
   }
   std::optional<std::int64_t> batch_size() const override {
-    return rows_ == Rows::kKept ? below().batch_size() : std::nullopt;
+    return argument().rows == Rows::kKept ? below().batch_size() : std::nullopt;
   }
   std::optional<int> batch_depth() const override {
-    return rows_ == Rows::kKept ? below().batch_depth() : std::nullopt;
+    return argument().rows == Rows::kKept ? below().batch_depth() : std::nullopt;
   }
 
  private:
   /// Key of an element, from its number in this iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
-    return [fn = make_(epoch), random = random_.of_pass(epoch, below().pass_shard())](
-               const Element& element, std::uint64_t n) {
+    return [fn = argument().make(epoch),
+            random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,
+                                                                             std::uint64_t n) {
       const RandomContext context = random.at(n);
       const RandomContextScope scope(context);
       return fn(element, context.step);
     };
   }
-
-  MakeFunction make_;
-  int num_parallel_calls_;
-  Rows rows_;
-  FunctionRandom random_;
 };
 
 }  // namespace
@@ -94,8 +86,8 @@ Dataset internal::map_numbered(const Dataset& dataset, MakeFunction make, int nu
                                const char* who, Rows rows) {
   internal::require(num_parallel_calls >= 1, who,
                     ": expected num_parallel_calls of at least 1, got ", num_parallel_calls);
-  return Dataset(std::make_shared<MapSource>(dataset.shared_source(), std::move(make),
-                                             num_parallel_calls, rows));
+  return Dataset(std::make_shared<MapSource>(dataset.shared_source(),
+                                             Mapping{std::move(make), num_parallel_calls, rows}));
 }
 
 Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions options) const {
@@ -114,10 +106,16 @@ namespace {
 
 using Predicate = std::function<bool(const Element&)>;
 
+struct Choosing {
+  Predicate accepts;
+  FunctionRandom random = {};
+};
+
 /// The predicate of one pass, asked for one element after the other.
 class Chooser {
  public:
-  Chooser(Predicate accepts, PassRandom random) : accepts_(std::move(accepts)), random_(random) {}
+  Chooser(const Choosing& choosing, std::uint64_t epoch, const PassShard& shard)
+      : accepts_(choosing.accepts), random_(choosing.random.of_pass(epoch, shard)) {}
 
   bool accepts(const Element& element) {
     const RandomContextScope scope(random_.at(next_number_++));
@@ -132,8 +130,9 @@ class Chooser {
 
 class FilterIterator : public ElementIterator {
  public:
-  FilterIterator(std::unique_ptr<ElementIterator> below, Chooser chooser)
-      : below_(std::move(below)), chooser_(std::move(chooser)) {}
+  FilterIterator(std::unique_ptr<ElementIterator> below, const Choosing& choosing,
+                 std::uint64_t epoch, const PassShard& shard)
+      : below_(std::move(below)), chooser_(choosing, epoch, shard) {}
 
   std::optional<Element> next() override {
     for (;;) {
@@ -149,8 +148,9 @@ class FilterIterator : public ElementIterator {
 
 class TakeWhileIterator : public ElementIterator {
  public:
-  TakeWhileIterator(std::unique_ptr<ElementIterator> below, Chooser chooser)
-      : below_(std::move(below)), chooser_(std::move(chooser)) {}
+  TakeWhileIterator(std::unique_ptr<ElementIterator> below, const Choosing& choosing,
+                    std::uint64_t epoch, const PassShard& shard)
+      : below_(std::move(below)), chooser_(choosing, epoch, shard) {}
 
   std::optional<Element> next() override {
     if (!below_) return std::nullopt;
@@ -165,38 +165,27 @@ class TakeWhileIterator : public ElementIterator {
   Chooser chooser_;
 };
 
-/// Elements that Iterator(below, chooser) chooses; how many is not known before.
+/// Elements that an Iterator chooses; how many is not known before.
 template <class Iterator>
-class ChosenSource : public internal::ForwardingSource {
+class ChosenSource : public internal::Decorator<ChosenSource<Iterator>, Iterator, Choosing> {
  public:
-  ChosenSource(SourcePtr below, Predicate accepts, FunctionRandom random = {})
-      : ForwardingSource(std::move(below)), accepts_(std::move(accepts)), random_(random) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<Iterator>(
-        below().iterate(epoch), Chooser(accepts_, random_.of_pass(epoch, below().pass_shard())));
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<ChosenSource>(std::move(below), accepts_, random_);
-  }
+  using internal::Decorator<ChosenSource<Iterator>, Iterator, Choosing>::Decorator;
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
-
- private:
-  Predicate accepts_;
-  FunctionRandom random_;
 };
 
 }  // namespace
 
 Dataset Dataset::filter(std::function<bool(const Element&)> predicate) const {
   internal::require_function(predicate, "Dataset::filter");
-  return Dataset(std::make_shared<ChosenSource<FilterIterator>>(source_, std::move(predicate)));
+  return Dataset(
+      std::make_shared<ChosenSource<FilterIterator>>(source_, Choosing{std::move(predicate)}));
 }
 
 Dataset Dataset::take_while(std::function<bool(const Element&)> predicate) const {
   internal::require_function(predicate, "Dataset::take_while");
-  return Dataset(std::make_shared<ChosenSource<TakeWhileIterator>>(source_, std::move(predicate)));
+  return Dataset(
+      std::make_shared<ChosenSource<TakeWhileIterator>>(source_, Choosing{std::move(predicate)}));
 }
 
 // Elements with their number in front.

@@ -233,7 +233,7 @@ struct Interleaving {
 class InterleaveIterator : public ElementIterator {
  public:
   InterleaveIterator(std::unique_ptr<ElementIterator> below, const Interleaving& interleaving,
-                     const PassShard& shard, std::uint64_t epoch)
+                     std::uint64_t epoch, const PassShard& shard)
       : below_(std::move(below)),
         make_(interleaving.make),
         random_(interleaving.random.of_pass(epoch, shard)),
@@ -297,18 +297,11 @@ class InterleaveIterator : public ElementIterator {
   std::size_t num_open_ = 0;
 };
 
-class InterleaveSource : public internal::ForwardingSource {
+class InterleaveSource
+    : public internal::Decorator<InterleaveSource, InterleaveIterator, Interleaving> {
  public:
-  InterleaveSource(SourcePtr below, Interleaving interleaving)
-      : ForwardingSource(std::move(below)), interleaving_(std::move(interleaving)) {}
+  using Decorator::Decorator;
 
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<InterleaveIterator>(below().iterate(epoch), interleaving_,
-                                                below().pass_shard(), epoch);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<InterleaveSource>(std::move(below), interleaving_);
-  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
@@ -317,16 +310,13 @@ class InterleaveSource : public internal::ForwardingSource {
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;
-    const RandomContextScope scope(interleaving_.random.of_pass(0, below().pass_shard()).at(0));
-    if (!internal::begins_at_files(interleaving_.make(*first).source())) return std::nullopt;
+    const RandomContextScope scope(argument().random.of_pass(0, below().pass_shard()).at(0));
+    if (!internal::begins_at_files(argument().make(*first).source())) return std::nullopt;
     return SourceFiles{below().cardinality(), [self = *this](auto count, auto index) {
                          const Dataset names(self.inputs().at(0));
                          return self.over(names.shard(count, index).shared_source());
                        }};
   }
-
- private:
-  Interleaving interleaving_;
 };
 
 }  // namespace
