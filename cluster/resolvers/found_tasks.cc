@@ -3,7 +3,6 @@
 #include "cluster/resolvers/found_tasks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "cluster/json_place.h"
@@ -22,13 +21,6 @@ struct AddressProblem {
 bool is_word_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
          c == '_' || c == '.';
-}
-
-bool is_port(std::string_view text) {
-  int port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && port >= 1 && port <= 65535 && text[0] != '0';
 }
 
 std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
@@ -65,7 +57,7 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
   }
   const std::string_view port = parts->port;
   if (port.find(':') != port.npos) return {{kExpected, "write an IPv6 address as [::1]:2222"}};
-  if (!is_port(port)) {
+  if (parse_index(port, 65535).value_or(0) == 0) {
     return {{"a port from 1 to 65535 behind the colon",
              port == "0" ? "choose a port: the others cannot know one that the system chooses"
                          : "write host:port, as in host:2222"}};

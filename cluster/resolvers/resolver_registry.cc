@@ -23,33 +23,24 @@ namespace {
 
 using Entry = std::pair<std::string, ResolverFactory>;
 
+template <class Resolver, class... Arguments>
+ResolverFactory factory_of(Arguments... arguments) {
+  return [=](const Environment& e) { return std::make_unique<Resolver>(arguments..., e); };
+}
+
 std::unique_ptr<ClusterResolver> make_local(const Environment&) {
   return std::make_unique<StaticResolver>(
       ClusterSpec(), StaticResolverOptions{.task_type = "worker", .task_id = 0, .name = "local"});
 }
 
 std::vector<Entry> builtin_resolvers() {
-  return {
-      {"auto", [](const Environment& e) { return choose_resolver(e).resolver; }},
-      {"tf_config",
-       [](const Environment& e) {
-         return std::make_unique<TfConfigResolver>(ResolverOverrides{}, e);
-       }},
-      {"slurm",
-       [](const Environment& e) {
-         return std::make_unique<SlurmResolver>(SlurmResolverOptions{}, e);
-       }},
-      {"mpi",
-       [](const Environment& e) { return std::make_unique<MpiResolver>(MpiResolverOptions{}, e); }},
-      {"kubernetes",
-       [](const Environment& e) {
-         return std::make_unique<KubernetesResolver>(KubernetesResolverOptions{}, e);
-       }},
-      {"sagemaker",
-       [](const Environment& e) {
-         return std::make_unique<SageMakerResolver>(2223, ResolverOverrides{}, e);
-       }},
-      {"local", make_local}};
+  return {{"auto", [](const Environment& e) { return choose_resolver(e).resolver; }},
+          {"tf_config", factory_of<TfConfigResolver>(ResolverOverrides{})},
+          {"slurm", factory_of<SlurmResolver>(SlurmResolverOptions{})},
+          {"mpi", factory_of<MpiResolver>(MpiResolverOptions{})},
+          {"kubernetes", factory_of<KubernetesResolver>(KubernetesResolverOptions{})},
+          {"sagemaker", factory_of<SageMakerResolver>(2223, ResolverOverrides{})},
+          {"local", make_local}};
 }
 
 struct Registry {
@@ -60,12 +51,6 @@ struct Registry {
 Registry& registry() {
   static Registry instance;
   return instance;
-}
-
-std::vector<std::string> names_of(const std::vector<Entry>& entries) {
-  std::vector<std::string> names;
-  for (const Entry& entry : entries) names.push_back(entry.first);
-  return names;
 }
 
 /// A name of the registry and the sign that it fits.
@@ -125,7 +110,7 @@ void register_cluster_resolver(const std::string& name, ResolverFactory factory)
 std::vector<std::string> registered_cluster_resolvers() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
-  return names_of(all.entries);
+  return internal::names_of(all.entries, &Entry::first);
 }
 
 std::unique_ptr<ClusterResolver> make_cluster_resolver(std::string_view name,
@@ -137,7 +122,8 @@ std::unique_ptr<ClusterResolver> make_cluster_resolver(std::string_view name,
     const auto entry = std::ranges::find(all.entries, name, &Entry::first);
     if (entry == all.entries.end()) {
       fail(ErrorCode::kNotFound, "make_cluster_resolver: there is no resolver '", name,
-           "'; expected one of ", internal::choices(names_of(all.entries), name));
+           "'; expected one of ",
+           internal::choices(internal::names_of(all.entries, &Entry::first), name));
     }
     factory = entry->second;
   }
