@@ -1,4 +1,4 @@
-// A function applied to several elements at once, results in order; reading ahead.
+// Functions of elements: several at once, results in order; their random numbers. Reading ahead.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "tutti/core/random.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::internal {
@@ -32,5 +33,56 @@ std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterat
 
 /// Whether `source` is what Dataset::prefetch() made: the elements below it, only read earlier.
 bool only_reads_ahead(const DatasetSource& source);
+
+/// The random contexts of one pass. A value.
+class PassRandom {
+ public:
+  PassRandom(const RandomContext& before, std::uint64_t stride)
+      : before_(before), stride_(stride) {}
+
+  /// Returns the context in which a function runs for element `n` of this iterator; its `step` is
+  /// the number of the element in the whole pass, unique over the shards of the pass.
+  RandomContext at(std::uint64_t n) const {
+    RandomContext context = before_;
+    context.step += n * stride_;
+    return context;
+  }
+
+ private:
+  RandomContext before_;
+  std::uint64_t stride_;
+};
+
+/// Keys of the random numbers that a function of a dataset draws without a key of its own
+/// (next_random_key(), layers in training mode): the global seed, the number of the dataset among
+/// those that this program makes, the epoch and the number of the element in the pass. Neither the
+/// thread that calls the function nor what was drawn before matters. Made together with the
+/// dataset; a value.
+class FunctionRandom {
+ public:
+  FunctionRandom() {
+    const RandomContext& here = current_random_context();
+    // A call site of its own: making a dataset changes no other number of the program.
+    constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
+    seed_ =
+        bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});
+    // Datasets that interleave() makes of elements number their own elements from different places.
+    if (here.replica == kInDataset) first_ = bits({here.step, kAugmentPurpose});
+  }
+
+  PassRandom of_pass(std::uint64_t epoch, const PassShard& shard = {}) const {
+    const std::uint64_t seed = bits({seed_, kAugmentPurpose, epoch});
+    return PassRandom({seed, first_ + static_cast<std::uint64_t>(shard.index), kInDataset},
+                      static_cast<std::uint64_t>(shard.count));
+  }
+
+ private:
+  /// The number of a replica that no strategy has.
+  static constexpr std::uint32_t kInDataset = UINT32_MAX;
+  static std::uint64_t bits(const RandomKey& key) { return RandomStream(key).bits64(0); }
+
+  std::uint64_t seed_ = 0;
+  std::uint64_t first_ = 0;  // number of the first element
+};
 
 }  // namespace tutti::internal

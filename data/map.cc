@@ -1,11 +1,19 @@
 // One element at a time: a function of it, a predicate, its number.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
 #include <utility>
+#include <vector>
 
 #include "core/names.h"
 #include "data/data_threads.h"
 #include "data/forwarding_source.h"
-#include "data/function_random.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/core/trace.h"
 
 namespace tutti {
 
@@ -228,6 +236,321 @@ class EnumerateSource
 
 Dataset Dataset::enumerate(std::int64_t start) const {
   return Dataset(std::make_shared<EnumerateSource>(source_, start));
+}
+
+}  // namespace tutti
+
+namespace tutti::internal {
+
+// Work on threads of the data pipeline, and waiting for them.
+
+// Waiting for a data thread: long, but not for ever and not in silence.
+
+namespace {
+
+/// Waits until ready(). Every minute without it logs a warning naming `who`; after half an hour
+/// throws kDeadlineExceeded: the function that should yield an element hangs. `mutex` is held by
+/// the caller.
+void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
+                    const std::function<bool()>& ready) TUTTI_REQUIRES(mutex) {
+  constexpr int kMinutes = 30;
+  for (int minute = 1; minute <= kMinutes; ++minute) {
+    if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
+    log_warning(concat(who, ": no element for ", minute, " minutes"));
+  }
+  fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
+       " minutes, got none; try to find the function of this dataset that hangs");
+}
+
+/// Waits until ready(), however long: a data thread that has nothing to do until its consumer comes
+/// back or stops it.
+void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready)
+    TUTTI_REQUIRES(mutex) {
+  while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
+  }
+}
+
+}  // namespace
+
+// A function applied to several elements at once, results in order.
+
+// The window holds the elements that were read but not handed out, in order. next() fills the
+// window from below, then waits until its first element is done. Threads claim the elements of the
+// window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
+// the window.
+
+namespace {
+
+struct Work {
+  std::optional<Element> element;  // the input, later the result
+  std::uint64_t number = 0;
+  std::exception_ptr error;
+  bool done = false;
+};
+
+class ParallelMapIterator : public ElementIterator {
+ public:
+  ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)
+      : below_(std::move(below)), fn_(std::move(fn)), num_threads_(num_threads) {}
+
+  ~ParallelMapIterator() override {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    threads_.clear();  // joins
+  }
+
+  std::optional<Element> next() override {
+    start_threads();
+    fill_window();
+    std::optional<Work> work = take_first();
+    if (!work) return std::nullopt;
+    if (work->error) std::rethrow_exception(work->error);
+    return std::move(work->element);
+  }
+
+  void skip(std::int64_t count) override {
+    for (; count > 0; --count) {
+      if (!take_first()) break;
+    }
+    if (count < 1 || ended_) return;
+    below_->skip(count);
+    next_number_ += static_cast<std::uint64_t>(count);
+  }
+
+ private:
+  void start_threads() {
+    while (static_cast<int>(threads_.size()) < num_threads_) {
+      threads_.push_back(Executor::system().start("tutti-map", [this] { run(); }));
+    }
+  }
+
+  // As many elements wait for a thread as are being worked on.
+  std::size_t capacity() const { return 2 * static_cast<std::size_t>(num_threads_); }
+
+  std::size_t window_size() {
+    MutexLock lock(mutex_);
+    return window_.size();
+  }
+
+  void fill_window() {
+    for (std::size_t size = window_size(); size < capacity() && !ended_; ++size) {
+      Work work;
+      try {
+        work.element = below_->next();
+      } catch (...) {
+        work.error = std::current_exception();
+        work.done = true;
+      }
+      if (!work.element && !work.error) {
+        ended_ = true;
+        return;
+      }
+      work.number = next_number_++;
+      const bool failed = work.done;
+      MutexLock lock(mutex_);
+      window_.push_back(std::move(work));
+      changed_.notify_all();
+      // What comes after an error is read when somebody asks for it.
+      if (failed) return;
+    }
+  }
+
+  std::optional<Work> take_first() {
+    MutexLock lock(mutex_);
+    if (window_.empty()) return std::nullopt;
+    wait_for_input(changed_, mutex_, "Dataset::map",
+                   [this]() TUTTI_REQUIRES(mutex_) { return window_.front().done; });
+    std::optional<Work> work(std::move(window_.front()));
+    window_.pop_front();
+    ++handed_out_;
+    return work;
+  }
+
+  // Whether the window has an element that nobody claimed. Those that failed below may have left it
+  // unclaimed.
+  bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
+    claimed_ = std::max(claimed_, handed_out_);
+    return claimed_ < handed_out_ + window_.size();
+  }
+
+  // The next element without a thread, or nullptr to end. A deque keeps its elements where they
+  // are.
+  Work* claim() {
+    MutexLock lock(mutex_);
+    for (;;) {
+      wait_for_work(changed_, mutex_,
+                    [this]() TUTTI_REQUIRES(mutex_) { return stopping_ || has_unclaimed(); });
+      if (stopping_) return nullptr;
+      Work& work = window_[claimed_++ - handed_out_];
+      if (!work.done) return &work;
+    }
+  }
+
+  // Runs on each thread.
+  void run() {
+    while (Work* work = claim()) {
+      std::optional<Element> result;
+      std::exception_ptr error;
+      try {
+        result = fn_(*work->element, work->number);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      MutexLock lock(mutex_);
+      work->element = std::move(result);
+      work->error = std::move(error);
+      work->done = true;
+      changed_.notify_all();
+    }
+  }
+
+  std::unique_ptr<ElementIterator> below_;
+  const NumberedFunction fn_;
+  const int num_threads_;
+  bool ended_ = false;
+  std::uint64_t next_number_ = 0;  // of the next element that is read
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Work> window_ TUTTI_GUARDED_BY(mutex_);
+  std::size_t claimed_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::size_t handed_out_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Thread>> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
+                                                   NumberedFunction fn, int num_threads) {
+  return std::make_unique<ParallelMapIterator>(std::move(below), std::move(fn), num_threads);
+}
+
+}  // namespace tutti::internal
+
+namespace tutti {
+
+// Reading ahead: a thread of its own fills a queue.
+
+namespace {
+
+/// What the thread hands over: an element, an exception in its place, or (neither) the end.
+struct Reading {
+  std::optional<Element> element;
+  std::exception_ptr error;
+  bool is_end() const { return !element && !error; }
+};
+
+struct Prefetching {
+  std::size_t depth = 1;
+  internal::FunctionRandom random = {};  // of sources that draw numbers in next()
+};
+
+class PrefetchIterator : public ElementIterator {
+ public:
+  PrefetchIterator(std::unique_ptr<ElementIterator> below, const Prefetching& prefetching,
+                   std::uint64_t epoch)
+      : below_(std::move(below)),
+        depth_(prefetching.depth),
+        random_(prefetching.random.of_pass(epoch)) {}
+
+  ~PrefetchIterator() override {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    thread_.reset();  // joins; the thread may be waiting for room, or inside next() below
+  }
+
+  std::optional<Element> next() override {
+    if (ended_) return std::nullopt;
+    if (!thread_) thread_ = Executor::system().start("tutti-prefetch", [this] { read_ahead(); });
+    Reading reading = take_reading();
+    if (reading.error) std::rethrow_exception(reading.error);
+    ended_ = reading.is_end();
+    return std::move(reading.element);
+  }
+
+  void skip(std::int64_t count) override {
+    if (thread_ || ended_) return ElementIterator::skip(count);
+    below_->skip(count);  // nothing read yet
+    next_number_ += static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0));
+  }
+
+ private:
+  Reading take_reading() {
+    MutexLock lock(mutex_);
+    internal::wait_for_input(changed_, mutex_, "Dataset::prefetch",
+                             [this]() TUTTI_REQUIRES(mutex_) { return !queue_.empty(); });
+    Reading reading = std::move(queue_.front());
+    queue_.pop_front();
+    changed_.notify_all();
+    return reading;
+  }
+
+  // Runs on the thread.
+  void read_ahead() {
+    bool more = true;
+    while (more && wait_for_room()) {
+      Reading reading = read_below();
+      more = !reading.is_end();
+      MutexLock lock(mutex_);
+      queue_.push_back(std::move(reading));
+      changed_.notify_all();
+    }
+  }
+
+  bool wait_for_room() {
+    MutexLock lock(mutex_);
+    internal::wait_for_work(changed_, mutex_, [this]() TUTTI_REQUIRES(mutex_) {
+      return stopping_ || queue_.size() < depth_;
+    });
+    return !stopping_;
+  }
+
+  Reading read_below() {
+    const TraceSpan span("read", "input");
+    const RandomContextScope scope(random_.at(next_number_++));
+    Reading reading;
+    try {
+      reading.element = below_->next();
+    } catch (...) {
+      reading.error = std::current_exception();
+    }
+    return reading;
+  }
+
+  std::unique_ptr<ElementIterator> below_;  // the thread's alone once there is one
+  const std::size_t depth_;
+  const internal::PassRandom random_;
+  std::uint64_t next_number_ = 0;  // the thread's alone once there is one
+  bool ended_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Reading> queue_ TUTTI_GUARDED_BY(mutex_);
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Thread> thread_;
+};
+
+class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterator, Prefetching> {
+ public:
+  using Decorator::Decorator;
+};
+
+}  // namespace
+
+Dataset Dataset::prefetch(int depth) const {
+  internal::require(depth >= 0, "Dataset::prefetch: expected a depth of at least 0, got ", depth);
+  if (depth == 0) return *this;
+  return Dataset(
+      std::make_shared<PrefetchSource>(source_, Prefetching{static_cast<std::size_t>(depth)}));
+}
+
+bool internal::only_reads_ahead(const DatasetSource& source) {
+  return dynamic_cast<const PrefetchSource*>(&source) != nullptr;
 }
 
 }  // namespace tutti

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/names.h"
+#include "data/data_threads.h"
 #include "data/forwarding_source.h"
-#include "data/function_random.h"
 #include "tutti/data/auto_shard.h"
 
 namespace tutti {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cluster/grpc/grpc_server.h"
 #include "cluster/grpc/job_authority.h"
-#include "cluster/grpc/local_socket.h"
 #include "cluster/net/socket.h"
 #include "core/names.h"
 #include "tutti/cluster/net/job_durations.h"

@@ -1,13 +1,12 @@
 // Every check of an operation, on groups of any shape, and the loop over cases.
 // SPDX-License-Identifier: Apache-2.0
-#include "testing/cross_device_ops/runner.h"
+#include "testing/cross_device_ops/problem.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
-#include "testing/cross_device_ops/problem.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/testing/cross_device_ops/report.h"

@@ -10,7 +10,6 @@
 
 #include "core/names.h"
 #include "testing/cross_device_ops/problem.h"
-#include "testing/cross_device_ops/runner.h"
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
 #include "tutti/optimizer/sgd.h"

@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 #include "testing/cross_device_ops/problem.h"
-#include "testing/cross_device_ops/runner.h"
 #include "tests/support/thrown.h"
 #include "tutti/testing/cross_device_ops/report.h"
 

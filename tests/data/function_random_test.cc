@@ -1,6 +1,6 @@
 // Random numbers that functions of datasets draw without a key.
 // SPDX-License-Identifier: Apache-2.0
-#include "data/function_random.h"
+#include "data/data_threads.h"
 
 #include <set>
 
