@@ -62,7 +62,7 @@ class Connection:
 
 
 def local_socket_path(host, port):
-    """Where gRPC listens for a loopback address, as cluster/grpc/local_socket.h has it."""
+    """Where gRPC listens for a loopback address, as cluster/grpc/grpc_server.h has it."""
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
 

@@ -50,81 +50,37 @@ template <class T>
 constexpr auto tie_fields(T& object) {
   constexpr std::size_t kSize = num_fields<std::remove_const_t<T>>();
   static_assert(kSize <= kMostFields, "a struct of more than kMostFields members");
-  if constexpr (kSize == 0) {
-    return std::tie();
-  } else if constexpr (kSize == 1) {
-    auto& [a] = object;
-    return std::tie(a);
-  } else if constexpr (kSize == 2) {
-    auto& [a, b] = object;
-    return std::tie(a, b);
-  } else if constexpr (kSize == 3) {
-    auto& [a, b, c] = object;
-    return std::tie(a, b, c);
-  } else if constexpr (kSize == 4) {
-    auto& [a, b, c, d] = object;
-    return std::tie(a, b, c, d);
-  } else if constexpr (kSize == 5) {
-    auto& [a, b, c, d, e] = object;
-    return std::tie(a, b, c, d, e);
-  } else if constexpr (kSize == 6) {
-    auto& [a, b, c, d, e, f] = object;
-    return std::tie(a, b, c, d, e, f);
-  } else if constexpr (kSize == 7) {
-    auto& [a, b, c, d, e, f, g] = object;
-    return std::tie(a, b, c, d, e, f, g);
-  } else if constexpr (kSize == 8) {
-    auto& [a, b, c, d, e, f, g, h] = object;
-    return std::tie(a, b, c, d, e, f, g, h);
-  } else if constexpr (kSize == 9) {
-    auto& [a, b, c, d, e, f, g, h, i] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i);
-  } else if constexpr (kSize == 10) {
-    auto& [a, b, c, d, e, f, g, h, i, j] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j);
-  } else if constexpr (kSize == 11) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k);
-  } else if constexpr (kSize == 12) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
-  } else if constexpr (kSize == 13) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m);
-  } else if constexpr (kSize == 14) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
-  } else if constexpr (kSize == 15) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
-  } else if constexpr (kSize == 16) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
-  } else if constexpr (kSize == 17) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
-  } else if constexpr (kSize == 18) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r);
-  } else if constexpr (kSize == 19) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s);
-  } else if constexpr (kSize == 20) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t);
-  } else if constexpr (kSize == 21) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
-  } else if constexpr (kSize == 22) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v);
-  } else if constexpr (kSize == 23) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
-  } else if constexpr (kSize == 24) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = object;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x);
-  }
+#define TUTTI_TIE_FIELDS(size, ...) \
+  if constexpr (kSize == size) {    \
+    auto& [__VA_ARGS__] = object;   \
+    return std::tie(__VA_ARGS__);   \
+  } else
+  TUTTI_TIE_FIELDS(1, a)
+  TUTTI_TIE_FIELDS(2, a, b)
+  TUTTI_TIE_FIELDS(3, a, b, c)
+  TUTTI_TIE_FIELDS(4, a, b, c, d)
+  TUTTI_TIE_FIELDS(5, a, b, c, d, e)
+  TUTTI_TIE_FIELDS(6, a, b, c, d, e, f)
+  TUTTI_TIE_FIELDS(7, a, b, c, d, e, f, g)
+  TUTTI_TIE_FIELDS(8, a, b, c, d, e, f, g, h)
+  TUTTI_TIE_FIELDS(9, a, b, c, d, e, f, g, h, i)
+  TUTTI_TIE_FIELDS(10, a, b, c, d, e, f, g, h, i, j)
+  TUTTI_TIE_FIELDS(11, a, b, c, d, e, f, g, h, i, j, k)
+  TUTTI_TIE_FIELDS(12, a, b, c, d, e, f, g, h, i, j, k, l)
+  TUTTI_TIE_FIELDS(13, a, b, c, d, e, f, g, h, i, j, k, l, m)
+  TUTTI_TIE_FIELDS(14, a, b, c, d, e, f, g, h, i, j, k, l, m, n)
+  TUTTI_TIE_FIELDS(15, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o)
+  TUTTI_TIE_FIELDS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
+  TUTTI_TIE_FIELDS(17, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)
+  TUTTI_TIE_FIELDS(18, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r)
+  TUTTI_TIE_FIELDS(19, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s)
+  TUTTI_TIE_FIELDS(20, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t)
+  TUTTI_TIE_FIELDS(21, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u)
+  TUTTI_TIE_FIELDS(22, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v)
+  TUTTI_TIE_FIELDS(23, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w)
+  TUTTI_TIE_FIELDS(24, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x)
+  return std::tie();
+#undef TUTTI_TIE_FIELDS
 }
 
 // Their names, which the compiler writes into the name of a function that is made for a member.
