@@ -77,9 +77,6 @@ Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptio
 }
 
 }  // namespace internal
-}  // namespace tutti
-
-namespace tutti {
 
 // Mixup and cutmix.
 

@@ -1,4 +1,4 @@
-// Pictures cut, padded, mirrored and erased.
+// Pictures cut, padded, mirrored and erased; their colours; random steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -40,6 +40,7 @@ namespace {
 using internal::image_size;
 using internal::ImageExtents;
 using internal::require_positive;
+using internal::visit_pixels;
 
 constexpr std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -226,7 +227,7 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
   MutableTensor result;
   result.assign(image);
   result.make_unique();
-  internal::visit_pixels(image.dtype(), [&]<class T>() {
+  visit_pixels(image.dtype(), [&]<class T>() {
     const T fill = std::is_same_v<T, float> ? static_cast<T>(value) : as_byte(value, kWho);
     T* pixels = result.span<T>().data();
     for (std::int64_t y = first_y; y < last_y; ++y) {
@@ -240,10 +241,6 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
 // Brightness, contrast, colours and standardisation of pictures.
 
 namespace {
-
-using internal::image_size;
-using internal::ImageExtents;
-using internal::visit_pixels;
 
 /// A value as float32, white being 1.
 inline float load(float value) { return value; }
@@ -456,10 +453,6 @@ Tensor per_image_standardization(const Tensor& image) {
 // asked for.
 
 namespace {
-
-using internal::image_size;
-using internal::ImageExtents;
-using internal::require_positive;
 
 std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t bound) {
   return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));

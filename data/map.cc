@@ -1,4 +1,4 @@
-// One element at a time: a function of it, a predicate, its number.
+// A function of every element, on several threads too; a predicate, its number; reading ahead.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
@@ -270,16 +270,12 @@ void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>
   }
 }
 
-}  // namespace
-
 // A function applied to several elements at once, results in order.
 
 // The window holds the elements that were read but not handed out, in order. next() fills the
 // window from below, then waits until its first element is done. Threads claim the elements of the
 // window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
 // the window.
-
-namespace {
 
 struct Work {
   std::optional<Element> element;  // the input, later the result
