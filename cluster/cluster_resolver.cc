@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <utility>
 
 #include "cluster/json_place.h"
 #include "core/names.h"

@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "cluster/net/socket.h"
 #include "core/names.h"
-#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/cluster/resolver_registry.h"

@@ -5,7 +5,6 @@
 #include <cxxabi.h>
 
 #include <cctype>
-#include <cstdlib>
 #include <memory>
 
 namespace tutti::internal {

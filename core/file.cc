@@ -17,7 +17,6 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
-#include <utility>
 
 #include "core/run_token.h"
 #include "tutti/core/error.h"

@@ -2,13 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <iomanip>
 #include <numeric>
 #include <sstream>
-
-#include "tutti/core/text.h"
 
 namespace tutti::internal {
 namespace {

@@ -15,9 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include "core/file.h"

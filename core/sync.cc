@@ -8,10 +8,8 @@
 #include "tutti/core/sync.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "core/run_token.h"
-#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {

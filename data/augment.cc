@@ -7,7 +7,6 @@
 #include <cstring>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "core/names.h"
 #include "data/data_threads.h"

@@ -13,7 +13,6 @@
 #include "data/forwarding_source.h"
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
-#include "tutti/data/element.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

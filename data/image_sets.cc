@@ -5,14 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "core/file_kind.h"
 #include "data/image_sets.h"
 #include "data/input_file.h"
 #include "data/tar_reader.h"
-#include "tutti/data/readers.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"

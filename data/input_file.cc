@@ -18,7 +18,6 @@
 #include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
-#include "tutti/data/input_limits.h"
 #include "tutti/data/records.h"
 
 namespace tutti::internal {

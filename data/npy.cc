@@ -9,7 +9,6 @@
 #include <cstring>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "core/file.h"
 #include "core/file_kind.h"

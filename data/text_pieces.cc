@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <string>
 
 #include "tutti/core/error.h"
 

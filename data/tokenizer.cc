@@ -4,17 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <queue>
 #include <set>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "core/names.h"
 #include "data/input_file.h"

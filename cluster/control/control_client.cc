@@ -6,17 +6,9 @@
 #include <atomic>
 #include <deque>
 #include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "cluster/control/job_messages.h"
 #include "cluster/control/join_job.h"
-#include "cluster/control/member.h"
 #include "cluster/control/stop_agreement.h"
 #include "cluster/grpc/grpc_channel.h"
 #include "cluster/net/handshake.h"

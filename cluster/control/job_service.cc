@@ -11,14 +11,10 @@
 #include <deque>
 #include <utility>
 
-#include "cluster/control/control_server.h"
 #include "cluster/control/job_messages.h"
 #include "cluster/grpc/grpc_channel.h"
-#include "cluster/grpc/grpc_server.h"
 #include "cluster/net/handshake.h"
 #include "tutti/cluster/net/job_durations.h"
-#include "tutti/core/error.h"
-#include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 

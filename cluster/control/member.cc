@@ -3,15 +3,8 @@
 #include "cluster/control/member.h"
 
 #include <algorithm>
-#include <iomanip>
-#include <map>
-#include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "core/names.h"
-#include "core/process_probe.h"
-#include "tutti/core/error.h"
 
 namespace tutti {
 

@@ -2,20 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_channel.h"
 
-#include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "cluster/grpc/grpc_server.h"
 #include "cluster/grpc/job_authority.h"
-#include "cluster/net/socket.h"
 #include "core/names.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 namespace {

@@ -16,10 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include "cluster/grpc/job_authority.h"
-#include "cluster/net/socket.h"
 #include "core/process_probe.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"

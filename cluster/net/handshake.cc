@@ -7,7 +7,6 @@
 #include <openssl/hmac.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <utility>

@@ -23,7 +23,6 @@
 #include "core/network_address.h"
 #include "core/process_probe.h"
 #include "tutti/cluster/net/job_durations.h"
-#include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

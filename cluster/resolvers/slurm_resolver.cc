@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <optional>
 
 #include "cluster/json_place.h"
 #include "cluster/resolvers/found_tasks.h"

@@ -9,10 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <string>
-#include <utility>
 
-#include "calls.pb.h"
 #include "cluster/control/job_messages.h"
 #include "cluster/net/handshake.h"
 #include "tensor/cpu/vectorized.h"

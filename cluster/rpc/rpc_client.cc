@@ -6,12 +6,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "calls.pb.h"
@@ -23,7 +18,6 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,15 +17,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <sstream>
-#include <utility>
 
-#include "core/file.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
