@@ -18,7 +18,7 @@
 #include "cross_device_ops/algorithms/message_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/registry.h"
 

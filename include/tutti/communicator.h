@@ -3,8 +3,7 @@
 #pragma once
 
 #include "tutti/cluster/connect_ranks.h"               // processes of a launcher, and any others
-#include "tutti/cluster/file_key_value_store.h"        // how processes find each other
-#include "tutti/cluster/message_key_value_store.h"     // the same over a transport
+#include "tutti/cluster/key_value_stores.h"            // how processes find each other
 #include "tutti/core/executor.h"                       // threads
 #include "tutti/cross_device_ops/communicator.h"       // collectives of ranks on plain memory
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"  // messages between processes of an MPI job

@@ -15,7 +15,7 @@
 
 #include "cross_device_ops/shared/host_memory.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace {

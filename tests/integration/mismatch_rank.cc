@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/flags.h"
 #include "tutti/core/json.h"

@@ -9,7 +9,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/message_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 

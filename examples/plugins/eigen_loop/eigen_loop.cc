@@ -16,7 +16,7 @@
 #include <string>
 
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
 

@@ -14,7 +14,7 @@ namespace tutti {
 
 /// Shared by all ranks of a group: addresses, ids, states. Keys are 1 to 200 characters of letters,
 /// digits, '_', '-', '.' and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Threads:
-/// any. Implementations: InProcessStore, cluster/file_key_value_store.
+/// any. Implementations: InProcessStore, cluster/key_value_stores.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;

@@ -1,4 +1,4 @@
-// The cluster as an MPI launcher made it, from the variables it sets; needs no MPI.
+// Clusters as launchers made them, from the variables that they set: MPI's, and SageMaker's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,6 +48,26 @@ class MpiResolver : public ClusterResolver {
   std::string launcher_, job_id_;
   int rank_ = 0, size_ = 1;
   std::optional<int> local_rank_, local_size_;
+};
+
+/// tf's SageMakerClusterResolver: SM_HOSTS, a JSON list, sorted, all workers on `port`; this
+/// process is the one at SM_CURRENT_HOST. A current host that is not in the list gives an empty
+/// cluster. Throws kFailedPrecondition "Not a SageMaker Environment" without the variables,
+/// kInvalidArgument with the JSON path for what cannot be read.
+class SageMakerResolver : public ClusterResolver {
+ public:
+  explicit SageMakerResolver(int port = 2223, const ResolverOverrides& overrides = {},
+                             const Environment& environment = Environment::of_process());
+
+  std::string name() const override { return "SageMaker"; }
+  ClusterSpec cluster_spec() const override { return cluster_; }
+
+ protected:
+  /// "" for a cluster of at most one task.
+  std::string find_master(const MasterQuery& query) const override;
+
+ private:
+  ClusterSpec cluster_;
 };
 
 }  // namespace tutti

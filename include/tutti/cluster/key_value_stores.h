@@ -1,4 +1,4 @@
-// Values by key, told to all ranks by messages.
+// Values by key that all ranks see: as files of a folder, or told to all ranks by messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -16,6 +17,25 @@
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
+
+/// One file per key, replaced by renaming: a reader sees the old value or the new one. The folder
+/// (made if missing) may be on a disk that several machines share. What an earlier run left there
+/// is still there: give each run its own folder, or users that can tell (connect_ranks() can).
+/// wait() looks again after 1 to 50 ms. Throws kUnavailable naming path and reason when the system
+/// refuses. Threads: any; processes: any.
+class FileKeyValueStore final : public KeyValueStore {
+ public:
+  explicit FileKeyValueStore(std::string folder);
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> get(std::string_view key) override;
+  std::string wait(std::string_view key, TimePoint deadline) override;
+
+ private:
+  std::string path_of(std::string_view key) const;
+  std::string name() const;
+
+  std::string folder_;
+};
 
 /// Lets ranks that have one way to each other find another one: under mpirun, the addresses of TCP
 /// connections or the id of NCCL travel by MPI. Each rank makes one over its part of the transport
