@@ -1,13 +1,10 @@
 // Sharding: every n-th element, and over workers: by files where a pipeline begins at files, else
 // by elements.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "core/names.h"
 #include "data/data_threads.h"

@@ -7,7 +7,7 @@
 #include "core/names.h"
 #include "data/data_threads.h"
 #include "data/forwarding_source.h"
-#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
 
 namespace tutti {
 

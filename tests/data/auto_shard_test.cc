@@ -1,6 +1,6 @@
 // Sharding over workers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
-#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
 #include "tutti/data/records.h"
 #include "tutti/tensor/ops/random_ops.h"
 

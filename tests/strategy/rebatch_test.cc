@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
 #include "tutti/data/records.h"
 #include "tutti/strategy/input/input_plan.h"
 

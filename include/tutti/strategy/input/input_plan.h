@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "tutti/data/auto_shard.h"
 #include "tutti/data/dataset.h"
 #include "tutti/tensor/device.h"
 
