@@ -1,4 +1,4 @@
-// What all resolvers share.
+// What all resolvers share; environment variables as a value; several resolvers as one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_resolver.h"
 

@@ -1,4 +1,4 @@
-// What the system tells of processes of this machine: who runs, who is stopped, who has a port.
+// Processes of this machine: who runs, who is stopped, who has a port, where each thread is.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The binary version of CIFAR-10.
+// Sets of pictures: the binary version of CIFAR-10, and files in IDX's format as MNIST has them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// One array of numpy as a file.
+// numpy's files: one array (.npy), and a zip file of several (.npz).
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 

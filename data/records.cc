@@ -1,4 +1,4 @@
-// Files of records: TFRecord files, and records that all have one size.
+// Files of records: TFRecord files, records that all have one size, and Examples in them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/records.h"
 

@@ -1,4 +1,4 @@
-// Members and verdicts as text, and the board from which heartbeats are written.
+// Members and verdicts as text, progress for heartbeats, and the rules of health.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/member.h"
 

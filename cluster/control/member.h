@@ -1,4 +1,4 @@
-// Members of a job: how far one has come, and what the control server has found out about it.
+// Members of a job: how far one has come, what was found out about it, and by which rules.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Channels to a job's gRPC servers, and what their errors mean.
+// Channels to a job's gRPC servers: reaching one, what errors mean, how a stream ends.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The four messages of a handshake, taken and answered one after the other.
+// The four messages of a handshake; what a rank announces; whether two builds fit.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 

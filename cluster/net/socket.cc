@@ -1,4 +1,4 @@
-// The system's calls around sockets.
+// The system's calls around sockets; limits of connections by address.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/socket.h"
 

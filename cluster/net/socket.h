@@ -1,4 +1,4 @@
-// Sockets: listening, connecting, moving the first bytes without waiting.
+// Sockets: listening, connecting, the first bytes; limits for strangers; the end of waiting.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
