@@ -1,4 +1,4 @@
-// Implements the folder of a run: its versions, saves and reads, and what tools see of them.
+// Implements the folder of a run: its versions, saves and reads, and the functions of tools.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/run_folder.h"
 
@@ -78,8 +78,8 @@ void inspect_file(const Folder& run, FoundVersion& version) {
           .entries.size();
 }
 
-/// Returns the number of the save as its state file has it. Where nothing tells it, the version
-/// counts as the newest: one that cannot be read must not pass for an old one.
+/// Returns the sequence in the state file of a version whose index is damaged. Without it the
+/// version counts as the newest: one that cannot be read must not pass for an old one.
 std::int64_t guess_sequence(const Folder& folder) {
   std::int64_t sequence = 0;
   for (const std::string& name : folder.names()) {
@@ -146,7 +146,7 @@ void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions)
   }
 }
 
-/// Deletes the index first: what is left without it was never a version.
+/// Deletes the index first: without it the remaining files are not a version.
 void delete_version(const Folder& run, const FoundVersion& version) {
   bool is_deleted = !version.index && run.remove(version.name);
   if (const auto folder = version.index ? run.find_folder(version.name) : std::nullopt) {
@@ -270,9 +270,9 @@ void delete_versions(const std::string& directory) {
   std::filesystem::remove(directory, ignored);
 }
 
-// Several workers. What they tell each other is small: the plan, indexes of files, errors. No order
-// of deaths and errors commits a version that lacks a file: worker 0 commits after it was told of
-// every file by its writer, and has seen it.
+// Several workers. They exchange small texts: the plan, indexes of files, errors. No order of
+// deaths and errors commits a version that lacks a file: worker 0 commits after every writer has
+// reported its file, and after it has seen the file itself.
 
 namespace {
 
@@ -321,8 +321,8 @@ std::string missing(const Values& values, const IsSet& is_set) {
   return join(numbers);
 }
 
-/// Writes what this worker has of a version: its parts, and in worker 0 what is not cut, in a file
-/// of its own, for all workers read that. Empty parts are in no file.
+/// Writes the parts of this worker, and in worker 0 all tensors that are not cut, in a file of
+/// their own, because all workers read it. Empty parts are in no file.
 VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
                        int worker, int num_workers) {
   if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);
@@ -357,8 +357,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
   return all;
 }
 
-/// An empty file in a folder that tells one folder from another of the same name. Deleted when the
-/// object is destroyed, or by the next save.
+/// An empty file by which workers recognize the folder of worker 0. Deleted when the object is
+/// destroyed, or by the next save.
 struct SharedFolderMark {
   explicit SharedFolderMark(const std::string& directory)
       : folder(Folder::make(directory)),
@@ -403,7 +403,7 @@ bool is_shared(const std::string& directory, const WorkerOfMany& self) {
   std::optional<SharedFolderMark> mark;
   if (self.number == 0) (void)error_of([&] { mark.emplace(directory); });
   const std::string name = self.exchange(mark ? mark->name : "").front();
-  if (name.empty()) return false;  // the save says why
+  if (name.empty()) return false;  // the save reports why
   bool is_here = false;
   (void)error_of([&] {
     const std::optional<Folder> folder = Folder::open_if_there(directory);
@@ -466,7 +466,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   }
 }
 
-// Worker 0 tells the other workers what to read, any number of times, and then how it ended.
+// Worker 0 sends the other workers a name to read, any number of times, and then the outcome.
 std::optional<CheckpointFile> read_in_parts(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options) {
@@ -507,7 +507,7 @@ std::optional<CheckpointFile> read_in_parts(
 
 }  // namespace internal
 
-// What tools see of versions.
+// For tools: list, verify, describe.
 
 std::string_view to_string(VersionState state) {
   constexpr std::string_view kNames[] = {"whole", "unfinished", "damaged"};

@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// A version and what was read of it.
+/// A version with its index.
 struct FoundVersion {
   std::string name;  // in the folder of the run
   CheckpointVersion shown;

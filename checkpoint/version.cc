@@ -288,7 +288,7 @@ struct Destination {
   std::uint64_t first = 0;
   MutableTensor values;
 };
-/// By tensor. Bytes of other tensors are read, hashed and dropped.
+/// Destinations by tensor. Bytes of other tensors are read, hashed and dropped.
 using Destinations = std::map<std::string, Destination>;
 
 /// A tensor file whose header agrees with the index.
@@ -385,7 +385,7 @@ class TensorFile {
   std::vector<SafetensorsEntry> entries_;
 };
 
-/// Returns what is wanted of a tensor; nullptr if all of it.
+/// Returns the wanted part of a tensor; nullptr if the whole tensor is wanted.
 const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tensor, DType dtype,
                               const Shape& shape) {
   const auto part = wanted.find(tensor);

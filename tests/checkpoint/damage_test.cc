@@ -115,7 +115,7 @@ TEST_F(Damage, EveryCutIsFound) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// Of a large file, cut at each page.
+// A large file, cut at each page.
 TEST_F(Damage, IsNamedByFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);

@@ -155,7 +155,7 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
   }
 }
 
-/// What to replace in a good index, and what the error says.
+/// A replacement in a good index, and parts of the error.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
