@@ -7,11 +7,11 @@
 
 #include "core/file.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolver_registry.h"
-#include "tutti/cluster/resolvers/mpi_resolver.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/resolvers/launcher_resolvers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"

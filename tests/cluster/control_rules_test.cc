@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cluster/control/health_rules.h"
+#include "cluster/control/job_service.h"
+#include "cluster/control/member.h"
 #include "cluster/control/stop_agreement.h"
-#include "cluster/control/store_table.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <list>
 
+#include "cluster/grpc/grpc_server.h"
 #include "cluster/grpc/job_authority.h"
-#include "cluster/grpc/local_socket.h"
 #include "cluster/net/socket.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/tls_files.h"

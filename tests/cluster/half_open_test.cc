@@ -9,9 +9,8 @@
 #include <memory>
 
 #include "cluster/control/control_client.h"
-#include "cluster/net/announcement.h"
-#include "cluster/net/build.h"
-#include "cluster/net/interruption.h"
+#include "cluster/net/handshake.h"
+#include "cluster/net/socket.h"
 #include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/proxied_ranks.h"

@@ -4,14 +4,12 @@
 
 #include "cluster/resolvers/slurm_grammar.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
-#include "tutti/cluster/resolvers/mpi_resolver.h"
-#include "tutti/cluster/resolvers/sage_maker_resolver.h"
+#include "tutti/cluster/resolvers/launcher_resolvers.h"
 #include "tutti/cluster/resolvers/slurm_resolver.h"
-#include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
-#include "tutti/cluster/resolvers/union_resolver.h"
 
 namespace tutti {
 namespace resolvers_test {

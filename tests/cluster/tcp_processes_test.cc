@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/support/line_process.h"
-#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "data/csv_schema.h"
-#include "data/file_sequence.h"
 #include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"
