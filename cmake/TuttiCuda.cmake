@@ -43,6 +43,9 @@ if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE AND (TUTTI_LONG_TESTS OR NOT TUTTI_BU
   set(TUTTI_CUDA_COMPILE_OPTIONS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wno-maybe-uninitialized
                                  --diag-suppress=20012)
 endif()
+if(NOT TUTTI_CUDA_MODULE)  # programs would open a module of an earlier configuration
+  file(REMOVE ${CMAKE_BINARY_DIR}/lib/libtutti_cuda.so)
+endif()
 
 # Host and module must agree on every type that crosses between them (tensor/device_backend.h): both carry this text.
 set(build_id_inputs tensor/device_backend.h include/tutti/tensor/op.h include/tutti/tensor/reduce_op.h include/tutti/tensor/dtype.h include/tutti/tensor/shape.h include/tutti/core/error.h)

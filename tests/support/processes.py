@@ -294,7 +294,7 @@ def run_mirrored(program, replicas, flags, folder, timeout=300):
 def run_launched(launcher, program, flags, folder, strategy="multi_worker_mirrored"):
     """Metrics of worker 0 of a job that a launcher starts."""
     own = [program, "--strategy", strategy, "--devices", "cpu:0", *flags]
-    return run_for_metrics([*launcher, *own], folder, environment=MPI if "mpirun" in launcher[0] else {})
+    return run_for_metrics([*launcher, *own], folder, environment=MPI if "mpi" in os.path.basename(launcher[0]) else {})
 
 
 def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored"):
