@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "core/names.h"
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/registry.h"
