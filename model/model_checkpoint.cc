@@ -184,8 +184,12 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
   Strategy& strategy = model().strategy();
-  if (options_.stop_requested()) strategy.request_stop("BackupAndRestore");
-  return strategy.stops_after(++asked_);
+  ++asked_;
+  if (options_.stop_requested()) {
+    if (!internal::team_of(strategy)) return true;
+    strategy.request_stop("BackupAndRestore");
+  }
+  return strategy.stops_after(asked_);
 }
 
 Json BackupAndRestore::save_state() const {

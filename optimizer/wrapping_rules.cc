@@ -9,10 +9,17 @@
 
 namespace tutti {
 
-void FormulaRule::apply(const UpdateArgs& args) const { direct(args, nullptr); }
+void FormulaRule::apply(const UpdateArgs& args) const { update(args, nullptr); }
 
 void FormulaRule::direct(const UpdateArgs& args, void* direction) const {
-  internal::update_on_host(name(), *device_rule(args.scalars), args, direction);
+  if (!uses_norms()) fail(ErrorCode::kInternal, name(), ": has no direction, as it uses no norms");
+  if (args.count > 0) update(args, direction);
+}
+
+void FormulaRule::update(const UpdateArgs& args, void* direction) const {
+  const std::optional<DeviceRule> rule = device_rule(args.scalars);
+  if (!rule) fail(ErrorCode::kInternal, name(), ": a FormulaRule needs a device_rule()");
+  internal::update_on_host(name(), *rule, args, direction);
 }
 
 namespace internal {

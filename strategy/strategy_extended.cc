@@ -409,7 +409,7 @@ bool Strategy::stops_after(std::int64_t step) {
   const internal::WorkerTeam* const team = internal::team_of(*this);
   ControlClient* const control = team ? team->control() : nullptr;
   return control ? control->stops_after(static_cast<std::uint64_t>(step))
-                 : std::exchange(is_asked_to_stop_, false);
+                 : is_asked_to_stop_.exchange(false);
 }
 
 void Strategy::complete_input_plan(InputPlan& plan) {

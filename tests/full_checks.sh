@@ -57,7 +57,7 @@ part_no_grpc() {  # nor XLA
   local tree=$build-no_grpc loop=$build-no_grpc/examples/fashion_mnist_custom_loop
   local flags=(--devices cpu:0 --steps 20 --train-examples 2000 --test-examples 500)
   step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_GRPC=OFF -DTUTTI_XLA=OFF -DTUTTI_BUILD_TESTS=OFF
-  step "build $tree" cmake --build "$tree" --target fashion_mnist_keras fashion_mnist_custom_loop
+  step "build $tree" cmake --build "$tree" --target tutti_cli fashion_mnist_keras fashion_mnist_custom_loop
   step "one process trains" env TUTTI_BUILD_DIR="$tree" ./run --epochs 1 --min-accuracy 0.8
   step "two processes of mpirun train" mpirun --allow-run-as-root --oversubscribe -n 2 "$loop" \
     --strategy multi_worker_mirrored "${flags[@]}"
@@ -161,11 +161,11 @@ same_line() {  # TREE: learns the line of the main build, bit for bit, with a pl
   there=$(grep -o '"weights_hash": *"[^"]*"' "$report/$(basename "$1")")
   rm -rf "$report"
   [ -n "$here" ] && [ "$here" = "$there" ] || { echo "$here here, $there there"; return 1; }
-  cc -shared -fPIC -I include examples/plugins/tree_sum/tree_sum_plugin.c -o "$1/tree_sum.so"
-  "$1/bin/tutti" conform --plugin "$1/tree_sum.so" --sample 200
-  "$1/bin/tutti" run -n 2 -- "$1/examples/fashion_mnist_custom_loop" --strategy multi_worker_mirrored --steps 4
+  cc -shared -fPIC -I include examples/plugins/tree_sum/tree_sum_plugin.c -o "$1/tree_sum.so" &&
+    "$1/bin/tutti" conform --plugin "$1/tree_sum.so" --sample 200 || return 1
+  "$1/bin/tutti" run -n 2 -- "$1/examples/fashion_mnist_custom_loop" --strategy multi_worker_mirrored --steps 4 || return 1
   if [ -f "$build/lib/libtutti_cuda_simulated.so" ]; then
-    TUTTI_CUDA_MODULE=$build/lib/libtutti_cuda_simulated.so "$1/examples/linear_regression" --devices gpu:0-1
+    TUTTI_CUDA_MODULE=$build/lib/libtutti_cuda_simulated.so "$1/examples/linear_regression" --devices gpu:0-1 || return 1
   fi
   readelf -d "$1/lib/libtutti.so" | grep "SONAME.*\[libtutti.so.0.2\]"
 }

@@ -193,7 +193,10 @@ void TrainingSession::train(const std::function<void()>& loop) {
 
 /// Of several workers one may be asked; all stop after the same step.
 bool TrainingSession::is_asked_to_stop() {
-  if (stop_requested != 0) strategy_.request_stop("a signal");
+  if (stop_requested != 0) {
+    if (!internal::team_of(strategy_)) return true;
+    strategy_.request_stop("a signal");
+  }
   return strategy_.stops_after(record_.steps());
 }
 

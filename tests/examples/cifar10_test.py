@@ -56,6 +56,14 @@ class Cifar10(unittest.TestCase):
             self.assertAlmostEqual(rate * seconds, batch, delta=error, msg=line[0])
         return [float(line[3]) for line in lines]
 
+    def test_resumed_runs_continue_the_step_count(self):
+        flags = ["--batch_size", "8", "--log_frequency", "2", "--seed", "5"]
+        straight = self.check_lines(self.train("cifar10_train", "--max_steps", "9", *flags), [0, 2, 4, 6, 8], 8)
+        first = self.check_lines(self.train("cifar10_train", "--max_steps", "5", *flags), [0, 2, 4], 8)
+        output = self.train("cifar10_train", "--max_steps", "9", "--resume", *flags)
+        self.assertIn("Resumed after step 5.", output)
+        self.assertEqual(first + self.check_lines(output, [6, 8], 8), straight)
+
     def test_prints_lines_and_saves_a_checkpoint(self):
         output = self.train("cifar10_multi_gpu_train", "--num_gpus", "2", "--max_steps", "50", "--batch_size", "16",
                             "--devices", "cpu:0-1")

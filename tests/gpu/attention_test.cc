@@ -1,6 +1,7 @@
 // Attention on a GPU: one operation whose memory grows with the steps, and GPTs that train on it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/gpu_helpers.h"
+#include "tests/support/op_table.h"
 #include "tests/support/seen_ops.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/generate.h"
@@ -9,6 +10,7 @@
 #include "tutti/strategy/captured_step.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_memory.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {
@@ -43,6 +45,24 @@ TEST(GpuAttention, GivesTheSameBitsEachTime) {
     const auto first = attention_and_gradients(c), second = attention_and_gradients(c);
     for (std::size_t i = 0; i < first.size(); ++i) testing::expect_same_bits(second[i], first[i]);
   }
+}
+
+bool gpu_has(OpId op, DType dtype) {
+  return (op == OpId::kAttention || op == OpId::kAttentionGrad) && is_floating(dtype);
+}
+
+std::vector<std::vector<Tensor>> run_on_gpu(std::span<const OpCall> calls) {
+  std::vector<std::vector<Tensor>> results;
+  for (OpCall call : calls) {
+    call.inputs = gpu_tests::on(kGpu, call.inputs);
+    results.push_back(gpu_tests::on(Device{}, dispatch(call)));
+  }
+  return results;
+}
+
+TEST(GpuAttention, AgreesWithTheReferenceInTheTableOfOperations) {
+  const testing::OpBackend gpu{"gpu", gpu_has, run_on_gpu};
+  expect_agreement(gpu, testing::op_family("attention"));
 }
 
 /// Bytes of the GPU that attention over so many steps, forward and backward, has in use at once.

@@ -84,17 +84,17 @@ def main():
             print_table(outcomes)
             mistakes, alarms = check_steps(steps_of(run.log), steps, outcomes), chaos_faults.false_alarms(run)
             print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
+            if arguments.json:
+                with open(arguments.json, "w", encoding="utf-8") as file:
+                    json.dump({"seed": arguments.seed, "steps": steps, "mistakes": mistakes,
+                               "faults": [vars(outcome) for outcome in outcomes]}, file, indent=1)
             return mistakes, f"{len(outcomes)} faults, {len(alarms)} false alarms, "
 
         def disturb():
             outcomes.extend(chaos_faults.inject(run, fault) for fault in schedule)
             return look
 
-        got = run.compare(disturb, calm)
-        if arguments.json:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({"seed": arguments.seed, "steps": steps, "weights_hash": got["weights_hash"],
-                           "faults": [vars(outcome) for outcome in outcomes]}, file, indent=1)
+        run.compare(disturb, calm)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,12 @@ def require_error(tasks, pattern, who=("chief", 0)):
             tasks.text())
 
 
+def require_all_end(tasks):
+    """No process outlives a start that was refused, whatever its exit code."""
+    for job in tasks.jobs.values():
+        job.finish()
+
+
 def check_by_hand(counter):
     require_count(by_hand(counter, 2, 2, "--closures", "100", waits=False), 100)
 
@@ -204,6 +210,7 @@ def check_other_steps(counter):
     tasks = by_hand(counter, 2, 1, "--closures", "10", waits=False, more_flags={("worker", 1): ["--another-step", "extra"]})
     for pattern in ("ClusterCoordinator::start", "worker 1", "extra"):
         require_error(tasks, pattern)
+    require_all_end(tasks)
 
 
 def check_early_write(counter):
@@ -212,6 +219,7 @@ def check_early_write(counter):
     require_error(tasks, r"worker 0: a variable is changed before ClusterCoordinator::serve\(\)", ("worker", 0))
     for pattern in ("no worker is there", "worker 0"):
         require_error(tasks, pattern)
+    require_all_end(tasks)
 
 
 def check_no_chief(counter, tutti):

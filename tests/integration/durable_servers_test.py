@@ -16,7 +16,7 @@ import time
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
-from coordinator_test import LONG_ENOUGH, Launch, by_hand, require_error  # noqa: E402
+from coordinator_test import LONG_ENOUGH, Launch, by_hand, require_all_end, require_error  # noqa: E402
 from processes import Tasks, end_with, parse, require, run_checks  # noqa: E402
 
 JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
@@ -177,7 +177,9 @@ def check_refusals(counter):
     for more, expected in ((["--durability", "logged"], "snapshots.folder"),
                            (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kLogged"),
                            (["--durability", "snapshot"], "expected one of none, logged")):
-        require_error(by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "5", *more, waits=False), re.escape(expected))
+        tasks = by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "5", *more, waits=False)
+        require_error(tasks, re.escape(expected))
+        require_all_end(tasks)
 
 
 def main():

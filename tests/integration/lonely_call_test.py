@@ -26,7 +26,9 @@ CASES = ["step", "replica", "fit", "end"]
 
 def play(launcher, *words):
     """Exit code and output; the launcher ends its processes where it takes too long."""
-    process = subprocess.Popen([*launcher, *words], env={**os.environ, **MPI}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [*launcher, *words]
+    environment = {**os.environ, **({} if "run" in command else MPI)}
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         return process.communicate(timeout=LONGEST)[0], process.returncode
     except subprocess.TimeoutExpired:

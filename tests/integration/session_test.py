@@ -46,7 +46,7 @@ def runs_in_two_processes(folder, _):
         commands = [[program, "--serve", str(port)], [program, "--target", f"{wire}://127.0.0.1:{port}"]]
         server, client = start_in_turn(*commands[::order])[::order]
         server.succeed()
-        client.succeed(HELLO)
+        require(client.succeed().count(HELLO) == 1, "expected one greeting", client.text())
     result = run(program, "--target", f"{wire}://127.0.0.1:1", "--timeout", "0.5")
     require(result.returncode == 1 and "the server at 127.0.0.1:1 within 0.5 s" in result.stderr, "a wrong port",
             result.stderr)

@@ -56,7 +56,8 @@ struct OpBackend {
   double (*ulps)(const OpCase& c) = nullptr;
   /// Returns true for cases that the backend is known not to compute; nullptr: none.
   bool (*leaves_out)(const OpCase& c) = nullptr;
-  /// Number of cases of each operation in float32, evenly chosen, and one in other types; 0: all.
+  /// Number of cases with elements of each operation in float32, evenly chosen, and one in other
+  /// types; 0: all cases.
   std::size_t cases_of_float32 = 0;
 };
 

@@ -46,8 +46,10 @@ def end_with(main):
 
 def run_checks(checks, only=""):
     """Runs the functions that `only` names, separated by commas, or all of them."""
+    names = only.split(",") if only else list(checks)
+    require(set(names) <= set(checks), f"expected checks of {', '.join(checks)}; got {only}")
     for name, check in checks.items():
-        if only and name not in only.split(","):
+        if name not in names:
             continue
         begin = time.monotonic()
         try:

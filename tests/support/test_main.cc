@@ -19,9 +19,15 @@ namespace {
 /// tests count threads, and fork.
 class TestLimit : public testing::EmptyTestEventListener {
  public:
-  static constexpr unsigned kSeconds = (tutti::testing::kIsSanitized ? 6 : 1) * 600;
+  // Less than ctest's limit, so that the stacks are seen.
+  static constexpr unsigned kSeconds = (tutti::testing::kIsSanitized ? 2 : 1) * 600;
 
-  TestLimit() { ::signal(SIGALRM, &end); }
+  TestLimit() {
+    struct sigaction action = {};
+    action.sa_handler = &end;
+    action.sa_flags = SA_NODEFER;  // end() sets an alarm of its own
+    ::sigaction(SIGALRM, &action, nullptr);
+  }
   void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }
   void OnTestEnd(const testing::TestInfo&) override { ::alarm(0); }
 

@@ -104,6 +104,12 @@ TEST(MaxPool, AgreesWithPlainLoops) {
   }
 }
 
+TEST(MaxPool, GradientGoesToTheFirstOfEqualElements) {
+  const Tensor x = Tensor::from<float>({1, 2, 4, 1}, {3, 3, 1, 2, 3, 0, 2, 2});
+  const Tensor dy = Tensor::from<float>({1, 1, 2, 1}, {5, 7});
+  expect_tensor(max_pool2d_grad(x, dy, Pool2dAttributes{}), {1, 2, 4, 1}, {5, 0, 0, 7, 0, 0, 0, 0});
+}
+
 TEST(AveragePool, AgreesWithPlainLoops) {
   for (const Case& c : cases()) {
     for (DType dtype : kTypes) {

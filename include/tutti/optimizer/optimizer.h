@@ -25,6 +25,9 @@ class FormulaRule : public UpdateRule {
   void apply(const UpdateArgs& args) const final;
   void direct(const UpdateArgs& args, void* direction) const final;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override = 0;
+
+ private:
+  void update(const UpdateArgs& args, void* direction) const;
 };
 
 // Limits on gradients, applied to what was summed over replicas.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -276,7 +277,7 @@ class Strategy {
 
   Mutex ops_mutex_;  // held while cross_device_ops() works: it takes one call at a time
   std::unique_ptr<StrategyExtended> extended_;
-  bool is_asked_to_stop_ = false;  // without a job to ask
+  std::atomic<bool> is_asked_to_stop_ = false;  // without a job to ask
 };
 
 /// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is

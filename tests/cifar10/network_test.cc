@@ -1,0 +1,197 @@
+// The CIFAR-10 tutorial's network, compared with plain loops in double precision.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/cifar10/cifar10_network.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "examples/cifar10/cifar10_input.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+using namespace examples::cifar10;
+
+namespace network_test {
+
+Tensor standardised_images(std::int64_t count, std::uint64_t seed) {
+  return random_normal({count, 24, 24, 3}, RandomKey{.seed = seed, .purpose = kUserPurpose});
+}
+
+Tensor labels_of(std::int64_t count) {
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < count; ++i) labels.push_back(i % kNumClasses);
+  return Tensor::from<std::int64_t>({count}, labels);
+}
+
+/// An image in double precision.
+struct Slow {
+  std::int64_t size = 0, channels = 0;  // size x size pixels
+  std::vector<double> values;
+  double& at(std::int64_t y, std::int64_t x, std::int64_t c) {
+    return values[static_cast<std::size_t>((y * size + x) * channels + c)];
+  }
+};
+
+Slow make(std::int64_t size, std::int64_t channels) {
+  return {size, channels, std::vector<double>(static_cast<std::size_t>(size * size * channels))};
+}
+
+Slow slow_conv_relu(Slow x, const Tensor& weights, const Tensor& biases) {
+  const std::vector<double> w = weights.to_doubles(), b = biases.to_doubles();
+  const std::int64_t out = biases.num_elements();
+  Slow y = make(x.size, out);
+  for (std::int64_t r = 0; r < x.size; ++r) {
+    for (std::int64_t s = 0; s < x.size; ++s) {
+      std::vector<double> sums = b;
+      for (std::int64_t i = 0; i < 5; ++i) {
+        for (std::int64_t j = 0; j < 5; ++j) {
+          const std::int64_t from_r = r + i - 2, from_s = s + j - 2;  // SAME: two zeros around
+          if (from_r < 0 || from_r >= x.size || from_s < 0 || from_s >= x.size) continue;
+          for (std::int64_t c = 0; c < x.channels; ++c) {
+            const double value = x.at(from_r, from_s, c);
+            const double* filter =
+                &w[static_cast<std::size_t>(((i * 5 + j) * x.channels + c) * out)];
+            for (std::size_t o = 0; o < sums.size(); ++o) sums[o] += value * filter[o];
+          }
+        }
+      }
+      for (std::int64_t o = 0; o < out; ++o) {
+        y.at(r, s, o) = std::max(0.0, sums[static_cast<std::size_t>(o)]);
+      }
+    }
+  }
+  return y;
+}
+
+/// SAME with a window of 3, a stride of 2 and an even size pads behind alone.
+Slow slow_pool(Slow x) {
+  Slow y = make(x.size / 2, x.channels);
+  for (std::int64_t r = 0; r < y.size; ++r) {
+    for (std::int64_t s = 0; s < y.size; ++s) {
+      for (std::int64_t c = 0; c < x.channels; ++c) {
+        double largest = -1e300;
+        for (std::int64_t i = 2 * r; i < std::min(2 * r + 3, x.size); ++i) {
+          for (std::int64_t j = 2 * s; j < std::min(2 * s + 3, x.size); ++j) {
+            largest = std::max(largest, x.at(i, j, c));
+          }
+        }
+        y.at(r, s, c) = largest;
+      }
+    }
+  }
+  return y;
+}
+
+/// Nine channels; alpha 0.001 / 9 is not divided by their number again.
+Slow slow_lrn(Slow x) {
+  Slow y = make(x.size, x.channels);
+  for (std::int64_t r = 0; r < x.size; ++r) {
+    for (std::int64_t s = 0; s < x.size; ++s) {
+      for (std::int64_t c = 0; c < x.channels; ++c) {
+        double sum = 0.0;
+        for (std::int64_t k = std::max<std::int64_t>(0, c - 4);
+             k <= std::min(x.channels - 1, c + 4); ++k) {
+          sum += x.at(r, s, k) * x.at(r, s, k);
+        }
+        y.at(r, s, c) = x.at(r, s, c) / std::pow(1.0 + 0.001 / 9.0 * sum, 0.75);
+      }
+    }
+  }
+  return y;
+}
+
+std::vector<double> slow_dense(const std::vector<double>& x, const Tensor& weights,
+                               const Tensor& biases, bool relu) {
+  const std::vector<double> w = weights.to_doubles();
+  std::vector<double> y = biases.to_doubles();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t o = 0; o < y.size(); ++o) y[o] += x[i] * w[i * y.size() + o];
+  }
+  for (double& value : y) value = relu ? std::max(0.0, value) : value;
+  return y;
+}
+
+std::vector<double> slow_logits(const std::vector<Variable>& v, const Tensor& image) {
+  Slow x = make(24, 3);
+  x.values = image.to_doubles();
+  x = slow_lrn(slow_pool(slow_conv_relu(x, v[0].value(), v[1].value())));
+  x = slow_pool(slow_lrn(slow_conv_relu(x, v[2].value(), v[3].value())));
+  std::vector<double> y = slow_dense(x.values, v[4].value(), v[5].value(), true);
+  y = slow_dense(y, v[6].value(), v[7].value(), true);
+  return slow_dense(y, v[8].value(), v[9].value(), false);
+}
+
+}  // namespace network_test
+
+TEST(Cifar10Network, LogitsMatchDirectComputation) {
+  using namespace network_test;
+  set_random_seed(1);
+  VariableStore store;
+  const Cifar10Network network(store);
+  // Larger than a training begins with, so that LRN and both signs of sums count.
+  Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
+  const Tensor images = standardised_images(2, 7) * 3.0f;
+  Tower tower("tower_0");
+  const Tensor logits = network.inference(tower, images);
+  EXPECT_EQ(logits.shape(), (Shape{2, 10}));
+  for (std::int64_t i = 0; i < 2; ++i) {
+    testing::expect_tensor(logits.detached_rows(i, 1), {1, 10},
+                           slow_logits(store.variables(), images.detached_rows(i, 1)), 1e-4);
+  }
+  // In float16 the same, to its three digits.
+  Tower half("tower_0");
+  const Tensor rounded = network.inference(half, images, /*use_fp16=*/true);
+  EXPECT_EQ(rounded.dtype(), DType::kFloat32);
+  testing::expect_tensor(rounded, {2, 10}, logits.to_doubles(), 2e-2);
+}
+
+TEST(Cifar10Network, WeightDecayAddsRateTimesWeightToGradient) {
+  const Variable w(Tensor::from<float>({3}, {1.0f, -2.0f, 0.5f}), {.name = "w"});
+  GradientTape tape;
+  const Tensor loss = weight_decay_loss(w.value(), 0.004);
+  EXPECT_FLOAT_EQ(loss.item(), 0.002f * 5.25f);
+  testing::expect_tensor(tape.gradient(loss, w).dense(), {3}, {0.004, -0.008, 0.002}, 1e-7);
+}
+
+TEST(Cifar10Network, TowerLossIsCrossEntropyPlusDecayTerms) {
+  using namespace network_test;
+  set_random_seed(3);
+  VariableStore store;
+  const Cifar10Network first(store);
+  store.reuse_variables();
+  const Cifar10Network second(store);
+  const Cifar10Network* networks[] = {&first, &second};
+  double weights3 = 0.0, weights4 = 0.0;
+  for (const double w : store.variables()[4].value().to_doubles()) weights3 += w * w;
+  for (const double w : store.variables()[6].value().to_doubles()) weights4 += w * w;
+  for (int t = 0; t < 2; ++t) {
+    const std::string prefix = concat("tower_", t, "/");
+    Tower tower(concat("tower_", t));
+    const Tensor logits = networks[t]->inference(tower, standardised_images(4, 9));
+    const double total = Cifar10Network::loss(tower, logits, labels_of(4)).item();
+    std::vector<std::string> names;
+    double sum = 0.0;
+    for (const NamedTensor& loss : tower.losses()) {
+      names.push_back(loss.name);
+      sum += loss.value.item();
+    }
+    EXPECT_EQ(names, (std::vector<std::string>{
+                         prefix + "conv1/weight_loss", prefix + "conv2/weight_loss",
+                         prefix + "local3/weight_loss", prefix + "local4/weight_loss",
+                         prefix + "softmax_linear/weight_loss", prefix + "cross_entropy"}));
+    EXPECT_EQ(tower.losses()[0].value.item(), 0.0f);  // a term of its own, of value 0
+    EXPECT_NEAR(tower.losses()[2].value.item(), 0.002 * weights3, 1e-4);
+    EXPECT_NEAR(tower.losses()[3].value.item(), 0.002 * weights4, 1e-5);
+    EXPECT_NEAR(total, sum, 1e-5);
+    EXPECT_NEAR(total, 4.676, 0.05);  // not 2 * 2.37 more
+  }
+}
+
+}  // namespace
+}  // namespace tutti
