@@ -234,7 +234,8 @@ CheckpointSnapshot ArrivingSnapshot::finish() {
   file.metadata = std::move(header_.metadata);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto* const first = reinterpret_cast<const char*>(tensors_[i].data());
-    require_elements({first, tensors_[i].num_bytes()}, header_.entries[i], source_);
+    require_elements({first, tensors_[i].num_bytes()}, header_.entries[i], header_.entries[i].begin,
+                     source_);
     file.tensors.push_back({header_.entries[i].name, tensors_[i].freeze()});
   }
   tensors_.clear();

@@ -177,8 +177,12 @@ void CheckpointManager::note(const Error& error) {
 }
 
 std::optional<std::string> CheckpointManager::latest() const {
-  const std::vector<std::string> paths = checkpoints();
-  return paths.empty() ? std::nullopt : std::optional(paths.back());
+  const std::vector<FoundVersion> versions = versions_in(directory_);
+  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
+    if (version->refusal) throw *version->refusal;
+    if (version->shown.state == VersionState::kWhole) return version->shown.path;
+  }
+  return std::nullopt;
 }
 
 std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions options) {
@@ -214,6 +218,10 @@ std::vector<std::string> CheckpointManager::checkpoints() const {
   std::vector<std::string> paths;
   for (const FoundVersion& version : versions_in(directory_)) {
     if (version.shown.state == VersionState::kWhole) paths.push_back(version.shown.path);
+    if (version.refusal) {
+      log_warning_once(
+          concat("CheckpointManager::checkpoints: leaving out ", version.shown.problem));
+    }
   }
   return paths;
 }

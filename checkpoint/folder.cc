@@ -210,19 +210,24 @@ Folder Folder::make_folder(const std::string& name) const {
   return std::move(*folder);
 }
 
-std::optional<std::uint64_t> Folder::size_of(const std::string& name) const {
+std::optional<struct stat> Folder::status_of(const std::string& name) const {
   struct stat status;
-  if (::fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    return std::nullopt;
-  }
-  if (!S_ISREG(status.st_mode)) return std::nullopt;
-  return static_cast<std::uint64_t>(status.st_size);
+  if (::fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return status;
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+  fail_to_read(path_of(name), errno);
+}
+
+bool Folder::exists(const std::string& name) const { return status_of(name).has_value(); }
+
+std::optional<std::uint64_t> Folder::size_of(const std::string& name) const {
+  const std::optional<struct stat> status = status_of(name);
+  if (!status || !S_ISREG(status->st_mode)) return std::nullopt;
+  return static_cast<std::uint64_t>(status->st_size);
 }
 
 bool Folder::is_link(const std::string& name) const {
-  struct stat status;
-  return ::fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-         S_ISLNK(status.st_mode);
+  const std::optional<struct stat> status = status_of(name);
+  return status && S_ISLNK(status->st_mode);
 }
 
 FileReader Folder::open_file(const std::string& name) const {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -101,7 +103,10 @@ class Folder {
   /// Nothing when `name` is no folder (or a link).
   std::optional<Folder> find_folder(const std::string& name) const;
   Folder make_folder(const std::string& name) const;
-  /// The size; nothing when `name` is no regular file.
+  /// Returns true if there is anything of that name. Throws like size_of().
+  bool exists(const std::string& name) const;
+  /// Returns the size; nothing if `name` is not there or not a regular file. Throws kUnavailable,
+  /// or kDataLoss for damage, if the system does not know.
   std::optional<std::uint64_t> size_of(const std::string& name) const;
   /// Returns true if `name` is a symbolic link, which all other functions do not follow.
   bool is_link(const std::string& name) const;
@@ -126,6 +131,9 @@ class Folder {
  private:
   Folder(FileDescriptor folder, std::string path)
       : folder_(std::move(folder)), path_(std::move(path)) {}
+  /// Of a link, not of what it leads to; nothing if `name` is not there.
+  std::optional<struct stat> status_of(const std::string& name) const;
+
   FileDescriptor folder_;
   std::string path_;
 };

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <regex>
 #include <tuple>
 #include <utility>
 
@@ -42,15 +43,33 @@ bool is_single_file(const FoundVersion& version) {
   return step_of(version.name, kFileSuffix).has_value();
 }
 
-bool is_state_file(std::string_view name) {
-  return name.starts_with("state.") && name.ends_with(".json");
+bool is_state_file(const std::string& name) {
+  static const std::regex pattern(R"(state(\.save_\d+)?\.json)");
+  return std::regex_match(name, pattern);
+}
+
+bool is_tensor_file(const std::string& name) {
+  static const std::regex pattern(R"(model-\d{5,}-of-\d{5,}(\.save_\d+)?\.safetensors)");
+  return std::regex_match(name, pattern);
+}
+
+/// Returns the sequence in the name of a tensor file of the earlier format; nothing for other
+/// names.
+std::optional<std::int64_t> earlier_sequence(const std::string& name) {
+  static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
+  std::smatch match;
+  if (!std::regex_match(name, match, pattern)) return std::nullopt;
+  std::int64_t sequence = 0;  // stays 0 for a number that does not fit
+  const std::string digits = match[1];
+  std::from_chars(digits.data(), digits.data() + digits.size(), sequence);
+  return sequence;
 }
 
 /// Returns true for names of files in a version's folder that tutti writes, in this format or in
 /// the earlier one.
-bool is_ours(std::string_view name) {
-  return is_state_file(name) || name == kNewIndexName || name == kEarlierManifestName ||
-         (name.ends_with(kFileSuffix) && (name.starts_with("model-") || name.starts_with("part_")));
+bool is_ours(const std::string& name) {
+  return is_state_file(name) || is_tensor_file(name) || name == kNewIndexName ||
+         name == kEarlierManifestName || earlier_sequence(name).has_value();
 }
 
 void inspect_folder(const Folder& folder, FoundVersion& version) {
@@ -78,16 +97,21 @@ void inspect_file(const Folder& run, FoundVersion& version) {
           .entries.size();
 }
 
-/// Returns the sequence in the state file of a version whose index is damaged. Without it the
-/// version counts as the newest: one that cannot be read must not pass for an old one.
+/// Returns the sequence of a version whose index cannot be read: from its state file, or from the
+/// names of its files if it is in the earlier format. Without it the version counts as the newest:
+/// one that cannot be read must not pass for an old one.
 std::int64_t guess_sequence(const Folder& folder) {
   std::int64_t sequence = 0;
+  const auto consider = [&](std::int64_t found) {
+    if (found <= kMaxSequence) sequence = std::max(sequence, found);
+  };
   for (const std::string& name : folder.names()) {
+    consider(earlier_sequence(name).value_or(0));
     if (!is_state_file(name)) continue;
     (void)error_of([&] {
       const FileReader reader = folder.open_file(name);
       const Json state = Json::parse(reader.read_text(0, reader.size()));
-      sequence = std::max(sequence, state.at("sequence").as_int());
+      consider(state.at("sequence").as_int());
     });
   }
   return sequence > 0 ? sequence : kUnknownAge;
@@ -105,6 +129,7 @@ FoundVersion inspect(const Folder& run, const std::string& name, std::int64_t st
     if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kUnimplemented) throw;
     version.shown.state = VersionState::kDamaged;
     version.shown.problem = error.message();
+    if (error.code() == ErrorCode::kUnimplemented) version.refusal = error;
   }
   version.age = version.shown.sequence;
   if (folder && version.shown.state == VersionState::kDamaged && !version.index) {

@@ -19,6 +19,7 @@ struct FoundVersion {
   std::string name;  // in the folder of the run
   CheckpointVersion shown;
   std::optional<VersionIndex> index;  // of a folder whose index can be read
+  std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
   std::int64_t age = 0;               // larger is newer: the sequence, where it is known
 };
 

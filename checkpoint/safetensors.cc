@@ -360,7 +360,7 @@ class HeaderParser {
 Tensor read_tensor(std::string_view bytes, const SafetensorsEntry& entry,
                    const std::string& source) {
   const std::string_view elements = bytes.substr(entry.begin, entry.end - entry.begin);
-  internal::require_elements(elements, entry, source);
+  internal::require_elements(elements, entry, entry.begin, source);
   return Tensor::from_bytes(entry.shape, entry.dtype,
                             std::as_bytes(std::span(elements.data(), elements.size())));
 }
@@ -368,11 +368,11 @@ Tensor read_tensor(std::string_view bytes, const SafetensorsEntry& entry,
 }  // namespace
 
 void internal::require_elements(std::string_view elements, const SafetensorsEntry& entry,
-                                const std::string& source) {
+                                std::uint64_t offset, const std::string& source) {
   if (entry.dtype != DType::kBool) return;
   const std::size_t bad = elements.find_first_not_of(std::string_view("\0\1", 2));
   if (bad == std::string_view::npos) return;
-  fail(ErrorCode::kDataLoss, source, ": offset ", entry.begin + bad, ": tensor '", entry.name,
+  fail(ErrorCode::kDataLoss, source, ": offset ", offset + bad, ": tensor '", entry.name,
        "' of type BOOL: expected 0 or 1, got ", int{static_cast<unsigned char>(elements[bad])});
 }
 

@@ -66,9 +66,9 @@ struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // by place; they fill the file after the head
 };
 /// Bytes of a file's elements may be anything but those of BOOL: throws kDataLoss naming source,
-/// offset and tensor where they are neither 0 nor 1.
+/// offset and tensor where they are neither 0 nor 1. `offset` is that of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
-                      const std::string& source);
+                      std::uint64_t offset, const std::string& source);
 /// Reads the head of a file of `file_size` bytes. `bytes` are the first ones, at least up to the
 /// end of the head. Errors of parse_safetensors().
 SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,

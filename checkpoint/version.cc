@@ -169,6 +169,9 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
     if (!index.files.contains(index.state_file)) {
       refuse("expected a state file that is listed, got '", index.state_file, "'");
     }
+    if (index.sequence < 1 || index.sequence > kMaxSequence) {
+      refuse("expected a sequence from 1 to ", kMaxSequence, ", got ", index.sequence);
+    }
     require_whole(index, source);
     return index;
   });
@@ -271,7 +274,14 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
                    {"tutti", TUTTI_VERSION},     {"numerics", numerics_fingerprint()},
                    {"about", values.info.about}, {"states", states}};
   index.files[index.state_file] = write_text(folder, index.state_file, state.dump(1));
-  write_text(folder, kNewIndexName, format_index(index));
+  const std::string text = format_index(index);
+  if (text.size() > kMaxIndexBytes || index.sequence > kMaxSequence) {
+    fail(ErrorCode::kFailedPrecondition, "Checkpoint: '", folder.path_of(kIndexName),
+         "': expected at most ", kMaxIndexBytes, " bytes and sequence ", kMaxSequence, ", got ",
+         text.size(), " bytes and sequence ", index.sequence,
+         "; try fewer variables, or another folder");
+  }
+  write_text(folder, kNewIndexName, text);
   folder.sync();  // the names of the files, before the index names them
   folder.rename(kNewIndexName, kIndexName);
   folder.sync();
@@ -372,7 +382,8 @@ class TensorFile {
       const std::span<std::byte> block(to ? to : scratch.data(), size);
       reader_.read(begin, block);
       hasher.update(block);
-      require_elements({reinterpret_cast<const char*>(block.data()), size}, entry, reader_.path());
+      require_elements({reinterpret_cast<const char*>(block.data()), size}, entry, begin,
+                       reader_.path());
       begin += size;
       if (to) to += size;
     }
@@ -394,19 +405,22 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
+/// Returns true if the file holds wanted elements, or no tensor: then it is read to be compared.
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;
   }
+  bool holds_any = false;
   for (const auto& [tensor, cut] : index.parts) {
     const auto range = cut.ranges.find(file);
     if (range == cut.ranges.end()) continue;
+    holds_any = true;
     const TensorPart* const part = wanted_part(wanted, tensor, cut.dtype, cut.shape);
     if (!part) return true;
     const auto [first, end] = range->second;
     if (std::max(first, part->first) < std::min(end, part->first + part->count())) return true;
   }
-  return false;
+  return !holds_any;
 }
 
 void add_destination(Destinations& destinations, const WantedParts& wanted,
@@ -429,11 +443,14 @@ std::string read_safetensors_head(const FileReader& file) {
 
 std::optional<VersionIndex> read_index(const Folder& folder) {
   const std::optional<std::uint64_t> size = folder.size_of(kIndexName);
-  if (!size && folder.size_of(kEarlierManifestName)) {
+  if (!size && folder.exists(kIndexName)) (void)folder.open_file(kIndexName);  // throws kDataLoss
+  if (!size && folder.exists(kEarlierManifestName)) {
     fail(ErrorCode::kUnimplemented, folder.path(), ": expected a version with ", kIndexName,
          ", got one of tutti's earlier format with ", kEarlierManifestName,
          "; try Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
-         ".safetensors\", step) in a program built from commit 90f32457, then remove this folder");
+         ".safetensors\", step) in a program built from commit 90f32457, then move all folders "
+         "with a ",
+         kEarlierManifestName, " elsewhere");
   }
   if (!size) return std::nullopt;
   if (*size > kMaxIndexBytes) {

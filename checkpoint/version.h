@@ -26,6 +26,9 @@ inline constexpr const char* kNewIndexName = "model.safetensors.index.json.tmp";
 /// The file that committed a version in tutti's earlier format, which is refused by name.
 inline constexpr const char* kEarlierManifestName = "manifest.json";
 
+/// The largest sequence of a version; adding 1 to it does not overflow.
+inline constexpr std::int64_t kMaxSequence = std::int64_t{1} << 62;
+
 /// A file of a version, other than its index.
 struct IndexedFile {
   std::uint64_t num_bytes = 0;
@@ -82,11 +85,13 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
 void add_files(VersionIndex& index, const VersionIndex& more);
 /// Writes info and states of `values` as index.state_file, then the index: from its rename on the
 /// version is whole, even after a power cut. Returns the index. Requires: the tensor files are
-/// synced. Throws kDataLoss if elements are missing or occur twice, else errors of Folder.
+/// synced. Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the
+/// index could not be read again, else errors of Folder.
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
 /// Returns nothing if the folder has no index, as it was never committed. Throws kDataLoss for a
-/// damaged one, kUnimplemented for a version in a later format or in the earlier one.
+/// damaged one or one that is not a regular file, kUnimplemented for a version in a later format or
+/// in the earlier one.
 std::optional<VersionIndex> read_index(const Folder& folder);
 /// Same as read_index(), but throws kNotFound if there is none.
 VersionIndex require_index(const Folder& folder);
@@ -98,8 +103,9 @@ void require_files(const Folder& folder, const VersionIndex& index);
 using WantedParts = std::map<std::string, TensorPart>;
 
 /// Reads all values, but only the wanted elements of tensors in `wanted` (as one value). Files that
-/// hold nothing wanted are not opened; of every other file all bytes are read, and compared with
-/// its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
+/// hold only elements that are not wanted are not opened; of every other file all bytes are read,
+/// and compared with its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no
+/// index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
 /// Returns all that is wrong with a version, one line per file; empty if it is whole.

@@ -30,9 +30,21 @@ struct Row {
   std::vector<std::string> problems;
 };
 
+/// Returns what verify_checkpoint() finds; a version in another format is a problem, too.
+std::vector<std::string> problems_of(const std::string& path) {
+  try {
+    return verify_checkpoint(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnimplemented) throw;
+    return {error.message()};
+  }
+}
+
 void look_closer(Row& row) {
   if (row.version.state == VersionState::kUnfinished) return;
-  row.problems = verify_checkpoint(row.version.path);
+  for (std::string& problem : problems_of(row.version.path)) {
+    if (std::ranges::count(row.problems, problem) == 0) row.problems.push_back(std::move(problem));
+  }
   row.version.state = row.problems.empty() ? VersionState::kWhole : VersionState::kDamaged;
 }
 

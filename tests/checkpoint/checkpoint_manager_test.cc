@@ -90,6 +90,30 @@ TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
   EXPECT_EQ(names_in(folder).size(), 8u);  // 6 foreign ones, 2 versions
 }
 
+TEST(CheckpointManager, KeepsFilesOfOthersInFoldersOfVersions) {
+  const std::string folder = empty_folder();
+  CheckpointManager manager(Checkpoint({scalar_variable(1)}), folder,
+                            CheckpointManagerOptions{.max_to_keep = 1});
+  const std::vector<std::string> foreign = {"model-1-of-2.safetensors", "model-fp16.safetensors",
+                                            "part_0.safetensors",       "state.backup.json",
+                                            "state.save_1.json.old",    "state.save_x.json"};
+  manager.save(1);
+  std::filesystem::create_directory(folder + "/step_7");  // an interrupted save
+  for (const char* ours : {"model-00001-of-00002.save_12.safetensors", "state.save_12.json",
+                           "part_0_of_2.save_3.safetensors", "model.safetensors.index.json.tmp"}) {
+    write_file_atomically(concat(folder, "/step_7/", ours), "ours");
+  }
+  for (const std::string& name : foreign) {
+    write_file_atomically(folder + "/step_1/" + name, "mine");
+    write_file_atomically(folder + "/step_7/" + name, "mine");
+  }
+  manager.save(1);
+  EXPECT_EQ(names_in(folder + "/step_1").size(), foreign.size() + 3);
+  EXPECT_EQ(names_in(folder + "/step_7"), foreign);
+  manager.save(2);
+  EXPECT_EQ(names_in(folder + "/step_1"), foreign);
+}
+
 TEST(CheckpointManager, KeepsAllOrOne) {
   const std::string folder = empty_folder();
   CheckpointManager all(Checkpoint({scalar_variable(1)}), folder,

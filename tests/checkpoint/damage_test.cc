@@ -214,6 +214,42 @@ TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
 }
 
+// Its sequence is in the names of its files, so that versions that are saved later win over it.
+TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
+  const std::string earlier = folder_ + "/step_5";
+  std::filesystem::create_directory(earlier);
+  write_file_atomically(earlier + "/manifest.json", "{}");
+  write_file_atomically(earlier + "/part_0_of_1.save_7.safetensors", "x");
+  CheckpointManager manager(series_.checkpoint(), folder_, {.max_to_keep = 2});
+  expect_error(ErrorCode::kUnimplemented, {earlier, "move all folders with a manifest.json"},
+               [&] { manager.restore_latest(); });
+  expect_error(ErrorCode::kUnimplemented, {earlier, "commit 90f32457"}, [&] { manager.latest(); });
+  log_.clear();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(manager.checkpoints(), ElementsAre(folder_ + "/step_1", newest_));
+  }
+  EXPECT_THAT(log_, ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
+  series_.save(manager, 3, 3);
+  EXPECT_EQ(restored_number(folder_), 3);
+  EXPECT_EQ(manager.latest(), folder_ + "/step_3");
+  EXPECT_EQ(list_checkpoints(folder_).back().sequence, 8);
+  flip(folder_ + "/step_3/model-00001-of-00001.safetensors", 8000);
+  expect_error(ErrorCode::kUnimplemented, {earlier}, [&] { restored_number(folder_); });
+}
+
+TEST_F(Damage, IndexThatIsNotARegularFileIsFoundAndNothingIsDeleted) {
+  std::filesystem::rename(index_, folder_ + "/elsewhere");
+  std::filesystem::create_directory(index_);
+  expect_going_back(index_);
+  std::filesystem::remove(index_);
+  std::filesystem::create_symlink(folder_ + "/elsewhere", index_);
+  expect_going_back(index_);
+  CheckpointManager manager(series_.checkpoint(), folder_);
+  series_.save(manager, 3, 3);
+  EXPECT_TRUE(std::filesystem::exists(tensors_));
+  EXPECT_EQ(list_checkpoints(folder_).size(), 3u);
+}
+
 // The old version's tensors are deleted after its index was read: the reader looks again.
 TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
   constexpr std::int64_t kNumSaves = 600;

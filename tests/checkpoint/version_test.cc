@@ -185,6 +185,8 @@ TEST(VersionIndex, ThatLiesIsRefused) {
       {"\"step\":5", "\"step\":5.5", {"number"}},
       {"\"step\":5", "\"stop\":5", {"step"}},
       {"\"sequence\":3", "\"sequence\":99999999999999999999", {}},
+      {"\"sequence\":3", "\"sequence\":0", {"sequence from 1", "got 0"}},
+      {"\"sequence\":3", "\"sequence\":4611686018427387905", {"got 4611686018427387905"}},
       {"\"bytes\":", "\"bytes\":-", {"'bytes'", "-"}},
       {"\"xxh3\":", "\"xxh4\":", {"xxh3"}},
       {"\"F32\"", "\"F31\"", {"'F31'"}},
@@ -232,6 +234,48 @@ TEST(VersionIndex, ThatDoesNotFitItsFilesIsRefused) {
   expect_refused([&](VersionIndex& index) {
     index.parts["more"] = {DType::kInt64, Shape{1}, {{second, {0, 1}}}};
   });
+}
+
+TEST(Version, IsNotCommittedWithSequenceThatReadersRefuse) {
+  const Folder folder = Folder::make(empty_folder());
+  VersionIndex index = joined({write_file(folder, 0, 1)});
+  index.sequence = internal::kMaxSequence + 1;
+  expect_error(ErrorCode::kFailedPrecondition, {folder.path(), "4611686018427387905"},
+               [&] { internal::commit_version(folder, index, {}); });
+  EXPECT_FALSE(internal::read_index(folder));
+}
+
+// A worker whose parts are all empty writes such a file.
+TEST(Version, FileWithoutTensorsIsCompared) {
+  const Folder folder = Folder::make(empty_folder());
+  const std::string name = internal::tensor_file_name(1, 2, "");
+  commit(folder, {write_file(folder, 0, 1), internal::write_tensors(folder, name, {})});
+  internal::read_version(folder);
+  const std::string path = folder.path_of(name);
+  std::string bytes = read_file(path);
+  bytes[bytes.find("step")] = 'S';
+  write_file_atomically(path, bytes);
+  expect_error(ErrorCode::kDataLoss, {path, "checksum"}, [&] { internal::read_version(folder); });
+}
+
+TEST(Version, BadElementOfBoolIsNamedByItsOffsetInTheFile) {
+  const Folder folder = Folder::make(empty_folder());
+  CheckpointFile file;
+  file.tensors["flags"] = Tensor::full({3 << 20}, 1, DType::kBool);
+  const std::string name = internal::tensor_file_name(0, 1, "");
+  commit(folder, {internal::write_tensors(folder, name, file)});
+  std::string bytes = read_file(folder.path_of(name));
+  bytes.back() = 2;
+  write_file_atomically(folder.path_of(name), bytes);
+  expect_error(ErrorCode::kDataLoss, {concat("offset ", bytes.size() - 1, ":"), "'flags'", "got 2"},
+               [&] { internal::read_version(folder); });
+}
+
+TEST(Folder, SizeThatTheSystemDoesNotTellIsAnError) {
+  const Folder folder = Folder::make(empty_folder());
+  EXPECT_EQ(folder.size_of("none"), std::nullopt);
+  const std::string name(300, 'a');
+  expect_error(ErrorCode::kUnavailable, {name, "too long"}, [&] { folder.size_of(name); });
 }
 
 TEST(Version, OfTheEarlierFormatIsRefusedByName) {

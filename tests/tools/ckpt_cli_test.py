@@ -96,6 +96,21 @@ class Checkpoints(unittest.TestCase):
             code, text, _ = ckpt("verify", folder)
             self.assertEqual((code, "2 whole, 0 damaged" in text), (0, True), text)
 
+    def test_problem_of_a_version_is_shown_beside_the_other_versions(self):
+        with tempfile.TemporaryDirectory() as holder:
+            folder = os.path.join(holder, "run")
+            subprocess.run(["cp", "-r", self.folder, folder], check=True)
+            os.rename(folder + "/step_2", folder + "/step_3")
+            os.mkdir(folder + "/step_9")
+            with open(folder + "/step_9/manifest.json", "w") as file:
+                file.write("{}")
+            for path in (folder + "/step_9", folder):
+                code, text, errors = ckpt("verify", path)
+                self.assertEqual(code, 1, errors)
+                self.assertIn("earlier format with manifest.json", text)
+            self.assertIn("1 whole, 2 damaged", text)
+            self.assertIn("expected step 3 by its name, got 2", text)
+
     def test_versions_in_parts_of_several_workers(self):
         with tempfile.TemporaryDirectory() as holder:
             folder = os.path.join(holder, "run")

@@ -68,20 +68,20 @@ class CheckpointManager {
   /// Why the last save that ended failed; nothing when it did not.
   const std::optional<Error>& last_error() const { return last_error_; }
 
-  /// The path of the version saved last, by this or an earlier process; nothing when there is none.
+  /// Returns the newest whole version's path, if any. Throws kUnimplemented like restore_latest().
   std::optional<std::string> latest() const;
 
   /// Restores the newest version after comparing every byte with its checksum. A damaged one is
   /// reported (log, error) and the one before is taken; RestoreOptions::strict throws kDataLoss
-  /// instead. Nothing when no version was ever finished; kDataLoss when none is whole. With
-  /// CheckpointOptions::from_writer all processes call it and restore what one of them has read.
+  /// instead. Nothing if no version was ever finished; kDataLoss if none is whole, kUnimplemented
+  /// for one in another format. Collective with CheckpointOptions::from_writer: one reads for all.
   std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
 
   /// Deletes all versions, the oldest first; of several processes the one that writes does. What
   /// cannot be read as a version stays. Waits for the save under way.
   void delete_all();
 
-  /// Paths of all versions, the newest last.
+  /// Paths of all whole versions, the newest last; one in another format is logged once.
   std::vector<std::string> checkpoints() const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
