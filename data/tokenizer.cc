@@ -9,6 +9,7 @@
 #include <queue>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/names.h"
@@ -97,8 +98,10 @@ struct BytePairRules {
   std::string first_of_added;            // the bytes that they begin with, each once
   std::vector<NormalForm> normal_forms;  // applied in this order
   std::vector<Cut> cuts;                 // applied in this order
-  /// A piece that is a token is not merged.
+  /// A piece that is a token of the vocabulary is not merged.
   bool ignores_merges = false;
+  /// Numbers of added tokens that the vocabulary does not have.
+  std::unordered_set<std::int64_t> outside_vocabulary;
 
   static std::uint64_t merge_key(std::int64_t left, std::int64_t right) {
     return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint64_t>(right);
@@ -187,7 +190,8 @@ class MergingPiece {
 void append_tokens(const BytePairRules& rules, std::string_view piece,
                    std::vector<std::int64_t>& tokens) {
   if (rules.ignores_merges) {
-    if (const auto found = rules.numbers.find(piece); found != rules.numbers.end()) {
+    const auto found = rules.numbers.find(piece);
+    if (found != rules.numbers.end() && !rules.outside_vocabulary.contains(found->second)) {
       tokens.push_back(found->second);
       return;
     }
@@ -553,6 +557,9 @@ class RulesReader {
   /// Adds a token that is found in texts before they are cut. Requires: normal forms are known.
   void add_token(BytePairRules::AddedToken token) {
     if (token.content.empty()) return;
+    const auto place = static_cast<std::size_t>(token.number);
+    if (place >= rules_->tokens.size() || rules_->tokens[place].empty())
+      rules_->outside_vocabulary.insert(token.number);
     set_token(token.number, token.content);
     if (token.normalized) {
       for (const internal::NormalForm form : rules_->normal_forms)

@@ -204,6 +204,14 @@ TEST(Tokenizer, ReadsWhatOptionsSay) {
   const std::string whole =
       changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
   EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
+  // An added token is not a token of the vocabulary: here it would have to be a word of its own.
+  const std::string added =
+      changed_seed(R"("added_tokens":[)",
+                   R"("added_tokens":[{"id":263,"content":"pq","single_word":true,"lstrip":false,)"
+                   R"("rstrip":false,"normalized":true,"special":false},)",
+                   whole);
+  EXPECT_THAT(parse_tokenizer(added, "f").encode("pq \u24b6pq"),
+              ElementsAre(263, ' ', 0xE2, 0x92, 0xB6, 'p', 'q'));
   EXPECT_THAT(encode(R"("th e")", R"(["th","e"])", "the"), ElementsAre(258));
   EXPECT_THAT(encode("\"dropout\":null", "\"dropout\":0.0", "the"), ElementsAre(258));
   EXPECT_THAT(
