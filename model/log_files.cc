@@ -252,7 +252,7 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
     names_ = validation_names();  // the first epochs may be without
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
-    names_.erase(std::ranges::unique(names_).begin(), names_.end());
+    names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
     std::string head = "epoch";
     for (const std::string& name : names_) head += options_.separator + name;
     write_line(head, options_.mode == CsvMode::kReplace ? std::ios::trunc : std::ios::app);

@@ -193,10 +193,9 @@ struct Sizes {
 const std::vector<Sizes>& table() {
   static const std::vector<Sizes> sizes = {
       {Check::kValues, Layouts::kAll, {1, 2, 3, 5, 7, 8, 16}, {0, 1, 17, 1000}},
-      {Check::kValues,
-       Layouts::kOne,
-       {1, 2, 3, 5, 7, 8, 16},
-       {2, 3, 127, 4099, 65537, (1 << 20) + 1}},
+      {Check::kValues, Layouts::kOne, {1, 2, 3, 5, 7, 8, 16}, {2, 3, 127, 4099}},
+      // Blocks and pipelines begin at these counts, whatever the number of ranks.
+      {Check::kValues, Layouts::kOne, {2, 3, 8}, {65537, (1 << 20) + 1}},
       {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
       {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},
       {Check::kConcurrent, Layouts::kOne, {2, 3}, {1000}},

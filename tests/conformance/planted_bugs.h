@@ -167,7 +167,7 @@ class BuggyOps final : public CrossDeviceOps {
     if (bug_ == "RanksBeyondEight"_bug && used.size() > 8) used.resize(8);
     if (bug_ == "OtherOrder"_bug) std::ranges::reverse(used);
     if (bug_ == "OrderOfChance"_bug) {
-      std::ranges::rotate(used, used.begin() + calls_++ % 3 % std::ssize(used));
+      std::rotate(used.begin(), used.begin() + calls_++ % 3 % std::ssize(used), used.end());
     }
     if (bug_ == "BoolAsNumber"_bug && dtype == DType::kBool && op == ReduceOp::kMax) {
       for (ReplicaBuffer& each : used) each.dtype = DType::kUInt8;
