@@ -24,7 +24,7 @@ constexpr std::uint64_t bug(std::string_view name) {
   for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return number;
 }
-consteval std::uint64_t operator""_bug(const char* name, std::size_t length) {
+constexpr std::uint64_t operator""_bug(const char* name, std::size_t length) {
   return bug({name, length});
 }
 

@@ -173,7 +173,7 @@ TEST(Tar, NamesFilesOfOtherKinds) {
   };
   for (const auto& [bytes, kind] : others) {
     expect_error(ErrorCode::kDataLoss, {"here", "expected a tar file", kind},
-                 [&] { samples_in(bytes); });
+                 [&bytes = bytes] { samples_in(bytes); });
   }
   // An archive without files is one all the same: blocks of zeros.
   EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);

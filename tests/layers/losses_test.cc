@@ -194,9 +194,10 @@ TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
       {Tensor::from<double>({2}, {0.9, 1}), {"got 0.9 in row 0"}},
       {cast(Tensor::from<float>({2}, {0, nan}), DType::kFloat16), {"got nan in row 1"}},
   };
-  for (const auto& [labels, parts] : cases) {
-    const auto refuses = [&, &labels = labels, &parts = parts](const char* who, const auto& body) {
-      std::vector<std::string> all = parts;
+  for (const auto& each : cases) {
+    const Tensor& labels = each.labels;
+    const auto refuses = [&](const char* who, const auto& body) {
+      std::vector<std::string> all = each.parts;
       all.push_back(who);
       thrown::expect_error(ErrorCode::kInvalidArgument, all, body);
     };
