@@ -42,7 +42,7 @@ template <class N>
 inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
 /// Blocks that a multiprocessor has registers for: while one waits the other calculates.
 template <class T>
-inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
+[[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
 /// What a block shares: slices of two tiles, or of one that is gathered from, or a value for each
 /// thread and row; and the weights, column by column, by which rows are gathered.
