@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ constexpr int kMatrices = 8;
 
 struct StateOptions {
   std::int64_t steps = 20;
+  std::string stop_file;
   double state_mb = 100.0;
   std::int64_t least_step_ms = 50;
   std::string strategy = "multi_worker_mirrored";
@@ -91,6 +93,9 @@ void train(const StateOptions& options) {
       if (!options.without_recovery) recovery.commit(step);
       say(concat("finished step ", step));
       if (step == options.dies_after) die_once(*strategy);
+      if (options.stop_file.empty()) continue;
+      if (std::filesystem::exists(options.stop_file)) strategy->request_stop("the file is there");
+      if (strategy->stops_after(step)) return;
     }
   };
   options.without_recovery ? loop() : recovery.run(loop);
@@ -103,6 +108,7 @@ int main(int argc, char** argv) {
   StateOptions options;
   Flags flags("Trains a model of a given size");
   flags.add("--steps", options.steps, "how many");
+  flags.add("--stop-file", options.stop_file, "the workers stop once this file exists");
   flags.add("--state-mb", options.state_mb, "parameters and slots together, in 1e6 bytes");
   flags.add("--least-step-ms", options.least_step_ms, "a step takes so long at least");
   flags.add("--without-recovery", options.without_recovery, "the loop stands alone");
