@@ -1,10 +1,13 @@
 // Distributed input of several workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/thrown.h"
 
-namespace tutti {
-namespace input_sharding_test {
+namespace tutti::input_tests {
+namespace {
+using strategy_tests::results_of_workers;
+using strategy_tests::workers_with;
 
 TEST(InputSharding, TheCanonicalRuleGivesTheBatchesOfOneProcess) {
   const Dataset dataset = Dataset::range(45).shuffle(45, 3).batch(10);
@@ -81,37 +84,55 @@ TEST(InputSharding, EachStepOfAllWorkersHasTheGlobalBatch) {
   }
 }
 
-TEST(InputSharding, RotatedSizes) {
-  const std::vector<Steps> passes =
-      passes_of({.count = 3, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
-  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2}}, {{3}}}));
-  EXPECT_EQ(passes[1], (Steps{{{0}}, {{1}}, {{2, 3}}}));
-  EXPECT_EQ(passes[2], (Steps{{{0}}, {{1, 2}}, {{3}}}));
-}
-
-TEST(InputSharding, FewerRowsThanReplicasStillAddUp) {
-  const std::vector<Steps> passes =
-      passes_of({.count = 5, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
-  for (const Step& step : all_replicas(passes)) EXPECT_EQ(sorted_rows({step}).size(), 4u);
-  EXPECT_EQ(passes[1], (Steps{{{0}}, {{1}}, {{2}}, {{}}, {{3}}}));
-}
-
-TEST(InputSharding, BatchesOfUnknownSizeAreCutEvenly) {
-  // A map may change the rows: the size is not known before.
-  const Dataset dataset =
-      numbers_in(files_of({5, 4})).batch(4).map([](const Element& e) { return e; });
-  const std::vector<Steps> passes =
-      passes_of({.count = 2, .options = named(AutoShardPolicy::kFile)}, dataset);
-  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2, 3}}, {{4}}}));
-  EXPECT_EQ(passes[1], (Steps{{{5, 6}}, {{7, 8}}, {{}}}));
-}
-
-TEST(InputSharding, ShardingByDataCutsEvenly) {
-  const std::vector<Steps> passes =
-      passes_of({.count = 3, .options = named(AutoShardPolicy::kData)}, Dataset::range(8).batch(4));
-  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4, 5}}}));
-  EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{6, 7}}}));
-  EXPECT_EQ(passes[2], (Steps{{{}}, {{}}}));
+TEST(InputSharding, EachWorkerReadsAndCutsByTheRule) {
+  const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
+                     data = named(AutoShardPolicy::kData),
+                     automatic{.sharding_rule = ShardingRule::kTensorFlow};
+  // A map may change the rows: the size of a batch is not known behind it.
+  const auto identity = [](const Element& element) { return element; };
+  const Dataset of_unknown_size = numbers_in(files_of({5, 4})).batch(4).map(identity);
+  struct Case {
+    const char* name;
+    InputOptions options;
+    Dataset dataset;
+    std::vector<Steps> expected;  // of each worker
+  };
+  for (const auto& [name, options, dataset, expected] :
+       {Case{"sizes are rotated",
+             off,
+             Dataset::range(4).batch(4),
+             {{{{0, 1}}, {{2}}, {{3}}}, {{{0}}, {{1}}, {{2, 3}}}, {{{0}}, {{1, 2}}, {{3}}}}},
+        Case{"fewer rows than replicas",
+             off,
+             Dataset::range(4).batch(4),
+             {{{{0}}, {{1}}, {{2}}, {{3}}, {{}}},
+              {{{0}}, {{1}}, {{2}}, {{}}, {{3}}},
+              {{{0}}, {{1}}, {{}}, {{2}}, {{3}}},
+              {{{0}}, {{}}, {{1}}, {{2}}, {{3}}},
+              {{{}}, {{0}}, {{1}}, {{2}}, {{3}}}}},
+        Case{"batches of unknown size are cut evenly",
+             file,
+             of_unknown_size,
+             {{{{0, 1}}, {{2, 3}}, {{4}}}, {{{5, 6}}, {{7, 8}}, {{}}}}},
+        Case{"data are cut evenly",
+             data,
+             Dataset::range(8).batch(4),
+             {{{{0, 1}}, {{4, 5}}}, {{{2, 3}}, {{6, 7}}}, {{{}}, {{}}}}},
+        Case{"the tail of data is cut evenly",
+             data,
+             Dataset::range(14).batch(8),
+             {{{{0, 1, 2, 3}}, {{8, 9, 10}}}, {{{4, 5, 6, 7}}, {{11, 12, 13}}}}},
+        Case{"auto shards files",
+             automatic,
+             numbers_in(files_of({4, 4})).batch(4),
+             {{{{0, 1}}, {{2, 3}}}, {{{4, 5}}, {{6, 7}}}}},
+        Case{"auto shards elements where there are no files",
+             automatic,
+             Dataset::range(8).batch(4),
+             {{{{0, 1}}, {{4, 5}}}, {{{2, 3}}, {{6, 7}}}}}}) {
+    const int count = static_cast<int>(expected.size());
+    EXPECT_EQ(passes_of({.count = count, .options = options}, dataset), expected) << name;
+  }
 }
 
 TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
@@ -135,14 +156,6 @@ TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
   EXPECT_EQ(passes[1], (Steps{{{5}}, {{6}}, {{}}, {{}}}));
   EXPECT_EQ(passes[2], (Steps{{{}}, {{}}, {{}}, {{}}}));
   EXPECT_EQ(shapes, (Rows{3, 2, 1, 1}));
-}
-
-TEST(InputSharding, AutoShardsFilesOrElements) {
-  const Workers workers{.count = 2, .options = {.sharding_rule = ShardingRule::kTensorFlow}};
-  const std::vector<Steps> by_file = passes_of(workers, numbers_in(files_of({4, 4})).batch(4));
-  EXPECT_EQ(by_file[1], (Steps{{{4, 5}}, {{6, 7}}}));
-  const std::vector<Steps> by_data = passes_of(workers, Dataset::range(8).batch(4));
-  EXPECT_EQ(by_data[1], (Steps{{{2, 3}}, {{6, 7}}}));
 }
 
 // The steps of TensorFlow 2 for MirroredStrategy with two and three CPU devices.
@@ -209,27 +222,31 @@ std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                    [&](int worker) { return auto_shard(dataset, workers.count, worker, policy); });
 }
 
-TEST(InputSharding, AutoShardsElementsAndOffRepeatsThem) {
-  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kAuto)),
-            (Steps{{{0}, {1}}, {{2}, {3}}}));
-  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kOff)),
-            (Steps{{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}));
-}
-
-TEST(InputSharding, ScalarsEndWithTheShorterShard) {
-  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(5), AutoShardPolicy::kAuto)),
-            (Steps{{{0}, {1}}, {{2}, {3}}}));
-}
-
-TEST(InputSharding, WholeBatchesByValueAndByFunction) {
-  const Workers workers{.count = 2, .replicas = 2};
+TEST(InputSharding, WholeBatchesGoToReplicasOfAllWorkers) {
+  struct Case {
+    int replicas;  // of each of two workers
+    Dataset dataset;
+    AutoShardPolicy policy;
+    Steps expected;
+  };
+  constexpr auto kAuto = AutoShardPolicy::kAuto, kOff = AutoShardPolicy::kOff;
   const Dataset batches = Dataset::range(9).batch(2);
-  EXPECT_EQ(all_replicas(whole_batches(workers, batches, AutoShardPolicy::kAuto)),
-            (Steps{{{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{8}, {}, {}, {}}}));
-  EXPECT_EQ(
-      all_replicas(whole_batches(workers, batches, AutoShardPolicy::kOff)),
-      (Steps{
-          {{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}, {{8}, {}, {8}, {}}}));
+  for (const auto& [replicas, dataset, policy, expected] :
+       {Case{1, Dataset::range(4), kAuto, {{{0}, {1}}, {{2}, {3}}}},
+        Case{1, Dataset::range(4), kOff, {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}},
+        // Scalars end with the shorter shard.
+        Case{1, Dataset::range(5), kAuto, {{{0}, {1}}, {{2}, {3}}}},
+        Case{1, Dataset::range(5).batch(2), AutoShardPolicy::kData, {{{0, 1}, {2, 3}}, {{4}, {}}}},
+        Case{2, batches, kAuto, {{{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{8}, {}, {}, {}}}},
+        Case{2,
+             batches,
+             kOff,
+             {{{0, 1}, {2, 3}, {0, 1}, {2, 3}},
+              {{4, 5}, {6, 7}, {4, 5}, {6, 7}},
+              {{8}, {}, {8}, {}}}}}) {
+    EXPECT_EQ(all_replicas(whole_batches({.count = 2, .replicas = replicas}, dataset, policy)),
+              expected);
+  }
 }
 
 TEST(InputSharding, FinishedWorkerSuppliesEmptyBatches) {
@@ -238,21 +255,6 @@ TEST(InputSharding, FinishedWorkerSuppliesEmptyBatches) {
       passes_of(workers, [](int worker) { return Dataset::range(8 + worker).batch(2); }));
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps.back(), (Step{{}, {}, {8}, {}}));
-}
-
-TEST(InputSharding, BothWorkersMakeEquallyManySteps) {
-  const std::vector<Steps> passes =
-      whole_batches({.count = 2}, Dataset::range(5).batch(2), AutoShardPolicy::kData);
-  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4}}}));
-  EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{}}}));
-}
-
-TEST(InputSharding, TailOfAShardedDatasetIsSplitEvenly) {
-  const std::vector<Steps> passes = passes_of(
-      {.count = 2, .options = named(AutoShardPolicy::kData)}, Dataset::range(14).batch(8));
-  ASSERT_EQ(passes[0].size(), 2u);
-  EXPECT_EQ(passes[0][1], (Step{{8, 9, 10}}));
-  EXPECT_EQ(passes[1][1], (Step{{11, 12, 13}}));
 }
 
 TEST(InputSharding, TailOfADatasetByFunctionIsNotSplit) {
@@ -264,109 +266,98 @@ TEST(InputSharding, TailOfADatasetByFunctionIsNotSplit) {
   EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
 }
 
+/// One pass of two workers with two replicas each, under the strategy that a program has.
+template <class Distribute>
+Steps steps_of_two_strategies(const Distribute& distribute) {
+  return all_replicas(results_of_workers(workers_with({2, 2}), [&](Strategy& strategy) {
+    DistributedDataset dataset = distribute(strategy);
+    return rest_of_pass(dataset);
+  }));
+}
+
 TEST(InputSharding, EachPipelineReadsTheDatasetOfItsFunction) {
-  std::vector<Steps> passes(2);
   std::vector<std::string> contexts(2);
-  on_two_strategies([&](Strategy& strategy) {
-    const auto w = static_cast<std::size_t>(strategy.worker());
+  const Steps steps = steps_of_two_strategies([&](Strategy& strategy) {
     DistributedDataset dataset =
         strategy.distribute_datasets_from_function([&](const InputContext& context) {
-          contexts[w] = concat(context.to_string(), ", ", context.get_per_replica_batch_size(8));
+          contexts[static_cast<std::size_t>(strategy.worker())] =
+              concat(context.to_string(), ", ", context.get_per_replica_batch_size(8));
           return Dataset::range(8).batch(2);
         });
     EXPECT_EQ(dataset.global_batch_size(), 8);
-    passes[w] = rest_of_pass(dataset);
+    return dataset;
   });
   EXPECT_EQ(contexts, (std::vector<std::string>{"input pipeline id 0, total: 2, 2",
                                                 "input pipeline id 1, total: 2, 2"}));
-  EXPECT_EQ(all_replicas(passes),
-            (Steps{{{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}));
+  EXPECT_EQ(steps, (Steps{{{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}));
 }
 
 TEST(InputSharding, BatchesReachTheReplicasOfAllWorkers) {
   for (const auto& [count, batch] : {std::pair{4, 2}, {3, 2}, {2, 1}}) {
-    std::vector<Steps> passes(2);
     const Dataset data = Dataset::range(5, 5 + count).batch(batch);
-    on_two_strategies([&](Strategy& strategy) {
-      DistributedDataset dataset = strategy.distribute_dataset(data);
-      passes[static_cast<std::size_t>(strategy.worker())] = rest_of_pass(dataset);
+    EXPECT_EQ(steps_of_two_strategies([&](auto& each) { return each.distribute_dataset(data); }),
+              steps_of_one_process(4, data));
+  }
+  // Not batched: an element to each replica.
+  const auto unbatched = [](const InputContext& context) {
+    return Dataset::range(5, 9)
+        .batch(2)
+        .shard(context.num_input_pipelines, context.input_pipeline_id)
+        .unbatch();
+  };
+  EXPECT_EQ(steps_of_two_strategies(
+                [&](auto& each) { return each.distribute_datasets_from_function(unbatched); }),
+            (Steps{{{5}, {6}, {7}, {8}}}));
+}
+
+/// Stops after each number of steps and goes on elsewhere from the position.
+void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
+  const auto make = [&](int) { return dataset; };
+  const auto count = static_cast<std::size_t>(workers.count);
+  const auto collect = [](DistributedDataset& part, Steps& seen, std::size_t size) {
+    while (seen.size() < size) {
+      for (const PerReplica<Batch>& batch : part) {
+        seen.push_back(values_of(batch));
+        if (seen.size() == size) break;
+      }
+    }
+  };
+  const std::size_t two_epochs = 2 * passes_of(workers, dataset)[0].size();
+  ASSERT_GT(two_epochs, 4u);
+  std::vector<Steps> straight(count);
+  on_workers(workers, make, [&](int worker, DistributedDataset part) {
+    collect(part, straight[static_cast<std::size_t>(worker)], two_epochs);
+  });
+  for (std::size_t stop = 0; stop < two_epochs; ++stop) {
+    std::vector<Json> positions(count);
+    std::vector<Steps> seen(count);
+    on_workers(workers, make, [&](int worker, DistributedDataset part) {
+      const auto w = static_cast<std::size_t>(worker);
+      collect(part, seen[w], stop);
+      positions[w] = Json::parse(part.position().dump());
     });
-    EXPECT_EQ(all_replicas(passes), steps_of_one_process(4, data));
+    EXPECT_EQ(positions.front().dump(), positions.back().dump());
+    on_workers(workers, make, [&](int worker, DistributedDataset part) {
+      const auto w = static_cast<std::size_t>(worker);
+      part.restore(positions[w]);
+      collect(part, seen[w], two_epochs);
+    });
+    EXPECT_EQ(seen, straight) << "stopped after " << stop;
   }
 }
 
-TEST(InputSharding, UnbatchedDatasetByFunctionGivesEachReplicaAnElement) {
-  std::vector<Steps> passes(2);
-  on_two_strategies([&](Strategy& strategy) {
-    DistributedDataset dataset =
-        strategy.distribute_datasets_from_function([](const InputContext& context) {
-          return Dataset::range(5, 9)
-              .batch(2)
-              .shard(context.num_input_pipelines, context.input_pipeline_id)
-              .unbatch();
-        });
-    passes[static_cast<std::size_t>(strategy.worker())] = rest_of_pass(dataset);
-  });
-  EXPECT_EQ(all_replicas(passes), (Steps{{{5}, {6}, {7}, {8}}}));
-}
-
-void expect_positions_go_on(const Dataset& dataset) {
+TEST(InputSharding, PositionsGoOnUnderEveryRule) {
+  const Dataset numbers = numbers_in(files_of({3, 1, 5, 2}));
   for (const InputOptions& options :
        {InputOptions{}, named(AutoShardPolicy::kFile), named(AutoShardPolicy::kData),
         named(AutoShardPolicy::kOff),
         InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
     const Workers workers{.count = 3, .options = options};
-    const auto make = [&](int) { return dataset; };
-    std::vector<Steps> straight(3);
-    on_workers(workers, make, [&](int worker, DistributedDataset part) {
-      for (int epoch = 0; epoch < 2; ++epoch) {
-        for (const Step& step : rest_of_pass(part)) {
-          straight[static_cast<std::size_t>(worker)].push_back(step);
-        }
-      }
-    });
-    ASSERT_GT(straight[0].size(), 4u);
-    for (std::size_t stop = 0; stop < straight[0].size(); ++stop) {
-      std::vector<Json> positions(3);
-      std::vector<Steps> seen(3);
-      on_workers(workers, make, [&](int worker, DistributedDataset part) {
-        const auto w = static_cast<std::size_t>(worker);
-        while (seen[w].size() < stop) {
-          for (const PerReplica<Batch>& batch : part) {
-            seen[w].push_back(values_of(batch));
-            if (seen[w].size() == stop) break;
-          }
-        }
-        positions[w] = Json::parse(part.position().dump());
-      });
-      EXPECT_EQ(positions[0].dump(), positions[2].dump());
-      on_workers(workers, make, [&](int worker, DistributedDataset part) {
-        const auto w = static_cast<std::size_t>(worker);
-        part.restore(positions[w]);
-        while (seen[w].size() < straight[w].size()) {
-          for (const Step& step : rest_of_pass(part)) seen[w].push_back(step);
-        }
-      });
-      EXPECT_EQ(seen, straight) << "stopped after " << stop;
-    }
+    expect_positions_go_on(workers, numbers.shuffle(4, 7).batch(4));
+    // Fewer rows than replicas: some steps are nobody's and left out.
+    expect_positions_go_on(workers, numbers.batch(2));
   }
-}
-
-TEST(InputSharding, PositionsGoOnUnderEveryRule) {
-  const std::vector<std::string> files = files_of({3, 1, 5, 2});
-  expect_positions_go_on(numbers_in(files).shuffle(4, 7).batch(4));
-  // Fewer rows than replicas: some steps are nobody's and left out.
-  expect_positions_go_on(numbers_in(files).batch(2));
-}
-
-TEST(InputSharding, OneWorkerIsNotSharded) {
-  for (AutoShardPolicy policy : {AutoShardPolicy::kAuto, AutoShardPolicy::kFile,
-                                 AutoShardPolicy::kData, AutoShardPolicy::kOff}) {
-    MirroredStrategy strategy({.devices = "cpu:0-2"});
-    DistributedDataset dataset =
-        strategy.distribute_dataset(Dataset::range(10).batch(5), named(policy));
-    EXPECT_EQ(rest_of_pass(dataset), steps_of_one_process(3, Dataset::range(10).batch(5)));
-  }
+  expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));
 }
 
 ErrorCode code_of(const std::function<void()>& body) {
@@ -428,5 +419,5 @@ TEST(InputSharding, UnbatchedByValueIsRefusedAlsoByTensorFlowsRule) {
             ErrorCode::kInvalidArgument);
 }
 
-}  // namespace input_sharding_test
-}  // namespace tutti
+}  // namespace
+}  // namespace tutti::input_tests

@@ -1,5 +1,4 @@
-// Workers of tests of distributed input: threads that share nothing but what rows_of_workers tells
-// them.
+// What tests of distributed input share: workers as threads, and the rows of steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,45 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/executor.h"
-#include "tutti/core/sync.h"
+#include "tests/support/ranks.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/data/records.h"
 #include "tutti/strategy/strategies.h"
-#include "tutti/strategy/strategy_extended.h"
 
-namespace tutti::input_sharding_test {
+namespace tutti::input_tests {
 using Rows = std::vector<std::int64_t>;
 using Step = std::vector<Rows>;  // of each replica
 using Steps = std::vector<Step>;
-
-// An all-gather of one number between threads.
-class RowsMeeting {
- public:
-  explicit RowsMeeting(int num_workers) : told_(static_cast<std::size_t>(num_workers)) {}
-
-  Rows tell(int worker, std::int64_t rows) {
-    MutexLock lock(mutex_);
-    told_[static_cast<std::size_t>(worker)] = rows;
-    const int round = round_;
-    if (++arrived_ == told_.size()) {
-      arrived_ = 0;
-      ++round_;
-      result_ = told_;
-      all_arrived_.notify_all();
-    } else if (!all_arrived_.wait_for(mutex_, std::chrono::seconds(60),
-                                      [&] { return round_ != round; })) {
-      fail(ErrorCode::kDeadlineExceeded, "another worker makes fewer steps");
-    }
-    return result_;
-  }
-
- private:
-  Mutex mutex_;
-  CondVar all_arrived_;
-  Rows told_, result_;
-  std::size_t arrived_ = 0;
-  int round_ = 0;
-};
 
 struct Workers {
   int count = 1;
@@ -79,34 +48,30 @@ using Body = std::function<void(int worker, DistributedDataset dataset)>;
 using MakeDataset = std::function<Dataset(int worker)>;
 
 inline void on_workers(const Workers& workers, const MakeDataset& make, const Body& body) {
-  RowsMeeting meeting(workers.count);
-  std::vector<std::string> errors(static_cast<std::size_t>(workers.count));
-  {
-    std::vector<std::unique_ptr<Thread>> threads;
-    for (int worker = 0; worker < workers.count; ++worker) {
-      threads.push_back(Executor::system().start("worker", [&, worker] {
-        try {
-          InputPlan plan = plan_of(workers, worker);
-          plan.rows_of_workers = [&, worker](std::int64_t rows) {
-            return meeting.tell(worker, rows);
-          };
-          body(worker, make_distributed_dataset(make(worker), std::move(plan)));
-        } catch (const std::exception& error) {
-          errors[static_cast<std::size_t>(worker)] = error.what();
-        }
-      }));
-    }
-  }
+  const auto communicators =
+      in_process_communicators(workers.count, {.timeout = std::chrono::seconds(60)});
+  const auto errors = errors_of_ranks(workers.count, [&](int worker) {
+    Communicator& own = *communicators[static_cast<std::size_t>(worker)];
+    InputPlan plan = plan_of(workers, worker);
+    plan.rows_of_workers = [&](std::int64_t rows) {
+      Rows all(communicators.size());
+      own.all_gather(std::span(&rows, 1), std::span(all));
+      return all;
+    };
+    body(worker, make_distributed_dataset(make(worker), std::move(plan)));
+  });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+inline Rows rows_of(const Tensor& tensor) {
+  Rows rows;
+  for (const double value : tensor.to_doubles()) rows.push_back(static_cast<std::int64_t>(value));
+  return rows;
 }
 
 inline Step values_of(const PerReplica<Batch>& batch) {
   Step step;
-  for (const Batch& part : batch) {
-    Rows rows;
-    for (double value : part.features().to_doubles()) rows.push_back(std::int64_t(value));
-    step.push_back(rows);
-  }
+  for (const Batch& part : batch) step.push_back(rows_of(part.features()));
   return step;
 }
 
@@ -158,8 +123,8 @@ inline Rows numbers_below(std::int64_t count) {
 // Files of so many records each; all records together are the numbers 0, 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const auto folder =
-      std::filesystem::path(::testing::TempDir()) / (std::string("tutti_input_") + test->name());
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      concat("tutti_input_", test->name(), "_", join(sizes));
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   int number = 0;
@@ -186,42 +151,4 @@ inline Steps steps_of_one_process(int replicas, const Dataset& dataset) {
   return rest_of_pass(distributed);
 }
 
-// A strategy that is one of two workers, as a program sees it.
-class OneOfTwo : public Strategy {
- public:
-  OneOfTwo(int worker, RowsMeeting& meeting)
-      : Strategy("one_of_two", {.devices = "cpu:0-1"}), worker_(worker), meeting_(meeting) {}
-  int num_replicas_in_sync() const override { return 4; }
-  int num_workers() const override { return 2; }
-  int worker() const override { return worker_; }
-  int first_replica() const override { return 2 * worker_; }
-
- protected:
-  std::shared_ptr<VariableStorage> create_storage(const Tensor& value,
-                                                  VariableOptions options) override {
-    return extended().create_storage(value, std::move(options));
-  }
-  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
-    extended().run(body);
-  }
-  void complete_input_plan(InputPlan& plan) override {
-    plan.rows_of_workers = [this](std::int64_t rows) { return meeting_.tell(worker_, rows); };
-  }
-
- private:
-  int worker_;
-  RowsMeeting& meeting_;
-};
-
-inline void on_two_strategies(const std::function<void(Strategy&)>& body) {
-  RowsMeeting meeting(2);
-  std::vector<std::unique_ptr<Thread>> threads;
-  for (int worker = 0; worker < 2; ++worker) {
-    threads.push_back(Executor::system().start("worker", [&, worker] {
-      OneOfTwo strategy(worker, meeting);
-      body(strategy);
-    }));
-  }
-}
-
-}  // namespace tutti::input_sharding_test
+}  // namespace tutti::input_tests

@@ -1,24 +1,14 @@
 // Cutting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <numeric>
-#include <string>
-
-#include "tutti/data/dataset.h"
-#include "tutti/data/records.h"
+#include "tests/strategy/input_workers.h"
+#include "tests/support/thrown.h"
 #include "tutti/strategy/input/input_plan.h"
 
-namespace tutti {
-namespace rebatch_test {
+namespace tutti::input_tests {
+namespace {
 
-using Rows = std::vector<std::int64_t>;
-
-std::vector<Rows> pieces_of(const Dataset& dataset) {
-  std::vector<Rows> pieces;
+Step pieces_of(const Dataset& dataset) {
+  Step pieces;
   for (const Element& element : dataset) {
     const auto values = element[0].host_span<std::int64_t>();
     pieces.emplace_back(values.begin(), values.end());
@@ -53,12 +43,8 @@ TEST(Rebatch, SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
   }
 }
 
-TEST(Rebatch, EvenSizes) {
-  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 0), (Rows{2, 2, 2, 2}));
-  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
-}
-
 TEST(Rebatch, SizesAreRotatedPerWorker) {
+  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
   EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 2), (Rows{1, 2, 1}));
@@ -70,59 +56,48 @@ TEST(Rebatch, FewerRowsThanReplicasGivesZeros) {
   EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);
 }
 
-TEST(Rebatch, CutsEachBatch) {
-  const std::vector<Rows> expected{{0, 1}, {2, 3}, {4, 5}, {6, 7}};
-  for (bool drop : {false, true}) {
-    const Dataset batches = Dataset::range(8).batch(4, {.drop_remainder = drop});
-    EXPECT_EQ(pieces_of(rebatch(batches, {2, 2}, {.drop_remainder = drop})), expected);
+TEST(Rebatch, CutsEachBatchOfFourRows) {
+  struct Case {
+    std::int64_t elements;
+    Rows sizes;
+    bool drop_remainder;
+    Step expected;
+  };
+  for (const auto& [elements, sizes, drop_remainder, expected] :
+       {Case{8, {2, 2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        Case{8, {2, 2}, true, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        Case{8, {2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        // A ragged tail fills in order.
+        Case{5, {2, 2}, false, {{0, 1}, {2, 3}, {4}}}, Case{5, {2, 2}, true, {{0, 1}, {2, 3}}},
+        // Sizes of 0 give empty pieces.
+        Case{8, {1, 1, 1, 1, 0}, false, {{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}},
+        Case{8,
+             {0, 1},
+             false,
+             {{}, {0}, {}, {1}, {}, {2}, {}, {3}, {}, {4}, {}, {5}, {}, {6}, {}, {7}, {}}},
+        Case{8,
+             {1, 0},
+             false,
+             {{0}, {}, {1}, {}, {2}, {}, {3}, {}, {4}, {}, {5}, {}, {6}, {}, {7}, {}}}}) {
+    const bool drops_batch = drop_remainder && elements % 4 == 0;
+    const Dataset batches = Dataset::range(elements).batch(4, {.drop_remainder = drops_batch});
+    EXPECT_EQ(pieces_of(rebatch(batches, sizes, {.drop_remainder = drop_remainder})), expected)
+        << elements << " in " << join(sizes);
   }
-}
-
-TEST(Rebatch, RaggedTailFillsInOrder) {
-  const Dataset batches = Dataset::range(5).batch(4);
-  EXPECT_EQ(pieces_of(rebatch(batches, {2, 2})), (std::vector<Rows>{{0, 1}, {2, 3}, {4}}));
-  EXPECT_EQ(pieces_of(rebatch(batches, {2, 2}, {.drop_remainder = true})),
-            (std::vector<Rows>{{0, 1}, {2, 3}}));
-}
-
-TEST(Rebatch, ZeroSizesGiveEmptyPieces) {
-  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 1, 1, 1, 0})),
-            (std::vector<Rows>{{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}));
-}
-
-TEST(Rebatch, EmptyPieceBeforeOrAfterEachRow) {
-  std::vector<Rows> front, behind;
-  for (std::int64_t i = 0; i < 8; ++i) {
-    front.insert(front.end(), {Rows{}, Rows{i}});
-    behind.insert(behind.end(), {Rows{i}, Rows{}});
-  }
-  front.push_back({});
-  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {0, 1})), front);
-  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 0})), behind);
-}
-
-TEST(Rebatch, OneSizeForAll) {
-  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {2})),
-            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
 TEST(Rebatch, LegacyCutsByCeiling) {
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4), 2)),
-            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(9).batch(4), 2)),
-            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {}}));
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {}}));
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4, {.drop_remainder = true}), 2)),
-            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
 TEST(Rebatch, ScalarsAreRefused) {
-  try {
-    (void)pieces_of(rebatch_evenly(Dataset::range(4), 2));
-    FAIL() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(error.message().find("batch("), std::string::npos) << error.message();
-  }
+  thrown::expect_error(ErrorCode::kInvalidArgument, {"batch("},
+                       [] { (void)pieces_of(rebatch_evenly(Dataset::range(4), 2)); });
 }
 
 TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
@@ -138,28 +113,12 @@ TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
 
 // What rebatch() cuts is still sharded by its files.
 TEST(Rebatch, KeepsFilesForSharding) {
-  const std::string folder = ::testing::TempDir() + "/tutti_rebatch_keeps_files";
-  std::filesystem::create_directories(folder);
-  std::vector<std::string> paths;
-  for (int f = 0; f < 3; ++f) {
-    paths.push_back(concat(folder, "/", f));
-    TFRecordWriter writer(paths.back());
-    for (int r = 0; r < 5; ++r) writer.write(concat(10 * f + r));
-    writer.close();
-  }
-  const Dataset batches = tfrecord_dataset(paths)
-                              .map([](const Element& record) {
-                                const std::int64_t number =
-                                    std::stoll(std::string(bytes_of(record[0])));
-                                return Element({Tensor::from<std::int64_t>({}, {number})});
-                              })
-                              .batch(5);
+  const Dataset batches = numbers_in(files_of({5, 5, 5})).batch(5);
   const Dataset even = rebatch_evenly(batches, 3);
   for (const AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kAuto}) {
     EXPECT_EQ(pieces_of(auto_shard(rebatch(batches, {2, 1, 2}), 3, 1, policy)),
-              (std::vector<Rows>{{10, 11}, {12}, {13, 14}}));
-    EXPECT_EQ(pieces_of(auto_shard(even, 3, 1, policy)),
-              (std::vector<Rows>{{10, 11}, {12, 13}, {14}}));
+              (Step{{5, 6}, {7}, {8, 9}}));
+    EXPECT_EQ(pieces_of(auto_shard(even, 3, 1, policy)), (Step{{5, 6}, {7, 8}, {9}}));
   }
 }
 
@@ -189,17 +148,14 @@ TEST(ReplicaRows, WeightsSplitRowsByLargestRemainder) {
   EXPECT_EQ(weighted_replica_rows(1, std::vector<double>{1, 2}), (Rows{0, 1}));
 }
 
-TEST(InputContext, PerReplicaBatchSize) {
+TEST(InputContext, PerReplicaBatchSizeAndText) {
   const InputContext context{2, 1, 6};
   EXPECT_EQ(context.num_input_pipelines, 2);
   EXPECT_EQ(context.input_pipeline_id, 1);
   EXPECT_EQ(context.get_per_replica_batch_size(12), 2);
   EXPECT_THROW((void)context.get_per_replica_batch_size(13), Error);
+  EXPECT_EQ(context.to_string(), "input pipeline id 1, total: 2");
 }
 
-TEST(InputContext, TextNamesIdAndTotal) {
-  EXPECT_EQ((InputContext{3, 1, 6}.to_string()), "input pipeline id 1, total: 3");
-}
-
-}  // namespace rebatch_test
-}  // namespace tutti
+}  // namespace
+}  // namespace tutti::input_tests

@@ -2,14 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
+#include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/strategies.h"
@@ -84,6 +87,26 @@ inline std::vector<double> numbers(const PerReplica<Tensor>& tensors) {
     for (const double value : tensor.to_doubles()) values.push_back(value);
   }
   return values;
+}
+
+/// Finds what save() has given by its name, as restore() asks for it.
+inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
+  return [saved = std::move(saved)](const std::string& name) {
+    const auto found = std::ranges::find(saved, name, &NamedTensor::name);
+    return found == saved.end() ? Tensor() : found->value;
+  };
+}
+
+/// In a replica: sums over all replicas of what `gradient_of` returns for each variable's index.
+inline std::vector<Gradient> reduced_gradients(
+    std::span<const Variable> variables,
+    const std::function<Gradient(std::size_t index)>& gradient_of) {
+  GradientReducer& reducer = *GradientReducer::current();
+  reducer.begin(variables);
+  for (std::size_t i = variables.size(); i-- > 0;) reducer.ready(i, gradient_of(i));
+  std::vector<Gradient> sums = reducer.finish();
+  reducer.updates_done();
+  return sums;
 }
 
 /// n copies of x.

@@ -20,7 +20,11 @@ struct Trained {
   std::string weights;
   std::string slots;
   std::string losses;
+  bool operator==(const Trained&) const = default;
 };
+inline std::ostream& operator<<(std::ostream& out, const Trained& trained) {
+  return out << trained.weights << ' ' << trained.slots << ' ' << trained.losses;
+}
 
 /// A two-layer network with an embedding, dropout and a moving mean, trained for some steps of the
 /// toy loop.

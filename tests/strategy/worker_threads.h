@@ -44,6 +44,25 @@ inline std::vector<std::string> run_workers(const std::vector<LocalStrategyOptio
   });
 }
 
+inline void expect_no_error(const std::vector<std::string>& errors) {
+  for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
+}
+
+/// What `body` returns in each worker, none of which may throw.
+template <class Body>
+auto results_of_workers(const std::vector<LocalStrategyOptions>& options, const Body& body,
+                        Between between = Between::kMessages,
+                        const CommunicatorOptions& communication = {}) {
+  std::vector<std::invoke_result_t<Body, MultiWorkerMirroredStrategy&>> results(options.size());
+  expect_no_error(run_workers(
+      options,
+      [&](MultiWorkerMirroredStrategy& strategy) {
+        results[static_cast<std::size_t>(strategy.worker())] = body(strategy);
+      },
+      between, communication));
+  return results;
+}
+
 /// The same with variables cut over the replicas of all workers, of which each has so many.
 inline std::vector<std::string> run_sharded(
     const std::vector<int>& replicas, int stage,
@@ -65,10 +84,6 @@ inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& re
     options.push_back(on_cpus(count));
   }
   return options;
-}
-
-inline void expect_no_error(const std::vector<std::string>& errors) {
-  for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
 }
 
 }  // namespace tutti::strategy_tests
