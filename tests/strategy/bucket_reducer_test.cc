@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -37,15 +37,10 @@ Tensor gradient_of(const Variable& variable, std::size_t i, int r, Device device
 }
 
 std::vector<Gradient> reduce_in_replica(std::span<const Variable> variables) {
-  ReplicaContext& context = ReplicaContext::current();
-  GradientReducer& reducer = *GradientReducer::current();
-  reducer.begin(variables);
-  for (std::size_t i = variables.size(); i-- > 0;) {
-    reducer.ready(i, gradient_of(variables[i], i, context.replica_id(), context.device()));
-  }
-  std::vector<Gradient> sums = reducer.finish();
-  reducer.updates_done();
-  return sums;
+  const ReplicaContext& context = ReplicaContext::current();
+  return reduced_gradients(variables, [&](std::size_t i) {
+    return gradient_of(variables[i], i, context.replica_id(), context.device());
+  });
 }
 
 /// The sum along the canonical tree, element by element.
@@ -234,14 +229,10 @@ TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
   const auto kept = strategy->run([&] { return reduce_in_replica(variables); });
   const std::vector<double> before = numbers(kept[0][1].dense());
   strategy->run([&] {
-    GradientReducer& reducer = *GradientReducer::current();
-    reducer.begin(variables);
-    for (std::size_t i = 0; i < variables.size(); ++i) {
-      reducer.ready(i, Tensor::ones(variables[i].shape(), variables[i].dtype(),
-                                    ReplicaContext::current().device()));
-    }
-    reducer.finish();
-    reducer.updates_done();
+    reduced_gradients(variables, [&](std::size_t i) {
+      return Tensor::ones(variables[i].shape(), variables[i].dtype(),
+                          ReplicaContext::current().device());
+    });
   });
   EXPECT_EQ(numbers(kept[0][1].dense()), before);
 }
@@ -251,55 +242,36 @@ TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
   static int repetition = 0;  // a warning is given once in the life of a process
   const std::string prefix = concat("missing_", repetition++, "_");
   const std::vector<Variable> variables = make_variables(*strategy, prefix);
-  std::vector<std::string> warnings;
-  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) warnings.emplace_back(line);
-  });
-  const auto sums = strategy->run([&] {
+  // Variable 0 has none anywhere, as those that are never ready; variable 2 on replica 1 alone.
+  const auto reduce = [&] {
     GradientReducer& reducer = *GradientReducer::current();
     reducer.begin(variables);
-    // Variable 0 has none anywhere; variable 2 has one on replica 1 alone.
     reducer.ready(0, Gradient());
     if (ReplicaContext::current().replica_id() == 1) reducer.ready(2, vec({4}));
     std::vector<Gradient> result = reducer.finish();
     reducer.updates_done();
-    return result;
-  });
-  set_log_sink(previous);
-  for (const std::vector<Gradient>& of_replica : sums) {
-    EXPECT_TRUE(of_replica[0].is_none());
-    EXPECT_TRUE(of_replica[1].is_none());
-    EXPECT_EQ(numbers(of_replica[2].dense()), std::vector<double>{4});
-  }
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_THAT(warnings[0], ::testing::HasSubstr(concat("Variable '", prefix,
-                                                       "2' has no gradient on replicas 0, 2")));
+    EXPECT_TRUE(result[0].is_none());
+    EXPECT_TRUE(result[1].is_none());
+    EXPECT_EQ(numbers(result[2].dense()), std::vector<double>{4});
+  };
+  EXPECT_THAT(thrown::warnings_of([&] { strategy->run(reduce); }),
+              ::testing::ElementsAre(::testing::HasSubstr(
+                  concat("Variable '", prefix, "2' has no gradient on replicas 0, 2"))));
 }
 
 TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
   auto strategy = mirrored(3);
-  Variable table;
-  {
-    const auto scope = strategy->scope();
-    table = Variable(Tensor::zeros({6, 2}), {.name = "table"});
-  }
-  const std::vector<Variable> variables = {table};
+  const auto scope = strategy->scope();
+  const std::vector<Variable> variables = {Variable(Tensor::zeros({6, 2}), {.name = "table"})};
   const auto run = [&](bool one_is_dense) {
     return strategy->run([&, one_is_dense] {
       const int r = ReplicaContext::current().replica_id();
       const Device device = ReplicaContext::current().device();
       const IndexedSlices slices{Tensor::from<float>({3, 2}, {0.1f, 1, 0.2f, 2, 0.7f, 3}, device),
                                  Tensor::from<std::int64_t>({3}, {r, 5, 5}, device), Shape{6, 2}};
-      GradientReducer& reducer = *GradientReducer::current();
-      reducer.begin(variables);
-      if (r == 2 && one_is_dense) {
-        reducer.ready(0, slices.to_dense());
-      } else {
-        reducer.ready(0, slices);
-      }
-      std::vector<Gradient> result = reducer.finish();
-      reducer.updates_done();
-      return result;
+      return reduced_gradients(variables, [&](std::size_t) {
+        return r == 2 && one_is_dense ? Gradient(slices.to_dense()) : Gradient(slices);
+      });
     });
   };
   const auto sparse = run(false);

@@ -22,12 +22,11 @@ std::vector<double> sums_of_three_steps(Strategy& strategy) {
   for (int step = 0; step < 3; ++step) {
     const auto sums = strategy.run([&] {
       const auto r = static_cast<std::uint64_t>(ReplicaContext::current().replica_id());
-      GradientReducer& reducer = *GradientReducer::current();
-      reducer.begin(variables);
-      reducer.ready(0, random_normal({9'001}, RandomKey{5, kUserPurpose, r, 0, 0}));
-      const std::vector<Gradient> reduced = reducer.finish();
-      reducer.updates_done();
-      return reduced[0].dense();
+      return reduced_gradients(variables,
+                               [&](std::size_t) {
+                                 return random_normal({9'001}, RandomKey{5, kUserPurpose, r, 0, 0});
+                               })[0]
+          .dense();
     });
     for (const double each : numbers(sums[0])) all.push_back(each);
   }
@@ -47,15 +46,10 @@ TEST(CompressedWorkers, CompressedGradientsHaveTheBitsOfOneProcess) {
       MirroredStrategy one_process(compressed_on_cpus(total, compression));
       const std::vector<double> expected = sums_of_three_steps(one_process);
       EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));  // it rounds
-      std::vector<std::vector<double>> sums(replicas.size());
       for (const Between between : {Between::kMemory, Between::kMessages}) {
-        expect_no_error(run_workers(
-            options,
-            [&](MultiWorkerMirroredStrategy& strategy) {
-              sums[static_cast<std::size_t>(strategy.worker())] = sums_of_three_steps(strategy);
-            },
-            between));
-        for (const auto& each : sums) EXPECT_EQ(each, expected) << join(replicas);
+        EXPECT_THAT(results_of_workers(options, sums_of_three_steps, between),
+                    ::testing::Each(expected))
+            << join(replicas);
       }
     }
   }

@@ -52,10 +52,7 @@ TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
     for (const int stage : {1, 2, 3}) {
       const std::string name = concat("workers with replicas ", join(team), ", stage ", stage);
       expect_no_error(run_sharded(team, stage, [&](FullyShardedStrategy& strategy) {
-        const Trained trained = train(strategy);
-        EXPECT_EQ(trained.weights, expected.weights) << name;
-        EXPECT_EQ(trained.slots, expected.slots) << name;
-        EXPECT_EQ(trained.losses, expected.losses) << name;
+        EXPECT_EQ(train(strategy), expected) << name;
         EXPECT_EQ(trained_with_norms(strategy), with_norms) << name;
       }));
     }
@@ -95,11 +92,9 @@ TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
 TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
   const auto summed = [](int stage) {
     return static_cast<double>(bytes_sent(stage, [](const Variable& w) {
-      GradientReducer& reducer = *GradientReducer::current();
-      reducer.begin({&w, 1});
-      reducer.ready(0, Tensor::full({256, 256}, 1.0 + replica_number()));
-      const std::vector<Gradient> sums = reducer.finish();
-      reducer.updates_done();
+      const auto sums = reduced_gradients({&w, 1}, [](std::size_t) {
+        return Tensor::full({256, 256}, 1.0 + replica_number());
+      });
       for (const double sum : numbers(sums[0].dense())) EXPECT_EQ(sum, 3.0);
     }));
   };
@@ -150,11 +145,8 @@ TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
         each.cross_device_ops.options.compression = compression;
         each.cross_device_ops.options.bytes_per_pack = 300;
       }
-      std::vector<double> expected;
-      expect_no_error(run_workers(options, [&](MultiWorkerMirroredStrategy& strategy) {
-        const std::vector<double> sums = sums_of_gradients(strategy, types);
-        if (strategy.worker() == 0) expected = sums;
-      }));
+      const std::vector<double> expected = results_of_workers(
+          options, [&](Strategy& strategy) { return sums_of_gradients(strategy, types); })[0];
       auto communicators = communicators_of(static_cast<int>(team.size()), Between::kMessages, {});
       expect_no_error(errors_of_ranks(static_cast<int>(team.size()), [&](int worker) {
         const auto w = static_cast<std::size_t>(worker);
@@ -256,8 +248,7 @@ TEST(FullyShardedWorkers, AWorkerThatFailsEndsTheReadsOfTheOthers) {
       (void)w.value();
     });
   });
-  EXPECT_THAT(errors[0], ::testing::HasSubstr("no more"));
-  EXPECT_THAT(errors[1], ::testing::HasSubstr("no more"));
+  EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("no more")));
 }
 
 TEST(FullyShardedWorkers, OtherVariablesOnAnotherWorkerAreNamed) {
@@ -265,9 +256,8 @@ TEST(FullyShardedWorkers, OtherVariablesOnAnotherWorkerAreNamed) {
     const auto scope = strategy.scope();
     const Variable w(Tensor::full({64}, strategy.worker()), {.name = "w"});
   });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, ::testing::HasSubstr("the workers make different variables"));
-  }
+  EXPECT_THAT(errors,
+              ::testing::Each(::testing::HasSubstr("the workers make different variables")));
 }
 
 }  // namespace fully_sharded_workers_test
