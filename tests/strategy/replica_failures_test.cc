@@ -11,27 +11,26 @@
 
 namespace tutti::strategy_tests {
 namespace {
-struct Fault {
-  std::string name;
-  std::function<void(Strategy&, int faulty)> run;
-  ErrorCode code;
-  std::string text;
-};
+using Body = std::function<void()>;
 
 Tensor sum_of(const Tensor& value) {
   return ReplicaContext::current().all_reduce(ReduceOp::kSum, value);
 }
 
 /// Runs `faulty_body` in replica `faulty` and `body` in the others.
-void run_with(Strategy& strategy, int faulty, const std::function<void()>& faulty_body,
-              const std::function<void()>& body) {
-  strategy.run([&] {
-    if (ReplicaContext::current().replica_id() == faulty) {
-      faulty_body();
-    } else {
-      body();
-    }
-  });
+void run_with(Strategy& strategy, int faulty, const Body& faulty_body, const Body& body) {
+  strategy.run([&] { ReplicaContext::current().replica_id() == faulty ? faulty_body() : body(); });
+}
+
+/// Sums of ones of this shape and type.
+Body sum_of_ones(const Shape& shape, DType dtype = DType::kFloat32) {
+  return [=] { sum_of(Tensor::ones(shape, dtype, ReplicaContext::current().device())); };
+}
+
+Body in_turn(const std::vector<Body>& bodies) {
+  return [=] {
+    for (const Body& each : bodies) each();
+  };
 }
 
 void two_sums() {
@@ -43,127 +42,53 @@ void merge() {
   ReplicaContext::current().merge_call([](Strategy&, const PerReplica<int>&) {}, 0);
 }
 
+void reduce_gradients() {
+  GradientReducer::current()->begin({});
+  GradientReducer::current()->finish();
+}
+
+/// What one replica does while the others do something else.
+struct Fault {
+  std::string name;
+  Body faulty, others;
+  ErrorCode code;
+  std::string text;  // of the error; FAULTY stands for the number of the replica
+};
+
 std::vector<Fault> faults() {
-  const auto broken = [] { fail(ErrorCode::kDataLoss, "broken"); };
+  constexpr ErrorCode kLost = ErrorCode::kDataLoss, kInvalid = ErrorCode::kInvalidArgument,
+                      kOrder = ErrorCode::kFailedPrecondition;
+  const Body nothing = [] {}, broken = [] { fail(ErrorCode::kDataLoss, "broken"); },
+             mean_of_integers =
+                 [] {
+                   ReplicaContext::current().all_reduce(ReduceOp::kMean, num(1, DType::kInt32));
+                 },
+             maximum = [] { ReplicaContext::current().all_reduce(ReduceOp::kMax, num(1)); },
+             gather = [] { ReplicaContext::current().all_gather(vec({1}), 0); };
+  const std::string waits = "replica FAULTY waits in ";
   return {
-      {"throws_before", [=](Strategy& s, int f) { run_with(s, f, broken, two_sums); },
-       ErrorCode::kDataLoss, "step 0: broken"},
-      {"throws_between",
-       [=](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [&] {
-               sum_of(vec({1, 2}));
-               broken();
-             },
-             two_sums);
-       },
-       ErrorCode::kDataLoss, "step 0: broken"},
-      {"throws_after",
-       [=](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [&] {
-               two_sums();
-               broken();
-             },
-             two_sums);
-       },
-       ErrorCode::kDataLoss, "step 0: broken"},
-      {"throws_inside",
-       [](Strategy& s, int) {
-         s.run([] {
-           ReplicaContext& context = ReplicaContext::current();
-           context.all_reduce(ReduceOp::kMean, num(1, DType::kInt32));
-         });
-       },
-       ErrorCode::kInvalidArgument, "step 0: "},
-      {"returns_early",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [] {
-               sum_of(vec({1, 2}));
-             },
-             two_sums);
-       },
-       ErrorCode::kFailedPrecondition, "all_reduce mismatch: replica FAULTY returned; "},
-      {"extra_collective",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [] {
-               two_sums();
-               sum_of(num(1));
-             },
-             two_sums);
-       },
-       ErrorCode::kFailedPrecondition, "replica FAULTY waits in all_reduce(SUM, float32 []) at "},
-      {"wrong_shape",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [] {
-               sum_of(vec({1, 2, 3}));
-             },
-             [] {
-               sum_of(vec({1, 2}));
-             });
-       },
-       ErrorCode::kInvalidArgument,
-       "replica FAULTY waits in all_reduce(SUM, float32 [3]) at replica_failures_test.cc:"},
-      {"wrong_dtype",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f, [] { sum_of(num(1, DType::kFloat64)); }, [] { sum_of(num(1)); });
-       },
-       ErrorCode::kInvalidArgument, "replica FAULTY waits in all_reduce(SUM, float64 [])"},
-      {"wrong_operation",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f, [] { ReplicaContext::current().all_reduce(ReduceOp::kMax, num(1)); },
-             [] { sum_of(num(1)); });
-       },
-       ErrorCode::kInvalidArgument, "replica FAULTY waits in all_reduce(MAX, float32 [])"},
-      {"wrong_order",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [] {
-               merge();
-               sum_of(num(1));
-             },
-             [] {
-               sum_of(num(1));
-               merge();
-             });
-       },
-       ErrorCode::kFailedPrecondition, "replica FAULTY waits in merge_call at "},
-      {"merge_call_alone",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f, [] {}, merge);
-       },
-       ErrorCode::kFailedPrecondition, "merge_call mismatch: replica FAULTY returned; "},
-      {"gather_against_reduce",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f, [] { ReplicaContext::current().all_gather(vec({1}), 0); },
-             [] { sum_of(vec({1})); });
-       },
-       ErrorCode::kFailedPrecondition,
-       "replica FAULTY waits in all_gather(axis 0, float32 [1]) at"},
-      {"gradients_against_reduce",
-       [](Strategy& s, int f) {
-         run_with(
-             s, f,
-             [] {
-               GradientReducer::current()->begin({});
-               GradientReducer::current()->finish();
-             },
-             [] { sum_of(vec({1})); });
-       },
-       ErrorCode::kFailedPrecondition, "replica FAULTY waits in the reduction of gradients"},
+      {"throws_before", broken, two_sums, kLost, "step 0: broken"},
+      {"throws_between", in_turn({sum_of_ones({2}), broken}), two_sums, kLost, "step 0: broken"},
+      {"throws_after", in_turn({two_sums, broken}), two_sums, kLost, "step 0: broken"},
+      {"throws_inside", mean_of_integers, mean_of_integers, kInvalid, "step 0: "},
+      {"returns_early", sum_of_ones({2}), two_sums, kOrder,
+       "all_reduce mismatch: replica FAULTY returned; "},
+      {"extra_collective", in_turn({two_sums, sum_of_ones({})}), two_sums, kOrder,
+       waits + "all_reduce(SUM, float32 []) at "},
+      {"wrong_shape", sum_of_ones({3}), sum_of_ones({2}), kInvalid,
+       waits + "all_reduce(SUM, float32 [3]) at replica_failures_test.cc:"},
+      {"wrong_dtype", sum_of_ones({}, DType::kFloat64), sum_of_ones({}), kInvalid,
+       waits + "all_reduce(SUM, float64 [])"},
+      {"wrong_operation", maximum, sum_of_ones({}), kInvalid,
+       waits + "all_reduce(MAX, float32 [])"},
+      {"wrong_order", in_turn({merge, sum_of_ones({})}), in_turn({sum_of_ones({}), merge}), kOrder,
+       waits + "merge_call at "},
+      {"merge_call_alone", nothing, merge, kOrder,
+       "merge_call mismatch: replica FAULTY returned; "},
+      {"gather_against_reduce", gather, sum_of_ones({1}), kOrder,
+       waits + "all_gather(axis 0, float32 [1]) at"},
+      {"gradients_against_reduce", reduce_gradients, sum_of_ones({1}), kOrder,
+       waits + "the reduction of gradients"},
   };
 }
 
@@ -190,7 +115,8 @@ TEST_P(FaultMatrix, EveryFaultIsNamed) {
         options.execution = execution;
         MirroredStrategy strategy(options);
         const int faulty = replicas / 2;
-        const Error error = error_of([&] { fault.run(strategy, faulty); });
+        const Error error =
+            error_of([&] { run_with(strategy, faulty, fault.faulty, fault.others); });
         EXPECT_EQ(to_string(error.code()), to_string(fault.code)) << error.message();
         EXPECT_THAT(error.message(),
                     ::testing::HasSubstr(replaced(fault.text, "FAULTY", std::to_string(faulty))));
