@@ -32,34 +32,49 @@ class MirroredVariable : public ::testing::Test {
 
 std::vector<double> both(double x) { return {x, x}; }
 
-TEST_F(MirroredVariable, CrossReplicaUpdatesWriteEveryComponent) {
+TEST_F(MirroredVariable, WritesReachEveryComponent) {
+  struct Case {
+    double before;
+    std::function<void(Variable&)> write;
+    double after;
+  };
+  const Variable source = make(2.0, VariableAggregation::kMean);
+  const Case cases[] = {{0, [](Variable& v) { v.assign(1.0); }, 1},
+                        {1, [](Variable& v) { v.assign_add(5.0); }, 6},
+                        {5, [](Variable& v) { v.assign_sub(1.0); }, 4},
+                        {0, [&](Variable& v) { v.assign(source.value()); }, 2}};
   for (const auto aggregation : kAllAggregations) {
-    const Variable v = make(0.0, aggregation);
-    const auto scope = strategy_->scope();
-    Variable w = v;
-    w.assign(1.0);
-    EXPECT_EQ(components(v), both(1));
-    w.assign(0.0);
-    w.assign_add(1.0);
-    EXPECT_EQ(components(v), both(1));
-    w.assign(0.0);
-    w.assign_sub(-1.0);
-    EXPECT_EQ(components(v), both(1));
-  }
-}
-
-TEST_F(MirroredVariable, PlainValuesInReplicasAreWrittenOnce) {
-  for (const auto aggregation :
-       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
     Variable v = make(0.0, aggregation);
-    strategy_->run([&] { v.assign(1.0); });
-    EXPECT_EQ(components(v), both(1));
-    v.assign(0.0);
-    strategy_->run([&] { v.assign_add(1.0); });
-    EXPECT_EQ(components(v), both(1));
-    v.assign(0.0);
-    strategy_->run([&] { v.assign_sub(-1.0); });
-    EXPECT_EQ(components(v), both(1));
+    EXPECT_EQ(v.storage().devices(), strategy_->worker_devices());
+    const auto expect_after = [&](const Case& each, const std::function<void()>& write) {
+      v.assign(each.before);
+      write();
+      EXPECT_EQ(components(v), both(each.after));
+      EXPECT_EQ(v.value().item(), static_cast<float>(each.after));
+    };
+    for (const Case& each : cases) {
+      const auto write = [&] { each.write(v); };
+      expect_after(each, write);
+      expect_after(each, [&] {
+        const auto scope = strategy_->scope();
+        write();
+      });
+      // Plain values are written once.
+      if (aggregation != VariableAggregation::kMean &&
+          aggregation != VariableAggregation::kOnlyFirstReplica) {
+        continue;
+      }
+      expect_after(each, [&] { strategy_->run(write); });
+    }
+  }
+  const Case by_replica[] = {{1, [](Variable& v) { v.assign(num(replica_number())); }, 0.5},
+                             {1, [](Variable& v) { v.assign_add(num(replica_number())); }, 1.5},
+                             {5, [](Variable& v) { v.assign_sub(num(replica_number())); }, 4.5}};
+  Variable mean = make(0.0, VariableAggregation::kMean);
+  for (const Case& each : by_replica) {
+    mean.assign(each.before);
+    strategy_->run([&] { each.write(mean); });
+    EXPECT_EQ(components(mean), both(each.after));
   }
 }
 
@@ -81,61 +96,6 @@ TEST_F(MirroredVariable, PlainConstantCannotBeSummed) {
   EXPECT_EQ(components(v), both(10));
 }
 
-TEST_F(MirroredVariable, OneVariableIsAssignedToAnother) {
-  const Variable source = make(2.0, VariableAggregation::kMean);
-  for (const auto aggregation :
-       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
-    Variable v = make(0.0, aggregation);
-    strategy_->run([&] { v.assign(source.value()); });
-    EXPECT_EQ(components(v), both(2));
-    v.assign(0.0);
-    v.assign(source.value());
-    EXPECT_EQ(components(v), both(2));
-  }
-}
-
-TEST_F(MirroredVariable, MeanOfReplicaValues) {
-  Variable v = make(1.0, VariableAggregation::kMean);
-  strategy_->run([&] { v.assign(num(replica_number())); });
-  EXPECT_EQ(components(v), both(0.5));
-  v.assign(1.0);
-  strategy_->run([&] { v.assign_add(num(replica_number())); });
-  EXPECT_EQ(components(v), both(1.5));
-  v.assign(5.0);
-  strategy_->run([&] { v.assign_sub(num(replica_number())); });
-  EXPECT_EQ(components(v), both(4.5));
-  strategy_->run([&] { v.assign(5.0); });
-  EXPECT_EQ(components(v), both(5));
-  v.assign(1.0);
-  strategy_->run([&] { v.assign_add(5.0); });
-  EXPECT_EQ(components(v), both(6));
-  v.assign(5.0);
-  strategy_->run([&] { v.assign_sub(1.0); });
-  EXPECT_EQ(components(v), both(4));
-}
-
-TEST_F(MirroredVariable, CrossReplicaWritesReachTheDeviceList) {
-  Variable v = make(1.0, VariableAggregation::kNone);
-  v.assign_add(6.0);
-  EXPECT_EQ(v.value().item(), 7.0f);
-  EXPECT_EQ(components(v), both(7));
-  v.assign_add(2.0);
-  EXPECT_EQ(components(v), both(9));
-  v.assign(5.0);
-  v.assign_sub(2.0);
-  EXPECT_EQ(components(v), both(3));
-  EXPECT_EQ(v.storage().devices(), strategy_->worker_devices());
-}
-
-TEST_F(MirroredVariable, ReadInAReplicaSeesThePrecedingWrite) {
-  Variable v = make(1.0, VariableAggregation::kMean);
-  const auto read = strategy_->run([&] {
-    v.assign_add(1.0);
-    return v.value();
-  });
-  EXPECT_EQ(numbers(read), both(2));
-}
-
 TEST_F(MirroredVariable, ReplicasReadTheirOwnComponent) {
   for (const auto aggregation : kAllAggregations) {
     const Variable v = make(3.0, aggregation);
@@ -148,12 +108,6 @@ TEST_F(MirroredVariable, ReplicasReadTheirOwnComponent) {
   }
 }
 
-TEST_F(MirroredVariable, AssignmentOutsideScopesWritesEveryComponent) {
-  Variable v = make(1.0, VariableAggregation::kNone);
-  v.assign(3.0);
-  EXPECT_EQ(components(v), both(3));
-}
-
 TEST_F(MirroredVariable, OperatorsReadTheVariable) {
   const Variable v = make(1.0, VariableAggregation::kSum);
   EXPECT_EQ((v + 1.0f).item(), 2.0f);
@@ -161,14 +115,6 @@ TEST_F(MirroredVariable, OperatorsReadTheVariable) {
 }
 
 TEST_F(MirroredVariable, SavedAndRestoredAcrossPlacements) {
-  const auto lookup_in = [](std::vector<NamedTensor> saved) {
-    return [saved](const std::string& name) {
-      for (const NamedTensor& each : saved) {
-        if (each.name == name) return each.value;
-      }
-      return Tensor();
-    };
-  };
   for (const auto aggregation : kAllAggregations) {
     Variable v = make(2.0, aggregation);
     const auto saved = v.storage().save();
@@ -212,21 +158,21 @@ TEST_F(MirroredVariable, LinearScatterOperationsCombineReplicaRows) {
 
 TEST_F(MirroredVariable, ScatterMinMaxAndUpdateNeedOnlyFirstReplica) {
   Variable sum = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kSum);
-  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_min(row(1, 1, 3)); }),
-                     ErrorCode::kUnimplemented, "scatter_min");
-  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_max(row(1, 1, 3)); }),
-                     ErrorCode::kUnimplemented, "scatter_max");
-  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_update(row(1, 1, 3)); }),
-                     ErrorCode::kUnimplemented, "scatter_update");
   Variable v = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kOnlyFirstReplica);
-  strategy_->run([&] { v.scatter_min(row(1, 1, 3)); });
-  EXPECT_EQ(numbers(v.value()), (std::vector<double>{0, 1, 0}));
-  v.assign(0.0);
-  strategy_->run([&] { v.scatter_max(row(0, 1, 3)); });
-  EXPECT_EQ(numbers(v.value()), (std::vector<double>{1, 0, 0}));
-  v.assign(0.0);
-  strategy_->run([&] { v.scatter_update(row(1, 3, 3)); });
-  EXPECT_EQ(numbers(v.value()), (std::vector<double>{0, 3, 0}));
+  struct Case {
+    const char* name;
+    void (Variable::*scatter)(const IndexedSlices&);
+    double value;
+    std::vector<double> expected;
+  };
+  for (const Case& each : {Case{"scatter_min", &Variable::scatter_min, 1, {0, 1, 0}},
+                           Case{"scatter_max", &Variable::scatter_max, 2, {0, 2, 0}},
+                           Case{"scatter_update", &Variable::scatter_update, 3, {0, 3, 0}}}) {
+    EXPECT_TUTTI_ERROR(strategy_->run([&] { (sum.*each.scatter)(row(1, 1, 3)); }),
+                       ErrorCode::kUnimplemented, each.name);
+    strategy_->run([&] { (v.*each.scatter)(row(1, each.value, 3)); });
+    EXPECT_EQ(numbers(v.value()), each.expected);
+  }
 }
 
 TEST_F(MirroredVariable, ScatterWithoutAggregationIsLocal) {
@@ -247,14 +193,6 @@ TEST_F(MirroredVariable, ScatterWithoutAggregationIsLocal) {
   expect_after(&Variable::scatter_update, 2);
 }
 
-TEST_F(MirroredVariable, AllReduceOfAVariable) {
-  const Variable v = make(2.0, VariableAggregation::kNone);
-  const auto results = strategy_->run([&] {
-    return ReplicaContext::current().all_reduce(ReduceOp::kSum, v.value()) + replica_number();
-  });
-  EXPECT_EQ(numbers(results), (std::vector<double>{4, 5}));
-}
-
 TEST_F(MirroredVariable, MeanOfIntegersNeedsEqualValues) {
   Variable v = make(Tensor::scalar(1, DType::kInt32), VariableAggregation::kMean);
   EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(num(replica_number(), DType::kInt32)); }),
@@ -268,59 +206,49 @@ TEST_F(MirroredVariable, MeanOfIntegersNeedsEqualValues) {
 TEST_F(MirroredVariable, UpdateSeesOneComponentAtATime) {
   Variable v = make(0.0, VariableAggregation::kNone);
   const PerReplica<Tensor> values({Tensor(1.0f), Tensor(2.0f)});
-  strategy_->update(
-      v, [](Variable& each, const Tensor& x) { each.assign(x); }, values);
-  EXPECT_EQ(components(v), (std::vector<double>{1, 2}));
-  strategy_->update(
-      v, [](Variable& each, const Tensor& x) { each.assign_add(x); }, values);
-  EXPECT_EQ(components(v), (std::vector<double>{2, 4}));
-  strategy_->update(
-      v, [](Variable& each, const Tensor& x) { each.assign_sub(x); }, values);
-  EXPECT_EQ(components(v), (std::vector<double>{1, 2}));
-  strategy_->update(
-      v, [](Variable& each, const Tensor&) { each.assign_add(each.value() + each.value()); },
-      values);
-  EXPECT_EQ(components(v), (std::vector<double>{3, 6}));
-}
-
-TEST_F(MirroredVariable, ComponentsAreNamedByReplica) {
-  const Variable v = make(0.0, VariableAggregation::kNone);
+  using Update = std::function<void(Variable&, const Tensor&)>;
+  const auto updated = [&](const Update& update) {
+    strategy_->update(v, update, values);
+    return components(v);
+  };
+  using Numbers = std::vector<double>;
+  EXPECT_EQ(updated([](auto& each, auto& x) { each.assign(x); }), (Numbers{1, 2}));
+  EXPECT_EQ(updated([](auto& each, auto& x) { each.assign_add(x); }), (Numbers{2, 4}));
+  EXPECT_EQ(updated([](auto& each, auto& x) { each.assign_sub(x); }), (Numbers{1, 2}));
+  EXPECT_EQ(updated([](auto& each, auto&) { each.assign_add(each.value() + each.value()); }),
+            (Numbers{3, 6}));
   std::vector<std::string> names;
-  strategy_->update(
-      v, [&](Variable& each, const Tensor&) { names.push_back(each.name()); }, Tensor(0.0f));
+  updated([&](auto& each, auto&) { names.push_back(each.name()); });
   EXPECT_EQ(names, (std::vector<std::string>{"v", "v/replica_1"}));
 }
 
 TEST_F(MirroredVariable, UnknownOptionsAreRefusedNamingTheVariable) {
   const auto scope = strategy_->scope();
-  EXPECT_TUTTI_ERROR(
-      Variable(Tensor(1.0f), {.name = "w", .synchronization = VariableSynchronization::kNone}),
-      ErrorCode::kInvalidArgument, "Variable 'w'");
-  EXPECT_TUTTI_ERROR(
-      Variable(Tensor(1.0f),
-               {.name = "w", .synchronization = static_cast<VariableSynchronization>(9)}),
-      ErrorCode::kInvalidArgument, "Variable 'w'");
-  EXPECT_TUTTI_ERROR(
-      Variable(Tensor(1.0f), {.name = "w", .aggregation = static_cast<VariableAggregation>(9)}),
-      ErrorCode::kInvalidArgument, "Variable 'w'");
+  for (const VariableOptions& options :
+       {VariableOptions{.name = "w", .synchronization = VariableSynchronization::kNone},
+        {.name = "w", .synchronization = static_cast<VariableSynchronization>(9)},
+        {.name = "w", .aggregation = static_cast<VariableAggregation>(9)}}) {
+    EXPECT_TUTTI_ERROR(Variable(Tensor(1.0f), options), ErrorCode::kInvalidArgument,
+                       "Variable 'w'");
+  }
 }
 
-TEST_F(MirroredVariable, ATensorThatWasReadNeverChanges) {
+TEST_F(MirroredVariable, AReadSeesTheWriteBeforeItAndNoneAfterIt) {
   Variable v = make(1.0, VariableAggregation::kMean);
-  const auto before = strategy_->run([&] {
-    const Tensor read = v.value();
+  const auto reads = strategy_->run([&] {
+    const Tensor before = v.value();
     v.assign_add(1.0);
-    return read;
+    return std::pair(before, v.value());
   });
-  EXPECT_EQ(numbers(before), both(1));
-  EXPECT_EQ(components(v), both(2));
+  for (const auto& [before, after] : reads) {
+    EXPECT_EQ(before.item(), 1.0f);
+    EXPECT_EQ(after.item(), 2.0f);
+  }
 }
 
 TEST_F(MirroredVariable, AWrongShapeNamesTheVariable) {
   Variable v = make(1.0, VariableAggregation::kMean);
-  EXPECT_TUTTI_ERROR(strategy_->run([&] {
-    v.assign(vec({1, 2}));
-  }),
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(Tensor::ones({2})); }),
                      ErrorCode::kInvalidArgument, "Variable 'v'.assign");
 }
 
@@ -333,18 +261,10 @@ TEST_F(MirroredVariable, AReplicaOfAnotherStrategyCannotWriteIt) {
 
 TEST_F(MirroredVariable, AllReplicasMustWriteTheSameVariable) {
   Variable v = make(1.0, VariableAggregation::kMean);
-  Variable w = [&] {
-    const auto scope = strategy_->scope();
-    return Variable(Tensor(1.0f), {.name = "w", .aggregation = VariableAggregation::kMean});
-  }();
-  EXPECT_TUTTI_ERROR(strategy_->run([&] {
-    if (ReplicaContext::current().replica_id() == 0) {
-      v.assign(2.0);
-    } else {
-      w.assign(2.0);
-    }
-  }),
-                     ErrorCode::kFailedPrecondition,
+  const auto scope = strategy_->scope();
+  Variable w(Tensor(1.0f), {.name = "w", .aggregation = VariableAggregation::kMean});
+  const auto write = [&] { (replica_number() == 0 ? v : w).assign(2.0); };
+  EXPECT_TUTTI_ERROR(strategy_->run(write), ErrorCode::kFailedPrecondition,
                      "replica 0 waits in Variable 'v'.assign; replica 1 waits in Variable "
                      "'w'.assign");
 }
@@ -365,28 +285,6 @@ TEST(CentralVariable, OneComponentOnTheParameterDeviceIsReadOnTheReplicasDevice)
 
 using VariableOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, VariableOfAll, ::testing::ValuesIn(all_strategies()), case_name);
-
-TEST_P(VariableOfAll, RestoresTheSavedValue) {
-  for (const auto synchronization :
-       {VariableSynchronization::kOnWrite, VariableSynchronization::kOnRead}) {
-    for (const auto aggregation : {VariableAggregation::kMean, VariableAggregation::kSum,
-                                   VariableAggregation::kOnlyFirstReplica}) {
-      const auto scope = strategy_->scope();
-      Variable v(Tensor::from<float>({4}, {1, 2, 3, 4}),
-                 {.name = "v", .synchronization = synchronization, .aggregation = aggregation});
-      const std::vector<double> before = numbers(v.value());
-      const auto saved = v.storage().save();
-      v.assign(Tensor::from<float>({4}, {4, 3, 2, 1}));
-      v.storage().restore([&](const std::string& name) {
-        for (const NamedTensor& each : saved) {
-          if (each.name == name) return each.value;
-        }
-        return Tensor();
-      });
-      EXPECT_EQ(numbers(v.value()), before);
-    }
-  }
-}
 
 TEST_P(VariableOfAll, VariablesMayOutliveTheirStrategy) {
   Variable v;
