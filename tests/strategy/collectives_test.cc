@@ -99,21 +99,6 @@ TEST_P(CollectivesOfAll, SeveralValuesAtOnce) {
   }
 }
 
-TEST_P(CollectivesOfAll, GradientOfAllGatherIsTheOwnPartOfTheSum) {
-  const auto gradients = strategy_->run([] {
-    ReplicaContext& context = ReplicaContext::current();
-    const Tensor x = matrix({2, 1}, {3, 5});
-    GradientTape tape;
-    tape.watch(x);
-    const Tensor y = context.all_gather(x, 1) * num(replica_number() + 1);
-    return tape.gradient(y, x).dense();
-  });
-  for (const Tensor& gradient : gradients) {
-    EXPECT_EQ(gradient.shape(), (Shape{2, 1}));
-    EXPECT_EQ(numbers(gradient), copies_of(triangle(replicas()), 2));
-  }
-}
-
 TEST_P(CollectivesOfAll, GradientOfAllGatherOfSeveralValues) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
@@ -197,28 +182,6 @@ TEST_P(CollectivesOfAll, DenseAndSparseValuesKeepTheCallersOrder) {
     ASSERT_TRUE(of_replica[1].is_slices());
     EXPECT_EQ(numbers(of_replica[1].to_dense())[2], replicas());
     EXPECT_EQ(of_replica[2].dense().item(), static_cast<float>(triangle(replicas() - 1)));
-  }
-}
-
-TEST(Collectives, AllReduceOfPerReplicaValues) {
-  auto strategy = mirrored(2);
-  const PerReplica<float> scalars({1, 3});
-  const PerReplica<std::vector<float>> vectors({{39, 2}, {3, 41}});
-  const auto reduce = [&](ReduceOp op) {
-    return strategy->run(
-        [op](float scalar, const std::vector<float>& vector) {
-          const std::vector<Gradient> values = {num(scalar), vec(vector)};
-          return ReplicaContext::current().all_reduce(op, values);
-        },
-        scalars, vectors);
-  };
-  for (const auto& of_replica : reduce(ReduceOp::kSum)) {
-    EXPECT_EQ(of_replica[0].dense().item(), 4.0f);
-    EXPECT_EQ(numbers(of_replica[1].dense()), (std::vector<double>{42, 43}));
-  }
-  for (const auto& of_replica : reduce(ReduceOp::kMean)) {
-    EXPECT_EQ(of_replica[0].dense().item(), 2.0f);
-    EXPECT_EQ(numbers(of_replica[1].dense()), (std::vector<double>{21, 21.5}));
   }
 }
 

@@ -58,19 +58,6 @@ TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
                                    "/job:ps/replica:0/task:0/device:CPU:0"));
 }
 
-TEST(StrategyDeviceScopes, ReplicasStartInTheirOwnScopeInsteadOfThoseAroundRun) {
-  const auto strategy = mirrored(2);
-  const DeviceScope around("cpu:7");
-  const auto devices = strategy->run([] {
-    const std::string outside = current_device().to_string();
-    const DeviceScope own("cpu:3");  // those of the step hold
-    return outside + " " + current_device().to_string();
-  });
-  EXPECT_EQ(devices[0], "cpu:0 cpu:3");
-  EXPECT_EQ(devices[1], "cpu:1 cpu:3");
-  EXPECT_EQ(current_device(), on_cpu(7));
-}
-
 TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
   std::vector<Variable> variables;
   for (const char* device : {"cpu:1", "cpu:2"}) {

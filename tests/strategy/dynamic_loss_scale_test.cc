@@ -32,42 +32,32 @@ std::vector<double> scales(Strategy& strategy, const DynamicLossScaleOptions& op
   return result;
 }
 
-/// The same on one device and in every strategy.
-void expect_scales(const DynamicLossScaleOptions& options, const std::string& steps,
-                   const std::vector<double>& expected) {
-  EXPECT_EQ(scales(default_strategy(), options, steps), expected);
-  for (const StrategyCase& each : all_strategies()) {
-    EXPECT_EQ(scales(*each.make(), options, steps), expected) << each.name;
-  }
-}
-
-TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteSteps) {
-  expect_scales({.initial_scale = 1, .growth_steps = 2}, "gggggg", {1, 2, 2, 4, 4, 8});
-}
-
-TEST(DynamicLossScale, IsNeverInfinite) {
+TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteStepsAndFallsWithEachOther) {
   const double s = kMaxFloat / 4;
-  expect_scales({.initial_scale = s, .growth_steps = 2}, "gggggg",
-                {s, 2 * s, 2 * s, kMaxFloat, kMaxFloat, kMaxFloat});
-}
-
-TEST(DynamicLossScale, FallsWithEachNonFiniteStepAndNeverBelow1) {
-  expect_scales({.initial_scale = 1024, .growth_steps = 2}, "bbbbbb", {512, 256, 128, 64, 32, 16});
-  expect_scales({.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1});
-}
-
-TEST(DynamicLossScale, PeriodOfOneStep) {
-  expect_scales({.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16});
-  expect_scales({.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1});
-}
-
-TEST(DynamicLossScale, NonFiniteStepRestartsThePeriod) {
-  expect_scales({.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4});
-}
-
-TEST(DynamicLossScale, WithAnotherMultiplier) {
-  expect_scales({.initial_scale = 4, .growth_steps = 2, .multiplier = 3}, "ggbgg",
-                {4, 12, 4, 4, 12});
+  struct Case {
+    DynamicLossScaleOptions options;
+    std::string steps;
+    std::vector<double> expected;
+  };
+  for (const auto& [options, steps, expected] :
+       {Case{{.initial_scale = 1, .growth_steps = 2}, "gggggg", {1, 2, 2, 4, 4, 8}},
+        Case{{.initial_scale = s, .growth_steps = 2},  // never infinite
+             "gggggg",
+             {s, 2 * s, 2 * s, kMaxFloat, kMaxFloat, kMaxFloat}},
+        Case{{.initial_scale = 1024, .growth_steps = 2}, "bbbbbb", {512, 256, 128, 64, 32, 16}},
+        Case{{.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1}},
+        Case{{.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16}},
+        Case{{.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1}},
+        // A step that is not finite begins a new period.
+        Case{{.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4}},
+        Case{{.initial_scale = 4, .growth_steps = 2, .multiplier = 3},
+             "ggbgg",
+             {4, 12, 4, 4, 12}}}) {
+    EXPECT_EQ(scales(default_strategy(), options, steps), expected);
+    for (const StrategyCase& each : all_strategies()) {
+      EXPECT_EQ(scales(*each.make(), options, steps), expected) << each.name;
+    }
+  }
 }
 
 TEST(DynamicLossScale, NonFiniteGradientOfOneReplicaSkipsAll) {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
@@ -162,19 +162,15 @@ TEST(NonFinite, ZeroStandsForTheValueOfThatReplicaAlone) {
   for (const Setting& setting : settings()) {
     MirroredStrategy strategy = strategy_with(setting, NonFinitePolicy::kZero);
     Network network(strategy);
-    std::vector<std::string> warnings;
-    const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
-      if (level == LogLevel::kWarning) warnings.emplace_back(line);
+    const auto spoil = [](Network::Parts& parts, int r) {
+      if (r != 0) return;
+      parts.a[9] = kNan;
+      parts.b[20'000] = -kInfinity;
+      parts.rows[0] = kInfinity;
+    };
+    const auto warnings = thrown::warnings_of([&] {
+      for (int step = 0; step < 2; ++step) network.step(strategy, spoil);
     });
-    for (int step = 0; step < 2; ++step) {
-      network.step(strategy, [&](Network::Parts& parts, int r) {
-        if (r != 0) return;
-        parts.a[9] = kNan;
-        parts.b[20'000] = -kInfinity;
-        parts.rows[0] = kInfinity;
-      });
-    }
-    set_log_sink(previous);
     const auto all = network.values();
     // Two steps of momentum 0.5 with the same gradient g: -(g + 1.5 g).
     const double others = -2.5 * (setting.replicas - 1), full = -2.5 * setting.replicas;

@@ -41,8 +41,6 @@ std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss
   });
 }
 
-Tensor mean_of_rows(const Tensor& per_example) { return reduce_mean(per_example); }
-
 }  // namespace run_warnings_test
 
 using run_warnings_test::kNan;
@@ -150,33 +148,24 @@ TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
 }
 
 TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
+  const auto twice = [](const Tensor& x) { return concat({x, x}, 0); };
+  const run_warnings_test::LossOf losses[] = {
+      [](const Tensor& x) { return reduce_sum(x) / 8.0; },
+      [](const Tensor& x) { return reduce_mean(x) / 2.0; },
+      [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
+      // Means of something else than rows, and of rows along another axis.
+      [=](const Tensor& x) { return reduce_mean(twice(x)); },
+      [](const Tensor& x) {
+        return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});
+      }};
   const auto strategy = mirrored(2);
-  const auto none = ::testing::IsEmpty();
-  EXPECT_THAT(warnings_of_loss(*strategy, [](const Tensor& x) { return reduce_sum(x) / 8.0; }),
-              none);
-  EXPECT_THAT(warnings_of_loss(*strategy, [](const Tensor& x) { return reduce_mean(x) / 2.0; }),
-              none);
-  EXPECT_THAT(warnings_of_loss(*strategy,
-                               [](const Tensor& x) {
-                                 return reduce_sum(reduce_mean(concat({x, x}, 0)) / 2.0);
-                               }),
-              none);
-  // Means of something else than rows, and of rows along another axis.
-  EXPECT_THAT(warnings_of_loss(*strategy,
-                               [](const Tensor& x) {
-                                 return reduce_mean(concat({x, x}, 0));
-                               }),
-              none);
-  EXPECT_THAT(
-      warnings_of_loss(*strategy,
-                       [](const Tensor& x) {
-                         return reduce_mean(stack(std::vector<Tensor>{x, x}), {.axes = {0}});
-                       }),
-      none);
+  for (const auto& loss : losses) {
+    EXPECT_THAT(warnings_of_loss(*strategy, loss), ::testing::IsEmpty());
+  }
   // Gradients that are averaged, not summed; and one replica.
-  const bool own_mean = true;
-  EXPECT_THAT(warnings_of_loss(*strategy, run_warnings_test::mean_of_rows, own_mean), none);
-  EXPECT_THAT(warnings_of_loss(*mirrored(1), run_warnings_test::mean_of_rows), none);
+  const auto mean = [](const Tensor& x) { return reduce_mean(x); };
+  EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), ::testing::IsEmpty());
+  EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), ::testing::IsEmpty());
 }
 
 TEST(RunErrors, AreThrownAndNotLoggedAsWell) {

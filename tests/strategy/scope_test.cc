@@ -303,13 +303,6 @@ TEST_P(ScopeOfAll, MethodsWorkInTheDefaultContextAndInScope) {
   EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(count.storage().devices().size())));
 }
 
-TEST_P(ScopeOfAll, DatasetFromAnArray) {
-  const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({10})});
-  EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
-  const auto scope = strategy_->scope();
-  EXPECT_EQ(sum_over_batches(*strategy_, ones), 10.0);
-}
-
 TEST_P(ScopeOfAll, ReduceOpMayBeTextInEitherCase) {
   const PerReplica<Tensor> twos(
       std::vector<Tensor>(static_cast<std::size_t>(replicas()), Tensor(2.0f)));

@@ -114,15 +114,6 @@ TEST(StepDevicesOfWorkers, WhateverMakesATensorMakesItOnTheReplicasDevice) {
   }));
 }
 
-TEST_P(StepDevices, ALossStartsFromANumber) {
-  const auto losses = strategy_->run([] {
-    Tensor total = 0.0f;
-    for (int i = 0; i < 3; ++i) total = total + reduce_sum(own_data() * Tensor(2.0f));
-    return total;
-  });
-  EXPECT_EQ(numbers(losses), copies_of(18.0, replicas()));
-}
-
 TEST_P(StepDevices, CapturedHostTensorsComeAlongAndGetTheirGradientsBack) {
   const Tensor scale = Tensor::from<float>({2}, {3.0f, 5.0f});
   const auto gradients = strategy_->run([&] {
