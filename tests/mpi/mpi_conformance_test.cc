@@ -9,6 +9,7 @@
 #include "testing/cross_device_ops/problem.h"
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/mismatched_calls.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
@@ -180,6 +181,11 @@ TEST_F(MpiConformance, AMismatchIsNamedOnAllRanks) {
   expect_error(ErrorCode::kInvalidArgument,
                {"collective mismatch (count)", concat("rank ", last), "x 100", "x 101"},
                [&] { all->all_reduce(ReduceOp::kSum, std::span(values)); });
+}
+
+TEST_F(MpiConformance, CallsThatDifferAreErrorsThatNameBothSides) {
+  mismatched_calls::expect_errors_on_every_rank(
+      [](const std::string& name) { return mpi_transport({.name = name}); });
 }
 
 TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {

@@ -1,21 +1,11 @@
 // fit in processes that are killed at any batch and started again: the bits of a calm run.
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <csignal>
-#include <filesystem>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/support/multi_process_runner.h"
-#include "tutti/tutti.h"
+#include "tests/workers/worker_processes.h"
 
-namespace tutti::fit_kill_tests {
-namespace {
-
-using testing::MultiProcessOptions;
-using testing::MultiProcessRunner;
-using testing::this_process;
+namespace tutti::worker_tests {
+namespace fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
 /// The earliest moment at which a life ends: the fourth batch is done, so the save after the second
@@ -49,9 +39,8 @@ Dataset examples() {
 /// Trains; "kill_at": moments by life of the worker "victim".
 TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   set_random_seed(5);
-  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
-                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
-  const auto scope = strategy.scope();
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(6, {.activation = "relu"}), BatchNormalization(),
                    Dropout(0.25), Dense(3));
   model.compile({.optimizer = AdamOptions{.learning_rate = 0.05},
@@ -101,10 +90,8 @@ Json arguments_of(const std::vector<std::int64_t>& kill_at, std::int64_t victim)
   return arguments;
 }
 
-std::vector<Json> results_of(const MultiProcessOptions& options, const Json& arguments) {
-  MultiProcessRunner runner("fit_that_is_killed", options, arguments);
-  runner.start();
-  return runner.join().return_values;
+std::vector<Json> results_of_fit(const MultiProcessOptions& options, const Json& arguments) {
+  return results_of("fit_that_is_killed", options, arguments);
 }
 
 /// Moments at which lives end, by chance, but the same each time.
@@ -119,10 +106,8 @@ std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
 /// Starts the whole job again each time that it is killed.
 void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
   const MultiProcessOptions options{.num_workers = num_workers};
-  const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
-  const std::string folder = (std::filesystem::path(::testing::TempDir()) /
-                              concat("fit-backup-", ::getpid(), "-", num_workers, "-", victim))
-                                 .string();
+  const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
+  const std::string folder = new_folder("fit_backup");
   const std::vector<std::int64_t> moments = random_moments(17, 3);
   Json arguments = arguments_of(moments, victim);
   arguments.set("folder", folder);
@@ -135,9 +120,8 @@ void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int
   EXPECT_TRUE(std::filesystem::exists(folder + "/0"));
   EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "the chief alone writes";
   arguments.set("life", static_cast<std::int64_t>(moments.size()));
-  EXPECT_EQ(results_of(options, arguments), calm) << "killed at " << join(moments);
+  EXPECT_EQ(results_of_fit(options, arguments), calm) << "killed at " << join(moments);
   EXPECT_FALSE(std::filesystem::exists(folder + "/0")) << "the backup was to be deleted";
-  std::filesystem::remove_all(folder);
 }
 
 TEST(FitWithKills, ABackupGivesTheBitsOfACalmRun) {
@@ -151,29 +135,28 @@ TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
 
 TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
   const MultiProcessOptions options{.num_workers = 2};
-  const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
-  const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) / concat("fit-stop-", ::getpid())).string();
+  const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
   Json arguments = arguments_of({}, 1);
-  arguments.set("folder", folder).set("stop_at", 4);
-  const std::vector<Json> stopped = results_of(options, arguments);
+  arguments.set("folder", new_folder("fit_stop")).set("stop_at", 4);
+  const std::vector<Json> stopped = results_of_fit(options, arguments);
   ASSERT_EQ(stopped.size(), 2u);
   EXPECT_EQ(stopped[0], stopped[1]);
   EXPECT_GE(stopped[0].as_int(), 4);
   arguments.set("stop_at", 1000);
-  EXPECT_EQ(results_of(options, arguments), calm) << "stopped after batch " << stopped[0].dump();
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(results_of_fit(options, arguments), calm)
+      << "stopped after batch " << stopped[0].dump();
 }
 
 TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
-  const std::vector<Json> calm = results_of({.num_workers = 2}, arguments_of({}, 0));
+  const std::vector<Json> calm = results_of_fit({.num_workers = 2}, arguments_of({}, 0));
   for (const std::uint64_t seed : {1u, 2u}) {
     const std::vector<std::int64_t> moments = random_moments(seed, 3);
     const MultiProcessOptions options{
         .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
-    EXPECT_EQ(results_of(options, arguments_of(moments, 1)), calm) << "killed at " << join(moments);
+    EXPECT_EQ(results_of_fit(options, arguments_of(moments, 1)), calm)
+        << "killed at " << join(moments);
   }
 }
 
-}  // namespace
-}  // namespace tutti::fit_kill_tests
+}  // namespace fit_with_kills_test
+}  // namespace tutti::worker_tests

@@ -2,19 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tensor/gpu_device.h"
-#include "tests/support/multi_process_runner.h"
+#include "tests/workers/worker_processes.h"
 #include "tutti/communicator.h"
-#include "tutti/tutti.h"
 
-namespace tutti {
-namespace gpu_worker_tests {
-
-using testing::MultiProcessOptions;
-using testing::MultiProcessRunner;
-using testing::this_process;
+namespace tutti::worker_tests {
+namespace gpu_workers_test {
 
 MultiProcessOptions with_gpus(int workers) {
   return {.num_workers = workers,
@@ -27,9 +20,8 @@ MultiProcessOptions with_gpus(int workers) {
 // Six steps of SGD whose gradient is 0.25 per replica, with a count of replicas; one worker may die
 // in its first life.
 TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
-  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
-                                       {.local = {.devices = "gpu:0-1"}});
-  const auto scope = strategy.scope();
+  const auto strategy = connect_workers({.local = {.devices = "gpu:0-1"}});
+  const auto scope = strategy->scope();
   Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
   Variable count(Tensor::zeros({}), {.name = "count",
                                      .trainable = false,
@@ -37,17 +29,13 @@ TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
                                      .aggregation = VariableAggregation::kSum});
   Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 0.5});
   std::int64_t step = 0;
-  Checkpoint state({w, count});
-  state.add_state("strategy", {[&] { return strategy.save_state(); },
-                               [&](const Json& json) { strategy.restore_state(json); }});
-  state.add_state("step",
-                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
-  Recovery recovery(strategy, state);
+  const Checkpoint state = recoverable(Checkpoint({w, count}), *strategy, step);
+  Recovery recovery(*strategy, state);
   recovery.run([&] {
     while (step < 6) {
       const bool dies = arguments.at("dies").as_bool() && step == 3 && this_process().index == 1 &&
                         testing::num_restarts() == 0;
-      strategy.run([&] {
+      strategy->run([&] {
         GradientTape tape;
         const Device device = ReplicaContext::current().device();
         count.assign_add(Tensor::scalar(1, DType::kFloat32, device));
@@ -59,7 +47,7 @@ TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
     }
   });
   Json result = Json::object();
-  result.set("reduction", std::string(strategy.reduction_name()));
+  result.set("reduction", std::string(strategy->reduction_name()));
   result.set("w", w.value().to_doubles()[1]);
   result.set("count", count.value().item_double());
   return result;
@@ -67,9 +55,8 @@ TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
 
 TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
   for (const bool dies : {false, true}) {
-    Json arguments = Json::object();
-    arguments.set("dies", dies);
-    MultiProcessRunner runner("gpu_workers_with_recovery", with_gpus(2), arguments);
+    MultiProcessRunner runner("gpu_workers_with_recovery", with_gpus(2),
+                              Json::object().set("dies", dies));
     runner.start();
     const auto& result = runner.join();
     ASSERT_EQ(result.return_values.size(), 2u);
@@ -110,14 +97,13 @@ TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
 
 TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
   for (const bool shared : {true, false}) {
-    Json arguments = Json::object();
-    arguments.set("dies", false).set("shared", shared);
     MultiProcessOptions options = with_gpus(2);
     options.auto_restart = false;
     for (auto& [name, value] : options.environment) {
       if (!shared && name == "TUTTI_NCCL_LIBRARY") value = "/no/such/nccl.so";
     }
-    MultiProcessRunner runner("ranks_on_gpus", options, arguments);
+    MultiProcessRunner runner("ranks_on_gpus", options,
+                              Json::object().set("dies", false).set("shared", shared));
     runner.start();
     const auto& result = runner.join();
     ASSERT_EQ(result.return_values.size(), 2u);
@@ -132,23 +118,20 @@ TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
 }
 
 TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
-  Json arguments = Json::object();
-  arguments.set("dies", true).set("shared", true);
   MultiProcessOptions options = with_gpus(2);
   options.auto_restart = false;
-  MultiProcessRunner runner("ranks_on_gpus", options, arguments);
+  MultiProcessRunner runner("ranks_on_gpus", options,
+                            Json::object().set("dies", true).set("shared", true));
   runner.start();
   EXPECT_THROW(runner.join(), Error);
   ASSERT_EQ(runner.result().return_values.size(), 1u);
   const Json& left = runner.result().return_values[0];
   // By the control plane's verdict, or by the connection, whichever came first.
-  EXPECT_THAT(
-      left.at("error").as_string(),
-      ::testing::AnyOf(
-          ::testing::AllOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("died")),
-          ::testing::AllOf(::testing::HasSubstr("rank 1"), ::testing::HasSubstr("is gone"))));
+  EXPECT_THAT(left.at("error").as_string(),
+              ::testing::AnyOf(::testing::AllOf(HasSubstr("worker 1"), HasSubstr("died")),
+                               ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("is gone"))));
   EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call
 }
 
-}  // namespace gpu_worker_tests
-}  // namespace tutti
+}  // namespace gpu_workers_test
+}  // namespace tutti::worker_tests

@@ -2,17 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/horovod.h"
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/support/multi_process_runner.h"
-#include "tutti/tutti.h"
+#include "tests/workers/worker_processes.h"
 
-namespace tutti::horovod_tests {
-namespace {
+namespace tutti::worker_tests {
+namespace horovod_test {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using testing::MultiProcessRunner;
 
 constexpr int kRanks = 3;
 
@@ -32,9 +27,7 @@ std::vector<float> numbers(const Tensor& tensor) {
 }
 
 std::vector<Json> run_ranks(const char* function, int ranks = kRanks) {
-  MultiProcessRunner runner(function, {.num_workers = ranks});
-  runner.start();
-  return runner.join().return_values;
+  return results_of(function, MultiProcessOptions{.num_workers = ranks});
 }
 
 /// The loss w * x of one number, whose gradient is x.
@@ -217,5 +210,5 @@ TEST(Horovod, WeightsAreAveragedOverRanks) {
   }
 }
 
-}  // namespace
-}  // namespace tutti::horovod_tests
+}  // namespace horovod_test
+}  // namespace tutti::worker_tests

@@ -1,20 +1,12 @@
-// Collective calls of workers, and those that one makes alone.
+// Collective calls of workers, those that one makes alone, and those that differ.
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
+#include "tests/support/mismatched_calls.h"
+#include "tests/workers/worker_processes.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/key_value_stores.h"
 
-#include <unistd.h>
-#include <filesystem>
-
-#include "tests/support/multi_process_runner.h"
-#include "tutti/cluster.h"
-#include "tutti/tutti.h"
-
-namespace tutti {
+namespace tutti::worker_tests {
 namespace lonely_calls_test {
-
-using testing::MultiProcessRunner;
-using testing::this_process;
 
 struct LonelyCall {
   const char* text;
@@ -44,15 +36,14 @@ std::vector<LonelyCall> lonely_calls(Sequential& model, const Tensor& x) {
 
 /// The chief makes one of the calls while the other worker ends.
 TUTTI_PROCESS_FUNCTION(lonely_call_of_chief) {
-  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
-                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
-  const auto scope = strategy.scope();
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
   Sequential model(Input{{2}}, Dense(2), BatchNormalization());
   model.compile({.optimizer = "sgd", .loss = "mse"});
   const Tensor x = Tensor::ones({4, 2});
   const std::vector<LonelyCall> calls = lonely_calls(model, x);
   const std::int64_t number = arguments.at("number").as_int();
-  if (!strategy.is_chief()) return Json();
+  if (!strategy->is_chief()) return Json();
   const LonelyCall& own = calls[static_cast<std::size_t>(number)];
   const std::string place = concat("lonely_calls_test.cc:", own.line);
   try {
@@ -65,20 +56,71 @@ TUTTI_PROCESS_FUNCTION(lonely_call_of_chief) {
 }
 
 TEST(LonelyCall, NamesTheLineOfTheUser) {
-  const std::string file =
-      (std::filesystem::path(::testing::TempDir()) / concat("lonely-", ::getpid(), ".safetensors"))
-          .string();
+  const std::string file = new_folder("lonely.safetensors");
   constexpr int kCalls = 8;
   for (int number = 0; number < kCalls; ++number) {
-    MultiProcessRunner runner("lonely_call_of_chief", {.num_workers = 2},
-                              Json::object().set("number", number).set("file", file));
-    runner.start();
-    EXPECT_EQ(runner.join().return_values.front(), Json("named"));
+    const auto results = results_of("lonely_call_of_chief", MultiProcessOptions{.num_workers = 2},
+                                    Json::object().set("number", number).set("file", file));
+    EXPECT_EQ(results.front(), Json("named"));
   }
-  std::filesystem::remove(file);
 }
 
-using testing::MultiProcessOptions;
+/// The chief asks for a sum in step 3, in the step itself or in a callback of fit(), and the others
+/// go on to sums of gradients. What each gets, and the lines in which they wait.
+TUTTI_PROCESS_FUNCTION(workers_that_wait_for_each_other) {
+  const std::string where = arguments.at("where").as_string();
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  const Variable weight(Tensor::zeros({8}), {.name = "weight"});
+  Sgd sgd(std::vector<Variable>{weight});
+  Sequential model(Input{{4}}, Dense(3));
+  model.compile({.optimizer = "sgd", .loss = "mse"});
+  const PerReplica<Tensor> one(std::vector<Tensor>{Tensor(1.0f)});
+  const std::vector<Gradient> gradients = {Tensor::ones({8})};
+  const LonelyCall sum = TUTTI_LONELY_CALL(strategy->reduce(ReduceOp::kSum, one));
+  const LonelyCall sum_in_replica =
+      TUTTI_LONELY_CALL(ReplicaContext::current().all_reduce(ReduceOp::kSum, one[0]));
+  const LonelyCall update = TUTTI_LONELY_CALL(sgd.apply_gradients(gradients));
+  const LambdaCallback callback({.on_train_batch_end = [&](std::int64_t batch, const Logs&) {
+    if (batch == 2 && strategy->is_chief()) sum.make("");
+  }});
+  const FitOptions options{.callbacks = {callback}, .verbose = Verbosity::kSilent};
+  const Dataset rows =
+      Dataset::from_tensor_slices({Tensor::ones({64, 4}), Tensor::ones({64, 3})}).batch(8);
+  const LonelyCall fit = TUTTI_LONELY_CALL(model.fit(rows, options));
+  Json result = error_as_json([&] {
+    for (int step = 0; step < 6 && where != "fit"; ++step) {
+      const bool asks = strategy->is_chief() && step == 3;
+      strategy->run([&] {
+        if (asks && where == "replica") sum_in_replica.make("");
+        update.make("");
+      });
+      if (asks && where == "step") sum.make("");
+    }
+    if (where == "fit") fit.make("");
+  });
+  testing::process_barrier();  // none leaves before all have their error
+  return result.set("line_of_chief", (where == "replica" ? sum_in_replica : sum).line)
+      .set("line_of_others", (where == "fit" ? fit : update).line);
+}
+
+TEST(LonelyCall, WorkersThatWaitForEachOtherGetBothLines) {
+  for (const auto& [where, workers] :
+       {std::pair{"step", 2}, {"replica", 2}, {"fit", 2}, {"step", 3}}) {
+    for (const Json& result : results_of("workers_that_wait_for_each_other", workers,
+                                         Json::object().set("where", where))) {
+      const std::string message = result.at("message").as_string();
+      // Others may come a moment later.
+      EXPECT_THAT(message, ::testing::ContainsRegex(
+                               "worker 0, (worker 1, )?worker [12] wait for each other"))
+          << where;
+      for (const char* const line : {"line_of_chief", "line_of_others"}) {
+        EXPECT_THAT(message, HasSubstr(concat("lonely_calls_test.cc:", result.at(line).as_int())))
+            << where;
+      }
+    }
+  }
+}
 
 /// On all GPUs that a process sees, or the CPU.
 TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
@@ -94,9 +136,7 @@ TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
 }
 
 void expect_replicas(const MultiProcessOptions& options, int per_process) {
-  MultiProcessRunner runner("replicas_of_a_cluster", options);
-  runner.start();
-  const auto& results = runner.join().return_values;
+  const auto results = results_of("replicas_of_a_cluster", options);
   ASSERT_EQ(results.size(), 3u);
   for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief is the first one
     EXPECT_EQ(results[rank].at("replicas").as_int(), 3 * per_process);
@@ -120,41 +160,27 @@ TEST(WorkerCollectives, ChiefAndTwoWorkersHaveTheReplicasOfAllThree) {
 #endif
 }
 
-TUTTI_PROCESS_FUNCTION(all_reduce_of_a_mixed_tuple) {
-  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
-                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
-  const auto results = strategy.run([] {
-    const auto row = [](float value, std::int64_t index) {
-      return IndexedSlices{Tensor::from<float>({1, 1}, {value}),
-                           Tensor::from<std::int64_t>({1}, {index}), Shape{5, 1}};
-    };
-    const std::vector<Gradient> tuple = {row(1, 0), Tensor(1.0f), row(3, 2), Tensor(2.0f)};
-    return ReplicaContext::current().all_reduce(ReduceOp::kSum, tuple);
+TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
+  FileKeyValueStore store(arguments.at("folder").as_string());
+  const ConnectOptions::Way way = parse_way(arguments.at("way").as_string());
+  mismatched_calls::expect_errors_on_every_rank([&](const std::string& name) {
+    return connect_ranks(this_process().index, 3, store, {.way = way, .key_prefix = name})
+        .transport;
   });
-  Json sums = Json::array();
-  for (const Gradient& each : results[0]) {
-    Json sum = Json::object();
-    sum.set("is_sparse", each.is_slices());
-    Json values = Json::array();
-    for (const double value : each.to_dense().to_doubles()) values.push_back(value);
-    sum.set("values", std::move(values));
-    sums.push_back(std::move(sum));
-  }
-  return sums;
+  return {};
 }
 
-TEST(WorkerCollectives, MixedTupleOfTwoProcessesKeepsItsOrder) {
-  MultiProcessRunner runner("all_reduce_of_a_mixed_tuple", {.num_workers = 2});
-  runner.start();
-  const auto& results = runner.join().return_values;
-  const Json expected = Json::parse(
-      R"([{"is_sparse": true, "values": [2.0, 0.0, 0.0, 0.0, 0.0]},
-          {"is_sparse": false, "values": [2.0]},
-          {"is_sparse": true, "values": [0.0, 0.0, 6.0, 0.0, 0.0]},
-          {"is_sparse": false, "values": [4.0]}])",
-      "expected");
-  EXPECT_EQ(results, (std::vector<Json>{expected, expected}));
+// Of threads: communicator_mismatch_test.cc; over MPI: mpi_conformance_test.cc.
+TEST(MismatchedCalls, AreErrorsThatNameBothSidesBetweenProcesses) {
+  for (const char* const way : {"shm", "tcp"}) {
+    const std::string folder = new_folder(concat("mismatched_over_", way));
+    std::filesystem::create_directories(folder);
+    MultiProcessRunner runner("ranks_whose_calls_differ", {.num_workers = 3},
+                              Json::object().set("way", way).set("folder", folder));
+    runner.start();
+    runner.join(std::chrono::seconds(500));
+  }
 }
 
 }  // namespace lonely_calls_test
-}  // namespace tutti
+}  // namespace tutti::worker_tests

@@ -2,21 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 
-#include "gtest/gtest.h"
-#include "tests/support/multi_process_runner.h"
-#include "tutti/cluster.h"
-#include "tutti/tutti.h"
+#include "tests/workers/worker_processes.h"
 
-namespace tutti::preemption_tests {
-namespace {
-
-using testing::MultiProcessRunner;
-using testing::this_process;
+namespace tutti::worker_tests {
+namespace preemption_test {
 
 constexpr int kWorkers = 3;
 constexpr std::int64_t kEpochs = 3;
@@ -24,20 +16,19 @@ constexpr std::int64_t kStepsPerEpoch = 20;
 constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps done when SIGTERM may come
 constexpr int kRestartCode = 75;
 
-/// v is SUM and grows by 1 per replica and step. The exit code of the session, and what it saw.
-std::pair<int, Json> count_steps(const std::string& folder) {
-  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
-                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
-  const auto scope = strategy.scope();
-  Variable v(Tensor::zeros({}),
-             {.name = "v", .trainable = false, .aggregation = VariableAggregation::kSum});
+/// v grows by 1 per replica and step. What the session saw; its exit code if that is not 0.
+TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
+  const std::string folder = arguments.at("folder").as_string();
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  Variable v = counter("v");
   const Variable weight(Tensor::zeros({}), {.name = "weight"});
   const Sgd optimizer(std::vector<Variable>{weight});
   DistributedDataset batches =
-      strategy.distribute_dataset(Dataset::range(kStepsPerEpoch * kWorkers).batch(kWorkers));
+      strategy->distribute_dataset(Dataset::range(kStepsPerEpoch * kWorkers).batch(kWorkers));
   const bool is_resumed = std::filesystem::exists(folder);
   TrainingSession session(
-      strategy, {v, weight}, optimizer, batches,
+      *strategy, {v, weight}, optimizer, batches,
       {.epochs = kEpochs, .checkpoint_dir = folder, .resume = is_resumed, .show_progress = false});
   Json result = Json::object();
   result.set("first", session.record().steps());
@@ -45,7 +36,7 @@ std::pair<int, Json> count_steps(const std::string& folder) {
   session.train([&] {
     while (session.begin_epoch()) {
       for (const PerReplica<Batch>& batch : batches) {
-        strategy.run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
+        strategy->run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
         if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
         // Workers agree on a step long before there is nothing left to stop.
         if (!is_resumed && session.record().steps() >= kReady) {
@@ -59,11 +50,6 @@ std::pair<int, Json> count_steps(const std::string& folder) {
   const int code = session.finish();
   result.set("steps", session.record().steps());
   result.set("v", v.value().item_double());
-  return {code, result};
-}
-
-TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
-  const auto [code, result] = count_steps(arguments.at("folder").as_string());
   if (code != 0) std::_Exit(code);
   return result;
 }
@@ -79,10 +65,8 @@ std::vector<std::string> versions_in(const std::string& folder) {
 }
 
 TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
-  const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) / concat("preempted-", ::getpid())).string();
-  Json arguments = Json::object();
-  arguments.set("folder", folder);
+  const std::string folder = new_folder("preempted");
+  const Json arguments = Json::object().set("folder", folder);
   std::int64_t stopped_at = 0;
   {
     MultiProcessRunner runner("workers_that_are_preempted", {.num_workers = kWorkers}, arguments);
@@ -102,18 +86,13 @@ TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
     EXPECT_GT(stopped_at, kReady);
     EXPECT_LT(stopped_at, kEpochs * kStepsPerEpoch);
   }
-  MultiProcessRunner runner("workers_that_are_preempted", {.num_workers = kWorkers}, arguments);
-  runner.start();
-  const auto& results = runner.join().return_values;
-  ASSERT_EQ(results.size(), static_cast<std::size_t>(kWorkers));
-  for (const Json& result : results) {
+  for (const Json& result : results_of("workers_that_are_preempted", kWorkers, arguments)) {
     EXPECT_EQ(result.at("first").as_int(), stopped_at);
     EXPECT_EQ(result.at("v_at_first").as_double(), static_cast<double>(kWorkers * stopped_at));
     EXPECT_EQ(result.at("steps").as_int(), kEpochs * kStepsPerEpoch);
     EXPECT_EQ(result.at("v").as_double(), kWorkers * kEpochs * kStepsPerEpoch);
   }
-  std::filesystem::remove_all(folder);
 }
 
-}  // namespace
-}  // namespace tutti::preemption_tests
+}  // namespace preemption_test
+}  // namespace tutti::worker_tests

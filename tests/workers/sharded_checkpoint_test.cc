@@ -3,29 +3,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <filesystem>
-
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/support/file_faults.h"
-#include "tests/support/multi_process_runner.h"
+#include "tests/workers/worker_processes.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/cluster.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tutti.h"
 
 namespace tutti::worker_tests {
 namespace sharded_checkpoint_test {
 
 using file_faults::Action;
-using testing::MultiProcessRunner;
-using testing::this_process;
-
-std::string folder_of(const std::string& name) {
-  const std::string path = concat(::testing::TempDir(), "tutti_sharded_", name, "_", ::getpid());
-  std::filesystem::remove_all(path);
-  return path;
-}
 
 std::unique_ptr<FullyShardedStrategy> connect() {
   return std::make_unique<FullyShardedStrategy>(*resolver_from_environment(),
@@ -58,8 +44,7 @@ TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
     manager.save(2);
     manager.wait();
   } catch (const Error& error) {
-    EXPECT_THAT(error.message(),
-                ::testing::AnyOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("rank 1")));
+    EXPECT_THAT(error.message(), ::testing::AnyOf(HasSubstr("worker 1"), HasSubstr("rank 1")));
     return Json(to_string(error.code()));
   }
   return Json("saved");
@@ -67,7 +52,7 @@ TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
 
 TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
   for (const bool first : {true, false}) {
-    const std::string folder = folder_of("dies");
+    const std::string folder = new_folder("dies");
     MultiProcessRunner runner(
         "worker_1_ends_while_it_saves", {.num_workers = 2},
         Json::Object{{"folder", folder}, {"first", first}, {"asynchronous", first}});
@@ -82,7 +67,6 @@ TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
     Variable w = weights(1 << 20);
     EXPECT_EQ(CheckpointManager(Checkpoint({w}), folder).restore_latest()->step, 1);
     EXPECT_THAT(w.value().to_doubles(), ::testing::Each(1.0));
-    std::filesystem::remove_all(folder);
   }
 }
 
@@ -115,13 +99,9 @@ TUTTI_PROCESS_FUNCTION(memory_of_saving_and_restoring) {
 
 TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
   for (const bool sharded : {true, false}) {
-    const std::string folder = folder_of("memory");
-    MultiProcessRunner runner("memory_of_saving_and_restoring", {.num_workers = 4},
-                              Json::Object{{"folder", folder}, {"sharded", sharded}});
-    runner.start();
-    const auto& results = runner.join().return_values;
-    ASSERT_EQ(results.size(), 4u);
-    for (const Json& result : results) {
+    for (const Json& result :
+         results_of("memory_of_saving_and_restoring", 4,
+                    Json::Object{{"folder", new_folder("memory")}, {"sharded", sharded}})) {
       if (sharded) {
         EXPECT_LT(result.at("saving").as_double(), 1.0);  // parts are shared with the variables
         EXPECT_LT(result.at("restoring").as_double(), kWholeMiB / 4 + 5);
@@ -130,7 +110,6 @@ TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
         EXPECT_GE(result.at("restoring").as_double(), kWholeMiB);
       }
     }
-    std::filesystem::remove_all(folder);
   }
 }
 
@@ -141,11 +120,8 @@ TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
   const auto scope = strategy->scope();
   Variable w = weights(1 << 18);
   std::int64_t step = 0;
-  Checkpoint state({w}, checkpoint_options(*strategy));
-  state.add_state("strategy", {[&] { return strategy->save_state(); },
-                               [&](const Json& json) { strategy->restore_state(json); }});
-  state.add_state("step",
-                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  const Checkpoint state =
+      recoverable(Checkpoint({w}, checkpoint_options(*strategy)), *strategy, step);
   CheckpointManager manager(state, arguments.at("folder").as_string(),
                             {.max_to_keep = 2,
                              .asynchronous = true,
@@ -171,18 +147,14 @@ TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
 }
 
 TEST(ShardedCheckpoint, RecoveryGoesOnBesideSavesInTheBackground) {
-  const std::string folder = folder_of("recovery");
-  MultiProcessRunner runner("recovery_beside_saves_in_parts",
-                            {.num_workers = 3, .auto_restart = true},
-                            Json::Object{{"folder", folder}});
-  runner.start();
-  const auto& results = runner.join().return_values;
+  const auto results =
+      results_of("recovery_beside_saves_in_parts", {.num_workers = 3, .auto_restart = true},
+                 Json::Object{{"folder", new_folder("recovery")}});
   ASSERT_EQ(results.size(), 3u);
   for (const Json& result : results) {
     EXPECT_EQ(result.at("step").as_int(), 8);
     EXPECT_EQ(result.at("value").as_double(), 8.0);
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace sharded_checkpoint_test

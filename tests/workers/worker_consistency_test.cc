@@ -1,22 +1,12 @@
 // Workers that differ in input, settings or writes: each names what differs, and who.
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
-#include <filesystem>
 #include <limits>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/support/multi_process_runner.h"
+#include "tests/workers/worker_processes.h"
 #include "tutti/horovod.h"
-#include "tutti/tutti.h"
 
-namespace tutti::worker_consistency_tests {
-namespace {
-
-using ::testing::HasSubstr;
-using testing::MultiProcessRunner;
-using testing::this_process;
+namespace tutti::worker_tests {
+namespace worker_consistency_test {
 
 /// How a worker's strategy is made: {"strategy": "fully_sharded", "way": "tcp", "devices":
 /// "cpu:0"}.
@@ -38,17 +28,6 @@ std::unique_ptr<Strategy> make_workers(const Json& arguments) {
   }
   return std::make_unique<MultiWorkerMirroredStrategy>(
       *resolver_from_environment(), MultiWorkerOptions{.local = local, .cluster = cluster});
-}
-
-Json error_as_json(const std::function<void()>& fn) {
-  Json json = Json::object();
-  try {
-    fn();
-    json.set("code", "OK").set("message", "");
-  } catch (const Error& error) {
-    json.set("code", to_string(error.code())).set("message", error.message());
-  }
-  return json;
 }
 
 /// 40 rows, each with its own numbers.
@@ -99,11 +78,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
 }
 
 TEST(TerminateOnNaN, NamesTheReplicaOfAnotherWorker) {
-  MultiProcessRunner runner("consistency_of_blame", {.num_workers = 2});
-  runner.start();
-  const auto values = runner.join().return_values;
-  ASSERT_EQ(values.size(), 2u);
-  for (const Json& value : values) {
+  for (const Json& value : results_of("consistency_of_blame", 2)) {
     EXPECT_THAT(value.as_string(), HasSubstr("batch 1"));
     EXPECT_THAT(value.as_string(), HasSubstr("the loss of replica 1 is not finite"));
   }
@@ -117,15 +92,8 @@ struct Case {
 
 void expect_all_name(const Case& expected, Json arguments) {
   arguments.set("differ", expected.differ);
-  MultiProcessRunner runner("consistency_fit", {.num_workers = 2}, arguments);
-  runner.start();
-  const auto values = runner.join().return_values;
-  ASSERT_EQ(values.size(), 2u);
-  for (const Json& value : values) {
-    EXPECT_EQ(value.at("code").as_string(), expected.code) << value.dump();
-    for (const char* part : expected.parts) {
-      EXPECT_THAT(value.at("message").as_string(), HasSubstr(part));
-    }
+  for (const Json& value : results_of("consistency_fit", 2, arguments)) {
+    expect_error(value, expected.code, expected.parts);
   }
 }
 
@@ -185,19 +153,12 @@ TUTTI_PROCESS_FUNCTION(consistency_write) {
 
 TEST(WorkerConsistency, WriteOfOneWorkerIsNamedInTheNextStep) {
   for (const char* const strategy : {"mirrored", "fully_sharded"}) {
-    MultiProcessRunner runner("consistency_write", {.num_workers = 3},
-                              Json::object().set("strategy", strategy));
-    runner.start();
-    const auto values = runner.join().return_values;
-    ASSERT_EQ(values.size(), 3u);
-    for (const Json& value : values) {
-      EXPECT_EQ(value.at("code").as_string(), "FAILED_PRECONDITION") << value.dump();
+    const auto arguments = Json::object().set("strategy", strategy);
+    for (const Json& value : results_of("consistency_write", 3, arguments)) {
+      expect_error(value, "FAILED_PRECONDITION",
+                   {"step 3", "'weight' was written outside a step", "worker 1 wrote ",
+                    "worker 0, 2 wrote nothing"});
       EXPECT_EQ(value.at("steps").as_int(), 3);
-      const std::string message = value.at("message").as_string();
-      EXPECT_THAT(message, HasSubstr("step 3"));
-      EXPECT_THAT(message, HasSubstr("'weight' was written outside a step"));
-      EXPECT_THAT(message, HasSubstr("worker 1 wrote "));
-      EXPECT_THAT(message, HasSubstr("worker 0, 2 wrote nothing"));
     }
   }
 }
@@ -219,13 +180,9 @@ TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
 }
 
 TEST(WorkerConsistency, WriteIsNamedWhereReplicasSumByHand) {
-  MultiProcessRunner runner("consistency_write_by_hand", {.num_workers = 2});
-  runner.start();
-  for (const Json& value : runner.join().return_values) {
-    EXPECT_EQ(value.at("code").as_string(), "FAILED_PRECONDITION") << value.dump();
+  for (const Json& value : results_of("consistency_write_by_hand", 2)) {
+    expect_error(value, "FAILED_PRECONDITION", {"worker 0 wrote 2.5, worker 1 wrote nothing"});
     EXPECT_EQ(value.at("steps").as_int(), 2);
-    EXPECT_THAT(value.at("message").as_string(),
-                HasSubstr("worker 0 wrote 2.5, worker 1 wrote nothing"));
   }
 }
 
@@ -283,14 +240,8 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
 }
 
 TEST(WorkerConsistency, LegitimateDifferencesTrain) {
-  const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) / concat("consistency-", ::getpid())).string();
-  MultiProcessRunner runner("consistency_of_what_may_differ", {.num_workers = 2},
-                            Json::object().set("folder", folder));
-  runner.start();
-  const auto values = runner.join().return_values;
-  std::filesystem::remove_all(folder);
-  ASSERT_EQ(values.size(), 2u);
+  const auto values = results_of("consistency_of_what_may_differ", 2,
+                                 Json::object().set("folder", new_folder("consistency")));
   EXPECT_EQ(values[0].at("rows").as_int(), 7 + 4 + 10);
   EXPECT_EQ(values[0].dump(), values[1].dump());
 }
@@ -308,13 +259,10 @@ TUTTI_PROCESS_FUNCTION(consistency_of_ranks) {
 }
 
 TEST(WorkerConsistency, RanksWithOtherSettingsAreNamed) {
-  MultiProcessRunner runner("consistency_of_ranks", {.num_workers = 2});
-  runner.start();
-  for (const Json& value : runner.join().return_values) {
-    EXPECT_EQ(value.at("code").as_string(), "INVALID_ARGUMENT") << value.dump();
-    EXPECT_THAT(value.at("message").as_string(), HasSubstr("\"momentum\":0.5"));
+  for (const Json& value : results_of("consistency_of_ranks", 2)) {
+    expect_error(value, "INVALID_ARGUMENT", {"\"momentum\":0.5"});
   }
 }
 
-}  // namespace
-}  // namespace tutti::worker_consistency_tests
+}  // namespace worker_consistency_test
+}  // namespace tutti::worker_tests

@@ -1,129 +1,46 @@
-// Workers as processes: one that ends or is stopped, told to the others; restarts; agreed stops.
+// Workers as processes: one that ends, is stopped or slow, told to the others; grace periods.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
-#include <iostream>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/support/multi_process_runner.h"
-#include "tutti/cluster.h"
+#include "tests/workers/worker_processes.h"
 #include "tutti/model/training/training_session.h"
-#include "tutti/tutti.h"
 
 namespace tutti::worker_tests {
 namespace {
-
-using testing::MultiProcessRunner;
-using testing::this_process;
-
-std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers() {
-  return std::make_unique<MultiWorkerMirroredStrategy>(
-      *resolver_from_environment(), MultiWorkerOptions{.local = {.devices = "cpu:0"}});
-}
-
-Variable counter(const std::string& name) {
-  return Variable(Tensor::zeros({}),
-                  {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
-}
 
 Tensor number_on_replica(double value) {
   return Tensor::scalar(value, DType::kFloat32, ReplicaContext::current().device());
 }
 
-/// What `fn` throws: code and message.
-Json error_as_json(const std::function<void()>& fn) {
-  Json json = Json::object();
-  try {
-    fn();
-    json.set("code", "OK");
-  } catch (const Error& error) {
-    json.set("code", to_string(error.code()));
-    json.set("message", error.message());
-  }
-  return json;
-}
-
-void expect_worker_1_is_missed(const Json& error) {
-  EXPECT_THAT(error.at("code").as_string(), ::testing::AnyOf("UNAVAILABLE", "ABORTED"));
-  EXPECT_THAT(error.at("message").as_string(),
-              ::testing::AnyOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("rank 1")));
-}
-
-TUTTI_PROCESS_FUNCTION(worker_ends_between_variables) {
+/// Worker 1 ends between two variables or two reductions; what worker 0 gets for the second.
+TUTTI_PROCESS_FUNCTION(worker_ends_between_calls) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
-  const Variable first = counter("first");
-  if (this_process().index == 1) ::_exit(7);
-  return error_as_json([] { const Variable second = counter("second"); });
-}
-
-TEST(WorkerFailures, WorkerExitBetweenTwoVariablesIsReported) {
-  MultiProcessRunner runner("worker_ends_between_variables", {.num_workers = 2});
-  runner.start();
-  EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);  // worker 1 ended with 7
-  ASSERT_EQ(runner.result().return_values.size(), 1u);
-  expect_worker_1_is_missed(runner.result().return_values[0]);
-}
-
-TUTTI_PROCESS_FUNCTION(worker_ends_between_reductions) {
-  const auto strategy = connect_workers();
-  const auto reduce_once = [&] {
+  const bool makes_variables = arguments.at("makes_variables").as_bool();
+  const auto call = [&](const char* name) {
+    if (makes_variables) return void(counter(name));
     const auto values = strategy->run([] { return number_on_replica(1.0); });
-    return strategy->reduce(ReduceOp::kSum, values).item();
+    EXPECT_EQ(strategy->reduce(ReduceOp::kSum, values).item(), 2.0f);
   };
-  EXPECT_EQ(reduce_once(), 2.0f);
+  call("first");
   if (this_process().index == 1) ::_exit(7);
-  return error_as_json([&] { reduce_once(); });
+  return error_as_json([&] { call("second"); });
 }
 
-TEST(WorkerFailures, SecondReductionFailsWhenTheOtherWorkerHasEnded) {
-  MultiProcessRunner runner("worker_ends_between_reductions", {.num_workers = 2});
-  runner.start();
-  EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);
-  ASSERT_EQ(runner.result().return_values.size(), 1u);
-  expect_worker_1_is_missed(runner.result().return_values[0]);
-}
-
-TUTTI_PROCESS_FUNCTION(worker_stops_before_a_reduction) {
-  const auto strategy = connect_workers();
-  std::cout << "is connected" << std::endl;
-  if (this_process().index == 1) ::raise(SIGSTOP);
-  return error_as_json([&] {
-    strategy->reduce(ReduceOp::kSum, strategy->run([] { return number_on_replica(1.0); }));
-  });
-}
-
-TEST(WorkerFailures, AStoppedWorkerIsNamedToTheOthers) {
-  MultiProcessRunner runner("worker_stops_before_a_reduction", {.num_workers = 3});
-  runner.start();
-  runner.wait_for_line("worker", 0, "is connected");
-  while (runner.process_exists("worker", 0) || runner.process_exists("worker", 2)) {
-    Clock::system().sleep_for(std::chrono::milliseconds(50));
+TEST(WorkerFailures, ExitOfAWorkerIsReportedInTheNextCall) {
+  for (const bool makes_variables : {true, false}) {
+    MultiProcessRunner runner("worker_ends_between_calls", {.num_workers = 2},
+                              Json::object().set("makes_variables", makes_variables));
+    runner.start();
+    EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);  // worker 1 ended with 7
+    ASSERT_EQ(runner.result().return_values.size(), 1u);
+    const Json& error = runner.result().return_values[0];
+    EXPECT_THAT(error.at("code").as_string(), ::testing::AnyOf("UNAVAILABLE", "ABORTED"));
+    EXPECT_THAT(error.at("message").as_string(),
+                ::testing::AnyOf(HasSubstr("worker 1"), HasSubstr("rank 1")));
   }
-  runner.terminate("worker", 1);
-  for (const Json& error : runner.join().return_values) {
-    expect_worker_1_is_missed(error);
-    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("stopped"));
-  }
-}
-
-TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
-  const auto strategy = connect_workers();
-  if (this_process().index == 1) Clock::system().sleep_for(std::chrono::seconds(6));
-  const auto ones = strategy->run([] { return number_on_replica(1.0); });
-  return Json(strategy->reduce(ReduceOp::kSum, ones).item_double());
-}
-
-TEST(WorkerFailures, LateWorkerIsNamedWhileTheOthersWait) {
-  MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
-  runner.start();
-  const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
-  EXPECT_THAT(line, ::testing::HasSubstr("worker 1 ("));
-  EXPECT_THAT(line, ::testing::HasSubstr("'reduce'"));
-  EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));
 }
 
 TUTTI_PROCESS_FUNCTION(workers_with_listen_addresses) {
@@ -136,122 +53,43 @@ TEST(WorkerFailures, AddressesForMappedPortsAreCheckedBeforeTheyAreUsed) {
         std::tuple{"TUTTI_DATA_LISTEN", "0.0.0.0:5000", "the job has neither a secret nor TLS"},
         std::tuple{"TUTTI_DATA_ADDRESS", "here",
                    "expected host:port, such as 203.0.113.7:31000"}}) {
-    MultiProcessRunner runner("workers_with_listen_addresses",
-                              {.num_workers = 2, .environment = {{name, value}}});
-    runner.start();
-    for (const Json& error : runner.join().return_values) {
-      EXPECT_EQ(error.at("code").as_string(), "INVALID_ARGUMENT");
-      EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr(expected));
+    for (const Json& error : results_of("workers_with_listen_addresses",
+                                        {.num_workers = 2, .environment = {{name, value}}})) {
+      expect_error(error, "INVALID_ARGUMENT", {expected});
     }
   }
 }
 
-// Adds 1 per replica in each of six steps; worker 1 crashes, or is stopped, in its first life.
-TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
+// Adds 1 per replica in each of six steps; worker 1 is stopped in its first life.
+TUTTI_PROCESS_FUNCTION(workers_of_which_one_is_stopped) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
   Variable total = counter("total");
   std::int64_t step = 0;
-  Checkpoint state({total});
-  state.add_state("strategy", {[&] { return strategy->save_state(); },
-                               [&](const Json& json) { strategy->restore_state(json); }});
-  state.add_state("step",
-                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  const Checkpoint state = recoverable(Checkpoint({total}), *strategy, step);
   Recovery recovery(*strategy, state);
   recovery.run([&] {
     while (step < 6) {
       if (step == 3 && this_process().index == 1 && testing::num_restarts() == 0) {
-        if (!arguments.find("stops")) ::_exit(7);
         ::raise(SIGSTOP);
       }
       strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
       recovery.commit(++step);
     }
   });
-  const auto ones = strategy->run([] { return number_on_replica(1.0); });
-  Json result = Json::object();
-  result.set("total", total.value().item_double());
-  result.set("sum", strategy->reduce(ReduceOp::kSum, ones).item_double());
-  return result;
-}
-
-TEST(WorkerFailures, WorkersEndEqualAfterCrashAndRestart) {
-  MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true});
-  runner.start();
-  const auto& results = runner.join().return_values;
-  ASSERT_EQ(results.size(), 2u);
-  for (const Json& result : results) {
-    EXPECT_EQ(result.at("total").as_double(),
-              12.0);  // six steps of two replicas, each counted once
-    EXPECT_EQ(result.at("sum").as_double(), 2.0);
-  }
+  return Json(total.value().item_double());
 }
 
 TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProcess) {
-  Json arguments = Json::object();
-  arguments.set("stops", true);
-  MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true},
-                            arguments);
+  MultiProcessRunner runner("workers_of_which_one_is_stopped",
+                            {.num_workers = 2, .auto_restart = true});
   runner.start();
   runner.wait_for_line("worker", 0, "going back to the last commit");
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
-  ASSERT_EQ(result.return_values.size(), 2u);
-  for (const Json& each : result.return_values) EXPECT_EQ(each.at("total").as_double(), 12.0);
+  // Six steps of two replicas, each counted once.
+  EXPECT_EQ(result.return_values, (std::vector<Json>{Json(12.0), Json(12.0)}));
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; start it anew"));
-}
-
-// Trains until it is stopped (or to step 40), saving where all stop.
-TUTTI_PROCESS_FUNCTION(workers_that_stop_together) {
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
-  Variable total = counter("total");
-  CheckpointManager manager(Checkpoint({total}, checkpoint_options(*strategy)),
-                            arguments.at("folder").as_string());
-  const auto info = manager.restore_latest();
-  std::int64_t step = info ? info->step : 0;
-  bool is_asked = false;
-  const std::int64_t first = step;
-  while (step < 40) {
-    strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
-    ++step;
-    // As a signal's flag would: one worker is asked, in the middle of its first life.
-    if (first == 0 && step == 5 && this_process().index == 2) is_asked = true;
-    if (is_asked) strategy->request_stop("SIGTERM");
-    Clock::system().sleep_for(std::chrono::milliseconds(20));
-    if (strategy->stops_after(step)) break;
-  }
-  manager.save(step);
-  Json result = Json::object();
-  result.set("step", step);
-  result.set("total", total.value().item_double());
-  return result;
-}
-
-TEST(WorkerFailures, WorkersStopAfterAnAgreedStepAndResumeFromItsCheckpoint) {
-  const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) / concat("agreed-stop-", ::getpid())).string();
-  Json arguments = Json::object();
-  arguments.set("folder", folder);
-  const auto run_once = [&] {
-    MultiProcessRunner runner("workers_that_stop_together", {.num_workers = 3}, arguments);
-    runner.start();
-    return runner.join().return_values;
-  };
-  const std::vector<Json> stopped = run_once();
-  ASSERT_EQ(stopped.size(), 3u);
-  const std::int64_t step = stopped[0].at("step").as_int();
-  EXPECT_GE(step, 5);
-  EXPECT_LT(step, 40);
-  for (const Json& each : stopped) {
-    EXPECT_EQ(each.at("step").as_int(), step);
-    EXPECT_EQ(each.at("total").as_double(), 3.0 * static_cast<double>(step));
-  }
-  for (const Json& each : run_once()) {
-    EXPECT_EQ(each.at("step").as_int(), 40);
-    EXPECT_EQ(each.at("total").as_double(), 120.0);
-  }
-  std::filesystem::remove_all(folder);
 }
 
 /// Time that passes when the test says so.
@@ -305,10 +143,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
 }
 
 TEST(WorkerFailures, GracePeriodEndsForAllWorkersAfterOneStep) {
-  MultiProcessRunner runner("workers_with_a_grace_period", {.num_workers = 2});
-  runner.start();
-  const std::vector<Json> results = runner.join().return_values;
-  ASSERT_EQ(results.size(), 2u);
+  const std::vector<Json> results = results_of("workers_with_a_grace_period", 2);
   EXPECT_EQ(results[0].at("saved").dump(), results[1].at("saved").dump());
   ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
   const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
@@ -327,24 +162,23 @@ constexpr Duration kSlowStep = 5 * kQuickStep;
 
 // Worker 1 sleeps five times as long as the others, whose sums wait for it.
 TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
-  MultiWorkerMirroredStrategy strategy(
-      *resolver_from_environment(),
-      MultiWorkerOptions{.local = {.devices = "cpu:0"}, .stragglers = {.repeat_after_steps = 10}});
-  const auto scope = strategy.scope();
+  const auto strategy =
+      connect_workers({.local = {.devices = "cpu:0"}, .stragglers = {.repeat_after_steps = 10}});
+  const auto scope = strategy->scope();
   Variable weight(Tensor::zeros({8}), {.name = "weight"});
   Sgd optimizer(std::vector<Variable>{weight}, {.learning_rate = 0.01});
   const Duration length = this_process().index == 1 ? kSlowStep : kQuickStep;
-  const auto is_found = [&] { return strategy.straggler() && strategy.straggler()->worker == 1; };
+  const auto is_found = [&] { return strategy->straggler() && strategy->straggler()->worker == 1; };
   for (int step = 0; step < 300 && !is_found(); ++step) {
     Clock::system().sleep_for(length);
-    strategy.run([&] {
+    strategy->run([&] {
       GradientTape tape;
       optimizer.minimize(tape, reduce_sum(square(weight.value() - 1.0f)));
     });
   }
   Json result = Json::object();
-  result.set("step", is_found() ? strategy.straggler()->step : 0);
-  result.set("share", is_found() ? strategy.straggler()->share : 0.0);
+  result.set("step", is_found() ? strategy->straggler()->step : 0);
+  result.set("share", is_found() ? strategy->straggler()->share : 0.0);
   return result;
 }
 
@@ -353,7 +187,7 @@ TEST(WorkerFailures, FiveTimesSlowerWorkerIsNamedByAllInTheSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "worker 1 is slow: the others waited");
-  EXPECT_THAT(line, ::testing::HasSubstr("% of the last 15 steps for it"));
+  EXPECT_THAT(line, HasSubstr("% of the last 15 steps for it"));
   const std::vector<Json>& found = runner.join().return_values;
   ASSERT_EQ(found.size(), 3u);
   const std::int64_t step = found[0].at("step").as_int();
@@ -364,32 +198,6 @@ TEST(WorkerFailures, FiveTimesSlowerWorkerIsNamedByAllInTheSameStep) {
     EXPECT_LE(worker.at("share").as_double(), 1.0);
   }
   RecordProperty("step", std::to_string(step));
-}
-
-TUTTI_PROCESS_FUNCTION(a_step_that_fails_on_worker_1) {
-  const auto strategy = connect_workers();
-  return error_as_json([&] {
-    strategy->run([] {
-      if (ReplicaContext::current().replica_id() == 1) {
-        fail(ErrorCode::kResourceExhausted, "Running out of resources");
-      }
-      ReplicaContext::current().all_reduce(ReduceOp::kSum, number_on_replica(1.0));
-    });
-  });
-}
-
-// docs/deviations.md: tf raises the same type on all workers; here it is ABORTED on the others.
-TEST(WorkerFailures, StepErrorOfOneWorkerReachesAll) {
-  MultiProcessRunner runner("a_step_that_fails_on_worker_1", {.num_workers = 2});
-  runner.start();
-  const auto& errors = runner.join().return_values;
-  ASSERT_EQ(errors.size(), 2u);
-  EXPECT_EQ(errors[0].at("code").as_string(), "ABORTED");
-  EXPECT_EQ(errors[1].at("code").as_string(), "RESOURCE_EXHAUSTED");
-  for (const Json& error : errors) {
-    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("replica 1, step 0"));
-    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("Running out of resources"));
-  }
 }
 
 }  // namespace

@@ -1,0 +1,186 @@
+// Collective calls of which one rank's differs, or is wrong, under every algorithm: each rank must
+// get an error that names both sides.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tutti/cross_device_ops/communicator.h"
+
+namespace tutti::mismatched_calls {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Floats = std::span<float>;
+
+struct Kind {
+  const char* name;
+  /// What the error says of the call of the rank that differs, and of those of the others; for what
+  /// no rank may ask for ("arguments") the reason, and null.
+  const char *own, *others;
+  /// `odd`: on the rank that does something else.
+  void (*call)(Communicator& own, bool odd, Floats a, Floats b);
+};
+
+inline std::vector<int> all_of(const Communicator& own) {
+  std::vector<int> ranks;
+  for (int r = 0; r < own.size(); ++r) ranks.push_back(r);
+  return ranks;
+}
+
+inline const Kind kKinds[] = {
+    {"operation", "broadcast\\(", "all_reduce\\(SUM",
+     [](Communicator& c, bool odd, Floats a, Floats b) {
+       odd ? c.broadcast(a, 0) : c.all_reduce(ReduceOp::kSum, a, b);
+     }},
+    {"reduce op", "all_reduce\\(MAX", "all_reduce\\(SUM",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       c.all_reduce(odd ? ReduceOp::kMax : ReduceOp::kSum, a);
+     }},
+    {"dtype", "int32", "float32",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<std::int32_t> integers(a.size());
+       odd ? c.all_reduce(ReduceOp::kSum, std::span(integers)) : c.all_reduce(ReduceOp::kSum, a);
+     }},
+    {"count", "x (11|119999)", "x (12|120000)",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       c.all_reduce(ReduceOp::kSum, odd ? a.first(a.size() - 1) : a);
+     }},
+    {"shape", "\\[(3|30000), 4\\]", "\\[4, (3|30000)\\]",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       const auto rows = static_cast<std::int64_t>(a.size() / 4);
+       const Shape shape = odd ? Shape{rows, 4} : Shape{4, rows};
+       c.all_reduce(ReduceOp::kSum, a, {.shape = &shape});
+     }},
+    {"root", "root 1", "root 0",
+     [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? 1 : 0); }},
+    {"name", "'dense/bias'", "'dense/kernel'",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       c.all_reduce(ReduceOp::kSum, a, {.name = odd ? "dense/bias" : "dense/kernel"});
+     }},
+    {"order", "'bias'", "'kernel'",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       for (int step = 0; step < 3; ++step) {  // what comes next is known by then
+         const bool swaps = odd && step == 2;
+         c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});
+         c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "kernel" : "bias"});
+       }
+     }},
+    {"group", "names [0-9]", "the group of ranks 0, 1",
+     [](Communicator& c, bool odd, Floats, Floats) {
+       const std::vector<int> members = odd ? std::vector<int>{c.rank()} : all_of(c);
+       (void)c.group(members);
+     }},
+    {"compression", "float16", "all_reduce",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       CallOptions options;
+       if (odd) options.compression = DType::kFloat16;
+       c.all_reduce(ReduceOp::kSum, a, options);
+     }},
+    {"arguments: root", "expected a root from 0 to ", nullptr,
+     [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? c.size() : 0); }},
+    {"arguments: memory", "input and output overlap", nullptr,
+     [](Communicator& c, bool odd, Floats a, Floats b) {
+       const std::size_t half = a.size() / 2;
+       c.all_reduce(ReduceOp::kSum, a.first(half), odd ? a.subspan(1, half) : b.first(half));
+     }},
+    {"arguments: type", "MEAN needs a floating type, got int32", nullptr,
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<std::int32_t> integers(a.size());
+       odd ? c.all_reduce(ReduceOp::kMean, std::span(integers)) : c.all_reduce(ReduceOp::kMean, a);
+     }},
+    {"arguments: length", "expected an output of ", nullptr,
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<float> all(a.size() * static_cast<std::size_t>(c.size()));
+       const std::vector<std::size_t> counts(static_cast<std::size_t>(c.size()), a.size());
+       c.all_gather(a, std::span(all).first(all.size() - (odd ? 1 : 0)), counts);
+     }},
+    {"arguments: group", "expected increasing ranks from 0 to ", nullptr,
+     [](Communicator& c, bool odd, Floats, Floats) {
+       (void)c.group(odd ? std::vector<int>{c.rank(), c.size()} : all_of(c));
+     }},
+};
+
+/// What the call throws, with its code; "" if it does not.
+inline std::string error_of_call(const Kind& kind, Communicator& own, bool odd, std::size_t count) {
+  std::vector<float> a(count, 1.0f), b(count);
+  try {
+    kind.call(own, odd, std::span(a), std::span(b));
+  } catch (const Error& error) {
+    return concat(to_string(error.code()), ": ", error.message());
+  }
+  return "";
+}
+
+inline void expect_error(const Kind& kind, int rank, int odd, const std::string& error) {
+  EXPECT_THAT(error, StartsWith("INVALID_ARGUMENT: "));
+  EXPECT_THAT(error, ContainsRegex(kind.own));
+  const bool is_group = std::string(kind.name).ends_with("group");
+  if (kind.others) {
+    EXPECT_THAT(error, AllOf(HasSubstr(concat("collective mismatch (", kind.name, ")")),
+                             ContainsRegex(kind.others),
+                             ContainsRegex(concat("rank ", odd, " (calls|names)")),
+                             ContainsRegex(concat("rank [^", odd, "] (calls|names)"))));
+    // The lines of both calls; groups are compared, not calls.
+    if (!is_group) {
+      EXPECT_THAT(error, ContainsRegex("mismatched_calls.h:.*mismatched_calls.h:"));
+    }
+  } else if (rank == odd) {
+    EXPECT_THAT(error, StartsWith(concat("INVALID_ARGUMENT: rank ", odd, ": ")));
+    EXPECT_THAT(error, ::testing::Not(HasSubstr("mismatch (")));
+  } else if (is_group) {
+    EXPECT_THAT(error, HasSubstr(concat("mismatch (group): rank ", odd, " names no group")));
+  } else {
+    EXPECT_THAT(error, ContainsRegex(concat("mismatch \\(arguments\\): .*rank ", odd,
+                                            " calls .*mismatched_calls.h:[0-9]+, which it "
+                                            "refuses: ")));
+  }
+}
+
+/// All ranks ask for what none may ask for, and go on.
+inline void expect_refusals(Communicator& own) {
+  for (const Kind& kind : kKinds) {
+    if (kind.others) continue;
+    EXPECT_THAT(error_of_call(kind, own, true, 12), HasSubstr(concat(": rank ", own.rank(), ": ")))
+        << kind.name;
+  }
+  std::vector<float> ones(12, 1.0f);
+  own.all_reduce(ReduceOp::kSum, std::span(ones));
+  EXPECT_EQ(ones.front(), static_cast<float>(own.size()));
+}
+
+/// Makes this rank's transport of a group of this name; all ranks call it in the same order.
+using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
+
+/// Collective: each case is one of a group of its own, which all ranks enter at once.
+inline void expect_errors_on_every_rank(const Connect& connect) {
+  const auto make = [&](const std::string& name, const char* algorithm) {
+    return make_communicator(connect(name),
+                             {.algorithm = algorithm, .timeout = std::chrono::seconds(100)});
+  };
+  const auto meeting = make("meeting", "canonical");
+  int number = 0;
+  for (const char* const algorithm : {"canonical", "ring", "tree", "halving_doubling"}) {
+    for (const Kind& kind : kKinds) {
+      for (const std::size_t count : {12, 120'000}) {  // more than a message with its head holds
+        SCOPED_TRACE(concat(algorithm, ", ", kind.name, " x ", count));
+        const auto own = make(concat("case-", number), algorithm);
+        const int odd = number++ % own->size();
+        meeting->barrier();
+        expect_error(kind, own->rank(), odd, error_of_call(kind, *own, own->rank() == odd, count));
+        meeting->barrier();
+      }
+    }
+    expect_refusals(*make(concat("alike-", algorithm), algorithm));
+    meeting->barrier();
+  }
+}
+
+}  // namespace tutti::mismatched_calls

@@ -1,0 +1,87 @@
+// What tests of workers as processes share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/cluster.h"
+#include "tutti/tutti.h"
+
+namespace tutti::worker_tests {
+
+using ::testing::HasSubstr;
+using testing::MultiProcessOptions;
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+/// In a worker: the strategy of its job.
+inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
+    const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}}) {
+  return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
+}
+
+/// Runs a process function in each task of a job, which all must succeed; what they return.
+inline std::vector<Json> results_of(const std::string& function, const MultiProcessOptions& options,
+                                    const Json& arguments = Json::object()) {
+  MultiProcessRunner runner(function, options, arguments);
+  runner.start();
+  return runner.join().return_values;
+}
+
+/// Overload for workers that all return something.
+inline std::vector<Json> results_of(const std::string& function, int workers,
+                                    const Json& arguments = Json::object()) {
+  std::vector<Json> values =
+      results_of(function, MultiProcessOptions{.num_workers = workers}, arguments);
+  EXPECT_EQ(values.size(), static_cast<std::size_t>(workers)) << function;
+  return values;
+}
+
+/// What `fn` throws: code and message; code OK for nothing.
+inline Json error_as_json(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return Json::object().set("code", to_string(error.code())).set("message", error.message());
+  }
+  return Json::object().set("code", "OK").set("message", "");
+}
+
+inline void expect_error(const Json& error, const std::string& code,
+                         const std::vector<const char*>& parts) {
+  EXPECT_EQ(error.at("code").as_string(), code) << error.dump();
+  for (const char* const part : parts) {
+    EXPECT_THAT(error.at("message").as_string(), HasSubstr(part));
+  }
+}
+
+/// In a test: a folder of this name that does not exist yet; the test program removes it.
+inline std::string new_folder(const std::string& name) {
+  const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+/// In a worker: a variable to which each replica adds.
+inline Variable counter(const std::string& name) {
+  return Variable(Tensor::zeros({}),
+                  {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
+}
+
+/// In a worker: state with the strategy's and the step, for a Recovery.
+inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
+  state.add_state("strategy", {[&] { return strategy.save_state(); },
+                               [&](const Json& json) { strategy.restore_state(json); }});
+  state.add_state("step",
+                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  return state;
+}
+
+}  // namespace tutti::worker_tests
