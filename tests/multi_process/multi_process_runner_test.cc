@@ -16,6 +16,7 @@
 
 namespace tutti {
 namespace multi_process_runner_test {
+using testing::MultiProcessOptions;
 using testing::MultiProcessResult;
 using testing::MultiProcessRunner;
 
@@ -25,18 +26,27 @@ std::vector<std::string> texts(const std::vector<Json>& values) {
   return all;
 }
 
+/// What `function` throws: its code and its message.
 template <class Function>
-Error error_of(const Function& function) {
+std::pair<ErrorCode, std::string> error_of(const Function& function) {
   try {
     function();
   } catch (const Error& error) {
-    return error;
+    return {error.code(), error.message()};
   }
-  return Error(ErrorCode::kOk, "nothing was thrown");
+  return {ErrorCode::kOk, "nothing was thrown"};
+}
+using Thrown = std::pair<ErrorCode, std::string>;
+
+/// What all processes return.
+std::vector<std::string> results_of(const char* function, const MultiProcessOptions& options,
+                                    const Json& arguments = Json::object()) {
+  MultiProcessRunner runner(function, options, arguments);
+  runner.start();
+  return texts(runner.join().return_values);
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_own_config) { return Json(std::getenv("TF_CONFIG")); }
-TUTTI_PROCESS_FUNCTION(mpr_nothing) { return {}; }
 TUTTI_PROCESS_FUNCTION(mpr_sum) {
   return Json(arguments.at("a").as_int() + arguments.at("b").as_int() +
               testing::this_process().index);
@@ -60,16 +70,9 @@ TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected
   }
 }
 
-TEST(MultiProcessRunner, FunctionWithoutResultGivesAnEmptyList) {
-  MultiProcessRunner runner("mpr_nothing", {.num_workers = 2});
-  runner.start();
-  EXPECT_TRUE(runner.join().return_values.empty());
-}
-
 TEST(MultiProcessRunner, ArgumentsArePassedThrough) {
-  MultiProcessRunner runner("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})"));
-  runner.start();
-  EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"42", "43", "44"}));
+  EXPECT_EQ(results_of("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})")),
+            (std::vector<std::string>{"42", "43", "44"}));
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_write) {
@@ -109,32 +112,27 @@ TUTTI_PROCESS_FUNCTION(mpr_iterate) {
 
 const Json kWorker0Waits = Json(Json::Object{{"waits", "worker-0"}});
 
-TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletes) {
-  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
-  runner.start();
-  runner.wait_for_line("worker", 0, "iteration 5");
-  EXPECT_TRUE(runner.process_exists("worker", 0));
-  runner.terminate("worker", 0);
-  EXPECT_FALSE(runner.process_exists("worker", 0));
-  EXPECT_EQ(runner.exit_status("worker", 0).signal, SIGKILL);
-  const MultiProcessResult& result = runner.join();
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 5"), 1);
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 9"), 0);
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-1]: worker-1, iteration 9"), 1);
-}
-
-TEST(MultiProcessRunner, TerminatedTaskCanBeStartedAgain) {
-  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
-  runner.start();
-  runner.wait_for_line("worker", 0, "iteration 5");
-  const pid_t first = runner.process_id("worker", 0);
-  runner.terminate("worker", 0);
-  runner.start_single_process("worker", 0);
-  EXPECT_NE(runner.process_id("worker", 0), first);
-  const MultiProcessResult& result = runner.join();
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 0"), 2);
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 9"), 1);
-  EXPECT_EQ(testing::num_lines(result.output, "[worker-1]: worker-1, iteration 0"), 1);
+TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletesAndCanBeStartedAgain) {
+  for (const bool again : {false, true}) {
+    MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
+    runner.start();
+    runner.wait_for_line("worker", 0, "iteration 5");
+    EXPECT_TRUE(runner.process_exists("worker", 0));
+    const pid_t first = runner.process_id("worker", 0);
+    runner.terminate("worker", 0);
+    EXPECT_FALSE(runner.process_exists("worker", 0));
+    EXPECT_EQ(runner.exit_status("worker", 0).signal, SIGKILL);
+    if (again) {
+      runner.start_single_process("worker", 0);
+      EXPECT_NE(runner.process_id("worker", 0), first);
+    }
+    const auto num_lines = [output = runner.join().output](const char* line) {
+      return testing::num_lines(output, line);
+    };
+    EXPECT_EQ(num_lines("[worker-0]: worker-0, iteration 0"), again ? 2 : 1);
+    EXPECT_EQ(num_lines("[worker-0]: worker-0, iteration 9"), again ? 1 : 0);
+    EXPECT_EQ(num_lines("[worker-1]: worker-1, iteration 9"), 1);
+  }
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_meet) {
@@ -156,18 +154,15 @@ TEST(MultiProcessRunner, BarrierWaitsForAllProcesses) {
   const std::string folder = ::testing::TempDir() + "/tutti_mpr_meet";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  MultiProcessRunner runner("mpr_meet", {.num_workers = 3}, Json(Json::Object{{"folder", folder}}));
-  runner.start();
-  EXPECT_EQ(texts(runner.join().return_values), std::vector<std::string>{});
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(results_of("mpr_meet", {.num_workers = 3}, Json::Object{{"folder", folder}}),
+            std::vector<std::string>{});
 }
 
 TEST(MultiProcessRunner, BarrierIsRefusedInTheMainProcess) {
-  const Error error = error_of([] { testing::process_barrier(); });
-  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_EQ(error.message(),
-            "process_barrier: expected a process that a MultiProcessRunner started, got the test "
-            "itself");
+  EXPECT_EQ(error_of([] { testing::process_barrier(); }),
+            Thrown(ErrorCode::kFailedPrecondition,
+                   "process_barrier: expected a process that a MultiProcessRunner started, got the "
+                   "test itself"));
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
@@ -178,9 +173,9 @@ TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
 TEST(MultiProcessRunner, BarrierTimeoutReportsTheNumberOfArrivals) {
   MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
   runner.start_single_process("worker", 1);
-  const Error error = error_of([&] { runner.join(); });
-  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(error.message(), "worker-1: process_barrier: 1 of 2 processes came");
+  EXPECT_EQ(
+      error_of([&] { runner.join(); }),
+      Thrown(ErrorCode::kDeadlineExceeded, "worker-1: process_barrier: 1 of 2 processes came"));
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_fail_first) {
@@ -193,9 +188,8 @@ TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
   MultiProcessRunner runner("mpr_fail_first", {.num_workers = 2});
   runner.start();
   runner.wait_for_line("worker", 0, "error: the file is torn");
-  const Error error = error_of([&] { runner.join(std::chrono::milliseconds(200)); });
-  EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-  EXPECT_EQ(error.message(), "worker-0: the file is torn");
+  EXPECT_EQ(error_of([&] { runner.join(std::chrono::milliseconds(200)); }),
+            Thrown(ErrorCode::kDataLoss, "worker-0: the file is torn"));
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
@@ -204,11 +198,10 @@ TEST(MultiProcessRunner, TheDeadlineNamesWhoStillRanAndKeepsTheOutput) {
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
   runner.wait_for_line("worker", 1, "iteration 9");
-  const Error error = error_of([&] { runner.join(std::chrono::milliseconds(300)); });
-  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(error.message(),
-            "MultiProcessRunner: after 0.3 s these still ran: worker-0 (last line: worker-0, "
-            "iteration 5)");
+  EXPECT_EQ(error_of([&] { runner.join(std::chrono::milliseconds(300)); }),
+            Thrown(ErrorCode::kDeadlineExceeded,
+                   "MultiProcessRunner: after 0.3 s these still ran: worker-0 (last line: "
+                   "worker-0, iteration 5)"));
   EXPECT_TRUE(testing::has_line(runner.result().output, "[worker-0]: worker-0, iteration 3"));
 }
 
@@ -222,14 +215,13 @@ TUTTI_PROCESS_FUNCTION(mpr_end) {
 
 TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
   const auto join_one = [](const char* arguments) {
-    MultiProcessRunner runner("mpr_end", {}, Json::parse(arguments));
-    runner.start();
-    return error_of([&] { runner.join(); });
+    return error_of([&] { results_of("mpr_end", {}, Json::parse(arguments)); });
   };
-  EXPECT_EQ(join_one(R"({"code": 3})").message(), "worker-0: exited with code 3");
-  EXPECT_EQ(join_one(R"({"code": 3})").code(), ErrorCode::kAborted);
-  EXPECT_EQ(join_one(R"({"signal": 11})").message(), "worker-0: killed by signal 11 (SIGSEGV)");
-  EXPECT_EQ(join_one(R"({"code": 0})").code(), ErrorCode::kOk);
+  EXPECT_EQ(join_one(R"({"code": 3})"),
+            Thrown(ErrorCode::kAborted, "worker-0: exited with code 3"));
+  EXPECT_EQ(join_one(R"({"signal": 11})"),
+            Thrown(ErrorCode::kAborted, "worker-0: killed by signal 11 (SIGSEGV)"));
+  EXPECT_EQ(join_one(R"({"code": 0})").first, ErrorCode::kOk);
 }
 
 /// The chief crashes, or throws, once all are here; worker 0 notices it, worker 1 does not.
@@ -247,22 +239,21 @@ TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
 TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
   runner.start();
-  const Error no_line = error_of([&] { runner.wait_for_line("worker", 1, "no such line"); });
-  for (const Error& error : {no_line, error_of([&] { runner.join(); })}) {
-    EXPECT_EQ(error.code(), ErrorCode::kAborted);
-    EXPECT_EQ(error.message(),
-              "chief-0: exited with code 3; ended with it: worker-1 (last line: here)");
-  }
+  const Thrown expected(ErrorCode::kAborted,
+                        "chief-0: exited with code 3; ended with it: worker-1 (last line: here)");
+  EXPECT_EQ(error_of([&] { runner.wait_for_line("worker", 1, "no such line"); }), expected);
+  EXPECT_EQ(error_of([&] { runner.join(); }), expected);
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
 TEST(MultiProcessRunner, WhatTheChiefThrewComesBeforeWhatTheOthersDid) {
-  MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
-                            Json(Json::Object{{"throws", true}}));
-  runner.start();
-  const Error error = error_of([&] { runner.join(); });
-  EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-  EXPECT_EQ(error.message(), "chief-0: a torn file; ended with it: worker-1 (last line: here)");
+  const auto run = [] {
+    results_of("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
+               Json::Object{{"throws", true}});
+  };
+  EXPECT_EQ(error_of(run),
+            Thrown(ErrorCode::kDataLoss,
+                   "chief-0: a torn file; ended with it: worker-1 (last line: here)"));
 }
 
 /// tf ends the others, too, when the chief ends well; here what hangs then is found.
@@ -287,7 +278,6 @@ TEST(MultiProcessRunner, ThoseThatGoOnBehindAChiefThatEndedWellAreWaitedFor) {
   std::filesystem::create_directory(file);
   EXPECT_EQ(texts(runner.join().return_values),
             (std::vector<std::string>{"\"done\"", "\"later\""}));
-  std::filesystem::remove_all(file);
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_fail_twice) {
@@ -341,10 +331,10 @@ TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2});
   runner.start_single_process("worker", 0);
   runner.start_single_process("worker", 1, "mpr_sum", Json::parse(R"({"a": 1, "b": 2})"));
-  const Error twice = error_of([&] { runner.start_single_process("worker", 1); });
-  EXPECT_EQ(twice.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(error_of([&] { runner.start_single_process("worker", 1); }).first,
+            ErrorCode::kFailedPrecondition);
   EXPECT_EQ(runner.join().return_values.at(1), Json(4));
-  EXPECT_EQ(error_of([&] { runner.terminate("ps", 0); }).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(error_of([&] { runner.terminate("ps", 0); }).first, ErrorCode::kNotFound);
 }
 
 TUTTI_PROCESS_FUNCTION(mpr_count) {
