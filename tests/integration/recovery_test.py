@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 # Kills workers in the middle of training and starts them again: the bits of the calm run.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: recovery_test.py PROGRAM [--steps N] [--kills N] [--workers N] [--seed N] [--tutti TUTTI [--fit PROGRAM]]
+"""Usage: recovery_test.py PROGRAM TUTTI FIT [--steps N] [--kills N] [--workers N] [--seed N]
 
-A worker is killed (SIGKILL) at a random moment between two reports of progress, and started again as a launcher would.
-Worker 0 hosts the control server and is spared. With --tutti the workers are started by `tutti run --max-restarts`, which hosts the
-server; then any of them is killed, and all at once: without a folder of checkpoints they begin anew, with one they go on from the
-newest version in it.
+`tutti run --max-restarts` starts the workers. Any of them is killed (SIGKILL) in the middle of training, and all at once: without a folder of
+checkpoints they begin anew, with one they go on from the newest version in it. tests/workers/fit_with_kills_test.cc is without a launcher.
 """
 import glob
 import os
@@ -18,29 +16,10 @@ import tempfile
 import time
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
-from processes import FLAGS, Job, Tasks, end_with, load, new_metrics_file, parse, require, require_same, run_mirrored  # noqa: E402
+from processes import FLAGS, Job, end_with, load, new_metrics_file, parse, require, require_same, run_mirrored  # noqa: E402
 
 OWN = ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0"]
 GOES_ON = "goes on after step"
-
-
-def kill_by_hand(arguments, chance, flags, folder, calm):
-    metrics = new_metrics_file(folder)
-    workers = Tasks([arguments.program, *flags, *OWN, "--metrics-json", metrics], {"worker": arguments.workers},
-                    {"TUTTI_MAX_RESTARTS": "1000"}, is_restarted=True)
-    chief = workers["worker", 0]
-    for kill in range(arguments.kills):
-        back = chief.count(GOES_ON)
-        workers.wait_for(lambda: f"epoch {kill + 1}/" in chief.text(), f"epoch {kill + 1}")
-        time.sleep(chance.uniform(0.0, 0.3))
-        victim = ("worker", chance.randrange(1, arguments.workers))
-        begin = time.monotonic()
-        workers[victim].kill()
-        workers.start(*victim)
-        workers.wait_for(lambda: chief.count(GOES_ON) > back, "a recovery")
-        print(f"  worker {victim[1]} killed, back in {time.monotonic() - begin:.2f} s", flush=True)
-    workers.finish()
-    require_same(f"{arguments.kills} kills", calm, load(metrics), text=workers.text())
 
 
 def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped):
@@ -69,25 +48,20 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
 
 
 def main():
-    arguments = parse(__doc__, "program", steps=120, kills=3, workers=3, seed=1, tutti=None, fit=None)
+    arguments = parse(__doc__, "program", "tutti", "fit", steps=240, kills=3, workers=3, seed=1)
     chance = random.Random(arguments.seed)
     flags = FLAGS + ["--steps", str(arguments.steps)]
     with tempfile.TemporaryDirectory() as folder:
-        kill_by_hand(arguments, chance, flags, folder, run_mirrored(arguments.program, arguments.workers, flags, folder))
-        if not arguments.tutti:
-            return
-        longer = FLAGS + ["--steps", str(2 * arguments.steps)]
-        calm = run_mirrored(arguments.program, arguments.workers, longer, folder)
+        calm = run_mirrored(arguments.program, arguments.workers, flags, folder)
         for kills, checkpoints in ((arguments.kills, None), (1, os.path.join(folder, "checkpoints"))):
-            text = kill_under_launcher(arguments, arguments.program, longer, folder, calm, chance, kills, checkpoints, True)
+            text = kill_under_launcher(arguments, arguments.program, flags, folder, calm, chance, kills, checkpoints, True)
             resumed = max([int(step) for step in re.findall(r"resumed +after step ([0-9]+)", text)], default=0)
             require((resumed > 0) == bool(checkpoints), f"it went on from step {resumed}", text)
-        if arguments.fit:
-            # The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed.
-            short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
-            calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
-            text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False)
-            require("BackupAndRestore: goes on after batch" in text, "no backup is taken", text)
+        # The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed.
+        short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
+        calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
+        text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False)
+        require("BackupAndRestore: goes on after batch" in text, "no backup is taken", text)
 
 
 if __name__ == "__main__":

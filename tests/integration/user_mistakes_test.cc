@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <map>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,197 +15,153 @@ namespace tutti {
 namespace {
 
 struct Mistake {
+  std::string name;
   std::function<void()> make;
   std::string cause;   // what the message must say went wrong
   std::string remedy;  // and what is expected or to be tried
 };
 
+/// Ones of shape [rows], or [rows, columns].
+Tensor ones(std::int64_t rows, std::int64_t columns = 0) {
+  return Tensor::ones(columns > 0 ? Shape{rows, columns} : Shape{rows});
+}
+
 Dataset rows_of(std::int64_t count) {
-  return Dataset::from_tensor_slices(
-      {Tensor::ones({count, 4}), Tensor::zeros({count}, DType::kInt64)});
+  return Dataset::from_tensor_slices({ones(count, 4), Tensor::zeros({count}, DType::kInt64)});
 }
 
 Sequential small_model() { return Sequential(Input{{4}}, Dense(3)); }
 
+Variable three(const char* name = "v") { return Variable(ones(3), {.name = name}); }
+
 std::string written(const std::string& name, const std::string& bytes) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "tutti_mistakes";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / name, std::ios::binary) << bytes;
-  return (folder / name).string();
+  const std::string path = concat(::testing::TempDir(), "/", name);
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
 }
 
 MirroredStrategy two_replicas() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Mistakes with tensors, models and training.
-std::map<std::string, Mistake> model_mistakes() {
-  return {
-      {"MatmulOfShapesThatDoNotFit",
-       {[] {
-          matmul(Tensor::ones({2, 3}), Tensor::ones({4, 5}));
-        },
-        "[2, 3] and [4, 5]", "expected"}},
-      {"AddingNumbersOfDifferentTypes",
-       {[] { Tensor::ones({2}) + Tensor::ones({2}, DType::kInt64); }, "int64", "cast"}},
-      {"ItemOfManyElements", {[] { Tensor::ones({3}).item(); }, "[3]", "one element"}},
+/// Runs a step on two replicas that returns the sum of one value of each; 0: of none.
+void sum_on_replicas(const std::function<int(int replica)>& size_of_value) {
+  two_replicas().run([&] {
+    ReplicaContext& context = ReplicaContext::current();
+    const int size = size_of_value(context.replica_id());
+    if (size > 0) context.all_reduce(ReduceOp::kSum, ones(size));
+  });
+}
+
+void ask_tape_twice() {
+  const std::vector<Variable> v = {three()};
+  GradientTape tape;
+  const Tensor y = reduce_sum(v[0].value());
+  tape.gradient(y, v);
+  tape.gradient(y, v);
+}
+
+void load_another_model() {
+  const std::string path = written("other.safetensors", "");
+  Sequential(Input{{4}}, Dense(5)).save_weights(path);
+  small_model().load_weights(path);
+}
+
+void run_in_a_run() {
+  auto strategy = two_replicas();
+  strategy.run([&] { strategy.run([] {}); });
+}
+
+void mix_scopes() {
+  auto first = two_replicas(), second = two_replicas();
+  const auto scope = first.scope(), inner = second.scope();
+}
+
+void clip_in_two_ways() {
+  Sgd(std::vector{three()}, {.clipping = {.clipnorm = 1.0, .clipvalue = 1.0}});
+}
+
+void ask_a_ring_for_one_order() {
+  MirroredStrategy({.devices = "cpu:0-1",
+                    .cross_device_ops = make_cross_device_ops("ring"),
+                    .deterministic = true});
+}
+
+const std::vector<Mistake>& all_mistakes() {
+  using namespace losses;
+  const auto label_7 = [] { return Tensor::from<std::int64_t>({1}, {7}); };
+  const std::string truncated("\0\0\x08\x01\0\0\0\x05\1\2", 10);
+  static const std::vector<Mistake> all = {
+      // With tensors, models and training.
+      {"MatmulOfShapesThatDoNotFit", [] { matmul(ones(2, 3), ones(4, 5)); }, "[2, 3] and [4, 5]",
+       "expected"},
+      {"AddingNumbersOfDifferentTypes", [] { ones(2) + cast(ones(2), DType::kInt64); }, "int64",
+       "cast"},
+      {"ItemOfManyElements", [] { ones(3).item(); }, "[3]", "one element"},
       {"ConvolutionWithoutChannels",
-       {[] {
-          Sequential(Input{{28, 28}}, Conv2D(4, 3));
-        },
-        "[28, 28]", "[height, width, channels]"}},
-      {"ModelWithoutInputShape", {[] { Sequential(Dense(3), Dense(2)); }, "input", "Input{{"}},
-      {"ModelCalledWithWrongFeatures",
-       {[] {
-          small_model()(Tensor::ones({2, 5}));
-        },
-        "[2, 5]", "expected inputs [batch, ..., 4]"}},
-      {"FitBeforeCompile", {[] { small_model().fit(rows_of(8).batch(4)); }, "compile", "compile("}},
-      {"UnknownOptimizer", {[] { small_model().compile({.optimizer = "adm"}); }, "'adm'", "adam"}},
-      {"UnknownLoss",
-       {[] { small_model().compile({.loss = "crossentropy"}); }, "'crossentropy'",
-        "sparse_categorical_crossentropy"}},
-      {"UnknownMetric",
-       {[] { small_model().compile({.loss = "mse", .metrics = {"acuracy"}}); }, "'acuracy'",
-        "accuracy"}},
-      {"UnknownActivation",
-       {[] { Dense(3, {.activation = "rellu"}).build_for({4}); }, "'rellu'", "relu"}},
-      {"LabelBeyondTheClasses",
-       {[] {
-          losses::sparse_categorical_crossentropy(Tensor::from<std::int64_t>({1}, {7}),
-                                                  Tensor::ones({1, 3}));
-        },
-        "got 7", "expected 0 .. 2"}},
-      {"LabelsOfAnotherShape",
-       {[] {
-          losses::mean_squared_error(Tensor::ones({4, 2}), Tensor::ones({4, 3}));
-        },
-        "[4, 2]", "[4, 3]"}},
-      {"GradientAskedTwiceOfATape",
-       {[] {
-          Variable v(Tensor::ones({3}), {.name = "v"});
-          GradientTape tape;
-          const Tensor y = reduce_sum(v.value());
-          tape.gradient(y, std::vector<Variable>{v});
-          tape.gradient(y, std::vector<Variable>{v});
-        },
-        "tape", "persistent"}},
+       [] {
+         Sequential(Input{{28, 28}}, Conv2D(4, 3));
+       },
+       "[28, 28]", "[height, width, channels]"},
+      {"ModelWithoutInputShape", [] { Sequential(Dense(3), Dense(2)); }, "input", "Input{{"},
+      {"ModelCalledWithWrongFeatures", [] { small_model()(ones(2, 5)); }, "[2, 5]",
+       "expected inputs [batch, ..., 4]"},
+      {"FitBeforeCompile", [] { small_model().fit(rows_of(8).batch(4)); }, "compile", "compile("},
+      {"UnknownOptimizer", [] { small_model().compile({.optimizer = "adm"}); }, "'adm'", "adam"},
+      {"UnknownLoss", [] { small_model().compile({.loss = "crossentropy"}); }, "'crossentropy'",
+       "sparse_categorical_crossentropy"},
+      {"UnknownMetric", [] { small_model().compile({.loss = "mse", .metrics = {"acuracy"}}); },
+       "'acuracy'", "accuracy"},
+      {"UnknownActivation", [] { Dense(3, {.activation = "rellu"}).build_for({4}); }, "'rellu'",
+       "relu"},
+      {"LabelBeyondTheClasses", [=] { sparse_categorical_crossentropy(label_7(), ones(1, 3)); },
+       "got 7", "expected 0 .. 2"},
+      {"LabelsOfAnotherShape", [] { mean_squared_error(ones(4, 2), ones(4, 3)); }, "[4, 2]",
+       "[4, 3]"},
+      {"GradientAskedTwiceOfATape", ask_tape_twice, "tape", "persistent"},
       {"GradientsOfOtherVariables",
-       {[] {
-          Variable v(Tensor::ones({3}), {.name = "v"});
-          Sgd optimizer(std::vector<Variable>{v});
-          optimizer.apply_gradients(std::vector<Gradient>(2));
-        },
-        "2", "1"}},
-      {"TwoWaysOfClipping",
-       {[] {
-          Variable v(Tensor::ones({3}), {.name = "v"});
-          Sgd(std::vector<Variable>{v}, {.clipping = {.clipnorm = 1.0, .clipvalue = 1.0}});
-        },
-        "clipnorm", "one"}},
-      {"DropoutOfMoreThanAll", {[] { Dropout(1.5); }, "1.5", "expected"}},
+       [] { Sgd(std::vector{three()}).apply_gradients(std::vector<Gradient>(2)); }, "2", "1"},
+      {"TwoWaysOfClipping", clip_in_two_ways, "clipnorm", "one"},
+      {"DropoutOfMoreThanAll", [] { Dropout(1.5); }, "1.5", "expected"},
+      // With strategies, data and files.
+      {"DatasetThatIsNotBatched", [] { two_replicas().distribute_dataset(rows_of(8)).begin(); },
+       "batch", "batch("},
+      {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", "at least 1"},
+      {"VariableMadeInAReplica", [] { two_replicas().run([] { three("late"); }); }, "'late'",
+       "scope()"},
+      {"RunInsideRun", run_in_a_run, "run", "merge_call"},
+      {"ReplicaThatReturnsEarly", [] { sum_on_replicas([](int r) { return 1 - r; }); }, "replica 1",
+       "all_reduce"},
+      {"ReplicasWithDifferentShapes", [] { sum_on_replicas([](int r) { return 2 + r; }); }, "[3]",
+       "[2]"},
+      {"ScopeInsideAnotherStrategysScope", mix_scopes, "Mixing different strategies", "mirrored"},
+      {"UnknownCrossDeviceOps", [] { make_cross_device_ops("ncll"); }, "'ncll'", "canonical"},
+      {"RingThatMustBeDeterministic", ask_a_ring_for_one_order, "'ring'",
+       "leaving cross_device_ops out"},
+      {"DeviceThatIsNotHere", [] { MirroredStrategy({.devices = "gpu:0"}); }, "gpu:0", "cpu:0"},
+      {"DeviceMisspelt", [] { MirroredStrategy({.devices = "cpu0"}); }, "'cpu0'", "cpu:0"},
+      {"TruncatedDataFile", [=] { read_idx(written("labels", truncated)); }, "offset",
+       "expected 5 bytes"},
+      {"CheckpointOfAnotherModel", load_another_model, "[4, 5]", "[4, 3]"},
   };
-}
-
-/// Mistakes with strategies, data and files.
-std::map<std::string, Mistake> strategy_mistakes() {
-  return {
-      {"DatasetThatIsNotBatched",
-       {[] {
-          auto strategy = two_replicas();
-          for (const auto& batch : strategy.distribute_dataset(rows_of(8)))
-            static_cast<void>(batch);
-        },
-        "batch", "batch("}},
-      {"BatchOfNothing", {[] { rows_of(8).batch(0); }, "0", "at least 1"}},
-      {"VariableMadeInAReplica",
-       {[] { two_replicas().run([] { Variable(Tensor::ones({2}), {.name = "late"}); }); }, "'late'",
-        "scope()"}},
-      {"RunInsideRun",
-       {[] {
-          auto strategy = two_replicas();
-          strategy.run([&] { strategy.run([] {}); });
-        },
-        "run", "merge_call"}},
-      {"ReplicaThatReturnsEarly",
-       {[] {
-          auto strategy = two_replicas();
-          strategy.run([] {
-            ReplicaContext& context = ReplicaContext::current();
-            if (context.replica_id() == 0) context.all_reduce(ReduceOp::kSum, Tensor(1.0f));
-          });
-        },
-        "replica 1", "all_reduce"}},
-      {"ReplicasWithDifferentShapes",
-       {[] {
-          auto strategy = two_replicas();
-          strategy.run([] {
-            ReplicaContext& context = ReplicaContext::current();
-            context.all_reduce(ReduceOp::kSum, Tensor::ones({2 + context.replica_id()}));
-          });
-        },
-        "[3]", "[2]"}},
-      {"ScopeInsideAnotherStrategysScope",
-       {[] {
-          auto first = two_replicas();
-          auto second = two_replicas();
-          auto scope = first.scope();
-          auto inner = second.scope();
-        },
-        "Mixing different strategies", "mirrored"}},
-      {"UnknownCrossDeviceOps", {[] { make_cross_device_ops("ncll"); }, "'ncll'", "canonical"}},
-      {"RingThatMustBeDeterministic",
-       {[] {
-          MirroredStrategy({.devices = "cpu:0-1",
-                            .cross_device_ops = make_cross_device_ops("ring"),
-                            .deterministic = true});
-        },
-        "'ring'", "leaving cross_device_ops out"}},
-      {"DeviceThatIsNotHere", {[] { MirroredStrategy({.devices = "gpu:0"}); }, "gpu:0", "cpu:0"}},
-      {"DeviceMisspelt", {[] { MirroredStrategy({.devices = "cpu0"}); }, "'cpu0'", "cpu:0"}},
-      {"TruncatedDataFile",
-       {[] { read_idx(written("labels", std::string("\0\0\x08\x01\0\0\0\x05\1\2", 10))); },
-        "offset", "expected 5 bytes"}},
-      {"CheckpointOfAnotherModel",
-       {[] {
-          Sequential other(Input{{4}}, Dense(5));
-          const std::string path = written("other.safetensors", "");
-          other.save_weights(path);
-          small_model().load_weights(path);
-        },
-        "[4, 5]", "[4, 3]"}},
-  };
-}
-
-std::map<std::string, Mistake> all_mistakes() {
-  std::map<std::string, Mistake> all = model_mistakes();
-  all.merge(strategy_mistakes());
   return all;
 }
 
-class UserMistake : public ::testing::TestWithParam<std::string> {};
+class UserMistake : public ::testing::TestWithParam<Mistake> {};
+INSTANTIATE_TEST_SUITE_P(All, UserMistake, ::testing::ValuesIn(all_mistakes()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(UserMistake, IsAnsweredByCauseAndRemedy) {
-  const Mistake mistake = all_mistakes().at(GetParam());
   try {
-    mistake.make();
+    GetParam().make();
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(error.code(), ErrorCode::kInternal) << error.what();
-    EXPECT_THAT(error.message(), ::testing::HasSubstr(mistake.cause));
-    EXPECT_THAT(error.message(), ::testing::HasSubstr(mistake.remedy));
+    EXPECT_THAT(error.message(), ::testing::HasSubstr(GetParam().cause));
+    EXPECT_THAT(error.message(), ::testing::HasSubstr(GetParam().remedy));
     if (std::getenv("TUTTI_SHOW_MISTAKES")) {
-      std::printf("%s: %s\n", GetParam().c_str(), error.what());
+      std::printf("%s: %s\n", GetParam().name.c_str(), error.what());
     }
   }
 }
-
-std::vector<std::string> names_of_mistakes() {
-  std::vector<std::string> names;
-  for (const auto& [name, mistake] : all_mistakes()) names.push_back(name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, UserMistake, ::testing::ValuesIn(names_of_mistakes()),
-                         [](const auto& info) { return info.param; });
 
 TEST(UserMistakes, AreThirty) { EXPECT_EQ(all_mistakes().size(), 30U); }
 
