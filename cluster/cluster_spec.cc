@@ -154,10 +154,7 @@ using internal::JsonPlace;
 constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
-  });
+  return !name.empty() && name.size() <= 64 && internal::has_only_alphanumerics_and("_-.", name);
 }
 
 void check_job_name(std::string_view name, const std::string& path) {

@@ -3,7 +3,6 @@
 #include "cluster/json_place.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/names.h"
 #include "tutti/core/error.h"
@@ -14,9 +13,7 @@ namespace {
 constexpr std::size_t kMaxShown = 60;
 
 bool is_plain(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxShown && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  });
+  return !name.empty() && name.size() <= kMaxShown && has_only_alphanumerics_and("_", name);
 }
 
 // What `dump()` would give, without writing all of a large value first.
@@ -101,11 +98,9 @@ std::optional<JsonPlace> JsonPlace::find(std::string_view name) const {
 }
 
 std::optional<int> parse_index(std::string_view text, int largest) {
-  int index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
+  const auto index = parse_number<int>(text);
   const bool padded = text.size() > 1 && (text[0] == '0' || text[0] == '-');
-  return whole && !padded && index >= 0 && index <= largest ? std::optional(index) : std::nullopt;
+  return index && !padded && *index >= 0 && *index <= largest ? index : std::nullopt;
 }
 
 }  // namespace tutti::internal

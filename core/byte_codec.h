@@ -1,4 +1,4 @@
-// Little-endian numbers and raw bytes, written and read with every length checked.
+// Little-endian numbers, raw bytes and fields of protobuf, on any machine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,18 +6,56 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::internal {
+
+/// Appends the bytes of `number` to a string or a vector of bytes.
+template <class Bytes, std::unsigned_integral Number>
+void put_little_endian(Bytes& bytes, Number number) {
+  for (std::size_t i = 0; i < sizeof(Number); ++i) {
+    bytes.push_back(static_cast<typename Bytes::value_type>(number >> (8 * i) & 0xff));
+  }
+}
+
+/// Returns the number whose bytes are stored at `offset`. Requires: they are there.
+template <std::unsigned_integral Number, class Bytes>
+Number get_little_endian(const Bytes& bytes, std::size_t offset) {
+  Number number = 0;
+  for (std::size_t i = 0; i < sizeof(Number); ++i) {
+    const auto byte = static_cast<unsigned char>(bytes[offset + i]);
+    number = static_cast<Number>(number | static_cast<Number>(byte) << (8 * i));
+  }
+  return number;
+}
+
+// The few parts of protobuf's wire format that Example, event files, ONNX and XLA's options need.
+
+enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+/// Append to a message: a number, what stands in front of a field's value, a whole field of bytes
+/// or of a message.
+inline void put_varint(std::string& message, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+inline void put_tag(std::string& message, std::uint32_t field, WireType type) {
+  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(type));
+}
+inline void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
+  put_tag(message, field, WireType::kBytes);
+  put_varint(message, bytes.size());
+  message += bytes;
+}
 
 /// Appends to a vector.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>
   void number(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      bytes_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
-    }
+    put_little_endian(bytes_, value);
   }
   /// Not inlined: where it is, g++ 12 warns falsely of the vector's growing.
   [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
@@ -29,7 +67,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads from a span. What does not fit makes it failed for good, and gives zeros.
+/// Reads from a span with every length checked. What does not fit makes it failed for good, and
+/// gives zeros.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -37,11 +76,7 @@ class ByteReader {
   template <std::unsigned_integral T>
   T number() {
     const auto bytes = raw(sizeof(T));
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-    }
-    return static_cast<T>(value);
+    return bytes.empty() ? T{0} : get_little_endian<T>(bytes, 0);
   }
   std::span<const std::byte> raw(std::size_t size) {
     if (size > rest_.size()) failed_ = true;

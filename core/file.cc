@@ -85,6 +85,16 @@ std::string read_file_if_any(const std::string& path) {
   }
 }
 
+std::vector<std::string> names_in_folder(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename());
+  }
+  return names;
+}
+
 void write_file_atomically(const std::string& path, std::string_view bytes) {
   const auto folder = std::filesystem::absolute(path).parent_path();
   std::error_code error;

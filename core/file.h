@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tutti/core/clock.h"
 
@@ -22,6 +23,8 @@ namespace tutti {
 std::string read_file(const std::string& path);
 /// The same, or "" where it cannot be read: for what some systems tell and others do not.
 std::string read_file_if_any(const std::string& path);
+/// Returns the names in a folder, in no order; none where it cannot be read.
+std::vector<std::string> names_in_folder(const std::string& path);
 
 /// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`.
 /// Makes missing folders. Throws kUnavailable naming the path and the system's reason; then `path`
@@ -40,8 +43,7 @@ class FileSizeLimitScope {
  public:
   FileSizeLimitScope();
   ~FileSizeLimitScope();
-  FileSizeLimitScope(const FileSizeLimitScope&) = delete;
-  FileSizeLimitScope& operator=(const FileSizeLimitScope&) = delete;
+  FileSizeLimitScope& operator=(FileSizeLimitScope&&) = delete;
 
  private:
   sigset_t before_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/byte_codec.h"
 #include "core/hash.h"
 #include "core/names.h"
 #include "tutti/core/text.h"
@@ -61,18 +62,11 @@ constexpr std::array kKinds = {
     FileKind{"\xfe\xff"sv, "a text in UTF-16 (expected UTF-8)"sv},
 };
 
-std::uint64_t little_endian(std::string_view bytes) {
-  std::uint64_t number = 0;
-  for (std::size_t i = bytes.size(); i > 0; --i) {
-    number = number << 8 | static_cast<unsigned char>(bytes[i - 1]);
-  }
-  return number;
-}
-
 /// A safetensors file begins with the length of its header, 8 bytes, and '{'.
 bool is_safetensors(std::string_view bytes) {
   constexpr std::uint64_t kLargestHeader = 100'000'000;
-  return bytes.size() > 8 && bytes[8] == '{' && little_endian(bytes.substr(0, 8)) < kLargestHeader;
+  return bytes.size() > 8 && bytes[8] == '{' &&
+         get_little_endian<std::uint64_t>(bytes, 0) < kLargestHeader;
 }
 
 /// A record of a TFRecord file begins with its length, 8 bytes, and their masked checksum.
@@ -80,16 +74,7 @@ bool is_tfrecord(std::string_view bytes) {
   if (bytes.size() < 12) return false;
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes.substr(0, 8))));
   const std::uint32_t masked = (crc >> 15 | crc << 17) + 0xa282ead8u;
-  return masked == little_endian(bytes.substr(8, 4));
-}
-
-bool begins_with_word(std::string_view text, std::string_view lower_case_word) {
-  return text.size() >= lower_case_word.size() &&
-         std::equal(lower_case_word.begin(), lower_case_word.end(), text.begin(),
-                    [](char wanted, char letter) {
-                      return letter == wanted ||
-                             (letter >= 'A' && letter <= 'Z' && letter - 'A' + 'a' == wanted);
-                    });
+  return masked == get_little_endian<std::uint32_t>(bytes, 8);
 }
 
 /// "" where the text is of no known kind.
@@ -98,7 +83,8 @@ std::string_view kind_of_text(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
   if (text.empty()) return "white space alone";
   for (const std::string_view word : {"<!doctype html"sv, "<html"sv, "<head"sv, "<body"sv}) {
-    if (begins_with_word(text, word)) return "an HTML page (a download that failed?)";
+    if (lower_case(text.substr(0, word.size())) == word)
+      return "an HTML page (a download that failed?)";
   }
   if (text.starts_with("<?xml") || text.starts_with("<Error>")) {
     return "an XML file (a download that failed?)";
@@ -131,18 +117,6 @@ bool is_utf16(std::string_view bytes) {
   return false;
 }
 
-std::string hexadecimal(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (!text.empty()) text += ' ';
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string kind_of_file(std::string_view first_bytes) {
@@ -168,7 +142,11 @@ std::string describe_file(std::string_view first_bytes) {
   if (!kind.empty()) return kind;
   const std::string_view bytes = first_bytes.substr(0, 512);
   if (!is_text(bytes)) {
-    return concat("bytes that begin with ", hexadecimal(bytes.substr(0, kShownBytes)));
+    std::string shown;
+    for (const char& byte : bytes.substr(0, kShownBytes)) {
+      shown += " " + hex_of(std::as_bytes(std::span(&byte, 1)));
+    }
+    return concat("bytes that begin with", shown);
   }
   const std::string_view line = bytes.substr(0, bytes.find_first_of("\r\n"));
   return concat("text that begins with '", one_line(line, 40), "'");

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "tutti/core/error.h"
 
 namespace tutti::internal {
 
@@ -19,5 +22,11 @@ std::string describe_file(std::string_view first_bytes);
 /// Returns "; the file is <kind>", to be written behind another error, or "" for bytes of no known
 /// kind.
 std::string kind_note(std::string_view first_bytes);
+
+/// Throws kDataLoss with the text of `parts` behind "<source>: offset <offset>: ".
+template <class... Parts>
+[[noreturn]] void fail_at(std::string_view source, std::uint64_t offset, const Parts&... parts) {
+  fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);
+}
 
 }  // namespace tutti::internal

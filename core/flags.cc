@@ -6,7 +6,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 
 #include "core/names.h"
@@ -17,13 +16,8 @@ namespace {
 
 template <class Number>
 Number parse_number(const std::string& name, const std::string& text, const char* expected) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || stop != end || text.empty()) {
-    throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
-  }
-  return number;
+  if (const auto number = internal::parse_number<Number>(text)) return *number;
+  throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
 }
 
 /// Returns the names of flags or of commands, and the nearest one to what was `given`.

@@ -8,11 +8,8 @@
 #include <sstream>
 
 namespace tutti::internal {
-namespace {
 
-/// Letters to insert, remove, replace or swap with the next one (Damerau, 1964), so that `a`
-/// becomes `b`.
-std::size_t distance(std::string_view a, std::string_view b) {
+std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -29,18 +26,17 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return last.back();
 }
 
-}  // namespace
-
 std::string choices(const std::vector<std::string>& names, std::string_view given) {
   std::string text = join(names);
   // Of a short name two other letters make another word.
   std::size_t least = given.size() > 4 ? 3 : 2;
   std::string_view nearest;
   for (const std::string& name : names) {
-    std::size_t apart = distance(given, name);
+    std::size_t apart = edit_distance(given, name);
     // A name that breaks off: "miror" of mirrored.
     if (given.size() > 4)
-      apart = std::min(apart, 1 + distance(given, std::string_view(name).substr(0, given.size())));
+      apart =
+          std::min(apart, 1 + edit_distance(given, std::string_view(name).substr(0, given.size())));
     if (apart >= least) continue;
     least = apart;
     nearest = name;
@@ -49,9 +45,32 @@ std::string choices(const std::vector<std::string>& names, std::string_view give
 }
 
 std::string seconds_text(Duration duration) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << std::chrono::duration<double>(duration).count();
-  return out.str();
+  return concat(std::setiosflags(std::ios::fixed), std::setprecision(1),
+                std::chrono::duration<double>(duration).count());
+}
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+bool has_only_alphanumerics_and(std::string_view others, std::string_view text) {
+  return std::ranges::all_of(text, [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           others.find(c) != std::string_view::npos;
+  });
+}
+
+std::string hex_of(std::span<const std::byte> bytes) {
+  std::string digits;
+  for (const std::byte byte : bytes) {
+    digits += "0123456789abcdef"[std::to_integer<int>(byte) / 16];
+    digits += "0123456789abcdef"[std::to_integer<int>(byte) % 16];
+  }
+  return digits;
 }
 
 }  // namespace tutti::internal

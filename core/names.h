@@ -3,9 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,8 +73,30 @@ std::string brief_list(const Range& range) {
   return text;
 }
 
+/// Returns how many characters of `a` to insert, remove, replace or swap with the next one, so that
+/// it becomes `b` (Damerau, 1964).
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
 /// "1.5".
 std::string seconds_text(Duration duration);
+
+/// Returns the number that the whole of `text` is, or nothing.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole ? std::optional(number) : std::nullopt;
+}
+
+/// Returns the text with its ASCII letters in lower case.
+std::string lower_case(std::string_view text);
+
+/// Returns true if `text` has only ASCII letters, digits and characters of `others`.
+bool has_only_alphanumerics_and(std::string_view others, std::string_view text);
+
+/// Returns two hexadecimal digits for each byte.
+std::string hex_of(std::span<const std::byte> bytes);
 
 }  // namespace tutti::internal
 

@@ -13,12 +13,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <vector>
 
 #include "core/file.h"
+#include "core/names.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
@@ -37,9 +37,7 @@ struct StatLine {
 
 /// "812 (name) S 1 ...": the name may hold anything, so the fields count from its last bracket.
 std::optional<StatLine> read_stat(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
+  const std::string line = read_file_if_any(path);
   const std::size_t bracket = line.rfind(')');
   if (bracket == line.npos) return std::nullopt;
   std::istringstream words(line.substr(bracket + 1));
@@ -56,20 +54,12 @@ std::optional<StatLine> read_stat(const std::string& path) {
 char busiest_letter(std::int64_t pid, char of_process) {
   const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
   if (is_busy(of_process)) return of_process;
-  std::error_code error;
-  for (fs::directory_iterator thread(concat("/proc/", pid, "/task"), error), end;
-       !error && thread != end; thread.increment(error)) {
-    const auto stat = read_stat(thread->path() / "stat");
+  const std::string threads = concat("/proc/", pid, "/task/");
+  for (const std::string& thread : names_in_folder(threads)) {
+    const auto stat = read_stat(concat(threads, thread, "/stat"));
     if (stat && is_busy(stat->letter)) return stat->letter;
   }
   return of_process;
-}
-
-std::string read_word(const char* path) {
-  std::ifstream file(path);
-  std::string word;
-  file >> word;
-  return word;
 }
 
 std::string read_link(const fs::path& path) {
@@ -89,7 +79,8 @@ ProcessIdentity find_out() {
   self.pid = ::getpid();
   if (const auto stat = read_stat("/proc/self/stat")) self.start_time = stat->start_time;
   self.host = host_name();
-  self.boot_id = read_word("/proc/sys/kernel/random/boot_id");
+  self.boot_id = read_file_if_any("/proc/sys/kernel/random/boot_id");
+  self.boot_id = self.boot_id.substr(0, self.boot_id.find('\n'));
   // Containers of one machine have process numbers of their own.
   self.machine = concat(self.boot_id, " ", read_link("/proc/self/ns/pid"));
   self.unique = new_unique_name();
@@ -100,10 +91,7 @@ ProcessIdentity find_out() {
 std::vector<std::string> listening_sockets(int port) {
   std::vector<std::string> found;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(table);
-    std::string line;
-    std::getline(file, line);
-    while (std::getline(file, line)) {
+    for (const std::string& line : split_text(read_file_if_any(table), '\n')) {
       std::istringstream words(line);
       std::array<std::string, 10> field;
       for (std::string& word : field) words >> word;
@@ -117,18 +105,15 @@ std::vector<std::string> listening_sockets(int port) {
   return found;
 }
 
-bool has_one_of(const fs::path& process, const std::vector<std::string>& sockets) {
-  std::error_code error;
-  for (fs::directory_iterator file(process / "fd", error), end; !error && file != end;
-       file.increment(error)) {
-    if (std::ranges::find(sockets, read_link(file->path())) != sockets.end()) return true;
-  }
-  return false;
+bool has_one_of(const std::string& process, const std::vector<std::string>& sockets) {
+  const std::string files = process + "/fd/";
+  return std::ranges::any_of(names_in_folder(files), [&](const std::string& file) {
+    return std::ranges::find(sockets, read_link(files + file)) != sockets.end();
+  });
 }
 
-std::string command_of(const fs::path& process) {
-  std::ifstream file(process / "cmdline");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+std::string command_of(const std::string& process) {
+  std::string text = read_file_if_any(process + "/cmdline");
   std::ranges::replace(text, '\0', ' ');
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text.substr(0, 120);
@@ -195,13 +180,9 @@ std::string process_text(std::int64_t pid) {
 std::string owner_of_port(int port) {
   const std::vector<std::string> sockets = listening_sockets(port);
   if (sockets.empty()) return "";
-  std::error_code error;
-  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename();
+  for (const std::string& name : names_in_folder("/proc")) {
     if (name.find_first_not_of("0123456789") != name.npos) continue;
-    if (!has_one_of(entry->path(), sockets)) continue;
-    return process_text(std::stoll(name));
+    if (has_one_of("/proc/" + name, sockets)) return process_text(std::stoll(name));
   }
   return "";
 }
@@ -286,8 +267,8 @@ std::string stacks_of_all_threads() {
   MutexLock lock(turns);
   install_handler();
   std::string text;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    text += stack_of(std::stoi(task.path().filename().string()));
+  for (const std::string& task : names_in_folder("/proc/self/task")) {
+    text += stack_of(std::stoi(task));
   }
   return text;
 }

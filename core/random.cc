@@ -14,6 +14,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/names.h"
 #include "core/thread_random.h"
 #include "tutti/core/error.h"
 
@@ -251,15 +252,9 @@ void internal::fill_random(std::span<std::byte> bytes) {
 }
 
 std::string internal::new_unique_name() {
-  constexpr const char* kDigits = "0123456789abcdef";
   std::array<std::byte, 16> bytes{};
   fill_random(bytes);
-  std::string name;
-  for (const std::byte byte : bytes) {
-    name += kDigits[std::to_integer<unsigned>(byte) / 16];
-    name += kDigits[std::to_integer<unsigned>(byte) % 16];
-  }
-  return name;
+  return hex_of(bytes);
 }
 
 std::uint64_t internal::new_run_nonce() {

@@ -147,8 +147,7 @@ class Inflater {
     if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
   }
   ~Inflater() { inflateEnd(&stream_); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
+  Inflater& operator=(Inflater&&) = delete;
 
   std::string run() {
     std::string content;
@@ -178,19 +177,18 @@ class Inflater {
   }
 
   [[noreturn]] void fail_truncated() const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": the compressed file ends early; expected more bytes, got the end of the file");
+    fail_at(source_, offset_,
+            "the compressed file ends early; expected more bytes, got the end of the file");
   }
 
   [[noreturn]] void fail_damaged() const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": expected gzip data, got bytes that zlib refuses: ",
-         stream_.msg ? stream_.msg : "no reason given", begins_wrong_ ? kind_note(bytes_) : "");
+    fail_at(source_, offset_, "expected gzip data, got bytes that zlib refuses: ",
+            stream_.msg ? stream_.msg : "no reason given", begins_wrong_ ? kind_note(bytes_) : "");
   }
 
   [[noreturn]] void fail_too_large() const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": expected compressed data of at most ", stated_bytes_, " bytes, got more");
+    fail_at(source_, offset_, "expected compressed data of at most ", stated_bytes_,
+            " bytes, got more");
   }
 
   static constexpr std::size_t kChunk = std::size_t{1} << 20;
@@ -343,46 +341,23 @@ namespace tutti {
 
 // The files that a pattern names, by the system's glob.
 
-namespace {
-
-class Glob {
- public:
-  explicit Glob(const std::string& pattern) : status_(run(pattern)) {}
-  ~Glob() { ::globfree(&found_); }
-  Glob(const Glob&) = delete;
-  Glob& operator=(const Glob&) = delete;
-
-  int status() const { return status_; }
-  std::vector<std::string> paths() const {
-    return {found_.gl_pathv, found_.gl_pathv + found_.gl_pathc};
-  }
-
- private:
-  int run(const std::string& pattern) {
-    // A folder of the pattern that is a file, or is not there, matches nothing.
-    const auto stop_at = [](const char*, int reason) {
-      return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
-    };
-    return ::glob(pattern.c_str(), GLOB_NOSORT, stop_at, &found_);
-  }
-
-  ::glob_t found_{};
-  int status_;
-};
-
-}  // namespace
-
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
-  const Glob glob(pattern);
-  if (glob.status() == GLOB_NOMATCH) {
+  ::glob_t found{};
+  const std::unique_ptr<::glob_t, void (*)(::glob_t*)> owner(&found, &::globfree);
+  // A folder of the pattern that is a file, or is not there, matches nothing.
+  const auto stop_at = [](const char*, int reason) {
+    return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
+  };
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, stop_at, &found);
+  if (status == GLOB_NOMATCH) {
     fail(ErrorCode::kNotFound, "list_files: no file matches '", pattern,
          "'; expected at least one; try the whole path, or another working directory");
   }
-  if (glob.status() != 0) {
+  if (status != 0) {
     fail(ErrorCode::kUnavailable, "list_files: cannot look for '", pattern,
          "': ", std::generic_category().message(errno));
   }
-  std::vector<std::string> paths = glob.paths();
+  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   std::sort(paths.begin(), paths.end());
   if (options.shuffle) {
     internal::shuffle(paths, RandomStream({.seed = options.seed, .purpose = kShufflePurpose}));
@@ -394,7 +369,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
 
 namespace tutti::internal {
 
-// Bytes of file formats: those of protobuf, and records of TFRecord files.
+// Bytes of file formats: big-endian numbers, and records of TFRecord files.
 
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
   if (size == 1) return;
@@ -413,21 +388,6 @@ void put_record(std::string& bytes, std::string_view record) {
   put_little_endian(bytes, masked_crc32c(length));
   bytes += record;
   put_little_endian(bytes, masked_crc32c(record));
-}
-
-void put_varint(std::string& message, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
-  message.push_back(static_cast<char>(value));
-}
-
-void put_tag(std::string& message, std::uint32_t field, WireType type) {
-  put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(type));
-}
-
-void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
-  put_tag(message, field, WireType::kBytes);
-  put_varint(message, bytes.size());
-  message += bytes;
 }
 
 }  // namespace tutti::internal

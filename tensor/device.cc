@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <optional>
 #include <vector>
 
@@ -19,10 +18,7 @@ namespace tutti {
 namespace {
 
 std::optional<int> parse_index(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text[0] == '-') return {};
-  return value;
+  return text.starts_with('-') ? std::nullopt : internal::parse_number<int>(text);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -144,13 +140,6 @@ namespace {
        "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU|XLA>:<n>");
 }
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 std::string upper(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(),
@@ -191,7 +180,7 @@ class SpecParser {
   void parse_part(std::string_view part) {
     part_ = part;
     std::vector<std::string_view> words = split_text(part, ':');
-    const std::string key = lower(words[0]);
+    const std::string key = internal::lower_case(words[0]);
     if (find_type(key)) {
       words.insert(words.begin(), "device");
     } else if (key != "device" && words.size() != 2) {
@@ -214,7 +203,7 @@ class SpecParser {
   /// words: "device", type, index.
   void parse_device(const std::vector<std::string_view>& words) {
     if (words.size() < 2 || words.size() > 3) fail_part(text_, part_);
-    const std::optional<DeviceType> type = find_type(lower(words[1]));
+    const std::optional<DeviceType> type = find_type(internal::lower_case(words[1]));
     if (!type) fail_part(text_, part_, "the type is none of CPU, GPU, XLA and TPU");
     set(spec_.type, type);
     if (words.size() == 3) set(spec_.index, number(words[2]));
@@ -223,11 +212,8 @@ class SpecParser {
   /// A number, or nothing for "*", which is what a missing part means too.
   std::optional<int> number(std::string_view word) const {
     if (word == "*") return std::nullopt;
-    int value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || end != word.data() + word.size() || value < 0) {
-      fail_part(text_, part_, "no whole number of at least 0, and no *");
-    }
+    const auto value = internal::parse_number<int>(word);
+    if (!value || *value < 0) fail_part(text_, part_, "no whole number of at least 0, and no *");
     return value;
   }
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "core/names.h"
 #include "tensor/buffer_allocator.h"
 #include "tensor/gpu_device.h"
 #include "tutti/core/error.h"
@@ -67,15 +67,11 @@ void CpuMemories::read_environment() {
     const std::size_t equals = entry.find('=');
     if (equals == std::string_view::npos) fail_environment(entry);
     const std::string_view number = entry.substr(equals + 1);
-    std::size_t mebibytes = 0;
-    const char* const end = number.data() + number.size();
-    const auto [last, error] = std::from_chars(number.data(), end, mebibytes);
-    if (error != std::errc() || last != end || mebibytes >= kUnlimitedMemory >> 20) {
-      fail_environment(entry);
-    }
+    const auto mebibytes = internal::parse_number<std::size_t>(number);
+    if (!mebibytes || *mebibytes >= kUnlimitedMemory >> 20) fail_environment(entry);
     for (const Device& device : parse_devices(entry.substr(0, equals))) {
       if (device.type != DeviceType::kCpu) fail_environment(entry);
-      give(device, mebibytes << 20);
+      give(device, *mebibytes << 20);
     }
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }

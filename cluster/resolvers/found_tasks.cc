@@ -18,11 +18,6 @@ struct AddressProblem {
   std::string expected, remedy;
 };
 
-bool is_word_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '_' || c == '.';
-}
-
 std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
   constexpr const char* kExpected = "a host name or an IP address before the port";
   const std::string_view host = parts.host;
@@ -32,7 +27,7 @@ std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
     }
   } else if (host.empty() || host.size() > 253) {
     return {{kExpected, "write host:port"}};
-  } else if (!std::ranges::all_of(host, is_word_character)) {
+  } else if (!has_only_alphanumerics_and("-_.", host)) {
     return {{kExpected, "use letters, digits, '-', '_' and '.' only"}};
   }
   if (host == "0.0.0.0" || canonical_ipv6(host) == "::") {
@@ -85,14 +80,6 @@ std::string describe(const JobCounts& jobs) {
 }
 
 }  // namespace
-
-std::string lower_case(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
 
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path) {
   std::map<std::string, std::string> paths;  // by address

@@ -15,9 +15,6 @@ namespace tutti::internal {
 
 inline constexpr int kMostTasks = 65536;
 
-/// ASCII letters in lower case.
-std::string lower_case(std::string_view text);
-
 /// The cluster itself, when each address is host:port and no other task's, and there is at most one
 /// chief and one evaluator. Throws kInvalidArgument, one line that begins with `path` and the place
 /// below it ("SM_HOSTS.worker[1]").

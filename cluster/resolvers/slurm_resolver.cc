@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iomanip>
 #include <numeric>
 
 #include "cluster/json_place.h"
@@ -228,8 +229,7 @@ constexpr std::size_t kMaxDigits = 9;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_name_character(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
-         c == '.';
+  return internal::has_only_alphanumerics_and("-_.", std::string_view(&c, 1));
 }
 
 /// A text, and how far it was read.
@@ -285,11 +285,6 @@ int to_number(std::string_view digits) {
   return number;
 }
 
-std::string padded(int number, std::size_t width) {
-  const std::string digits = std::to_string(number);
-  return std::string(width > digits.size() ? width - digits.size() : 0, '0') + digits;
-}
-
 /// "[13,41-43]", without the bracket that opens it.
 std::vector<std::string> read_group(Reader& reader) {
   std::vector<std::string> numbers;
@@ -300,7 +295,8 @@ std::vector<std::string> read_group(Reader& reader) {
     const auto count = static_cast<std::size_t>(to_number(last) - to_number(first)) + 1;
     if (numbers.size() + count > kMaxNodes) reader.fail_size();
     for (int number = to_number(first); number <= to_number(last); ++number) {
-      numbers.push_back(padded(number, first.size()));
+      const auto width = std::setw(static_cast<int>(first.size()));
+      numbers.push_back(concat(std::setfill('0'), width, number));
     }
   } while (reader.take(','));
   reader.expect(']', "',', '-' or ']'");

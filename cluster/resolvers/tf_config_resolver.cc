@@ -20,28 +20,13 @@ constexpr std::size_t kMaxText = 16 << 20;  // some hundred thousand addresses
 constexpr int kLargestTaskIndex = 999'999;
 constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
 
-// Whether one added, lost or changed letter, or two swapped ones, make `word` out of `known`.
-bool is_misspelt(std::string_view word, std::string_view known) {
-  if (word.size() > known.size() + 1 || known.size() > word.size() + 1) return false;
-  std::size_t front = 0, back = 0;
-  const std::size_t shorter = std::min(word.size(), known.size());
-  while (front < shorter && word[front] == known[front]) ++front;
-  while (back < shorter - front && word[word.size() - 1 - back] == known[known.size() - 1 - back]) {
-    ++back;
-  }
-  const std::size_t in_word = word.size() - front - back, in_known = known.size() - front - back;
-  if (in_word <= 1 && in_known <= 1) return true;
-  return in_word == 2 && in_known == 2 && word[front] == known[front + 1] &&
-         word[front + 1] == known[front];
-}
-
 // Other programs add members of their own, so only what was surely meant otherwise is refused.
 template <std::size_t kCount>
 void check_spelling(const JsonPlace& place, const std::array<std::string_view, kCount>& known) {
   for (const Json::Member& member : place.value().as_object()) {
     if (std::ranges::find(known, member.first) != known.end()) continue;
     for (const std::string_view name : known) {
-      if (!is_misspelt(internal::lower_case(member.first), name)) continue;
+      if (internal::edit_distance(internal::lower_case(member.first), name) > 1) continue;
       internal::fail_place(internal::member_path(place.path(), member.first),
                            concat("the member ", name), internal::shown(Json(member.first)),
                            "correct the spelling");
@@ -118,10 +103,9 @@ std::optional<std::string> read_text(const JsonPlace& config, std::string_view n
 // "" counts as absent.
 std::string read_rpc_layer(const JsonPlace& config) {
   const std::string layer = read_text(config, "rpc_layer", "a protocol's name").value_or("");
-  const bool plain = std::ranges::all_of(layer, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+';
-  });
-  if (!plain) config.find("rpc_layer")->fail("a protocol's name such as \"grpc\"");
+  if (!internal::has_only_alphanumerics_and("+", layer)) {
+    config.find("rpc_layer")->fail("a protocol's name such as \"grpc\"");
+  }
   return layer;
 }
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -56,13 +55,9 @@ constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 constexpr int kMaxParts = 64;
 
 std::int64_t parse_number(std::string_view who, std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": expected a number such as 4, or 4:512 with MiB each, ", "got '", text, "'");
-  }
-  return value;
+  if (const auto value = internal::parse_number<std::int64_t>(text)) return *value;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a number such as 4, or 4:512 with MiB each, ",
+       "got '", text, "'");
 }
 
 std::string decimal(double value, int digits) {
