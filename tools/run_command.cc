@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string_view>
 #include <vector>
 
 #include "cluster/control/control_server.h"
 #include "cluster/net/socket.h"
+#include "core/names.h"
 #include "core/network_address.h"
 #include "tools/commands.h"
 #include "tools/launch/child_process.h"
@@ -39,7 +39,6 @@ docs/launching.md has the whole story.)";
 struct RunOptions {
   launch::JobRequest job;
   launch::SupervisorOptions supervisor;
-  launch::ReporterOptions reporter;
   bool has_control = true;
   bool dry_run = false;
 };
@@ -89,16 +88,14 @@ launch::Variables variables_of(const std::vector<std::string>& texts) {
 }
 
 std::vector<std::string> hosts_of(const RunFlags& flags) {
-  std::vector<std::string> hosts;
-  std::istringstream words(flags.hosts);
-  for (std::string host; std::getline(words, host, ',');) {
+  std::vector<std::string> hosts = split_text(flags.hosts);
+  for (const std::string& host : hosts) {
     if (host.find_first_of(" /'\"") != std::string::npos ||
         !internal::parse_endpoint(internal::join_address(host, 1))) {
       fail(ErrorCode::kInvalidArgument,
            "run: --hosts: expected names or IP addresses with ',' between, got '", flags.hosts,
            "'; try --port for the ports");
     }
-    hosts.push_back(host);
   }
   if (!hosts.empty() && !flags.dry_run) {
     fail(ErrorCode::kInvalidArgument,
@@ -134,9 +131,7 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.supervisor.grace = seconds(flags.grace);
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
   options.supervisor.max_restarts = static_cast<int>(flags.max_restarts);
-  options.reporter.log_dir = flags.log_dir;
-  options.reporter.grace = options.supervisor.grace;
-  options.reporter.max_restarts = options.supervisor.max_restarts;
+  options.supervisor.log_dir = flags.log_dir;
   // A dry run is often for machines that have the program where this one has not.
   if (!flags.dry_run) launch::find_program(flags.program.front());
   return options;
@@ -224,16 +219,11 @@ int run_job(launch::JobPlan plan, const RunOptions& options) {
   plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.max_restarts));
   const std::unique_ptr<ControlServer> control = options.has_control ? host_control(plan) : nullptr;
   if (control) plan.add_variable("TUTTI_CONTROL", control->target());
-  launch::RunReporter reporter(plan, options.reporter);
   launch::SupervisorOptions supervising = options.supervisor;
   if (control) supervising.find_given_up = find_given_up(*control);
   if (control) supervising.find_failed = find_failed(*control);
   if (control) supervising.find_waited_for = find_waited_for(*control);
-  launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
-  const launch::JobOutcome outcome = supervisor.run();
-  reporter.summarize(outcome);
-  supervisor.hand_over_output();
-  return outcome.exit_code();
+  return launch::supervise(plan, supervising, signals, guard).exit_code();
 }
 
 }  // namespace

@@ -29,10 +29,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
     SignalQueue signals;
     const SecretFolder secret;
     Guard guard(secret.folder(), secret.file(), "TUTTI_JOB_ID=" + plan.job_id);
-    RunReporter reporter(plan, {.max_restarts = options.max_restarts});
-    Supervisor supervisor(plan, options, signals, guard, reporter);
-    ended.outcome = supervisor.run();
-    reporter.summarize(ended.outcome);
+    ended.outcome = supervise(plan, options, signals, guard);
   }
   ended.said = ::testing::internal::GetCapturedStderr();
   return ended;

@@ -19,10 +19,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <set>
 #include <sstream>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -120,10 +120,7 @@ bool is_program(const std::string& path) {
 void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
   report.write_end.close();
   int reason = 0;
-  ssize_t size = 0;
-  do {
-    size = ::read(report.read_end.get(), &reason, sizeof(reason));
-  } while (size < 0 && errno == EINTR);
+  const ssize_t size = TEMP_FAILURE_RETRY(::read(report.read_end.get(), &reason, sizeof(reason)));
   if (size != sizeof(reason)) return;  // closed by a successful exec
   ::waitpid(pid, nullptr, 0);
   fail(ErrorCode::kNotFound, "run: cannot start '", file, "': ", ::strerror(reason));
@@ -148,13 +145,8 @@ std::string ExitStatus::to_string() const {
 }
 
 ExitStatus exit_status_of(int wait_status) {
-  ExitStatus status;
-  if (WIFSIGNALED(wait_status)) {
-    status.signal = WTERMSIG(wait_status);
-  } else {
-    status.code = WEXITSTATUS(wait_status);
-  }
-  return status;
+  if (WIFSIGNALED(wait_status)) return {0, WTERMSIG(wait_status)};
+  return {WEXITSTATUS(wait_status), 0};
 }
 
 void LineBuffer::append(std::string_view bytes, const OnLine& on_line) {
@@ -188,10 +180,7 @@ std::string find_program(const std::string& name) {
     return name;
   }
   const char* const path = std::getenv("PATH");
-  std::string_view rest = path ? path : "/usr/bin:/bin";
-  while (!rest.empty() && !name.empty()) {
-    const std::string_view folder = rest.substr(0, rest.find(':'));
-    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+  for (const std::string& folder : split_text(path ? path : "/usr/bin:/bin", ':')) {
     const std::string file = folder.empty() ? name : concat(folder, "/", name);
     if (is_program(file)) return file;
   }
@@ -229,8 +218,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
 ChildProcess::~ChildProcess() {
   if (!status_) {
     ::kill(-pid_, SIGKILL);
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
   }
 }
 
@@ -264,8 +252,7 @@ std::optional<ExitStatus> ChildProcess::try_wait() {
   if (!has_ended()) return std::nullopt;
   ::kill(-pid_, SIGKILL);
   int wait_status = 0;
-  while (::waitpid(pid_, &wait_status, 0) < 0 && errno == EINTR) {
-  }
+  (void)TEMP_FAILURE_RETRY(::waitpid(pid_, &wait_status, 0));
   status_ = exit_status_of(wait_status);
   return status_;
 }
@@ -275,8 +262,7 @@ void ChildProcess::read_stream(Stream stream, std::size_t max_bytes, const OnLin
   LineBuffer& lines = lines_[static_cast<std::size_t>(stream)];
   std::array<char, 64 * 1024> bytes;
   for (std::size_t total = 0; output.is_open() && total < max_bytes;) {
-    const ssize_t size = ::read(output.get(), bytes.data(), bytes.size());
-    if (size < 0 && errno == EINTR) continue;
+    const ssize_t size = TEMP_FAILURE_RETRY(::read(output.get(), bytes.data(), bytes.size()));
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
       output.close();
@@ -316,10 +302,9 @@ bool is_raised = false;
 /// Children of all threads of this process, as the kernel lists them.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
-  std::error_code ignored;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+  for (const std::string& thread : names_in_folder("/proc/self/task")) {
     // Nothing of a thread that has ended, and of kernels without these lists.
-    std::istringstream numbers(read_file_if_any(thread.path() / "children"));
+    std::istringstream numbers(read_file_if_any(concat("/proc/self/task/", thread, "/children")));
     for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
   return found;
@@ -331,10 +316,7 @@ constexpr int kMostPasses = 1000;
 /// The entries of a folder of /proc that are numbers.
 std::vector<int> numbers_in(const char* folder) {
   std::vector<int> numbers;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename();
+  for (const std::string& name : names_in_folder(folder)) {
     if (name[0] >= '0' && name[0] <= '9') numbers.push_back(std::atoi(name.c_str()));
   }
   return numbers;
@@ -378,9 +360,7 @@ void kill_marked(const std::string& mark) {
   close_all_but(pipe);
   std::set<pid_t> groups;
   for (pid_t number = 0;;) {
-    const ssize_t size = ::read(pipe, &number, sizeof(number));
-    if (size < 0 && errno == EINTR) continue;
-    if (size != sizeof(number)) break;
+    if (TEMP_FAILURE_RETRY(::read(pipe, &number, sizeof(number))) != sizeof(number)) break;
     if (number == 0) ::_exit(0);  // an orderly end
     if (number > 0) {
       groups.insert(number);
@@ -516,14 +496,12 @@ Guard::Guard(const std::string& secret_folder, const std::string& secret_file,
 Guard::~Guard() {
   tell(0);
   pipe_.close();
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
 }
 
 void Guard::tell(pid_t number) {
   // A guard that was killed itself is no reason to stop a job.
-  while (::write(pipe_.get(), &number, sizeof(number)) < 0 && errno == EINTR) {
-  }
+  (void)TEMP_FAILURE_RETRY(::write(pipe_.get(), &number, sizeof(number)));
 }
 
 void Guard::watch(pid_t group) { tell(group); }

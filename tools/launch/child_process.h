@@ -81,8 +81,7 @@ class ChildProcess {
   explicit ChildProcess(const ChildOptions& options);
   /// Kills what still runs of the group.
   ~ChildProcess();
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
+  ChildProcess& operator=(ChildProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
   /// For poll() and its like; -1 after the end of that output.
@@ -133,8 +132,7 @@ class SignalQueue {
  public:
   SignalQueue();
   ~SignalQueue();
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
+  SignalQueue& operator=(SignalQueue&&) = delete;
 
   /// For poll().
   int fd() const { return fd_.get(); }
@@ -163,8 +161,7 @@ class Guard {
   /// `secret_folder` holds one file, `secret_file`. `mark`: "NAME=value", of this job alone.
   Guard(const std::string& secret_folder, const std::string& secret_file, const std::string& mark);
   ~Guard();
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
+  Guard& operator=(Guard&&) = delete;
 
   pid_t pid() const { return pid_; }
   void watch(pid_t group);

@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -23,6 +22,7 @@
 #include <span>
 
 #include "core/file.h"
+#include "core/names.h"
 #include "core/network_address.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
@@ -101,25 +101,6 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-/// Random bytes of the kernel.
-void fill_with_chance(void* bytes, std::size_t count) {
-  if (::getrandom(bytes, count, 0) != static_cast<ssize_t>(count)) {
-    fail(ErrorCode::kUnavailable, "run: the system gives no random numbers");
-  }
-}
-
-/// So many of them, in hexadecimal.
-std::string random_digits(std::size_t num_bytes) {
-  std::vector<unsigned char> bytes(num_bytes);
-  fill_with_chance(bytes.data(), bytes.size());
-  std::string digits;
-  for (const unsigned char byte : bytes) {
-    digits += "0123456789abcdef"[byte >> 4];
-    digits += "0123456789abcdef"[byte & 15];
-  }
-  return digits;
-}
-
 // Ports of this machine that nobody uses: bound for a moment, all at the same time.
 
 constexpr int kFirstPort = 10'000;
@@ -168,7 +149,7 @@ FileDescriptor bind_port(int port) {
 std::vector<int> free_ports(int count) {
   const int end = end_of_own_ports();
   std::uint64_t seed = 0;
-  fill_with_chance(&seed, sizeof(seed));
+  internal::fill_random(std::as_writable_bytes(std::span(&seed, 1)));
   const RandomStream random({.seed = seed});
   std::vector<FileDescriptor> holders;  // of the ports until all are found
   std::vector<int> ports;
@@ -231,7 +212,7 @@ std::string make_job_id() {
   ::gmtime_r(&now, &parts);
   std::array<char, 64> text{};
   std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &parts);
-  return text.data() + random_digits(3);
+  return text.data() + internal::new_unique_name().substr(0, 6);
 }
 
 std::vector<int> allowed_cores() {
@@ -274,11 +255,7 @@ JobPlan make_plan(const JobRequest& request) {
 }
 
 std::string shell_quote(const std::string& text) {
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-+=./:,@%").find(c) != std::string_view::npos;
-  };
-  if (!text.empty() && std::ranges::all_of(text, is_plain)) return text;
+  if (!text.empty() && internal::has_only_alphanumerics_and("_-+=./:,@%", text)) return text;
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
@@ -302,7 +279,7 @@ SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXX
     fail(ErrorCode::kUnavailable, "run: expected to make a folder for the job's secret, got ",
          folder_, ": ", ::strerror(errno), "; try TMPDIR=FOLDER with one that you can write to");
   }
-  const std::string text = random_digits(32) + "\n";
+  const std::string text = internal::new_unique_name() + internal::new_unique_name() + "\n";
   FileDescriptor secret(::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (secret.is_open() && internal::write_all(secret.get(), std::as_bytes(std::span(text)))) return;
   const int reason = errno;

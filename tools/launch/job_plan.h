@@ -97,8 +97,7 @@ class SecretFolder {
  public:
   SecretFolder();
   ~SecretFolder();
-  SecretFolder(const SecretFolder&) = delete;
-  SecretFolder& operator=(const SecretFolder&) = delete;
+  SecretFolder& operator=(SecretFolder&&) = delete;
 
   const std::string& folder() const { return folder_; }
   std::string file() const { return folder_ + "/secret"; }

@@ -11,10 +11,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <memory>
 
 #include "core/file.h"
 #include "tutti/cluster/net/job_durations.h"
@@ -29,31 +32,26 @@ constexpr int kQuickFailures = 5;
 constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the others finished";
+constexpr std::size_t kNamesInMessage = 8;
+constexpr std::array kColors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
 
-bool is_stop_signal(int number) {
-  return number == SIGINT || number == SIGTERM || number == SIGHUP;
-}
-
-/// A task with its process of the moment.
-struct Slot {
-  Slot(int number, const ProcessPlan& process, int max_restarts)
-      : rank(number), plan(&process), count(max_restarts) {
-    outcome.task = process.task.name();
+/// Returns the exit code of a job that was asked to stop: that of the first task that did something
+/// else, else 75 when one wrote a checkpoint. A task that the stop signal killed has stopped, too:
+/// its handler may be gone while it leaves the job.
+int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
+  const TaskOutcome* first = nullptr;
+  const auto has_saved = [](const TaskOutcome& task) {
+    return task.status.shell_code() == kStoppedOnRequest;
+  };
+  const bool any_saved = std::ranges::any_of(tasks, has_saved);
+  for (const TaskOutcome& task : tasks) {
+    const bool was_asked = task.status.signal != 0 && task.status.signal == stop_signal;
+    if (task.status.success() || has_saved(task) || (was_asked && any_saved)) continue;
+    if (!first || task.order < first->order) first = &task;
   }
-
-  int rank;
-  const ProcessPlan* plan;
-  RestartCount count;
-  std::unique_ptr<ChildProcess> process;
-  TimePoint started;
-  Duration lived{};  // of the process that ended last
-  std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // it is killed then
-  std::string why_given_up;
-  bool running = false;
-  std::deque<std::string> last_lines;
-  TaskOutcome outcome;
-};
+  if (first) return first->status.shell_code();
+  return any_saved ? kStoppedOnRequest : 0;
+}
 
 }  // namespace
 
@@ -73,10 +71,317 @@ std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Durat
   return std::nullopt;
 }
 
-struct Supervisor::Impl {
-  Impl(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue, Guard& watcher,
-       RunReporter& shown)
-      : plan(job), options(chosen), signals(queue), guard(watcher), reporter(shown) {
+std::string TaskOutcome::describe() const {
+  std::array<char, 32> time{};
+  std::snprintf(time.data(), time.size(), "%.1f", seconds);
+  return concat(status.to_string(), oom.empty() ? "" : ", ", oom, too_early.empty() ? "" : " ",
+                too_early, too_early.empty() ? " after " : ", after ", time.data(), " s");
+}
+
+int JobOutcome::exit_code() const {
+  if (first_failure) {
+    const int code = tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
+    return code == 0 ? 1 : code;  // 0 may be too early
+  }
+  switch (reason) {
+    case StopReason::kTimeout:
+      return kTimedOut;
+    case StopReason::kSignal:
+    case StopReason::kTaskAsked:
+      return code_after_request(tasks, stop_signal);
+    default:
+      return 0;
+  }
+}
+
+// Lines with names and colours, log files, and the launcher's own messages.
+
+namespace {
+
+bool wants_colors(int fd) {
+  const char* const terminal = std::getenv("TERM");
+  return ::isatty(fd) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
+}
+
+bool same_file(int a, int b) {
+  struct stat of_a = {}, of_b = {};
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
+}
+
+/// Keeps what the reader of a pipe does not take yet, so that a reader who is slow stops nothing
+/// else. Other processes should not write into the same pipe.
+class PatientWriter {
+ public:
+  explicit PatientWriter(int fd) : fd_(fd) {}
+
+  int fd() const { return fd_; }
+  /// Drops the text when the reader is gone.
+  void add(std::string_view text) {
+    if (!is_gone_) text_ += text;
+  }
+  bool is_empty() const { return begin_ == text_.size(); }
+  /// Returns true if so much waits that no more should come.
+  bool is_full() const { return text_.size() - begin_ >= kFull; }
+
+  /// Writes what there is room for; nothing into a file on a full disk. Returns false once the
+  /// reader is gone. The descriptor is shared with the process that gave it to us, so it stays one
+  /// that blocks: a pipe that says it has room takes PIPE_BUF bytes without.
+  bool write_some() {
+    if (is_empty()) return !is_gone_;
+    const FileSizeLimitScope error_instead_of_signal;
+    while (!is_empty() && !is_gone_) {
+      pollfd room{fd_, POLLOUT, 0};
+      const int ready = ::poll(&room, 1, 0);
+      if (ready == 0) break;
+      if (ready < 0 && errno == EINTR) continue;
+      const std::size_t size = std::min<std::size_t>(text_.size() - begin_, PIPE_BUF);
+      const ssize_t written = ::write(fd_, text_.data() + begin_, size);
+      if (written >= 0) {
+        begin_ += static_cast<std::size_t>(written);
+      } else if (errno == EAGAIN) {
+        break;
+      } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+        begin_ = text_.size();  // a full disk: the job is worth more than its lines
+      } else if (errno != EINTR) {
+        is_gone_ = true;
+        begin_ = text_.size();
+      }
+    }
+    if (is_empty() || begin_ >= kFull) {
+      text_.erase(0, begin_);
+      begin_ = 0;
+    }
+    return !is_gone_;
+  }
+
+ private:
+  static constexpr std::size_t kFull = 1 << 20;
+
+  int fd_;
+  std::string text_;
+  std::size_t begin_ = 0;  // of what is not written yet
+  bool is_gone_ = false;
+};
+
+/// What the launcher shows: the lines of all processes, and messages about them. Nothing waits for
+/// the reader: what is not read yet is written by write_more().
+class RunReporter {
+ public:
+  RunReporter(const JobPlan& plan, const SupervisorOptions& options)
+      : options_(options),
+        colors_{wants_colors(STDOUT_FILENO), wants_colors(STDERR_FILENO)},
+        is_one_file_(same_file(STDOUT_FILENO, STDERR_FILENO)),
+        output_(STDOUT_FILENO),
+        error_(STDERR_FILENO) {
+    if (!options_.log_dir.empty()) {
+      std::error_code error;
+      std::filesystem::create_directories(options_.log_dir, error);
+    }
+    for (const ProcessPlan& process : plan.processes) {
+      Shown& shown = tasks_.emplace_back();
+      const int color = kColors[(tasks_.size() - 1) % kColors.size()];
+      shown.name = process.task.name();
+      shown.plain_prefix = concat("[", shown.name, "]: ");
+      shown.color_prefix = concat("\033[", color, "m[", shown.name, "]:\033[0m ");
+      if (!options_.log_dir.empty()) open_log(shown);
+    }
+  }
+  ~RunReporter() { write_more(); }
+  RunReporter& operator=(RunReporter&&) = delete;
+
+  void on_line(int rank, Stream stream, std::string_view line) {
+    const Shown& shown = at(rank);
+    const bool to_error = stream == Stream::kError;
+    std::string text = colors_[to_error ? 1 : 0] ? shown.color_prefix : shown.plain_prefix;
+    text.append(line).push_back('\n');
+    write(to_error, text);
+    if (!shown.log) return;
+    const FileSizeLimitScope error_instead_of_signal;
+    std::fwrite(line.data(), 1, line.size(), shown.log.get());
+    std::fputc('\n', shown.log.get());
+    std::fflush(shown.log.get());
+  }
+
+  /// Process number `restarts` of a task has been started; 0 is its first.
+  void on_start(int rank, int restarts) {
+    std::FILE* const log = at(rank).log.get();
+    if (log && restarts > 0) std::fprintf(log, "--- started again, restart %d\n", restarts);
+  }
+
+  /// A process has ended and is started again.
+  void on_restart(const TaskOutcome& ended) {
+    say(concat(ended.task, ": ", ended.describe(), "; is started again (restart ",
+               ended.restarts + 1, " of ", options_.max_restarts, ")"));
+  }
+
+  /// The same for a process that had ended well, and that the process of `waiting` waits for.
+  void on_waited_for(int rank, int waiting) {
+    say(concat(at(rank).name, " had finished, but ", at(waiting).name,
+               ", which was started again, waits for it"));
+  }
+
+  /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started
+  /// again, where that was asked for.
+  void on_first_failure(int rank, const TaskOutcome& ended,
+                        const std::deque<std::string>& last_lines, const std::string& why_final) {
+    const Shown& shown = at(rank);
+    std::string text = concat(shown.name, " failed first: ", ended.describe(),
+                              why_final.empty() ? "" : "; not started again: ", why_final);
+    if (!shown.log_path.empty()) text += concat("\n    log: ", shown.log_path);
+    text += last_lines.empty() ? "\n    it wrote nothing" : "\n    its last lines:";
+    for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
+    say(text);
+  }
+
+  /// Those of `ranks` get `signal_number` now, and SIGKILL after the grace.
+  void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) {
+    if (reason == StopReason::kFinished || ranks.empty()) return;
+    const std::string signal = signal_name(signal_number), who = names(ranks);
+    const double grace = std::chrono::duration<double>(options_.grace).count();
+    const std::string then = concat(" (", signal, "; SIGKILL after ", grace, " s)");
+    switch (reason) {
+      case StopReason::kSignal:
+        return say(concat(signal, ": asked ", who, " to stop; SIGKILL after ", grace,
+                          " s, or at the next ", signal));
+      case StopReason::kTimeout:
+        return say(concat("time is over; ending ", who, then));
+      case StopReason::kTaskAsked:
+        return say(concat("a process has stopped on request; asking ", who, then));
+      default:
+        return say(concat("ending ", who, then));
+    }
+  }
+
+  /// This one gets SIGKILL now.
+  void on_given_up(int rank, const std::string& why) {
+    say(concat(at(rank).name, " is killed, for the job has given it up: ", why));
+  }
+
+  /// Those of `ranks` get SIGKILL now.
+  void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
+
+  /// Shows the end of each task, when the job has not simply succeeded.
+  void summarize(const JobOutcome& outcome) {
+    const int code = outcome.exit_code();
+    if (code == 0) return;
+    std::string text = concat("exit code ", code);
+    for (const TaskOutcome& task : outcome.tasks) {
+      text += concat("\n    ", task.task, ": ", task.describe());
+      if (task.restarts > 0) text += concat(", restarts: ", task.restarts);
+    }
+    say(text);
+  }
+
+  /// Returns true if lines may come; while they may not, the processes keep them in their pipes.
+  bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
+
+  /// Returns the descriptors that something could not be written to yet.
+  std::vector<int> waits_for_room() const {
+    std::vector<int> waiting;
+    for (const PatientWriter* const writer : {&output_, &error_}) {
+      if (!writer->is_empty()) waiting.push_back(writer->fd());
+    }
+    return waiting;
+  }
+
+  /// Tries again; call it before each wait.
+  void write_more() {
+    flush(output_);
+    flush(error_);
+  }
+
+ private:
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  struct Shown {
+    std::string name, plain_prefix, color_prefix, log_path;
+    std::unique_ptr<std::FILE, CloseFile> log;
+  };
+
+  const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
+  PatientWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
+
+  void open_log(Shown& shown) {
+    shown.log_path = concat(options_.log_dir, "/", shown.name, ".log");
+    shown.log.reset(std::fopen(shown.log_path.c_str(), "we"));
+    if (shown.log) return;
+    fail(ErrorCode::kUnavailable, "run: cannot write log ", shown.log_path, ": ",
+         ::strerror(errno));
+  }
+
+  /// Lines of both reach a terminal, or one file, in their order.
+  void write(bool to_error, std::string_view text) {
+    if (to_error != last_was_error_) flush(writer(last_was_error_));
+    last_was_error_ = to_error;
+    PatientWriter& own = writer(to_error);
+    own.add(text);
+    if (own.is_full()) flush(own);
+  }
+
+  /// Without a reader the job is asked to stop, once.
+  void flush(PatientWriter& writer) {
+    if (writer.write_some() || is_reader_gone_) return;
+    is_reader_gone_ = true;
+    ::kill(::getpid(), SIGTERM);
+  }
+
+  void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
+
+  std::string names(const std::vector<int>& ranks) const {
+    std::vector<std::string> all;
+    for (const int rank : ranks) {
+      if (all.size() == kNamesInMessage) {
+        return concat(join(all), " and ", ranks.size() - all.size(), " more");
+      }
+      all.push_back(at(rank).name);
+    }
+    return join(all);
+  }
+
+  const SupervisorOptions& options_;
+  std::vector<Shown> tasks_;
+  std::array<bool, 2> colors_{};  // of output and error
+  const bool is_one_file_;        // a terminal, or one file for both
+  PatientWriter output_, error_;
+  bool last_was_error_ = false, is_reader_gone_ = false;
+};
+
+bool is_stop_signal(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+/// A task with its process of the moment.
+struct Slot {
+  Slot(int number, const ProcessPlan& process, int max_restarts)
+      : rank(number), plan(&process), count(max_restarts) {
+    outcome.task = process.task.name();
+  }
+
+  bool is_server() const { return plan->task.type == "ps"; }
+  /// Returns true if no process runs, and none is about to be started again.
+  bool has_finished() const { return !running && !restart_at; }
+
+  int rank;
+  const ProcessPlan* plan;
+  RestartCount count;
+  std::unique_ptr<ChildProcess> process;
+  TimePoint started;
+  Duration lived{};  // of the process that ended last
+  std::optional<TimePoint> restart_at;
+  std::optional<TimePoint> given_up_at;  // it is killed then
+  std::string why_given_up;
+  bool running = false;
+  std::deque<std::string> last_lines;
+  TaskOutcome outcome;
+};
+
+/// The processes of a job, and the loop that runs them.
+struct Supervisor {
+  Supervisor(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue,
+             Guard& watcher)
+      : plan(job), options(chosen), signals(queue), guard(watcher), reporter(job, chosen) {
     for (const ProcessPlan& process : plan.processes) {
       slots.emplace_back(static_cast<int>(slots.size()), process, options.max_restarts);
     }
@@ -108,7 +413,7 @@ struct Supervisor::Impl {
       start(slot);
     } catch (const Error& error) {
       fail_job(slot, error.message());
-      end_for_good(slot);
+      slot.outcome.order = num_ended++;
     }
   }
 
@@ -128,10 +433,7 @@ struct Supervisor::Impl {
     return ranks;
   }
 
-  bool active() const {
-    return std::ranges::any_of(slots,
-                               [](const Slot& slot) { return slot.running || slot.restart_at; });
-  }
+  bool active() const { return !std::ranges::all_of(slots, &Slot::has_finished); }
 
   void send_to_all(int number) {
     for (Slot& slot : slots) {
@@ -173,8 +475,7 @@ struct Supervisor::Impl {
 
   void fail_job(Slot& slot, const std::string& why_final) {
     first_failure = slot.rank;
-    reporter.on_first_failure(slot.rank, slot.outcome,
-                              {slot.last_lines.begin(), slot.last_lines.end()}, why_final);
+    reporter.on_first_failure(slot.rank, slot.outcome, slot.last_lines, why_final);
     stop(StopReason::kFailure, SIGTERM);
   }
 
@@ -185,7 +486,7 @@ struct Supervisor::Impl {
     } else if (reason == StopReason::kNone && status.code == kStoppedOnRequest) {
       stop(StopReason::kTaskAsked, SIGTERM);
     }
-    end_for_good(slot);
+    slot.outcome.order = num_ended++;
   }
 
   /// Returns true if the task is started again; otherwise ends the job.
@@ -213,11 +514,8 @@ struct Supervisor::Impl {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;
     Slot& first = slots[static_cast<std::size_t>(causes.front()->rank)];
-    const bool has_exited = !first.running && !first.restart_at && first.outcome.status.success();
-    return has_exited ? &first : nullptr;
+    return first.has_finished() && first.outcome.status.success() ? &first : nullptr;
   }
-
-  void end_for_good(Slot& slot) { slot.outcome.order = num_ended++; }
 
   void collect(Slot& slot, long oom_kills) {
     slot.process->finish_lines(line_sink(slot));
@@ -301,12 +599,10 @@ struct Supervisor::Impl {
   /// They serve for ever; nobody needs them once chief and workers are done.
   void stop_parameter_servers() {
     if (reason != StopReason::kNone || !active()) return;
-    const bool only_ps = std::ranges::all_of(slots, [](const Slot& slot) {
-      return slot.plan->task.type == "ps" || (!slot.running && !slot.restart_at);
-    });
-    const bool others =
-        std::ranges::any_of(slots, [](const Slot& slot) { return slot.plan->task.type != "ps"; });
-    if (only_ps && others) stop(StopReason::kFinished, SIGTERM);
+    const bool only_ps = std::ranges::all_of(
+        slots, [](const Slot& slot) { return slot.is_server() || slot.has_finished(); });
+    if (only_ps && !std::ranges::all_of(slots, &Slot::is_server))
+      stop(StopReason::kFinished, SIGTERM);
   }
 
   void kill_given_up() {
@@ -331,20 +627,15 @@ struct Supervisor::Impl {
     }
   }
 
-  bool has_parameter_servers() const {
-    return std::ranges::any_of(slots,
-                               [](const Slot& slot) { return slot.plan->task.type == "ps"; });
-  }
-
   void start_waited_for() {
     if (!options.find_waited_for || reason != StopReason::kNone) return;
     const auto waiting = std::ranges::find_if(
         slots, [](const Slot& slot) { return slot.running && slot.outcome.restarts > 0; });
     for (const WaitedFor& one : options.find_waited_for()) {
-      const auto has_finished = [&](const Slot& slot) {
-        return slot.outcome.task == one.task && !slot.running && !slot.restart_at;
+      const auto is_it = [&](const Slot& slot) {
+        return slot.outcome.task == one.task && slot.has_finished();
       };
-      const auto slot = std::ranges::find_if(slots, has_finished);
+      const auto slot = std::ranges::find_if(slots, is_it);
       if (slot == slots.end() || reason != StopReason::kNone) continue;
       const bool has_joined = one.joined == slot->outcome.restarts;
       if (has_joined && waiting != slots.end()) {
@@ -359,7 +650,7 @@ struct Supervisor::Impl {
   void bring_back(Slot& finished, Slot& waiting) {
     // Servers have its updates already, which a second process would add once more.
     const std::optional<std::string> refusal =
-        has_parameter_servers()
+        std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")
             : finished.count.refusal(finished.outcome.status, Duration::max());
     if (!refusal) {
@@ -394,11 +685,6 @@ struct Supervisor::Impl {
     for (Slot& slot : slots) {
       if (slot.restart_at && time >= *slot.restart_at) start_again(slot);
     }
-  }
-
-  int poll_milliseconds() const {
-    const std::optional<TimePoint> next = next_deadline();
-    return next ? milliseconds_until(*next) : -1;
   }
 
   int milliseconds_until(TimePoint time) const {
@@ -438,7 +724,8 @@ struct Supervisor::Impl {
         fds.push_back({slot.process->fd(stream), POLLIN, 0});
       }
     }
-    ::poll(fds.data(), fds.size(), poll_milliseconds());
+    const std::optional<TimePoint> deadline = next_deadline();
+    ::poll(fds.data(), fds.size(), deadline ? milliseconds_until(*deadline) : -1);
     for (Slot& slot : slots) {
       if (!slot.running || !reads) continue;
       const bool readable = fds[next].revents != 0 || fds[next + 1].revents != 0;
@@ -459,20 +746,33 @@ struct Supervisor::Impl {
     check_deadlines();
   }
 
+  /// Runs all processes to their ends.
+  void run() {
+    // What loses its parent comes to this process, which can then end it.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (options.timeout) job_deadline = deadline_after(now(), *options.timeout);
+    try {
+      for (Slot& slot : slots) start(slot);
+      while (active()) turn();
+    } catch (...) {
+      for (Slot& slot : slots) slot.process.reset();
+      end_adopted({guard.pid()});
+      throw;
+    }
+    end_adopted({guard.pid()});
+  }
+
   JobOutcome outcome() const {
-    JobOutcome result;
+    JobOutcome result{{}, first_failure, reason, stop_signal};
     for (const Slot& slot : slots) result.tasks.push_back(slot.outcome);
-    result.first_failure = first_failure;
-    result.reason = reason;
-    result.stop_signal = stop_signal;
     return result;
   }
 
   const JobPlan& plan;
-  const SupervisorOptions options;
+  const SupervisorOptions& options;
   SignalQueue& signals;
   Guard& guard;
-  RunReporter& reporter;
+  RunReporter reporter;
   OomCounter oom;
   std::vector<Slot> slots;
   StopReason reason = StopReason::kNone;
@@ -483,281 +783,16 @@ struct Supervisor::Impl {
   int num_ended = 0;
 };
 
-Supervisor::Supervisor(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
-                       Guard& guard, RunReporter& reporter)
-    : impl_(std::make_unique<Impl>(plan, options, signals, guard, reporter)) {}
-
-Supervisor::~Supervisor() = default;
-
-JobOutcome Supervisor::run() {
-  Impl& job = *impl_;
-  // What loses its parent comes to this process, which can then end it.
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  if (job.options.timeout) job.job_deadline = deadline_after(job.now(), *job.options.timeout);
-  try {
-    for (Slot& slot : job.slots) job.start(slot);
-    while (job.active()) job.turn();
-  } catch (...) {
-    for (Slot& slot : job.slots) slot.process.reset();
-    end_adopted({job.guard.pid()});
-    throw;
-  }
-  end_adopted({job.guard.pid()});
-  return job.outcome();
-}
-
-void Supervisor::hand_over_output() { impl_->hand_over_output(); }
-
-// How a job ended, as an exit code and as words; lines with names and colours, log files, and the
-// launcher's own messages.
-
-namespace {
-
-constexpr std::size_t kNamesInMessage = 8;
-constexpr std::array kColors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
-
-bool wants_colors(int fd) {
-  const char* const terminal = std::getenv("TERM");
-  return ::isatty(fd) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
-}
-
-bool same_file(int a, int b) {
-  struct stat of_a = {}, of_b = {};
-  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
-}
-
-/// Returns the exit code of a job that was asked to stop: that of the first task that did something
-/// else, else 75 when one wrote a checkpoint. A task that the stop signal killed has stopped, too:
-/// its handler may be gone while it leaves the job.
-int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
-  const TaskOutcome* first = nullptr;
-  const auto has_saved = [](const TaskOutcome& task) {
-    return task.status.shell_code() == kStoppedOnRequest;
-  };
-  const bool any_saved = std::ranges::any_of(tasks, has_saved);
-  for (const TaskOutcome& task : tasks) {
-    const bool was_asked = task.status.signal != 0 && task.status.signal == stop_signal;
-    if (task.status.success() || has_saved(task) || (was_asked && any_saved)) continue;
-    if (!first || task.order < first->order) first = &task;
-  }
-  if (first) return first->status.shell_code();
-  return any_saved ? kStoppedOnRequest : 0;
-}
-
-double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
-std::string TaskOutcome::describe() const {
-  std::array<char, 32> time{};
-  std::snprintf(time.data(), time.size(), "%.1f", seconds);
-  return concat(status.to_string(), oom.empty() ? "" : ", ", oom, too_early.empty() ? "" : " ",
-                too_early, too_early.empty() ? " after " : ", after ", time.data(), " s");
-}
-
-int JobOutcome::exit_code() const {
-  if (first_failure) {
-    const int code = tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
-    return code == 0 ? 1 : code;  // 0 may be too early
-  }
-  switch (reason) {
-    case StopReason::kTimeout:
-      return kTimedOut;
-    case StopReason::kSignal:
-    case StopReason::kTaskAsked:
-      return code_after_request(tasks, stop_signal);
-    default:
-      return 0;
-  }
-}
-
-void PatientWriter::add(std::string_view text) {
-  if (!is_gone_) text_ += text;
-}
-
-// The descriptor is shared with the process that gave it to us, so it stays one that blocks: a pipe
-// that says it has room takes PIPE_BUF bytes without.
-bool PatientWriter::write_some() {
-  if (is_empty()) return !is_gone_;
-  const FileSizeLimitScope error_instead_of_signal;
-  while (!is_empty() && !is_gone_) {
-    pollfd room{fd_, POLLOUT, 0};
-    const int ready = ::poll(&room, 1, 0);
-    if (ready == 0) break;
-    if (ready < 0 && errno == EINTR) continue;
-    const std::size_t size = std::min<std::size_t>(text_.size() - begin_, PIPE_BUF);
-    const ssize_t written = ::write(fd_, text_.data() + begin_, size);
-    if (written >= 0) {
-      begin_ += static_cast<std::size_t>(written);
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      begin_ = text_.size();  // a file that can take no more: the job is worth more than its lines
-    } else if (errno != EINTR) {
-      is_gone_ = true;
-      begin_ = text_.size();
-    }
-  }
-  drop_written();
-  return !is_gone_;
-}
-
-void PatientWriter::drop_written() {
-  if (!is_empty() && begin_ < kFull) return;
-  text_.erase(0, begin_);
-  begin_ = 0;
-}
-
-RunReporter::RunReporter(const JobPlan& plan, ReporterOptions options)
-    : options_(std::move(options)),
-      colors_{wants_colors(STDOUT_FILENO), wants_colors(STDERR_FILENO)},
-      is_one_file_(same_file(STDOUT_FILENO, STDERR_FILENO)),
-      output_(STDOUT_FILENO),
-      error_(STDERR_FILENO) {
-  if (!options_.log_dir.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options_.log_dir, error);
-  }
-  for (const ProcessPlan& process : plan.processes) {
-    Shown& shown = tasks_.emplace_back();
-    const int color = kColors[(tasks_.size() - 1) % kColors.size()];
-    shown.name = process.task.name();
-    shown.plain_prefix = concat("[", shown.name, "]: ");
-    shown.color_prefix = concat("\033[", color, "m[", shown.name, "]:\033[0m ");
-    if (!options_.log_dir.empty()) open_log(shown);
-  }
-}
-
-RunReporter::~RunReporter() { write_more(); }
-
-void RunReporter::open_log(Shown& shown) {
-  shown.log_path = concat(options_.log_dir, "/", shown.name, ".log");
-  shown.log.reset(std::fopen(shown.log_path.c_str(), "we"));
-  if (shown.log) return;
-  fail(ErrorCode::kUnavailable, "run: cannot write log ", shown.log_path, ": ", ::strerror(errno));
-}
-
-/// Lines of both reach a terminal, or one file, in their order.
-void RunReporter::write(bool to_error, std::string_view text) {
-  if (to_error != last_was_error_) flush(writer(last_was_error_));
-  last_was_error_ = to_error;
-  PatientWriter& own = writer(to_error);
-  own.add(text);
-  if (own.is_full()) flush(own);
-}
-
-/// Without a reader the job is asked to stop, once.
-void RunReporter::flush(PatientWriter& writer) {
-  if (writer.write_some() || is_reader_gone_) return;
-  is_reader_gone_ = true;
-  ::kill(::getpid(), SIGTERM);
-}
-
-std::vector<int> RunReporter::waits_for_room() const {
-  std::vector<int> waiting;
-  for (const PatientWriter* const writer : {&output_, &error_}) {
-    if (!writer->is_empty()) waiting.push_back(writer->fd());
-  }
-  return waiting;
-}
-
-void RunReporter::write_more() {
-  flush(output_);
-  flush(error_);
-}
-
-void RunReporter::say(const std::string& message) {
-  write(true, concat("tutti run: ", message, "\n"));
-}
-
-std::string RunReporter::names(const std::vector<int>& ranks) const {
-  std::vector<std::string> all;
-  for (const int rank : ranks) {
-    if (all.size() == kNamesInMessage) {
-      return concat(join(all), " and ", ranks.size() - all.size(), " more");
-    }
-    all.push_back(at(rank).name);
-  }
-  return join(all);
-}
-
-void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
-  const Shown& shown = at(rank);
-  const bool to_error = stream == Stream::kError;
-  std::string text = colors_[to_error ? 1 : 0] ? shown.color_prefix : shown.plain_prefix;
-  text.append(line).push_back('\n');
-  write(to_error, text);
-  if (!shown.log) return;
-  const FileSizeLimitScope error_instead_of_signal;
-  std::fwrite(line.data(), 1, line.size(), shown.log.get());
-  std::fputc('\n', shown.log.get());
-  std::fflush(shown.log.get());
-}
-
-void RunReporter::on_start(int rank, int restarts) {
-  std::FILE* const log = at(rank).log.get();
-  if (log && restarts > 0) std::fprintf(log, "--- started again, restart %d\n", restarts);
-}
-
-void RunReporter::on_restart(const TaskOutcome& ended) {
-  say(concat(ended.task, ": ", ended.describe(), "; is started again (restart ", ended.restarts + 1,
-             " of ", options_.max_restarts, ")"));
-}
-
-void RunReporter::on_waited_for(int rank, int waiting) {
-  say(concat(at(rank).name, " had finished, but ", at(waiting).name,
-             ", which was started again, waits for it"));
-}
-
-void RunReporter::on_first_failure(int rank, const TaskOutcome& ended,
-                                   const std::vector<std::string>& last_lines,
-                                   const std::string& why_final) {
-  const Shown& shown = at(rank);
-  std::string text = concat(shown.name, " failed first: ", ended.describe(),
-                            why_final.empty() ? "" : "; not started again: ", why_final);
-  if (!shown.log_path.empty()) text += concat("\n    log: ", shown.log_path);
-  text += last_lines.empty() ? "\n    it wrote nothing" : "\n    its last lines:";
-  for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
-  say(text);
-}
-
-void RunReporter::on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) {
-  if (reason == StopReason::kFinished || ranks.empty()) return;
-  const std::string signal = signal_name(signal_number);
-  const std::string then =
-      concat(" (", signal, "; SIGKILL after ", seconds_of(options_.grace), " s)");
-  switch (reason) {
-    case StopReason::kSignal:
-      say(concat(signal, ": asked ", names(ranks), " to stop; SIGKILL after ",
-                 seconds_of(options_.grace), " s, or at the next ", signal));
-      return;
-    case StopReason::kTimeout:
-      say(concat("time is over; ending ", names(ranks), then));
-      return;
-    case StopReason::kTaskAsked:
-      say(concat("a process has stopped on request; asking ", names(ranks), then));
-      return;
-    default:
-      say(concat("ending ", names(ranks), then));
-  }
-}
-
-void RunReporter::on_given_up(int rank, const std::string& why) {
-  say(concat(at(rank).name, " is killed, for the job has given it up: ", why));
-}
-
-void RunReporter::on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
-
-void RunReporter::summarize(const JobOutcome& outcome) {
-  const int code = outcome.exit_code();
-  if (code == 0) return;
-  std::string text = concat("exit code ", code);
-  for (const TaskOutcome& task : outcome.tasks) {
-    text += concat("\n    ", task.task, ": ", task.describe());
-    if (task.restarts > 0) text += concat(", restarts: ", task.restarts);
-  }
-  say(text);
+JobOutcome supervise(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
+                     Guard& guard) {
+  Supervisor supervisor(plan, options, signals, guard);
+  supervisor.run();
+  const JobOutcome outcome = supervisor.outcome();
+  supervisor.reporter.summarize(outcome);
+  supervisor.hand_over_output();
+  return outcome;
 }
 
 }  // namespace tutti::launch
