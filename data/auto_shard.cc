@@ -112,6 +112,12 @@ SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {
   return source->with_inputs(std::move(inputs));
 }
 
+[[noreturn]] void fail_too_few(std::int64_t num_workers, std::int64_t num_elements) {
+  fail(ErrorCode::kInvalidArgument, "auto_shard: policy DATA: expected at least ", num_workers,
+       " elements, one for each worker, got ", num_elements,
+       "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
+}
+
 // Elements index, index + count, ... of a pass that has at least `count` elements, or none.
 class DataShardIterator : public ShardIterator {
  public:
@@ -146,9 +152,7 @@ class DataShardIterator : public ShardIterator {
       ended_ = true;
       if (place == 0) return;
       first_.reset();
-      fail(ErrorCode::kInvalidArgument, "auto_shard: policy DATA: expected at least ", count_,
-           " elements, one for each worker, got ", place,
-           "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
+      fail_too_few(count_, place);
     }
     if (place == index_) first_ = std::move(element);
   }
@@ -170,9 +174,7 @@ SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
 Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
   const std::optional<std::int64_t> length = dataset.cardinality();
   if (length && *length > 0 && *length < num_workers) {
-    fail(ErrorCode::kInvalidArgument, "auto_shard: policy DATA: expected at least ", num_workers,
-         " elements, one for each worker, got ", *length,
-         "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
+    fail_too_few(num_workers, *length);
   }
   return Dataset(with_data_shard(dataset.shared_source(), PassShard{num_workers, index}));
 }

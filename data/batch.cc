@@ -12,14 +12,14 @@
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
-namespace tutti::internal {
+namespace tutti {
 
 // Rows into a batch: one copy per row and component.
 
 namespace {
 
-void require_same_components(const Element& first, const Element& other, std::size_t index,
-                             std::string_view who) {
+void require_components_of_first(const Element& first, const Element& other, std::size_t index,
+                                 std::string_view who) {
   if (&other.names() == &first.names() || other.names() == first.names()) return;
   fail(ErrorCode::kInvalidArgument, who, ": elements have different components; expected [",
        join(first.names()), "] as in the first element of the batch, got [", join(other.names()),
@@ -72,7 +72,7 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
   TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
   for (std::size_t i = 1; i < elements.size(); ++i) {
-    require_same_components(elements[0], elements[i], i, who);
+    require_components_of_first(elements[0], elements[i], i, who);
   }
   std::vector<Tensor> tensors;
   tensors.reserve(elements[0].size());
@@ -82,14 +82,7 @@ Element stack_elements(std::span<const Element> elements, std::string_view who) 
   return Element(std::move(tensors), elements[0].names());
 }
 
-}  // namespace
-}  // namespace tutti::internal
-
-namespace tutti {
-
 // Stacking consecutive elements; elements of different sizes are padded to the largest.
-
-namespace {
 
 using Dims = std::vector<std::int64_t>;
 
@@ -128,13 +121,10 @@ struct Batching {
 class BatchIterator : public internal::ForwardingIterator {
  public:
   BatchIterator(std::unique_ptr<ElementIterator> below, const Batching& batching)
-      : ForwardingIterator(std::move(below)),
-        size_(batching.size),
-        drop_remainder_(batching.drop_remainder),
-        padding_(batching.padding) {}
+      : ForwardingIterator(std::move(below)), batching_(batching) {}
 
   std::optional<Element> next() override {
-    const auto size = static_cast<std::size_t>(size_);
+    const auto size = static_cast<std::size_t>(batching_.size);
     rows_.clear();
     while (rows_.size() < size) {
       std::optional<Element> row = below().next();
@@ -146,13 +136,13 @@ class BatchIterator : public internal::ForwardingIterator {
       rows_.push_back(std::move(*row));
     }
     const bool incomplete = rows_.size() < size;
-    if (rows_.empty() || (incomplete && drop_remainder_)) return std::nullopt;
-    if (padding_) return internal::stack_elements(with_padding(rows_), "Dataset::padded_batch");
-    return internal::stack_elements(rows_, "Dataset::batch");
+    if (rows_.empty() || (incomplete && batching_.drop_remainder)) return std::nullopt;
+    if (padding_) return stack_elements(with_padding(rows_), "Dataset::padded_batch");
+    return stack_elements(rows_, "Dataset::batch");
   }
 
   void skip(std::int64_t count) override {
-    if (count > 0) below().skip(internal::saturating_product(count, size_));
+    if (count > 0) below().skip(internal::saturating_product(count, batching_.size));
   }
 
  private:
@@ -195,9 +185,8 @@ class BatchIterator : public internal::ForwardingIterator {
     return dims;
   }
 
-  const std::int64_t size_;
-  const bool drop_remainder_;
-  const std::optional<PaddedBatchOptions> padding_;
+  const Batching batching_;
+  const std::optional<PaddedBatchOptions>& padding_ = batching_.padding;
   std::vector<Element> rows_;
 };
 
@@ -252,12 +241,7 @@ class UnbatchIterator : public ElementIterator {
 
   std::optional<Element> next() override {
     if (!find_row()) return std::nullopt;
-    std::vector<Tensor> row;
-    for (const Tensor& tensor : batch_->tensors()) {
-      row.push_back(tensor.detached_rows(row_, 1).detached_reshape(tensor.shape().without_axis(0)));
-    }
-    ++row_;
-    return Element(std::move(row), batch_->names());
+    return internal::row_of(*batch_, row_++).placed_in(0, -1);  // the row itself is not cut
   }
 
   void skip(std::int64_t count) override {

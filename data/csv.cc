@@ -298,10 +298,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 bool parse_bool(std::string_view text, bool& value) {
-  std::string lower(text);
-  for (char& letter : lower) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
+  const std::string lower = lower_case(text);
   value = lower == "true" || lower == "1";
   return value || lower == "false" || lower == "0";
 }

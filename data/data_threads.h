@@ -25,12 +25,6 @@ enum class Rows { kKept, kUnknown };
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 
-/// Reads `below` on the thread that calls next(), applies `fn` on `num_threads` threads (started by
-/// the first next()) and yields the results in order. An exception of fn or of `below` comes out of
-/// next() in its element's place.
-std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
-                                                   NumberedFunction fn, int num_threads);
-
 /// Whether `source` is what Dataset::prefetch() made: the elements below it, only read earlier.
 bool only_reads_ahead(const DatasetSource& source);
 

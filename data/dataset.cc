@@ -160,16 +160,9 @@ Dataset Dataset::from_tensor_slices(std::vector<Tensor> tensors) {
                       " for component 0 and ", shape, " for component ", i);
   }
   const std::int64_t rows = whole.rows();
-  return Dataset(
-      std::make_shared<IndexedSource>(rows, 0, [whole = std::move(whole)](std::int64_t row) {
-        std::vector<Tensor> tensors;
-        tensors.reserve(whole.size());
-        for (const Tensor& tensor : whole.tensors()) {
-          tensors.push_back(
-              tensor.detached_rows(row, 1).detached_reshape(tensor.shape().without_axis(0)));
-        }
-        return whole.with_tensors(std::move(tensors));
-      }));
+  return Dataset(std::make_shared<IndexedSource>(
+      rows, 0,
+      [whole = std::move(whole)](std::int64_t row) { return internal::row_of(whole, row); }));
 }
 
 Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
@@ -541,6 +534,15 @@ void require_defined(const std::vector<Tensor>& tensors) {
   }
 }
 
+/// The element with `make` of each tensor in its place.
+template <class Make>
+Element with_each_tensor(const Element& element, Make make) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(element.size());
+  for (const Tensor& tensor : element.tensors()) tensors.push_back(make(tensor));
+  return element.with_tensors(std::move(tensors));
+}
+
 }  // namespace
 
 Element::Element() : names_(default_names(0)) {}
@@ -614,25 +616,26 @@ std::int64_t Element::rows() const {
   return rows;
 }
 
+Element internal::row_of(const Element& batch, std::int64_t row) {
+  return with_each_tensor(batch, [&](const Tensor& tensor) {
+    return tensor.detached_rows(row, 1).detached_reshape(tensor.shape().without_axis(0));
+  });
+}
+
 Element Element::slice_rows(std::int64_t first, std::int64_t count) const {
   const std::int64_t available = rows();
   internal::require(first >= 0 && count >= 0 && first <= available && count <= available - first,
                     "Element::slice_rows: expected rows within 0 .. ", available, ", got first ",
                     first, ", count ", count);
-  std::vector<Tensor> tensors;
-  tensors.reserve(tensors_.size());
-  for (const Tensor& tensor : tensors_) tensors.push_back(tensor.detached_rows(first, count));
-  Element slice = with_tensors(std::move(tensors));
+  Element slice = with_each_tensor(
+      *this, [&](const Tensor& tensor) { return tensor.detached_rows(first, count); });
   slice.global_rows_ = global_rows_ >= 0 ? global_rows_ : available;
   slice.first_row_ = first_row_ + first;
   return slice;
 }
 
 Element Element::to(Device device) const {
-  std::vector<Tensor> tensors;
-  tensors.reserve(tensors_.size());
-  for (const Tensor& tensor : tensors_) tensors.push_back(tensor.to(device));
-  return with_tensors(std::move(tensors));
+  return with_each_tensor(*this, [&](const Tensor& tensor) { return tensor.to(device); });
 }
 
 const Tensor& Batch::labels() const {

@@ -13,7 +13,6 @@
 
 #include "core/file_kind.h"
 #include "core/names.h"
-#include "data/image_pixels.h"
 #include "data/input_file.h"
 
 #ifdef TUTTI_WITH_PNG
@@ -27,6 +26,8 @@
 #endif
 
 namespace tutti {
+
+using internal::fail_at;
 
 // Pictures as files: what does not depend on the format.
 
@@ -73,12 +74,12 @@ const char* name_of_format(std::string_view bytes) {
   return nullptr;
 }
 
-}  // namespace
+// Unused in builds without libpng and libjpeg.
 
-namespace internal {
-
-void require_pixels(std::int64_t height, std::int64_t width, const std::string& source,
-                    const DecodeImageOptions& options) {
+/// Throws kResourceExhausted naming `source` beyond options.max_pixels. To be called before memory
+/// is taken for pixels or rows, by libraries too.
+[[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
+                                     const std::string& source, const DecodeImageOptions& options) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": a picture of ", height, " x ", width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
@@ -86,7 +87,8 @@ void require_pixels(std::int64_t height, std::int64_t width, const std::string& 
   }
 }
 
-Tensor to_color_mode(const Tensor& image, ColorMode mode) {
+/// Returns `image`, uint8 [height, width, 1 to 4], with the channels of `mode`.
+[[maybe_unused]] Tensor to_color_mode(const Tensor& image, ColorMode mode) {
   const Shape& shape = image.shape();
   if (mode == ColorMode::kUnchanged || shape[2] == channels_of(mode)) return image;
   MutableTensor converted(shape.with_dim(2, channels_of(mode)), DType::kUInt8, image.device());
@@ -100,14 +102,16 @@ Tensor to_color_mode(const Tensor& image, ColorMode mode) {
   return converted.freeze();
 }
 
-void require_image(const Tensor& image, const char* who) {
+/// Throws kInvalidArgument naming `who` unless `image` is uint8 [height, width, channels], not
+/// empty.
+[[maybe_unused]] void require_image(const Tensor& image, const char* who) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
   fail(ErrorCode::kInvalidArgument, who,
        ": expected a picture, uint8 [height, width, channels], got ", image.dtype(), " of shape ",
        image.shape(), "; try cast() and one picture of a batch");
 }
 
-}  // namespace internal
+}  // namespace
 
 Tensor decode_image(std::string_view bytes, const std::string& source, DecodeImageOptions options) {
   if (bytes.starts_with("\x89PNG")) return decode_png(bytes, source, options);
@@ -116,8 +120,7 @@ Tensor decode_image(std::string_view bytes, const std::string& source, DecodeIma
     fail(ErrorCode::kUnimplemented, source, ": offset 0: expected a PNG or JPEG picture, got ",
          name, "; try to convert the file");
   }
-  fail(ErrorCode::kDataLoss, source, ": offset 0: expected a PNG or JPEG picture, got ",
-       internal::describe_file(bytes));
+  fail_at(source, 0, "expected a PNG or JPEG picture, got ", internal::describe_file(bytes));
 }
 
 Tensor read_image(const std::string& path, DecodeImageOptions options) {
@@ -239,14 +242,13 @@ class PngReader {
     }
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
-  PngReader(const PngReader&) = delete;
-  PngReader& operator=(const PngReader&) = delete;
+  PngReader& operator=(PngReader&&) = delete;
 
   Tensor run() {
     if (!read_header()) fail_damaged();
     const std::int64_t height = png_get_image_height(png_, info_);
     const std::int64_t width = png_get_image_width(png_, info_);
-    internal::require_pixels(height, width, source_, options_);
+    require_pixels(height, width, source_, options_);
     if (!start_rows()) fail_damaged();
     MutableTensor image({height, width, png_get_channels(png_, info_)}, DType::kUInt8, Device{});
     require_plausible(image.num_bytes());
@@ -257,7 +259,7 @@ class PngReader {
       rows.push_back(image.span<std::uint8_t>().data() + static_cast<std::size_t>(row) * row_bytes);
     }
     if (!read_rows(rows.data())) fail_damaged();
-    return internal::to_color_mode(image.freeze(), options_.color_mode);
+    return to_color_mode(image.freeze(), options_.color_mode);
   }
 
  private:
@@ -293,15 +295,13 @@ class PngReader {
     constexpr std::size_t kBitsPerByte = 8;  // a pixel may take a bit of the file, 16 without tRNS
     constexpr std::size_t kExpansion = kBitsPerByte * 4;
     if (unpacked / kLargestRatio / kExpansion <= bytes_.size()) return;
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": the file ends early; expected a picture of ", unpacked, " bytes, got ", bytes_.size(),
-         " packed ones");
+    fail_at(source_, offset_, "the file ends early; expected a picture of ", unpacked,
+            " bytes, got ", bytes_.size(), " packed ones");
   }
 
   [[noreturn]] void fail_damaged() const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": expected a PNG picture, got bytes that libpng refuses: ", message_,
-         bytes_.starts_with("\x89PNG") ? "" : internal::kind_note(bytes_));
+    fail_at(source_, offset_, "expected a PNG picture, got bytes that libpng refuses: ", message_,
+            bytes_.starts_with("\x89PNG") ? "" : internal::kind_note(bytes_));
   }
 
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
@@ -342,7 +342,7 @@ Tensor decode_png(std::string_view bytes, const std::string& source, DecodeImage
 }
 
 std::string encode_png(const Tensor& image) {
-  internal::require_image(image, "encode_png");
+  require_image(image, "encode_png");
   constexpr std::int64_t kLargestSide = PNG_UINT_31_MAX;
   const Shape& shape = image.shape();
   png_image header{};
@@ -439,22 +439,21 @@ class Reader {
   Reader(std::string_view bytes, const std::string& source, const DecodeImageOptions& options)
       : bytes_(bytes), source_(source), options_(options) {}
   ~Reader() { jpeg_destroy_decompress(&info_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  Reader& operator=(Reader&&) = delete;
 
   Tensor run() {
     if (bytes_.empty()) {
-      fail(ErrorCode::kDataLoss, source_, ": offset 0: expected a JPEG picture, got an empty file");
+      fail_at(source_, 0, "expected a JPEG picture, got an empty file");
     }
     if (!read_header()) fail_damaged();
     choose_colors();
     const bool is_cmyk = info_.out_color_space == JCS_CMYK;
     const std::int64_t channels = is_cmyk ? 4 : info_.out_color_space == JCS_RGB ? 3 : 1;
-    internal::require_pixels(info_.image_height, info_.image_width, source_, options_);
+    require_pixels(info_.image_height, info_.image_width, source_, options_);
     MutableTensor image({info_.image_height, info_.image_width, channels}, DType::kUInt8, Device{});
     if (!read_rows(image.span<std::uint8_t>().data(), info_.image_width * channels)) fail_damaged();
     const Tensor pixels = is_cmyk ? without_cmyk(image) : image.freeze();
-    return internal::to_color_mode(pixels, options_.color_mode);
+    return to_color_mode(pixels, options_.color_mode);
   }
 
  private:
@@ -525,8 +524,7 @@ class Writer {
     jpeg_destroy_compress(&info_);
     std::free(buffer_);
   }
-  Writer(const Writer&) = delete;
-  Writer& operator=(const Writer&) = delete;
+  Writer& operator=(Writer&&) = delete;
 
   std::string run(const Tensor& image, int quality) {
     if (!write(image.shape(), image.host_span<std::uint8_t>().data(), quality)) {
@@ -571,7 +569,7 @@ Tensor decode_jpeg(std::string_view bytes, const std::string& source, DecodeImag
 }
 
 std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options) {
-  internal::require_image(image, "encode_jpeg");
+  require_image(image, "encode_jpeg");
   const Shape& shape = image.shape();
   internal::require(shape[2] == 1 || shape[2] == 3, "encode_jpeg: expected 1 or 3 channels, got ",
                     shape[2]);

@@ -23,16 +23,8 @@ struct Picture {
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension;
-}
-
 bool is_picture(const fs::path& path) {
-  const std::string extension = lower_extension(path);
+  const std::string extension = internal::lower_case(path.extension().string());
   if (extension == ".gif" || extension == ".bmp" || extension == ".webp") {
     fail(ErrorCode::kUnimplemented, "image_folder: expected .png, .jpg and .jpeg pictures, got '",
          path.string(), "'; try to convert or to move it");
@@ -167,12 +159,12 @@ void require_options(const ImageFolderOptions& options) {
   }
 }
 
-Tensor label_tensor(std::int64_t label, std::int64_t num_classes, LabelMode mode) {
+Tensor label_tensor(std::int64_t label, std::size_t num_classes, LabelMode mode) {
   if (mode == LabelMode::kInt) return Tensor::from<std::int64_t>({}, {label});
   if (mode == LabelMode::kBinary) return Tensor::from<float>({1}, {static_cast<float>(label)});
-  std::vector<float> row(static_cast<std::size_t>(num_classes), 0.0f);
+  std::vector<float> row(num_classes, 0.0f);
   row[static_cast<std::size_t>(label)] = 1.0f;
-  return Tensor::from<float>({num_classes}, row);
+  return Tensor::from<float>({static_cast<std::int64_t>(num_classes)}, row);
 }
 
 Tensor rounded(const Tensor& image) {
@@ -185,30 +177,15 @@ Tensor rounded(const Tensor& image) {
   return bytes.freeze();
 }
 
-/// Reads picture by picture; shared by the passes and threads.
-class Loader {
- public:
-  Loader(std::vector<Picture> pictures, std::int64_t num_classes, ImageFolderOptions options)
-      : pictures_(std::move(pictures)), num_classes_(num_classes), options_(std::move(options)) {
-    options_.decode.color_mode = options_.color_mode;
+Element load(const Picture& picture, std::size_t num_classes, const ImageFolderOptions& options) {
+  const Tensor image = read_image(picture.path, options.decode);
+  const Tensor resized = resize_image(image, options.image_size, options.resize);
+  std::vector<Tensor> tensors = {options.dtype == DType::kUInt8 ? rounded(resized) : resized};
+  if (options.label_mode != LabelMode::kNone) {
+    tensors.push_back(label_tensor(picture.label, num_classes, options.label_mode));
   }
-
-  Element load(std::int64_t index) const {
-    const Picture& picture = pictures_[static_cast<std::size_t>(index)];
-    const Tensor image = read_image(picture.path, options_.decode);
-    const Tensor resized = resize_image(image, options_.image_size, options_.resize);
-    std::vector<Tensor> tensors = {options_.dtype == DType::kUInt8 ? rounded(resized) : resized};
-    if (options_.label_mode != LabelMode::kNone) {
-      tensors.push_back(label_tensor(picture.label, num_classes_, options_.label_mode));
-    }
-    return Element(std::move(tensors));
-  }
-
- private:
-  std::vector<Picture> pictures_;
-  std::int64_t num_classes_;
-  ImageFolderOptions options_;
-};
+  return Element(std::move(tensors));
+}
 
 }  // namespace
 
@@ -231,11 +208,16 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
     if (options.label_mode != LabelMode::kNone) labels.push_back(picture.label);
   }
   const MapOptions how{options.num_parallel_calls};
-  const auto loader = std::make_shared<const Loader>(
-      std::move(pictures), static_cast<std::int64_t>(classes.size()), std::move(options));
-  Dataset dataset =
-      Dataset::range(static_cast<std::int64_t>(paths.size()))
-          .map([loader](const Element& index) { return loader->load(index[0].item_int()); }, how);
+  options.decode.color_mode = options.color_mode;
+  // Shared by the passes and threads.
+  const auto shared = std::make_shared<const std::vector<Picture>>(std::move(pictures));
+  Dataset dataset = Dataset::range(std::ssize(paths))
+                        .map(
+                            [shared, num_classes = classes.size(), options](const Element& index) {
+                              const auto place = static_cast<std::size_t>(index[0].item_int());
+                              return load((*shared)[place], num_classes, options);
+                            },
+                            how);
   return {std::move(dataset), std::move(classes), std::move(paths), std::move(labels)};
 }
 

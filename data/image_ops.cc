@@ -6,14 +6,19 @@
 #include <vector>
 
 #include "core/names.h"
-#include "data/image_pixels.h"
 #include "tutti/data/image_ops.h"
 
 // Whole pixels are moved as bytes: the loops do not depend on the type.
 
-namespace tutti {
-namespace internal {
+namespace tutti::image {
+namespace {
 
+struct ImageExtents {
+  std::int64_t height = 0, width = 0, channels = 0;
+};
+
+/// Throws kInvalidArgument naming `who` unless `image` is uint8 or float32 [height, width,
+/// channels].
 ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
@@ -27,20 +32,19 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
 
+/// Throws kInvalidArgument naming `who` unless both are 1 or more.
 void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
   internal::require(height >= 1 && width >= 1, who, ": expected at least 1 x 1 pixels, got ",
                     height, " x ", width);
 }
 
-}  // namespace internal
-
-namespace image {
-namespace {
-
-using internal::image_size;
-using internal::ImageExtents;
-using internal::require_positive;
-using internal::visit_pixels;
+/// Calls visitor.template operator()<T>() with uint8_t or float: the pixels of an image that passed
+/// image_size().
+template <class Visitor>
+decltype(auto) visit_pixels(DType dtype, Visitor&& visitor) {
+  if (dtype == DType::kUInt8) return visitor.template operator()<std::uint8_t>();
+  return visitor.template operator()<float>();
+}
 
 constexpr std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -458,11 +462,20 @@ std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t
   return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));
 }
 
-double between(const RandomStream& random, double lower, double upper) {
-  return lower + (upper - lower) * random.uniform64(0);
+/// A step of `fn` with a number in [lower, upper).
+ImageStep random_number_step(Tensor (*fn)(const Tensor&, double), double lower, double upper) {
+  return [=](const Tensor& picture, const RandomStream& random) {
+    return fn(picture, lower + (upper - lower) * random.uniform64(0));
+  };
 }
 
-bool heads(const RandomStream& random) { return random.uniform64(0) < 0.5; }
+/// A step of `fn` in half of all cases.
+ImageStep half_of_cases_step(Tensor (*fn)(const Tensor&), const char* who) {
+  return [=](const Tensor& picture, const RandomStream& random) {
+    image_size(picture, who);
+    return random.uniform64(0) < 0.5 ? fn(picture) : picture;
+  };
+}
 
 void require_range(double lower, double upper, std::string_view who) {
   internal::require(lower >= 0.0 && lower < upper && std::isfinite(upper), who,
@@ -500,45 +513,31 @@ ImageStep random_crop(std::int64_t size, RandomCropOptions options) {
 }
 
 ImageStep random_flip_left_right() {
-  return [](const Tensor& picture, const RandomStream& random) {
-    image_size(picture, "image::random_flip_left_right");
-    return heads(random) ? flip_left_right(picture) : picture;
-  };
+  return half_of_cases_step(flip_left_right, "image::random_flip_left_right");
 }
 
 ImageStep random_flip_up_down() {
-  return [](const Tensor& picture, const RandomStream& random) {
-    image_size(picture, "image::random_flip_up_down");
-    return heads(random) ? flip_up_down(picture) : picture;
-  };
+  return half_of_cases_step(flip_up_down, "image::random_flip_up_down");
 }
 
 ImageStep random_brightness(double max_delta) {
   require_max_delta(max_delta, 1e30, "image::random_brightness");
-  return [=](const Tensor& picture, const RandomStream& random) {
-    return adjust_brightness(picture, between(random, -max_delta, max_delta));
-  };
+  return random_number_step(adjust_brightness, -max_delta, max_delta);
 }
 
 ImageStep random_contrast(double lower, double upper) {
   require_range(lower, upper, "image::random_contrast");
-  return [=](const Tensor& picture, const RandomStream& random) {
-    return adjust_contrast(picture, between(random, lower, upper));
-  };
+  return random_number_step(adjust_contrast, lower, upper);
 }
 
 ImageStep random_saturation(double lower, double upper) {
   require_range(lower, upper, "image::random_saturation");
-  return [=](const Tensor& picture, const RandomStream& random) {
-    return adjust_saturation(picture, between(random, lower, upper));
-  };
+  return random_number_step(adjust_saturation, lower, upper);
 }
 
 ImageStep random_hue(double max_delta) {
   require_max_delta(max_delta, 0.5, "image::random_hue");
-  return [=](const Tensor& picture, const RandomStream& random) {
-    return adjust_hue(picture, between(random, -max_delta, max_delta));
-  };
+  return random_number_step(adjust_hue, -max_delta, max_delta);
 }
 
 ImageStep cutout(std::int64_t length, CutoutOptions options) {
@@ -577,5 +576,4 @@ ImageStep per_image_standardization() {
       [](const Tensor& picture, const RandomStream&) { return per_image_standardization(picture); };
 }
 
-}  // namespace image
-}  // namespace tutti
+}  // namespace tutti::image

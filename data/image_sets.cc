@@ -18,6 +18,8 @@
 namespace tutti {
 namespace {
 
+using internal::fail_at;
+
 constexpr std::size_t kSide = 32;
 constexpr std::size_t kChannels = 3;
 constexpr std::size_t kPlaneBytes = kSide * kSide;
@@ -111,10 +113,9 @@ std::vector<ImageData> read_archive(const fs::path& archive,
 ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
   const std::size_t rows = bytes.size() / kRecordBytes;
   if (rows == 0 || bytes.size() % kRecordBytes != 0) {
-    fail(ErrorCode::kDataLoss, source, ": offset ", rows * kRecordBytes,
-         ": the file ends within a record; expected records of ", kRecordBytes, " bytes, got ",
-         bytes.size() - rows * kRecordBytes, " bytes after ", rows, " records",
-         internal::kind_note(bytes));
+    fail_at(source, rows * kRecordBytes, "the file ends within a record; expected records of ",
+            kRecordBytes, " bytes, got ", bytes.size() - rows * kRecordBytes, " bytes after ", rows,
+            " records", internal::kind_note(bytes));
   }
   constexpr auto kLength = static_cast<std::int64_t>(kSide);
   const auto count = static_cast<std::int64_t>(rows);
@@ -123,9 +124,8 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
   for (std::size_t row = 0; row < rows; ++row) {
     const auto* record = reinterpret_cast<const unsigned char*>(bytes.data()) + row * kRecordBytes;
     if (record[0] >= kNumClasses) {
-      fail(ErrorCode::kDataLoss, source, ": offset ", row * kRecordBytes,
-           ": no CIFAR-10 record; expected a label below ", int{kNumClasses}, ", got ",
-           int{record[0]}, internal::kind_note(bytes));
+      fail_at(source, row * kRecordBytes, "no CIFAR-10 record; expected a label below ",
+              int{kNumClasses}, ", got ", int{record[0]}, internal::kind_note(bytes));
     }
     labels.span<std::uint8_t>()[row] = record[0];
     interleave_planes(record + 1, images.span<std::uint8_t>().data() + row * kImageBytes);
@@ -156,11 +156,6 @@ ImageData read_cifar10(const std::string& directory, Split split) {
 namespace {
 
 constexpr std::size_t kMagicBytes = 4;
-
-template <class... Parts>
-[[noreturn]] void fail_at(const std::string& source, std::size_t offset, const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);
-}
 
 unsigned byte_at(std::string_view bytes, std::size_t offset) {
   return static_cast<unsigned char>(bytes[offset]);
@@ -273,7 +268,10 @@ std::vector<std::string> folders_to_search(const std::string& directory) {
   return {from_environment, kSystemFolder};
 }
 
-std::string find_file(const std::vector<std::string>& folders, const std::string& name) {
+}  // namespace
+
+std::string find_mnist_file(const std::string& directory, const std::string& name) {
+  const std::vector<std::string> folders = folders_to_search(directory);
   for (const std::string& folder : folders) {
     for (const char* ending : {"", ".gz"}) {
       const auto path = std::filesystem::path(folder) / (name + ending);
@@ -286,15 +284,17 @@ std::string find_file(const std::vector<std::string>& folders, const std::string
        "it");
 }
 
+namespace {
+
 void require_images_and_labels(const Tensor& images, const Tensor& labels,
                                const std::string& images_path, const std::string& labels_path) {
   if (images.dtype() != DType::kUInt8 || images.rank() != 3) {
-    fail(ErrorCode::kDataLoss, images_path, ": offset 0: expected uint8 images of rank 3, got ",
-         images.dtype(), " of shape ", images.shape());
+    fail_at(images_path, 0, "expected uint8 images of rank 3, got ", images.dtype(), " of shape ",
+            images.shape());
   }
   if (labels.dtype() != DType::kUInt8 || labels.rank() != 1) {
-    fail(ErrorCode::kDataLoss, labels_path, ": offset 0: expected uint8 labels of rank 1, got ",
-         labels.dtype(), " of shape ", labels.shape());
+    fail_at(labels_path, 0, "expected uint8 labels of rank 1, got ", labels.dtype(), " of shape ",
+            labels.shape());
   }
   if (labels.shape()[0] != images.shape()[0]) {
     fail(ErrorCode::kDataLoss, labels_path, ": offset 4: expected ", images.shape()[0],
@@ -305,10 +305,9 @@ void require_images_and_labels(const Tensor& images, const Tensor& labels,
 }  // namespace
 
 ImageData read_mnist(const std::string& directory, Split split) {
-  const std::vector<std::string> folders = folders_to_search(directory);
   const std::string prefix = split == Split::kTrain ? "train" : "t10k";
-  const std::string images_path = find_file(folders, prefix + "-images-idx3-ubyte");
-  const std::string labels_path = find_file(folders, prefix + "-labels-idx1-ubyte");
+  const std::string images_path = find_mnist_file(directory, prefix + "-images-idx3-ubyte");
+  const std::string labels_path = find_mnist_file(directory, prefix + "-labels-idx1-ubyte");
   const Tensor images = read_idx(images_path);
   const Tensor labels = read_idx(labels_path);
   require_images_and_labels(images, labels, images_path, labels_path);

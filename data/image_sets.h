@@ -19,6 +19,10 @@ namespace tutti {
 /// holds.
 Tensor parse_idx(std::string_view bytes, const std::string& source);
 
+/// Returns the path of a file of MNIST or its likes, plain or as .gz: in `directory`, or where
+/// read_mnist() looks if that is empty. Throws kNotFound.
+std::string find_mnist_file(const std::string& directory, const std::string& name);
+
 // The binary version of CIFAR-10: records of a label and a picture.
 
 /// Parses the bytes of a plain file of records: 1 label byte (0 .. 9) and 3072 image bytes (planes

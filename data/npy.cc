@@ -23,6 +23,8 @@
 namespace tutti {
 namespace {
 
+using internal::fail_at;
+
 constexpr std::string_view kMagic = "\x93NUMPY";
 
 /// A type of numpy and that of its tensor. Integers that no tensor has become the next wider type.
@@ -75,7 +77,8 @@ class HeaderParser {
         header.shape = shape();
         seen[2] = true;
       } else {
-        fail_at(start, "expected the keys descr, fortran_order and shape, got '", key, "'");
+        fail_at(source_, start, "expected the keys descr, fortran_order and shape, got '", key,
+                "'");
       }
       if (!accept(',')) {
         expect('}');
@@ -83,17 +86,12 @@ class HeaderParser {
       }
     }
     if (std::count(seen.begin(), seen.end(), true) != 3) {
-      fail_at(place_, "the header lacks a key; expected descr, fortran_order and shape");
+      fail_at(source_, place_, "the header lacks a key; expected descr, fortran_order and shape");
     }
     return header;
   }
 
  private:
-  template <class... Parts>
-  [[noreturn]] void fail_at(std::size_t offset, const Parts&... parts) const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset, ": ", parts...);
-  }
-
   void skip_spaces() {
     while (place_ < bytes_.size() && (bytes_[place_] == ' ' || bytes_[place_] == '\n')) ++place_;
   }
@@ -105,7 +103,7 @@ class HeaderParser {
   }
   void expect(char wanted) {
     if (!accept(wanted)) {
-      fail_at(place_, "expected '", wanted, "' in the npy header, got ",
+      fail_at(source_, place_, "expected '", wanted, "' in the npy header, got ",
               place_ == bytes_.size() ? std::string("its end") : std::string(1, bytes_[place_]));
     }
   }
@@ -114,7 +112,8 @@ class HeaderParser {
     const char quote = accept('"') ? '"' : (expect('\''), '\'');
     const std::size_t start = place_;
     const std::size_t end = bytes_.find(quote, start);
-    if (end == std::string_view::npos) fail_at(start, "expected a quoted text, got no end of it");
+    if (end == std::string_view::npos)
+      fail_at(source_, start, "expected a quoted text, got no end of it");
     place_ = end + 1;
     return bytes_.substr(start, end - start);
   }
@@ -127,7 +126,7 @@ class HeaderParser {
       place_ += word.size();
       return value;
     }
-    fail_at(place_, "expected True or False for fortran_order");
+    fail_at(source_, place_, "expected True or False for fortran_order");
   }
 
   void read_type(Header& header) {
@@ -162,7 +161,8 @@ class HeaderParser {
       std::int64_t dim = 0;
       const char* first = bytes_.data() + place_;
       const auto [end, error] = std::from_chars(first, bytes_.data() + bytes_.size(), dim);
-      if (error != std::errc() || dim < 0) fail_at(place_, "expected a dimension of 0 or more");
+      if (error != std::errc() || dim < 0)
+        fail_at(source_, place_, "expected a dimension of 0 or more");
       place_ += static_cast<std::size_t>(end - first);
       accept('L');  // a long of Python 2
       dims.push_back(dim);
@@ -172,10 +172,12 @@ class HeaderParser {
       }
     }
     if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
-      fail_at(start, "expected at most ", Shape::kMaxRank, " dimensions, got ", dims.size());
+      fail_at(source_, start, "expected at most ", Shape::kMaxRank, " dimensions, got ",
+              dims.size());
     }
     if (!Shape::count(dims)) {
-      fail_at(start, "expected dimensions of a file that exists, got (", tutti::join(dims), ")");
+      fail_at(source_, start, "expected dimensions of a file that exists, got (", tutti::join(dims),
+              ")");
     }
     return Shape(std::span<const std::int64_t>(dims));
   }
@@ -188,18 +190,16 @@ class HeaderParser {
 Header read_header(std::string_view bytes, const std::string& source) {
   auto require = [&](std::size_t size) {
     if (bytes.size() >= size) return;
-    fail(ErrorCode::kDataLoss, source, ": offset ", bytes.size(),
-         ": the file ends within its header; expected ", size, " bytes, got ", bytes.size());
+    fail_at(source, bytes.size(), "the file ends within its header; expected ", size,
+            " bytes, got ", bytes.size());
   };
   if (!kMagic.starts_with(bytes.substr(0, kMagic.size())) || bytes.empty()) {
-    fail(ErrorCode::kDataLoss, source, ": offset 0: expected a .npy file, got ",
-         internal::describe_file(bytes));
+    fail_at(source, 0, "expected a .npy file, got ", internal::describe_file(bytes));
   }
   require(kMagic.size() + 2);
   const int version = static_cast<unsigned char>(bytes[kMagic.size()]);
   if (version < 1 || version > 3) {
-    fail(ErrorCode::kDataLoss, source, ": offset ", kMagic.size(),
-         ": expected version 1, 2 or 3, got ", version);
+    fail_at(source, kMagic.size(), "expected version 1, 2 or 3, got ", version);
   }
   const std::size_t length_at = kMagic.size() + 2;
   const std::size_t begin = length_at + (version == 1 ? 2 : 4);
@@ -273,10 +273,10 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
   const std::size_t expected = data_bytes(header, source);
   const std::size_t found = bytes.size() - header.end;
   if (found != expected) {
-    fail(ErrorCode::kDataLoss, source, ": offset ", header.end + std::min(found, expected), ": ",
-         found < expected ? "the file ends early" : "the file goes on after its last element",
-         "; expected ", expected, " bytes of elements for shape ", header.shape, " of ", "type ",
-         header.type.name, ", got ", found);
+    fail_at(source, header.end + std::min(found, expected),
+            found < expected ? "the file ends early" : "the file goes on after its last element",
+            "; expected ", expected, " bytes of elements for shape ", header.shape, " of ", "type ",
+            header.type.name, ", got ", found);
   }
   MutableTensor tensor(header.shape, header.type.dtype, Device{});
   const char* data = bytes.data() + header.end;
@@ -347,12 +347,6 @@ constexpr std::size_t kEntryBytes = 46;
 constexpr std::size_t kEndBytes = 22;
 constexpr std::string_view kSuffix = ".npy";
 
-template <class... Parts>
-[[noreturn]] void fail_in_archive(const std::string& source, std::size_t offset,
-                                  const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);
-}
-
 struct Entry {
   std::string name;
   std::uint16_t flags = 0;
@@ -370,18 +364,18 @@ void require_record(std::string_view bytes, std::size_t offset, std::string_view
                     std::size_t size, const std::string& source) {
   const bool fits = offset <= bytes.size() && size <= bytes.size() - offset;
   if (fits && bytes.substr(offset, magic.size()) == magic) return;
-  fail_in_archive(source, offset, "expected a zip record of ", size,
-                  " bytes that begins with PK, got ", fits ? "other bytes" : "the end of the file");
+  fail_at(source, offset, "expected a zip record of ", size, " bytes that begins with PK, got ",
+          fits ? "other bytes" : "the end of the file");
 }
 
 std::size_t find_end_record(std::string_view bytes, const std::string& source) {
   const std::size_t found = bytes.rfind(kEndMagic);
   if (found == std::string_view::npos || bytes.size() - found < kEndBytes) {
     if (bytes.substr(0, 2) != "PK") {
-      fail_in_archive(source, 0, "expected a .npz file, got ", internal::describe_file(bytes));
+      fail_at(source, 0, "expected a .npz file, got ", internal::describe_file(bytes));
     }
-    fail_in_archive(source, bytes.size(),
-                    "expected the end record of a zip file, got none; the file is cut short");
+    fail_at(source, bytes.size(),
+            "expected the end record of a zip file, got none; the file is cut short");
   }
   return found;
 }
@@ -418,8 +412,8 @@ void find_data(std::string_view bytes, Entry& entry, const std::string& source) 
                             get_little_endian<std::uint16_t>(bytes, offset + 26) +
                             get_little_endian<std::uint16_t>(bytes, offset + 28);
   if (begin > bytes.size() || entry.packed_bytes > bytes.size() - begin) {
-    fail_in_archive(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
-                    " bytes");
+    fail_at(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
+            " bytes");
   }
   entry.data_offset = begin;
 }
@@ -436,9 +430,8 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
   for (std::size_t i = 1; i < by_place.size(); ++i) {
     const Entry& before = *by_place[i - 1];
     if (by_place[i]->local_offset >= before.end()) continue;
-    fail_in_archive(member_name(*by_place[i], source), by_place[i]->local_offset,
-                    "members overlap; expected it behind the end of '", before.name, "' at ",
-                    before.end());
+    fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
+            "members overlap; expected it behind the end of '", before.name, "' at ", before.end());
   }
 }
 
@@ -506,13 +499,11 @@ std::string member_bytes(std::string_view bytes, const Entry& entry, const std::
                             : internal::inflate_bytes(packed, internal::DeflateFormat::kRaw, source,
                                                       limits, entry.bytes);
   if (content.size() != entry.bytes) {
-    fail_in_archive(source, begin, "expected a member of ", entry.bytes, " bytes, got ",
-                    content.size());
+    fail_at(source, begin, "expected a member of ", entry.bytes, " bytes, got ", content.size());
   }
   const std::uint32_t crc = internal::crc32(content);
   if (crc != entry.crc) {
-    fail_in_archive(source, begin, "the member's checksum is wrong; expected ", entry.crc, ", got ",
-                    crc);
+    fail_at(source, begin, "the member's checksum is wrong; expected ", entry.crc, ", got ", crc);
   }
   return content;
 }

@@ -16,6 +16,7 @@
 namespace tutti {
 namespace {
 
+using internal::fail_at;
 using internal::get_little_endian;
 using internal::masked_crc32c;
 
@@ -195,11 +196,10 @@ class FixedLengthRecords : public internal::FileElements {
 
   [[noreturn]] void fail_truncated(std::uint64_t offset, std::uint64_t expected,
                                    std::uint64_t got) const {
-    fail(ErrorCode::kDataLoss, file_.source(), ": offset ", offset,
-         ": the file does not hold whole records of ", layout_.record, " bytes behind ",
-         layout_.header, " bytes of header and before ", layout_.footer,
-         " bytes of footer; expected ", expected, " bytes, got ", got,
-         file_.offset() == 0 ? internal::kind_note(file_.bytes_ahead()) : "");
+    fail_at(file_.source(), offset, "the file does not hold whole records of ", layout_.record,
+            " bytes behind ", layout_.header, " bytes of header and before ", layout_.footer,
+            " bytes of footer; expected ", expected, " bytes, got ", got,
+            file_.offset() == 0 ? internal::kind_note(file_.bytes_ahead()) : "");
   }
 
   internal::InputFile file_;
@@ -266,8 +266,8 @@ class WireReader {
     const std::uint64_t field = key >> 3;
     constexpr std::uint64_t kMaxField = (std::uint64_t{1} << 29) - 1;
     if (field == 0 || field > kMaxField || type == 3 || type == 4 || type > 5) {
-      fail_at(start, "expected a protobuf field number and wire type, got field ", field, ", type ",
-              type);
+      fail_at(*source_, first_offset_ + start,
+              "expected a protobuf field number and wire type, got field ", field, ", type ", type);
     }
     return {static_cast<std::uint32_t>(field), static_cast<WireType>(type)};
   }
@@ -281,7 +281,8 @@ class WireReader {
       value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * i);
       if ((byte & 0x80) == 0) return value;
     }
-    fail_at(start, "expected a variable-length number of at most ", kMaxBytes, " bytes, got more");
+    fail_at(*source_, first_offset_ + start, "expected a variable-length number of at most ",
+            kMaxBytes, " bytes, got more");
   }
   std::uint32_t fixed32() {
     require(4, "a 4-byte number");
@@ -321,14 +322,10 @@ class WireReader {
   }
 
  private:
-  template <class... Parts>
-  [[noreturn]] void fail_at(std::size_t place, const Parts&... parts) const {
-    fail(ErrorCode::kDataLoss, *source_, ": offset ", first_offset_ + place, ": ", parts...);
-  }
   void require(std::uint64_t count, const char* what) const {
     if (count > bytes_.size() - place_) {
-      fail_at(place_, "the message ends within ", what, "; expected ", count, " bytes, got ",
-              bytes_.size() - place_);
+      fail_at(*source_, first_offset_ + place_, "the message ends within ", what, "; expected ",
+              count, " bytes, got ", bytes_.size() - place_);
     }
   }
 
@@ -347,23 +344,21 @@ void read_value(WireReader& list, WireType type, std::vector<std::string>& value
     list.skip({1, type});
 }
 
-void read_value(WireReader& list, WireType type, std::vector<float>& values) {
-  if (type == WireType::kFixed32) {
-    values.push_back(std::bit_cast<float>(list.fixed32()));
+/// Reads numbers alone or packed, as any reader of protobuf must.
+template <class Number>
+void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
+  constexpr bool kIsFloat = std::is_same_v<Number, float>;
+  const auto read_from = [&](WireReader& bytes) {
+    if constexpr (kIsFloat) {
+      values.push_back(std::bit_cast<float>(bytes.fixed32()));
+    } else {
+      values.push_back(static_cast<Number>(bytes.varint()));
+    }
+  };
+  if (type == (kIsFloat ? WireType::kFixed32 : WireType::kVarint)) {
+    read_from(list);
   } else if (type == WireType::kBytes) {
-    WireReader packed = list.message();
-    while (!packed.at_end()) values.push_back(std::bit_cast<float>(packed.fixed32()));
-  } else {
-    list.skip({1, type});
-  }
-}
-
-void read_value(WireReader& list, WireType type, std::vector<std::int64_t>& values) {
-  if (type == WireType::kVarint) {
-    values.push_back(static_cast<std::int64_t>(list.varint()));
-  } else if (type == WireType::kBytes) {
-    WireReader packed = list.message();
-    while (!packed.at_end()) values.push_back(static_cast<std::int64_t>(packed.varint()));
+    for (WireReader packed = list.message(); !packed.at_end();) read_from(packed);
   } else {
     list.skip({1, type});
   }
@@ -432,22 +427,16 @@ std::string list_bytes(const std::vector<std::string>& values) {
   return list;
 }
 
-std::string list_bytes(const std::vector<float>& values) {
-  std::string packed;
-  for (float value : values) {
-    internal::put_little_endian(packed, std::bit_cast<std::uint32_t>(value));
+template <class Number>
+std::string list_bytes(const std::vector<Number>& values) {
+  std::string packed, list;
+  for (const Number value : values) {
+    if constexpr (std::is_same_v<Number, float>) {
+      internal::put_little_endian(packed, std::bit_cast<std::uint32_t>(value));
+    } else {
+      put_varint(packed, static_cast<std::uint64_t>(value));
+    }
   }
-  std::string list;
-  if (!values.empty()) put_bytes(list, 1, packed);
-  return list;
-}
-
-std::string list_bytes(const std::vector<std::int64_t>& values) {
-  std::string packed;
-  for (std::int64_t value : values) {
-    put_varint(packed, static_cast<std::uint64_t>(value));
-  }
-  std::string list;
   if (!values.empty()) put_bytes(list, 1, packed);
   return list;
 }

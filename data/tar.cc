@@ -36,11 +36,7 @@ std::optional<std::pair<std::string, std::string>> split_tar_name(std::string_vi
   const std::string_view file = name.substr(begin);
   if (dot == std::string_view::npos || dot == begin) return std::nullopt;
   if (file.starts_with("__") && file.ends_with("__")) return std::nullopt;
-  std::string extension(name.substr(dot + 1));
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return std::pair(std::string(name.substr(0, dot)), std::move(extension));
+  return std::pair(std::string(name.substr(0, dot)), lower_case(name.substr(dot + 1)));
 }
 
 // Whether entry_ is the first file of a sample.
@@ -73,9 +69,8 @@ std::optional<TarSample> TarSampleReader::next() {
   TarSample sample{key_, {}};
   take_sample([&](const TarEntry& entry, const std::string& extension) {
     if (!sample.files.emplace(extension, reader_.read()).second) {
-      fail(ErrorCode::kDataLoss, reader_.source(), ": offset ", entry.offset,
-           ": expected one file per extension in sample '", sample.key, "', got '", entry.name,
-           "' for '", extension, "' again");
+      fail_at(reader_.source(), entry.offset, "expected one file per extension in sample '",
+              sample.key, "', got '", entry.name, "' for '", extension, "' again");
     }
   });
   return sample;
@@ -289,11 +284,6 @@ std::string name_of(std::string_view block) {
 
 }  // namespace
 
-template <class... Parts>
-void TarReader::fail_at(std::uint64_t offset, const Parts&... parts) const {
-  fail(ErrorCode::kDataLoss, source(), ": offset ", offset, ": ", parts...);
-}
-
 std::uint64_t TarReader::octal_at(std::string_view block, std::size_t offset,
                                   std::size_t length) const {
   std::string_view digits = text_at(block, offset, length);
@@ -303,7 +293,8 @@ std::uint64_t TarReader::octal_at(std::string_view block, std::size_t offset,
   const char* end = digits.data() + digits.size();
   const auto result = std::from_chars(digits.data(), end, number, 8);
   if (!digits.empty() && (result.ptr != end || result.ec != std::errc())) {
-    fail_at(header_ + offset, "expected an octal number in a tar header, got other bytes");
+    fail_at(source(), header_ + offset,
+            "expected an octal number in a tar header, got other bytes");
   }
   return number;
 }
@@ -316,7 +307,7 @@ std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
   std::uint64_t number = first & 0x7f;
   for (std::size_t i = 1; i < length; ++i) {
     if (number >> 54 != 0) {
-      fail_at(header_ + offset, "expected a size of less than 2^62 bytes, got more");
+      fail_at(source(), header_ + offset, "expected a size of less than 2^62 bytes, got more");
     }
     number = number << 8 | static_cast<unsigned char>(block[offset + i]);
   }
@@ -353,7 +344,7 @@ void TarReader::require_tar(std::string_view block) const {
   if (header_ != 0) return;
   const std::string kind = kind_of_file(block);
   if (kind.empty() || block.substr(std::min<std::size_t>(block.size(), 257), 5) == "ustar") return;
-  fail_at(0, "expected a tar file, got ", kind);
+  fail_at(source(), 0, "expected a tar file, got ", kind);
 }
 
 // False at the end of the tar file.
@@ -364,7 +355,7 @@ bool TarReader::read_header(std::string& block) {
   block.clear();
   if (const std::uint64_t got = file_.read(block, kTarBlock); got < kTarBlock) {
     require_tar(block);
-    fail_at(header_, "the tar file ends early; expected a header or a block of zeros of ",
+    fail_at(source(), header_, "the tar file ends early; expected a header or a block of zeros of ",
             kTarBlock, " bytes, got ", got);
   }
   if (is_zero(block)) {
@@ -373,7 +364,7 @@ bool TarReader::read_header(std::string& block) {
   }
   require_tar(block);
   if (const std::string wrong = wrong_checksum(block); !wrong.empty()) {
-    fail_at(header_ + 148, "the checksum of a tar header is wrong; ", wrong,
+    fail_at(source(), header_ + 148, "the checksum of a tar header is wrong; ", wrong,
             header_ == 0 ? "; is this a tar file?" : "");
   }
   return true;
@@ -385,7 +376,7 @@ std::string TarReader::read_content(std::uint64_t size, const char* what) {
   const std::uint64_t got = file_.read(content, size);
   const std::uint64_t filled = file_.skip(padding_);
   if (got < size || filled < padding_) {
-    fail_at(begin, "the tar file ends within ", what, "; expected ", size + padding_,
+    fail_at(source(), begin, "the tar file ends within ", what, "; expected ", size + padding_,
             " bytes, got ", got + filled);
   }
   content_ = padding_ = 0;
@@ -396,7 +387,8 @@ void TarReader::skip_content() {
   const std::uint64_t begin = file_.offset();
   const std::uint64_t whole = content_ + padding_;
   if (const std::uint64_t got = file_.skip(whole); got < whole) {
-    fail_at(begin, "the tar file ends within a file; expected ", whole, " bytes, got ", got);
+    fail_at(source(), begin, "the tar file ends within a file; expected ", whole, " bytes, got ",
+            got);
   }
   content_ = padding_ = 0;
 }
@@ -415,7 +407,8 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
     const auto digits = static_cast<std::size_t>(result.ptr - records.data());
     if (result.ec != std::errc() || length > records.size() || length < digits + 3 ||
         *result.ptr != ' ' || records[length - 1] != '\n') {
-      fail_at(header_, "expected records '<length> <key>=<value>' of pax, got other bytes");
+      fail_at(source(), header_,
+              "expected records '<length> <key>=<value>' of pax, got other bytes");
     }
     const std::string_view record = records.substr(digits + 1, length - digits - 2);
     const std::size_t equals = std::min(record.find('='), record.size());
@@ -427,11 +420,9 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
     }
     if (key == "path") extra.name = value;
     if (key == "size") {
-      std::uint64_t size = 0;
-      const char* value_end = value.data() + value.size();
-      const auto number = std::from_chars(value.data(), value_end, size);
-      if (number.ec != std::errc() || number.ptr != value_end || size >> 62 != 0) {
-        fail_at(header_, "expected a number as size in a record of pax, got other bytes");
+      const auto size = parse_number<std::uint64_t>(value);
+      if (!size || *size >> 62 != 0) {
+        fail_at(source(), header_, "expected a number as size in a record of pax, got other bytes");
       }
       extra.size = size;
     }
@@ -444,7 +435,8 @@ bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;
   if (size > kLargestExtra) {
-    fail_at(header_, "expected at most ", kLargestExtra, " bytes of names and records, got ", size);
+    fail_at(source(), header_, "expected at most ", kLargestExtra,
+            " bytes of names and records, got ", size);
   }
   const std::string records = read_content(size, "a record of names");
   if (type == 'L') extra.name = records.substr(0, records.find('\0'));
@@ -483,7 +475,7 @@ std::optional<TarEntry> TarReader::next() {
     if (is_file && !entry.name.ends_with('/')) return entry;
   }
   if (extra.name || extra.size) {
-    fail_at(header_, "expected a file behind its name, got the end of the tar file");
+    fail_at(source(), header_, "expected a file behind its name, got the end of the tar file");
   }
   return std::nullopt;
 }

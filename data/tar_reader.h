@@ -52,8 +52,6 @@ class TarReader {
   std::string wrong_checksum(std::string_view block) const;
   void require_tar(std::string_view block) const;
   bool find_next_archive(std::string& block);
-  template <class... Parts>
-  [[noreturn]] void fail_at(std::uint64_t offset, const Parts&... parts) const;
 
   InputFile file_;
   InputLimits limits_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -47,10 +48,8 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
   if (text[0] != '\'' || text.size() < 2) return 0;
   constexpr std::string_view kLongS = "\xC5\xBF";
   if (any_case && text.substr(1, 2) == kLongS) return 3;
-  std::string letters(text.substr(1, 2));
-  if (any_case)
-    for (char& c : letters)
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  const std::string_view given = text.substr(1, 2);
+  const std::string letters = any_case ? lower_case(given) : std::string(given);
   if (std::string_view("stmd").find(letters[0]) != std::string_view::npos) return 2;
   return letters == "re" || letters == "ve" || letters == "ll" ? 3 : 0;
 }

@@ -108,14 +108,6 @@ struct BytePairRules {
   }
 };
 
-/// Appends the tokens of a piece.
-void append_tokens(const BytePairRules& rules, std::string_view piece,
-                   std::vector<std::int64_t>& tokens);
-
-}  // namespace tutti::internal
-
-namespace tutti {
-namespace internal {
 namespace {
 
 /// The tokens of a piece, of which neighbours are merged: the pair of the lowest rank first, the
@@ -185,8 +177,7 @@ class MergingPiece {
   std::priority_queue<Pair, std::vector<Pair>, std::greater<>> pairs_;
 };
 
-}  // namespace
-
+/// Appends the tokens of a piece.
 void append_tokens(const BytePairRules& rules, std::string_view piece,
                    std::vector<std::int64_t>& tokens) {
   if (rules.ignores_merges) {
@@ -198,8 +189,6 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   }
   MergingPiece(rules, piece).append_to(tokens);
 }
-
-namespace {
 
 /// Encodes one text. Pieces that come again are looked up in what was encoded before.
 class TextEncoder {
@@ -303,7 +292,9 @@ class TextEncoder {
 };
 
 }  // namespace
-}  // namespace internal
+}  // namespace tutti::internal
+
+namespace tutti {
 
 BytePairTokenizer::BytePairTokenizer(std::shared_ptr<const internal::BytePairRules> rules)
     : rules_(std::move(rules)) {}

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "data/image_sets.h"
 #include "tensor/gpu/inventory.h"
 #include "tools/commands.h"
 #include "tools/launch/child_process.h"
@@ -120,25 +121,19 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Folder with the four files of Fashion-MNIST, or empty: `data_dir`, or the usual ones when that
-/// is empty.
+/// Returns the folder with the four files of Fashion-MNIST, or "": `data_dir`, or the usual ones
+/// when that is empty.
 std::string find_fashion_mnist(const std::string& data_dir) {
-  std::vector<std::filesystem::path> folders = {data_dir};
-  if (data_dir.empty()) {
-    const char* configured = std::getenv("TUTTI_DATA_DIR");
-    folders = {configured == nullptr ? "" : configured, "/usr/share/datasets/fashion-mnist"};
-  }
-  for (const auto& folder : folders) {
-    const auto has = [&](const std::string& name) {
-      return std::filesystem::exists(folder / name) ||
-             std::filesystem::exists(folder / (name + ".gz"));
-    };
-    if (has("train-images-idx3-ubyte") && has("train-labels-idx1-ubyte") &&
-        has("t10k-images-idx3-ubyte") && has("t10k-labels-idx1-ubyte")) {
-      return folder.string();
+  try {
+    std::string found;
+    for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                             "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+      found = find_mnist_file(data_dir, name);
     }
+    return std::filesystem::path(found).parent_path().string();
+  } catch (const Error&) {
+    return "";
   }
-  return "";
 }
 
 std::vector<Finding> inspect_host(const std::string& data_dir) {
