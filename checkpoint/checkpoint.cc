@@ -248,47 +248,36 @@ void give_to_providers(const TensorProviders& providers, const TensorMap& tensor
   }
 }
 
-/// What to set back to when restoring fails half way. Tensors share the variables' buffers: nothing
-/// is copied until a variable is written.
-class Snapshot {
- public:
-  Snapshot(const std::vector<Variable>& variables, const StateMap& states,
-           const TensorProviders& providers)
-      : variables_(variables),
-        states_(states),
-        providers_(providers),
-        file_(saved(variables, internal::SavedAs::kParts)) {
-    add_provided(providers, file_.tensors);
-    for (const auto& [name, provider] : states) values_[name] = provider.save();
-  }
+/// What these have now. Tensors share the variables' buffers: nothing is copied until a variable is
+/// written.
+CheckpointFile current_values(const std::vector<Variable>& variables, const StateMap& states,
+                              const TensorProviders& providers, internal::SavedAs form) {
+  CheckpointFile file = saved(variables, form);
+  add_provided(providers, file.tensors);
+  for (const auto& [name, provider] : states) file.states[name] = provider.save();
+  return file;
+}
 
-  void set_back() const noexcept {
+void set_all(const CheckpointFile& file, const std::vector<Variable>& variables,
+             const StateMap& states, const TensorProviders& providers) {
+  restore_all(variables, file);
+  give_to_providers(providers, file.tensors);
+  for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
+}
+
+/// Sets everything or, when that fails half way, nothing.
+void take_over(const CheckpointFile& file, const std::vector<Variable>& variables,
+               const StateMap& states, const TensorProviders& providers) {
+  const CheckpointFile before =
+      current_values(variables, states, providers, internal::SavedAs::kParts);
+  try {
+    set_all(file, variables, states, providers);
+  } catch (...) {
     try {
-      restore_all(variables_, file_);
-      give_to_providers(providers_, file_.tensors);
-      for (const auto& [name, provider] : states_) provider.restore(values_.at(name));
+      set_all(before, variables, states, providers);
     } catch (const std::exception& error) {
       log(LogLevel::kError, concat("Checkpoint::restore: cannot set back: ", error.what()));
     }
-  }
-
- private:
-  const std::vector<Variable>& variables_;
-  const StateMap& states_;
-  const TensorProviders& providers_;
-  CheckpointFile file_;
-  std::map<std::string, Json> values_;
-};
-
-void take_over(const CheckpointFile& file, const std::vector<Variable>& variables,
-               const StateMap& states, const TensorProviders& providers) {
-  const Snapshot before(variables, states, providers);
-  try {
-    restore_all(variables, file);
-    give_to_providers(providers, file.tensors);
-    for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
-  } catch (...) {
-    before.set_back();
     throw;
   }
 }
@@ -316,29 +305,37 @@ std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
 
 std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const std::vector<Variable>& variables,
-                                       const TensorProviders& providers,
+                                       const StateMap& states, const TensorProviders& providers,
                                        const RestoreOptions& options) {
   const TensorKinds kinds = kinds_in(file);
   std::vector<std::string> problems = find_misfits(variables, kinds);
   if (!problems.empty()) {
     std::ranges::copy(find_other_parts(variables, kinds), std::back_inserter(problems));
   }
-  if (options.ignore_unknown) return problems;
   for (const std::string& name : find_unknown(variables, kinds)) {
-    if (is_provided(providers, name)) continue;
+    if (options.ignore_unknown || is_provided(providers, name)) continue;
     problems.push_back(concat("unknown tensor '", name, "'"));
   }
-  return problems;
-}
-
-void find_state_problems(const CheckpointFile& file, const StateMap& states,
-                         const RestoreOptions& options, std::vector<std::string>& problems) {
   for (const auto& [name, provider] : states) {
     if (!file.states.contains(name)) problems.push_back(concat("state '", name, "' is missing"));
   }
   for (const auto& [name, value] : file.states) {
     if (options.ignore_unknown || states.contains(name)) continue;
     problems.push_back(concat("unknown state '", name, "'"));
+  }
+  return problems;
+}
+
+/// Throws kInvalidArgument if a function is missing, kAlreadyExists if `name` is among `known`.
+template <class Provider>
+void require_new(const std::map<std::string, Provider>& known, const std::string& name,
+                 const Provider& provider, const char* who, const char* kind) {
+  if (!provider.save || !provider.restore) {
+    fail(ErrorCode::kInvalidArgument, who, ": ", kind, " '", name,
+         "': expected functions to save and to restore it");
+  }
+  if (known.contains(name)) {
+    fail(ErrorCode::kAlreadyExists, who, ": there is already a ", kind, " '", name, "'");
   }
 }
 
@@ -376,25 +373,13 @@ void Checkpoint::add(const std::vector<Variable>& variables) {
 }
 
 void Checkpoint::add_state(std::string name, StateProvider provider) {
-  if (!provider.save || !provider.restore) {
-    fail(ErrorCode::kInvalidArgument, "Checkpoint::add_state: state '", name,
-         "': expected functions to save and to restore it");
-  }
-  if (states_.contains(name)) {
-    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_state: there is already a state '", name, "'");
-  }
+  require_new(states_, name, provider, "Checkpoint::add_state", "state");
   take_waiting({}, {{name, provider}});
   states_.emplace(std::move(name), std::move(provider));
 }
 
 void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
-  if (!provider.save || !provider.restore) {
-    fail(ErrorCode::kInvalidArgument, "Checkpoint::add_tensors: '", name,
-         "': expected functions to save and to restore them");
-  }
-  if (tensors_.contains(name)) {
-    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_tensors: there is already '", name, "'");
-  }
+  require_new(tensors_, name, provider, "Checkpoint::add_tensors", "provider");
   take_waiting({}, {}, {{name, provider}});
   tensors_.emplace(std::move(name), std::move(provider));
 }
@@ -402,10 +387,8 @@ void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
 void Checkpoint::take_waiting(const std::vector<Variable>& variables, const States& states,
                               const Tensors& tensors) {
   if (!waiting_) return;
-  const RestoreOptions options{.ignore_unknown = true};
-  std::vector<std::string> problems = find_problems(*waiting_, variables, tensors, options);
-  find_state_problems(*waiting_, states, options, problems);
-  require_none(problems, "Checkpoint: restored later", waiting_->info.path);
+  require_none(find_problems(*waiting_, variables, states, tensors, {.ignore_unknown = true}),
+               "Checkpoint: restored later", waiting_->info.path);
   take_over(*waiting_, variables, states, tensors);
   waiting_ = rest_of(*waiting_, variables, states, tensors);
 }
@@ -427,9 +410,7 @@ CheckpointFile Checkpoint::values(std::int64_t step, internal::SavedAs form) con
     log_warning_once(concat("Checkpoint: '", waiting().front(), "' of ", waiting_->info.path,
                             " waits for something of this name, and is not saved again"));
   }
-  CheckpointFile file = saved(variables_, form);
-  add_provided(tensors_, file.tensors);
-  for (const auto& [name, provider] : states_) file.states[name] = provider.save();
+  CheckpointFile file = current_values(variables_, states_, tensors_, form);
   file.info.step = step;
   file.info.about = about_;
   return file;
@@ -462,9 +443,8 @@ CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot,
 
 CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& source,
                                 RestoreOptions options) const {
-  std::vector<std::string> problems = find_problems(file, variables_, tensors_, options);
-  find_state_problems(file, states_, options, problems);
-  require_none(problems, "Checkpoint::restore", source);
+  require_none(find_problems(file, variables_, states_, tensors_, options), "Checkpoint::restore",
+               source);
   take_over(file, variables_, states_, tensors_);
   warn_of_other_bits(source, file.info.numerics);
   return file.info;

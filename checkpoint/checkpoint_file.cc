@@ -3,7 +3,6 @@
 #include "checkpoint/checkpoint_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -12,12 +11,13 @@
 #include "checkpoint/version.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/names.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
 
-using Metadata = std::vector<std::pair<std::string, std::string>>;
+using Metadata = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::int64_t kFormatVersion = 2;
 constexpr std::int64_t kFirstWithChecksums = 2;
@@ -31,14 +31,9 @@ constexpr std::string_view kChecksumKey = "xxh3";
 constexpr std::string_view kTensorChecksumPrefix = "xxh3/";
 
 std::int64_t read_number(const std::string& path, std::string_view key, const std::string& text) {
-  std::int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end) {
-    fail(ErrorCode::kDataLoss, path, ": metadata '", key, "': expected a whole number, got '", text,
-         "'");
-  }
-  return number;
+  if (const auto number = parse_number<std::int64_t>(text)) return *number;
+  fail(ErrorCode::kDataLoss, path, ": metadata '", key, "': expected a whole number, got '", text,
+       "'");
 }
 
 Json read_json(const std::string& path, const std::string& key, const std::string& text) {
@@ -46,8 +41,7 @@ Json read_json(const std::string& path, const std::string& key, const std::strin
 }
 
 std::int64_t read_format(const std::string& path, const Metadata& metadata) {
-  const auto found = std::find_if(metadata.begin(), metadata.end(),
-                                  [](const auto& entry) { return entry.first == kFormatKey; });
+  const auto found = metadata.find(kFormatKey);
   if (found == metadata.end()) {
     fail(ErrorCode::kDataLoss, path, ": metadata: expected '", kFormatKey, "', got none");
   }
@@ -73,8 +67,7 @@ void read_metadata(const std::string& path, const std::string& key, const std::s
 }
 
 /// Of everything but elements, whose checksums are among the metadata.
-std::string checksum_of(Metadata metadata, const std::map<std::string, Tensor>& tensors) {
-  std::sort(metadata.begin(), metadata.end());
+std::string checksum_of(const Metadata& metadata, const std::map<std::string, Tensor>& tensors) {
   Hasher hasher;
   const auto add = [&](std::string_view text) {
     hasher.update(concat(text.size(), ":"));
@@ -92,15 +85,14 @@ std::string checksum_of(Metadata metadata, const std::map<std::string, Tensor>& 
   return hasher.hex_digest();
 }
 
-std::string find(const Metadata& metadata, const std::string& key) {
-  const auto found = std::find_if(metadata.begin(), metadata.end(),
-                                  [&](const auto& entry) { return entry.first == key; });
+std::string find(const Metadata& metadata, std::string_view key) {
+  const auto found = metadata.find(key);
   return found == metadata.end() ? "none" : found->second;
 }
 
 void require_checksums(const std::string& path, const Metadata& metadata,
                        const std::map<std::string, Tensor>& tensors) {
-  const std::string stated = find(metadata, std::string(kChecksumKey));
+  const std::string stated = find(metadata, kChecksumKey);
   if (const std::string actual = checksum_of(metadata, tensors); actual != stated) {
     fail(ErrorCode::kDataLoss, path, ": the header is damaged; expected checksum ", stated,
          ", got ", actual);
@@ -116,10 +108,10 @@ void require_checksums(const std::string& path, const Metadata& metadata,
 
 /// Any of our keys: one that is damaged does not make the file a stranger's.
 bool is_ours(const Metadata& metadata) {
-  return std::any_of(metadata.begin(), metadata.end(), [](const auto& entry) {
-    return entry.first == kFormatKey || entry.first == kChecksumKey ||
-           entry.first == kNumericsKey || entry.first.starts_with(kTensorChecksumPrefix);
-  });
+  const auto checksum = metadata.lower_bound(kTensorChecksumPrefix);
+  return metadata.contains(kFormatKey) || metadata.contains(kChecksumKey) ||
+         metadata.contains(kNumericsKey) ||
+         (checksum != metadata.end() && checksum->first.starts_with(kTensorChecksumPrefix));
 }
 
 /// What lies in a file: tensors on the host, all the rest among the metadata.
@@ -138,18 +130,20 @@ SafetensorsFile to_safetensors(const CheckpointFile& file) {
     out.metadata.emplace_back(concat(kTensorChecksumPrefix, name),
                               hash_of(out.tensors.back().value.bytes()));
   }
-  out.metadata.emplace_back(kChecksumKey, checksum_of(out.metadata, file.tensors));
+  const Metadata all(out.metadata.begin(), out.metadata.end());
+  out.metadata.emplace_back(kChecksumKey, checksum_of(all, file.tensors));
   return out;
 }
 
 CheckpointFile from_safetensors(SafetensorsFile in, const std::string& source) {
   CheckpointFile file;
   for (NamedTensor& tensor : in.tensors) file.tensors[tensor.name] = std::move(tensor.value);
-  if (!is_ours(in.metadata)) return file;
-  if (read_format(source, in.metadata) >= kFirstWithChecksums) {
-    require_checksums(source, in.metadata, file.tensors);
+  const Metadata metadata(in.metadata.begin(), in.metadata.end());
+  if (!is_ours(metadata)) return file;
+  if (read_format(source, metadata) >= kFirstWithChecksums) {
+    require_checksums(source, metadata, file.tensors);
   }
-  for (const auto& [key, value] : in.metadata) read_metadata(source, key, value, file);
+  for (const auto& [key, value] : metadata) read_metadata(source, key, value, file);
   return file;
 }
 

@@ -38,17 +38,6 @@ CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& 
 /// A file, or a version (version.h) when `path` is a folder.
 CheckpointFile read_checkpoint(const std::string& path);
 
-/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of `source`.
-template <class Body>
-auto damage_if_refused(const std::string& source, const Body& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kDataLoss, concat(source, ": ", error.message()));
-  }
-}
-
 /// The error that left `body`; nothing when none did. Exceptions of other types become kInternal,
 /// std::bad_alloc kResourceExhausted.
 std::optional<Error> error_of(const std::function<void()>& body);

@@ -23,8 +23,7 @@ class BackgroundSave {
                                        [this, save = std::move(save)] { error_ = error_of(save); });
   }
   ~BackgroundSave() { wait(); }
-  BackgroundSave(const BackgroundSave&) = delete;
-  BackgroundSave& operator=(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(BackgroundSave&&) = delete;
 
   /// Until it has ended; its error, if any. One thread.
   const std::optional<Error>& wait() {

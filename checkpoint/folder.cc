@@ -15,6 +15,7 @@
 #include <memory>
 #include <system_error>
 
+#include "core/names.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 
@@ -74,12 +75,8 @@ constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 }  // namespace
 
 bool is_plain_name(std::string_view name) {
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), is_plain);
+         has_only_alphanumerics_and("._-", name);
 }
 
 void FileReader::read(std::uint64_t offset, std::span<std::byte> bytes) const {

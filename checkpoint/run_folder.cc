@@ -3,7 +3,6 @@
 #include "checkpoint/run_folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <regex>
@@ -33,10 +32,8 @@ std::optional<std::int64_t> step_of(std::string_view name, std::string_view suff
   if (name.size() <= kPrefix.size() + suffix.size()) return std::nullopt;
   const std::string_view digits =
       name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size());
-  std::int64_t step = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool whole = result.ec == std::errc() && result.ptr == digits.data() + digits.size();
-  return whole && concat(version_name(step), suffix) == name ? std::optional(step) : std::nullopt;
+  const auto step = parse_number<std::int64_t>(digits);
+  return step && concat(version_name(*step), suffix) == name ? step : std::nullopt;
 }
 
 bool is_single_file(const FoundVersion& version) {
@@ -59,10 +56,8 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
   std::smatch match;
   if (!std::regex_match(name, match, pattern)) return std::nullopt;
-  std::int64_t sequence = 0;  // stays 0 for a number that does not fit
-  const std::string digits = match[1];
-  std::from_chars(digits.data(), digits.data() + digits.size(), sequence);
-  return sequence;
+  // 0 for a number that does not fit.
+  return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 
 /// Returns true for names of files in a version's folder that tutti writes, in this format or in

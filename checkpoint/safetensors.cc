@@ -9,6 +9,7 @@
 #include <set>
 
 #include "checkpoint/safetensors_types.h"
+#include "core/byte_codec.h"
 #include "core/file.h"
 #include "core/file_kind.h"
 #include "tutti/core/json.h"
@@ -16,6 +17,7 @@
 namespace tutti {
 namespace {
 
+using internal::fail_at;
 using internal::kSafetensorsDTypes;
 using internal::kSafetensorsLengthBytes;
 using internal::kSafetensorsMaxHeaderBytes;
@@ -95,12 +97,6 @@ std::string header_of(const TextPairs& metadata, const std::vector<SafetensorsEn
   return text;
 }
 
-void append_length(std::string& bytes, std::size_t length) {
-  for (std::size_t i = 0; i < kSafetensorsLengthBytes; ++i) {
-    bytes.push_back(static_cast<char>(length >> (8 * i) & 0xFF));
-  }
-}
-
 }  // namespace
 
 std::uint64_t internal::safetensors_header_length(std::string_view bytes) {
@@ -135,7 +131,7 @@ std::string internal::format_safetensors_head(const TextPairs& metadata,
          kSafetensorsMaxHeaderBytes, " bytes, got ", header.size());
   }
   std::string head;
-  append_length(head, header.size());
+  internal::put_little_endian(head, std::uint64_t{header.size()});
   head += header;
   for (SafetensorsEntry& entry : entries) {
     entry.begin += head.size();
@@ -200,11 +196,6 @@ class HeaderParser {
   }
 
  private:
-  template <class... Parts>
-  [[noreturn]] void fail_at(std::size_t offset, const Parts&... parts) const {
-    fail(ErrorCode::kDataLoss, source_, ": offset ", offset, ": ", parts...);
-  }
-
   std::string kind() const {
     const std::string note = internal::kind_note(bytes_);
     return note.empty() ? "; is this a safetensors file, and whole?" : note;
@@ -213,35 +204,32 @@ class HeaderParser {
   // Errors in the header's JSON are damage of the file.
   template <class Body>
   auto in_header(const std::string& what, Body&& body) const {
-    try {
-      return body();
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kInvalidArgument) throw;
-      fail_at(kSafetensorsLengthBytes, what, ": ", error.message());
-    }
+    return internal::damage_if_refused(
+        concat(source_, ": offset ", kSafetensorsLengthBytes, ": ", what), body);
   }
 
   Json read_header() {
     if (bytes_.size() < kSafetensorsLengthBytes) {
-      fail_at(bytes_.size(), "the file ends within the header's length; expected at least ",
+      fail_at(source_, bytes_.size(),
+              "the file ends within the header's length; expected at least ",
               kSafetensorsLengthBytes, " bytes, got ", bytes_.size(), kind());
     }
     const std::uint64_t length = internal::safetensors_header_length(bytes_);
     if (length > kSafetensorsMaxHeaderBytes) {
-      fail_at(0, "the header is too long; expected at most ", kSafetensorsMaxHeaderBytes,
+      fail_at(source_, 0, "the header is too long; expected at most ", kSafetensorsMaxHeaderBytes,
               " bytes, got ", length, kind());
     }
     const std::string_view rest = bytes_.substr(kSafetensorsLengthBytes);
     if (rest.size() < length) {
-      fail_at(bytes_.size(), "the file ends within its header; expected ", length,
+      fail_at(source_, bytes_.size(), "the file ends within its header; expected ", length,
               " bytes of header, got ", rest.size(), kind());
     }
     head_size_ = kSafetensorsLengthBytes + length;
     Json header = in_header("wrong header; expected JSON with every name once, got",
                             [&] { return Json::parse(rest.substr(0, length), "header"); });
     if (!header.is_object() || rest[0] != '{') {
-      fail_at(kSafetensorsLengthBytes, "wrong header; expected a JSON object, got another value",
-              kind());
+      fail_at(source_, kSafetensorsLengthBytes,
+              "wrong header; expected a JSON object, got another value", kind());
     }
     return header;
   }
@@ -332,12 +320,12 @@ class HeaderParser {
     std::size_t end = 0;
     for (SafetensorsEntry& entry : entries) {
       if (entry.end > file_size_ - head_size_) {
-        fail_at(file_size_, "the file ends within tensor '", entry.name,
+        fail_at(source_, file_size_, "the file ends within tensor '", entry.name,
                 "'; expected elements up to offset ", head_size_ + entry.end, ", got ", file_size_,
                 " bytes");
       }
       if (entry.begin != end) {
-        fail_at(head_size_ + entry.begin, "tensor '", entry.name, "' ",
+        fail_at(source_, head_size_ + entry.begin, "tensor '", entry.name, "' ",
                 entry.begin < end ? "overlaps the one before" : "leaves a hole before it",
                 "; expected it at offset ", head_size_ + end);
       }
@@ -346,7 +334,7 @@ class HeaderParser {
       entry.end += head_size_;
     }
     if (head_size_ + end != file_size_) {
-      fail_at(head_size_ + end, "the file goes on after its last tensor; expected ",
+      fail_at(source_, head_size_ + end, "the file goes on after its last tensor; expected ",
               head_size_ + end, " bytes, got ", file_size_);
     }
   }
@@ -372,8 +360,8 @@ void internal::require_elements(std::string_view elements, const SafetensorsEntr
   if (entry.dtype != DType::kBool) return;
   const std::size_t bad = elements.find_first_not_of(std::string_view("\0\1", 2));
   if (bad == std::string_view::npos) return;
-  fail(ErrorCode::kDataLoss, source, ": offset ", offset + bad, ": tensor '", entry.name,
-       "' of type BOOL: expected 0 or 1, got ", int{static_cast<unsigned char>(elements[bad])});
+  fail_at(source, offset + bad, "tensor '", entry.name, "' of type BOOL: expected 0 or 1, got ",
+          int{static_cast<unsigned char>(elements[bad])});
 }
 
 SafetensorsHeader internal::parse_safetensors_header(std::string_view bytes, std::size_t file_size,
