@@ -9,9 +9,6 @@
 namespace tutti::internal {
 namespace {
 
-using Hlos = std::vector<Hlo>;
-using Inputs = std::span<const Hlo>;
-
 [[noreturn]] void refuse_integers(const OpCall& call) {
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
        ": not for integers within a step that XLA compiles; expected floating numbers, got ",
@@ -22,11 +19,11 @@ using Inputs = std::span<const Hlo>;
 struct FormulaEmitters {
   template <class Formula, class Types>
   void unary(OpId op, Types) {
-    emitters.set(op, [](HloText&, const OpCall&, Inputs in) { return Hlos{Formula{}(in[0])}; });
+    emitters.set(op, [](HloText&, const OpCall&, HloInputs in) { return Hlos{Formula{}(in[0])}; });
   }
   template <class Formula, class Types>
   void binary(OpId op, Types) {
-    emitters.set(op, [](HloText& text, const OpCall& call, Inputs in) {
+    emitters.set(op, [](HloText& text, const OpCall& call, HloInputs in) {
       constexpr bool kFloatsOnly = std::is_same_v<Formula, Power> ||
                                    std::is_same_v<Formula, FloorDivide> ||
                                    std::is_same_v<Formula, FloorMod>;
@@ -38,7 +35,7 @@ struct FormulaEmitters {
   HloEmitters& emitters;
 };
 
-Hlos cast_to(HloText& text, const OpCall& call, Inputs in) {
+Hlos cast_to(HloText& text, const OpCall& call, HloInputs in) {
   const HloType to = hlo_type(call.attributes_as<CastAttributes>().to);
   if (to == HloType::kPred && in[0].type != HloType::kPred) {
     return {in[0] != 0.0};
@@ -46,7 +43,7 @@ Hlos cast_to(HloText& text, const OpCall& call, Inputs in) {
   return {text.convert(in[0], to)};
 }
 
-Hlos clip_between(HloText& text, const OpCall& call, Inputs in) {
+Hlos clip_between(HloText& text, const OpCall& call, HloInputs in) {
   const auto& bounds = call.attributes_as<ClipAttributes>();
   const bool whole = !is_floating(in[0].type);
   const Hlo low =
@@ -56,7 +53,7 @@ Hlos clip_between(HloText& text, const OpCall& call, Inputs in) {
   return {text.same("clamp", {low, in[0], high})};
 }
 
-Hlos choose_elements(HloText& text, const OpCall& call, Inputs in) {
+Hlos choose_elements(HloText& text, const OpCall& call, HloInputs in) {
   const Shape& shape = call.outputs[0].shape;
   return {text.select(text.broadcast(in[0], shape), text.broadcast(in[1], shape),
                       text.broadcast(in[2], shape))};
@@ -120,7 +117,7 @@ Hlo philox_words(const Hlo& key, std::int64_t num_blocks) {
   return text.reshape(text.concatenate(columns, 1), {4 * num_blocks});
 }
 
-Hlos dropout_by_key(HloText& text, const OpCall& call, Inputs in) {
+Hlos dropout_by_key(HloText& text, const OpCall& call, HloInputs in) {
   const double rate = call.attributes_as<DropoutAttributes>().rate;
   const Hlo& x = in[0];
   const std::int64_t count = x.shape.num_elements();

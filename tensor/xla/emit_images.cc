@@ -9,9 +9,6 @@
 namespace tutti::internal {
 namespace {
 
-using ImageHlos = std::vector<Hlo>;
-using ImageInputs = std::span<const Hlo>;
-
 /// Over the height and width of NHWC images.
 HloWindow window_of(const Pool2dAttributes& a) {
   return {{1, a.window_h, a.window_w, 1},
@@ -19,7 +16,7 @@ HloWindow window_of(const Pool2dAttributes& a) {
           {{0, 0}, {a.pad_top, a.pad_bottom}, {a.pad_left, a.pad_right}, {0, 0}}};
 }
 
-ImageHlos largest_of_windows(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos largest_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   const HloWindow window = window_of(call.attributes_as<Pool2dAttributes>());
   return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
 }
@@ -59,7 +56,7 @@ Hlo tiled_gradient(const Hlo& x, const Hlo& dy, const Pool2dAttributes& a) {
   return text.pad(text.reshape(gradient, covered), 0.0, rest);
 }
 
-ImageHlos largest_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos largest_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   if (is_tiled(a)) return {tiled_gradient(in[0], in[1], a)};
   return {text.select_and_scatter(in[0], in[1], window_of(a))};
@@ -73,14 +70,14 @@ Hlo pixels_of_windows(const Hlo& pooled, const Shape& image, const Pool2dAttribu
   return text.broadcast(text.reduce_window("add", ones, 0.0, window_of(a), shape), pooled.shape);
 }
 
-ImageHlos mean_of_windows(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos mean_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   const Hlo sums = text.reduce_window("add", in[0], 0.0, window_of(a), call.outputs[0].shape);
   return {sums / pixels_of_windows(sums, in[0].shape, a)};
 }
 
 // Each pixel sums the shares of the windows that it is in: windows of the gradient with gaps.
-ImageHlos mean_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos mean_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   const Shape& image = call.outputs[0].shape;
   const Hlo shares = in[0] / pixels_of_windows(in[0], image, a);
@@ -106,7 +103,7 @@ const UpsampleAttributes& nearest_only(const OpCall& call) {
        "Interpolation::kNearest, or another strategy");
 }
 
-ImageHlos enlarged(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos enlarged(HloText& text, const OpCall& call, HloInputs in) {
   const UpsampleAttributes& a = nearest_only(call);
   const Shape& s = in[0].shape;
   const int axes[] = {0, 1, 3, 5};
@@ -115,7 +112,7 @@ ImageHlos enlarged(HloText& text, const OpCall& call, ImageInputs in) {
   return {text.reshape(repeated, call.outputs[0].shape)};
 }
 
-ImageHlos enlarged_gradient(HloText& text, const OpCall& call, ImageInputs in) {
+Hlos enlarged_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const UpsampleAttributes& a = nearest_only(call);
   const Shape& s = call.outputs[0].shape;
   const Hlo parts = text.reshape(in[0], {s[0], s[1], a.factor_h, s[2], a.factor_w, s[3]});

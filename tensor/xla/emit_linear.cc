@@ -6,9 +6,6 @@
 namespace tutti::internal {
 namespace {
 
-using LinearHlos = std::vector<Hlo>;
-using LinearInputs = std::span<const Hlo>;
-
 /// All axes but the last two as one.
 Hlo as_batch_of_matrices(const Hlo& x) {
   const std::int64_t rows = x.shape.dim(-2), columns = x.shape.dim(-1);
@@ -31,17 +28,17 @@ Hlo product_of(const Hlo& a, const Hlo& b, const MatMulAttributes& how, const Sh
                       shape);
 }
 
-Hlo with_bias(LinearInputs in, const Hlo& x) {
+Hlo with_bias(HloInputs in, const Hlo& x) {
   return in.size() > 2 ? x + x.text->broadcast(in[2], x.shape) : x;
 }
 
-LinearHlos matrix_product(HloText&, const OpCall& call, LinearInputs in) {
+Hlos matrix_product(HloText&, const OpCall& call, HloInputs in) {
   const auto& how = call.attributes_as<MatMulAttributes>();
   const Hlo product = product_of(in[0], in[1], how, call.outputs[0].shape);
   return {activated(how.activation, with_bias(in, product))};
 }
 
-LinearHlos convolve_images(HloText& text, const OpCall& call, LinearInputs in) {
+Hlos convolve_images(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const HloConvolution how{.axes = "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]",
                            .stride = {a.stride_h, a.stride_w},
@@ -72,7 +69,7 @@ HloPadding padding_of_transposed(std::int64_t size, std::int64_t dilated, std::i
 }
 
 // The transposed convolution: strides become gaps in dy, the filter is turned round.
-LinearHlos input_gradient(HloText& text, const OpCall& call, LinearInputs in) {
+Hlos input_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &x = call.outputs[0].shape, &dy = in[0].shape, &filter = in[1].shape;
   const int spatial[] = {0, 1};
@@ -90,7 +87,7 @@ LinearHlos input_gradient(HloText& text, const OpCall& call, LinearInputs in) {
 }
 
 // dy slides over x as a filter with gaps; images are what is summed over.
-LinearHlos filter_gradient(HloText& text, const OpCall& call, LinearInputs in) {
+Hlos filter_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &filter = call.outputs[0].shape, &x = in[0].shape, &dy = in[1].shape;
   const auto behind = [](std::int64_t taps, std::int64_t dilation, std::int64_t outputs,
@@ -108,7 +105,7 @@ LinearHlos filter_gradient(HloText& text, const OpCall& call, LinearInputs in) {
   return {text.convolution(in[0], in[1], how, filter)};
 }
 
-LinearHlos bias_gradient_of(HloText& text, const OpCall&, LinearInputs in) {
+Hlos bias_gradient_of(HloText& text, const OpCall&, HloInputs in) {
   return {text.reduce("add", in[0], 0.0, (1u << (in[0].shape.rank() - 1)) - 1)};
 }
 

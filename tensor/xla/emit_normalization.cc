@@ -7,9 +7,6 @@
 namespace tutti::internal {
 namespace {
 
-using NormHlos = std::vector<Hlo>;
-using NormInputs = std::span<const Hlo>;
-
 Hlo sum_over(const Hlo& x, std::uint32_t axes) { return x.text->reduce("add", x, 0.0, axes); }
 
 /// All axes but the last.
@@ -27,7 +24,7 @@ Hlo inverse_deviation(const Hlo& variance, double epsilon) {
 /// [channels] beside each row of x.
 Hlo by_channel(const Hlo& channels, const Hlo& x) { return x.text->broadcast(channels, x.shape); }
 
-NormHlos batch_training(HloText&, const OpCall& call, NormInputs in) {
+Hlos batch_training(HloText&, const OpCall& call, HloInputs in) {
   const Hlo &x = in[0], &gamma = in[1], &beta = in[2];
   const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
   const Hlo mean = sum_over(x, rows_axes(x)) / num_rows(x);
@@ -37,14 +34,14 @@ NormHlos batch_training(HloText&, const OpCall& call, NormInputs in) {
   return {centered * by_channel(scale, x) + by_channel(beta, x), mean, variance};
 }
 
-NormHlos batch_inference(HloText&, const OpCall& call, NormInputs in) {
+Hlos batch_inference(HloText&, const OpCall& call, HloInputs in) {
   const Hlo& x = in[0];
   const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
   const Hlo scale = in[1] / sqrt(in[4] + epsilon);
   return {(x - by_channel(in[3], x)) * by_channel(scale, x) + by_channel(in[2], x)};
 }
 
-NormHlos batch_gradient(HloText&, const OpCall& call, NormInputs in) {
+Hlos batch_gradient(HloText&, const OpCall& call, HloInputs in) {
   const Hlo &x = in[0], &gamma = in[1], &dy = in[4];
   const Hlo inverse = inverse_deviation(in[3], call.attributes_as<BatchNormAttributes>().epsilon);
   const Hlo z = (x - by_channel(in[2], x)) * by_channel(inverse, x);
@@ -55,9 +52,7 @@ NormHlos batch_gradient(HloText&, const OpCall& call, NormInputs in) {
 
 /// Sums over 2 radius + 1 channels.
 Hlo sum_of_neighbours(const Hlo& x, std::int64_t radius) {
-  const auto rank = static_cast<std::size_t>(x.shape.rank());
-  HloWindow window{std::vector<std::int64_t>(rank, 1), std::vector<std::int64_t>(rank, 1),
-                   std::vector<std::pair<std::int64_t, std::int64_t>>(rank, {0, 0})};
+  HloWindow window = HloWindow::of_one_element(x.shape.rank());
   window.size.back() = 2 * radius + 1;
   window.padding.back() = {radius, radius};
   return x.text->reduce_window("add", x, 0.0, window, x.shape);
@@ -71,12 +66,12 @@ Hlo raised(const Hlo& x, double exponent) {
   return x.text->same("power", {x, x.text->constant(exponent, x.shape, x.type)});
 }
 
-NormHlos local_response(HloText&, const OpCall& call, NormInputs in) {
+Hlos local_response(HloText&, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<LrnAttributes>();
   return {in[0] * raised(lrn_base_of(in[0], a), -a.beta)};
 }
 
-NormHlos local_response_gradient(HloText&, const OpCall& call, NormInputs in) {
+Hlos local_response_gradient(HloText&, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<LrnAttributes>();
   const Hlo &x = in[0], &dy = in[1];
   const Hlo base = lrn_base_of(x, a);
@@ -114,7 +109,7 @@ struct Groups {
   double count;
 };
 
-NormHlos group_training(HloText& text, const OpCall& call, NormInputs in) {
+Hlos group_training(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<GroupNormAttributes>();
   const Groups groups(in[0], in[1], call.outputs[1].shape, a);
   const Hlo mean = groups.sum(groups.x) / groups.count;
@@ -126,7 +121,7 @@ NormHlos group_training(HloText& text, const OpCall& call, NormInputs in) {
           text.reshape(variance, call.outputs[2].shape)};
 }
 
-NormHlos group_gradient(HloText& text, const OpCall& call, NormInputs in) {
+Hlos group_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<GroupNormAttributes>();
   const Groups groups(in[0], in[1], in[2].shape, a);
   const Hlo dy = text.reshape(in[4], groups.shape);

@@ -22,12 +22,9 @@ HloEmitter find_emitter(OpId op) {
 
 namespace {
 
-using ReducedHlos = std::vector<Hlo>;
-using ReducedInputs = std::span<const Hlo>;
-
 /// The output's shape has axes of 1 where they are kept.
 template <class Name>
-ReducedHlos reduced(HloText& text, const OpCall& call, ReducedInputs in) {
+Hlos reduced(HloText& text, const OpCall& call, HloInputs in) {
   const std::uint32_t axes = call.attributes_as<AxesAttributes>().axes;
   return {
       text.reshape(text.reduce(Name::kName, in[0], Name::kInitial, axes), call.outputs[0].shape)};
@@ -58,7 +55,7 @@ struct AllName {
   static constexpr double kInitial = 1.0;
 };
 
-ReducedHlos mean_of(HloText& text, const OpCall& call, ReducedInputs in) {
+Hlos mean_of(HloText& text, const OpCall& call, HloInputs in) {
   const Hlo sum = reduced<SumName>(text, call, in)[0];
   const double count = static_cast<double>(in[0].shape.num_elements()) /
                        static_cast<double>(std::max<std::int64_t>(sum.shape.num_elements(), 1));
@@ -66,7 +63,7 @@ ReducedHlos mean_of(HloText& text, const OpCall& call, ReducedInputs in) {
 }
 
 template <bool kLargest>
-ReducedHlos place_of(HloText& text, const OpCall& call, ReducedInputs in) {
+Hlos place_of(HloText& text, const OpCall& call, HloInputs in) {
   const int axis = call.attributes_as<AxisAttributes>().axis;
   return {text.reshape(text.arg_extreme(kLargest, in[0], axis), call.outputs[0].shape)};
 }
@@ -94,26 +91,24 @@ Hlo log_softmax_of(const Hlo& x) {
   return below - beside_row(log(over_row("add", exp(below), 0.0)), x);
 }
 
-ReducedHlos softmax_rows(HloText&, const OpCall&, ReducedInputs in) {
+Hlos softmax_rows(HloText&, const OpCall&, HloInputs in) {
   const Hlo parts = exp(below_top(in[0]));
   return {parts / beside_row(over_row("add", parts, 0.0), parts)};
 }
 
-ReducedHlos log_softmax_rows(HloText&, const OpCall&, ReducedInputs in) {
-  return {log_softmax_of(in[0])};
-}
+Hlos log_softmax_rows(HloText&, const OpCall&, HloInputs in) { return {log_softmax_of(in[0])}; }
 
-ReducedHlos softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
+Hlos softmax_gradient(HloText&, const OpCall&, HloInputs in) {
   const Hlo &y = in[0], &dy = in[1];
   return {y * (dy - beside_row(over_row("add", y * dy, 0.0), y))};
 }
 
-ReducedHlos log_softmax_gradient(HloText&, const OpCall&, ReducedInputs in) {
+Hlos log_softmax_gradient(HloText&, const OpCall&, HloInputs in) {
   const Hlo &y = in[0], &dy = in[1];
   return {dy - exp(y) * beside_row(over_row("add", dy, 0.0), y)};
 }
 
-ReducedHlos cross_entropy(HloText&, const OpCall&, ReducedInputs in) {
+Hlos cross_entropy(HloText&, const OpCall&, HloInputs in) {
   return {-over_row("add", in[0] * log_softmax_of(in[1]), 0.0)};
 }
 
@@ -124,14 +119,14 @@ Hlo is_label(const Hlo& labels, const Hlo& logits) {
   return text.compare("EQ", wide, text.iota(logits.shape.rank() - 1, logits.shape, labels.type));
 }
 
-ReducedHlos sparse_cross_entropy(HloText& text, const OpCall&, ReducedInputs in) {
+Hlos sparse_cross_entropy(HloText& text, const OpCall&, HloInputs in) {
   const Hlo &labels = in[0], &logits = in[1];
   const Hlo losses = -log_softmax_of(logits);
   const Hlo zero = text.constant(0.0, logits.shape, logits.type);
   return {over_row("add", text.select(is_label(labels, logits), losses, zero), 0.0)};
 }
 
-ReducedHlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, ReducedInputs in) {
+Hlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, HloInputs in) {
   const Hlo &labels = in[0], &logits = in[1], &dy = in[2];
   const Hlo probabilities = exp(log_softmax_of(logits));
   const Hlo own = text.convert(is_label(labels, logits), logits.type);
@@ -139,14 +134,12 @@ ReducedHlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, ReducedI
 }
 
 /// As sums over windows that begin before the first element, or end behind the last.
-ReducedHlos running_sum(HloText& text, const OpCall& call, ReducedInputs in) {
+Hlos running_sum(HloText& text, const OpCall& call, HloInputs in) {
   const auto& attributes = call.attributes_as<CumulativeSumAttributes>();
   const auto axis = static_cast<std::size_t>(attributes.axis);
-  const auto rank = static_cast<std::size_t>(in[0].shape.rank());
   const std::int64_t length = in[0].shape.dim(attributes.axis);
   if (length == 0) return {in[0]};
-  HloWindow window{std::vector<std::int64_t>(rank, 1), std::vector<std::int64_t>(rank, 1),
-                   std::vector<std::pair<std::int64_t, std::int64_t>>(rank, {0, 0})};
+  HloWindow window = HloWindow::of_one_element(in[0].shape.rank());
   window.size[axis] = length;
   // Exclusive: one further, of which the element itself is no part.
   const std::int64_t near = attributes.exclusive ? length : length - 1;
@@ -155,7 +148,7 @@ ReducedHlos running_sum(HloText& text, const OpCall& call, ReducedInputs in) {
   return {text.reduce_window("add", in[0], 0.0, window, in[0].shape)};
 }
 
-ReducedHlos largest_elements(HloText& text, const OpCall& call, ReducedInputs in) {
+Hlos largest_elements(HloText& text, const OpCall& call, HloInputs in) {
   const auto [values, places] = text.top_k(in[0], call.outputs[0].shape.dim(-1));
   return {values, text.convert(places, HloType::kI64)};
 }

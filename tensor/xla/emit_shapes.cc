@@ -5,25 +5,22 @@
 namespace tutti::internal {
 namespace {
 
-using MovedHlos = std::vector<Hlo>;
-using MovedInputs = std::span<const Hlo>;
-
-MovedHlos reshaped(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos reshaped(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reshape(in[0], call.outputs[0].shape)};
 }
 
-MovedHlos transposed(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos transposed(HloText& text, const OpCall& call, HloInputs in) {
   const auto& permutation = call.attributes_as<TransposeAttributes>().permutation;
   const std::vector<std::int64_t> axes(permutation.begin(),
                                        permutation.begin() + in[0].shape.rank());
   return {text.transpose(in[0], axes)};
 }
 
-MovedHlos sliced(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos sliced(HloText& text, const OpCall& call, HloInputs in) {
   return {text.slice(in[0], call.attributes_as<SliceAttributes>().begin, call.outputs[0].shape)};
 }
 
-MovedHlos padded_with(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos padded_with(HloText& text, const OpCall& call, HloInputs in) {
   const auto& attributes = call.attributes_as<PadAttributes>();
   std::vector<HloPadding> padding;
   for (int axis = 0; axis < in[0].shape.rank(); ++axis) {
@@ -34,15 +31,15 @@ MovedHlos padded_with(HloText& text, const OpCall& call, MovedInputs in) {
   return {text.pad(in[0], attributes.value, padding)};
 }
 
-MovedHlos joined_along(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos joined_along(HloText& text, const OpCall& call, HloInputs in) {
   return {text.concatenate(in, call.attributes_as<AxisAttributes>().axis)};
 }
 
-MovedHlos broadcast_as(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos broadcast_as(HloText& text, const OpCall& call, HloInputs in) {
   return {text.broadcast(in[0], call.outputs[0].shape)};
 }
 
-MovedHlos one_hot_of(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos one_hot_of(HloText& text, const OpCall& call, HloInputs in) {
   const auto& attributes = call.attributes_as<OneHotAttributes>();
   const TensorSpec& spec = call.outputs[0];
   std::vector<int> axes;
@@ -53,15 +50,15 @@ MovedHlos one_hot_of(HloText& text, const OpCall& call, MovedInputs in) {
                       text.constant(attributes.off, spec.shape, hlo_type(spec.dtype)))};
 }
 
-MovedHlos rows_at(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos rows_at(HloText& text, const OpCall& call, HloInputs in) {
   return {text.gather_rows(in[0], in[1], call.outputs[0].shape)};
 }
 
-MovedHlos rows_added(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos rows_added(HloText& text, const OpCall& call, HloInputs in) {
   return {text.scatter_rows(in[0], in[1], call.outputs[0].shape)};
 }
 
-MovedHlos turned_round(HloText& text, const OpCall& call, MovedInputs in) {
+Hlos turned_round(HloText& text, const OpCall& call, HloInputs in) {
   const std::uint32_t bits = call.attributes_as<AxesAttributes>().axes;
   std::vector<int> axes;
   for (int axis = 0; axis < in[0].shape.rank(); ++axis) {

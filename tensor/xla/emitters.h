@@ -16,10 +16,12 @@ struct DeviceRule;
 
 namespace tutti::internal {
 
+using HloInputs = std::span<const Hlo>;
+using Hlos = std::vector<Hlo>;
+
 /// Writes an operation and returns its outputs. `inputs` are those of the call, none of them of 16
 /// bits; dropout has one more, its words_of_key().
-using HloEmitter = std::vector<Hlo> (*)(HloText& text, const OpCall& call,
-                                        std::span<const Hlo> inputs);
+using HloEmitter = Hlos (*)(HloText& text, const OpCall& call, HloInputs inputs);
 
 /// nullptr: the operation has no form in StableHLO here.
 HloEmitter find_emitter(OpId op);

@@ -135,10 +135,12 @@ std::string Hlo::name() const {
 }
 
 template <class... Parts>
-void HloText::line(const Hlo& result, const Parts&... parts) {
+Hlo HloText::line(const Shape& shape, HloType type, const Parts&... parts) {
+  const Hlo result = next(shape, type);
   text_ += "    " + result.name() + " = ";
   ((text_ += parts), ...);
-  text_ += '\n';
+  text_ += type_of(result) + '\n';
+  return result;
 }
 
 /// A function of two scalars, and the numbers of its values, which no other value has.
@@ -151,61 +153,46 @@ std::string HloText::region(std::string_view by, HloType type) {
 }
 
 Hlo HloText::constant(double value, const Shape& shape, HloType type) {
-  const Hlo result = next(shape, type);
-  line(result, "stablehlo.constant dense<", literal(value, type), "> : ", type_of(result));
-  return result;
+  return line(shape, type, "stablehlo.constant dense<", literal(value, type), "> : ");
 }
 
 Hlo HloText::bits(std::uint64_t value, const Shape& shape, HloType type) {
-  const Hlo result = next(shape, type);
-  line(result, "stablehlo.constant dense<", std::to_string(value), "> : ", type_of(result));
-  return result;
+  return line(shape, type, "stablehlo.constant dense<", std::to_string(value), "> : ");
 }
 
 Hlo HloText::iota(int axis, const Shape& shape, HloType type) {
-  const Hlo result = next(shape, type);
-  line(result, "stablehlo.iota dim = ", std::to_string(axis), " : ", type_of(result));
-  return result;
+  return line(shape, type, "stablehlo.iota dim = ", std::to_string(axis), " : ");
 }
 
 Hlo HloText::same(std::string_view name, std::initializer_list<Hlo> operands) {
   const Hlo& first = *operands.begin();
-  const Hlo result = next(first.shape, first.type);
   std::string names;
   for (const Hlo& operand : operands) {
     TUTTI_CHECK(operand.shape == first.shape && operand.type == first.type, "StableHLO ", name,
                 ": ", type_of(first), " and ", type_of(operand));
     names += (names.empty() ? "" : ", ") + operand.name();
   }
-  line(result, "stablehlo.", name, " ", names, " : ", type_of(result));
-  return result;
+  return line(first.shape, first.type, "stablehlo.", name, " ", names, " : ");
 }
 
 Hlo HloText::erf(const Hlo& x) {
-  const Hlo result = next(x.shape, x.type);
-  line(result, "chlo.erf ", x.name(), " : ", type_of(x), " -> ", type_of(x));
-  return result;
+  return line(x.shape, x.type, "chlo.erf ", x.name(), " : ", type_of(x), " -> ");
 }
 
 Hlo HloText::compare(std::string_view direction, const Hlo& a, const Hlo& b) {
-  const Hlo result = next(a.shape, HloType::kPred);
-  line(result, "stablehlo.compare ", direction, ", ", a.name(), ", ", b.name(), ", ",
-       kind_of_comparison(a.type), " : (", type_of(a), ", ", type_of(b), ") -> ", type_of(result));
-  return result;
+  return line(a.shape, HloType::kPred, "stablehlo.compare ", direction, ", ", a.name(), ", ",
+              b.name(), ", ", kind_of_comparison(a.type), " : (", type_of(a), ", ", type_of(b),
+              ") -> ");
 }
 
 Hlo HloText::select(const Hlo& condition, const Hlo& a, const Hlo& b) {
-  const Hlo result = next(a.shape, a.type);
-  line(result, "stablehlo.select ", condition.name(), ", ", a.name(), ", ", b.name(), " : ",
-       type_of(condition), ", ", type_of(a));
-  return result;
+  return line(a.shape, a.type, "stablehlo.select ", condition.name(), ", ", a.name(), ", ",
+              b.name(), " : ", type_of(condition), ", ");
 }
 
 Hlo HloText::convert(const Hlo& x, HloType type) {
   if (x.type == type) return x;
-  const Hlo result = next(x.shape, type);
-  line(result, "stablehlo.convert ", x.name(), " : (", type_of(x), ") -> ", type_of(result));
-  return result;
+  return line(x.shape, type, "stablehlo.convert ", x.name(), " : (", type_of(x), ") -> ");
 }
 
 Hlo HloText::broadcast(const Hlo& x, const Shape& shape) {
@@ -218,39 +205,31 @@ Hlo HloText::broadcast(const Hlo& x, const Shape& shape) {
 }
 
 Hlo HloText::broadcast(const Hlo& x, const Shape& shape, std::span<const int> axes) {
-  const Hlo result = next(shape, x.type);
-  line(result, "stablehlo.broadcast_in_dim ", x.name(), ", dims = ", list(axes), " : (", type_of(x),
-       ") -> ", type_of(result));
-  return result;
+  return line(shape, x.type, "stablehlo.broadcast_in_dim ", x.name(), ", dims = ", list(axes),
+              " : (", type_of(x), ") -> ");
 }
 
 Hlo HloText::reshape(const Hlo& x, const Shape& shape) {
   if (x.shape == shape) return x;
-  const Hlo result = next(shape, x.type);
-  line(result, "stablehlo.reshape ", x.name(), " : (", type_of(x), ") -> ", type_of(result));
-  return result;
+  return line(shape, x.type, "stablehlo.reshape ", x.name(), " : (", type_of(x), ") -> ");
 }
 
 Hlo HloText::transpose(const Hlo& x, std::span<const std::int64_t> permutation) {
   std::vector<std::int64_t> dims;
   for (const std::int64_t axis : permutation) dims.push_back(x.shape.dim(static_cast<int>(axis)));
-  const Hlo result = next(Shape(std::span<const std::int64_t>(dims)), x.type);
-  line(result, "stablehlo.transpose ", x.name(), ", dims = ", list(permutation), " : (", type_of(x),
-       ") -> ", type_of(result));
-  return result;
+  return line(Shape(std::span<const std::int64_t>(dims)), x.type, "stablehlo.transpose ", x.name(),
+              ", dims = ", list(permutation), " : (", type_of(x), ") -> ");
 }
 
 Hlo HloText::slice(const Hlo& x, std::span<const std::int64_t> begin, const Shape& shape) {
   if (x.shape == shape) return x;
-  const Hlo result = next(shape, x.type);
   std::vector<std::string> ranges;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const std::int64_t first = begin[static_cast<std::size_t>(axis)];
     ranges.push_back(concat(first, ":", first + shape.dim(axis)));
   }
-  line(result, "stablehlo.slice ", x.name(), " [", join(ranges), "] : (", type_of(x), ") -> ",
-       type_of(result));
-  return result;
+  return line(shape, x.type, "stablehlo.slice ", x.name(), " [", join(ranges), "] : (", type_of(x),
+              ") -> ");
 }
 
 Hlo HloText::pad(const Hlo& x, double value, std::span<const HloPadding> padding) {
@@ -265,11 +244,9 @@ Hlo HloText::pad(const Hlo& x, double value, std::span<const HloPadding> padding
     const std::int64_t between = size > 0 ? (size - 1) * each.interior : 0;
     dims.push_back(size + each.low + each.high + between);
   }
-  const Hlo result = next(Shape(std::span<const std::int64_t>(dims)), x.type);
-  line(result, "stablehlo.pad ", x.name(), ", ", fill.name(), ", low = ", list(low),
-       ", high = ", list(high), ", interior = ", list(interior), " : (", type_of(x), ", ",
-       type_of(fill), ") -> ", type_of(result));
-  return result;
+  return line(Shape(std::span<const std::int64_t>(dims)), x.type, "stablehlo.pad ", x.name(), ", ",
+              fill.name(), ", low = ", list(low), ", high = ", list(high),
+              ", interior = ", list(interior), " : (", type_of(x), ", ", type_of(fill), ") -> ");
 }
 
 Hlo HloText::concatenate(std::span<const Hlo> values, int axis) {
@@ -281,26 +258,22 @@ Hlo HloText::concatenate(std::span<const Hlo> values, int axis) {
     names.push_back(value.name());
     types.push_back(type_of(value));
   }
-  const Hlo result = next(values.front().shape.with_dim(axis, length), values.front().type);
-  line(result, "stablehlo.concatenate ", join(names), ", dim = ", std::to_string(axis), " : (",
-       join(types), ") -> ", type_of(result));
-  return result;
+  return line(values.front().shape.with_dim(axis, length), values.front().type,
+              "stablehlo.concatenate ", join(names), ", dim = ", std::to_string(axis), " : (",
+              join(types), ") -> ");
 }
 
 Hlo HloText::reverse(const Hlo& x, std::span<const int> axes) {
-  const Hlo result = next(x.shape, x.type);
-  line(result, "stablehlo.reverse ", x.name(), ", dims = ", list(axes), " : ", type_of(x));
-  return result;
+  return line(x.shape, x.type, "stablehlo.reverse ", x.name(), ", dims = ", list(axes), " : ");
 }
 
 Hlo HloText::reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes) {
   if (axes == 0) return x;
   const Hlo start = constant(initial, {}, x.type);
-  const Hlo result = next(without_axes(x.shape, axes), x.type);
-  line(result, "stablehlo.reduce(", x.name(), " init: ", start.name(), ") applies stablehlo.", by,
-       " across dimensions = ", list(list_of_axes(axes, x.shape.rank())), " : (", type_of(x), ", ",
-       type_of(start), ") -> ", type_of(result));
-  return result;
+  return line(without_axes(x.shape, axes), x.type, "stablehlo.reduce(", x.name(),
+              " init: ", start.name(), ") applies stablehlo.", by,
+              " across dimensions = ", list(list_of_axes(axes, x.shape.rank())), " : (", type_of(x),
+              ", ", type_of(start), ") -> ");
 }
 
 Hlo HloText::arg_extreme(bool largest, const Hlo& x, int axis) {
@@ -327,17 +300,13 @@ std::pair<Hlo, Hlo> HloText::top_k(const Hlo& x, std::int64_t k) {
 Hlo HloText::reduce_window(std::string_view by, const Hlo& x, double initial,
                            const HloWindow& window, const Shape& shape) {
   const Hlo start = constant(initial, {}, x.type);
-  const Hlo result = next(shape, x.type);
   const std::string body = region(by, x.type);
-  line(result, "\"stablehlo.reduce_window\"(", x.name(), ", ", start.name(), ") ",
-       window_text(window), " ", body, " : (", type_of(x), ", ", type_of(start), ") -> ",
-       type_of(result));
-  return result;
+  return line(shape, x.type, "\"stablehlo.reduce_window\"(", x.name(), ", ", start.name(), ") ",
+              window_text(window), " ", body, " : (", type_of(x), ", ", type_of(start), ") -> ");
 }
 
 Hlo HloText::select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window) {
   const Hlo zero = constant(0.0, {}, x.type);
-  const Hlo result = next(x.shape, x.type);
   const Hlo a = next({}, x.type), b = next({}, x.type), keeps = next({}, HloType::kPred);
   const std::string scalar = type_of(a);
   const std::string choice =
@@ -346,91 +315,81 @@ Hlo HloText::select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& wi
              scalar, ", ", scalar, ") -> tensor<i1>\n      stablehlo.return ", keeps.name(),
              " : tensor<i1>\n    }, ");
   const std::string sum = region("add", x.type).substr(1);  // within the same brackets
-  line(result, "\"stablehlo.select_and_scatter\"(", x.name(), ", ", dy.name(), ", ", zero.name(),
-       ") ", window_text(window), " ", choice, sum, " : (", type_of(x), ", ", type_of(dy), ", ",
-       type_of(zero), ") -> ", type_of(result));
-  return result;
+  return line(x.shape, x.type, "\"stablehlo.select_and_scatter\"(", x.name(), ", ", dy.name(), ", ",
+              zero.name(), ") ", window_text(window), " ", choice, sum, " : (", type_of(x), ", ",
+              type_of(dy), ", ", type_of(zero), ") -> ");
 }
 
 Hlo HloText::dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t> batch_a,
                  std::initializer_list<std::int64_t> batch_b, std::int64_t contract_a,
                  std::int64_t contract_b, const Shape& shape) {
-  const Hlo result = next(shape, a.type);
   const std::string batches =
       batch_a.size() == 0 ? std::string()
                           : concat("batching_dims = ", list(batch_a), " x ", list(batch_b), ", ");
   // HIGHEST: float32 stays float32 where the device would otherwise round to 16 bits.
-  line(result, "stablehlo.dot_general ", a.name(), ", ", b.name(), ", ", batches,
-       "contracting_dims = [", std::to_string(contract_a), "] x [", std::to_string(contract_b),
-       "], precision = [HIGHEST, HIGHEST] : (", type_of(a), ", ", type_of(b), ") -> ",
-       type_of(result));
-  return result;
+  return line(shape, a.type, "stablehlo.dot_general ", a.name(), ", ", b.name(), ", ", batches,
+              "contracting_dims = [", std::to_string(contract_a), "] x [",
+              std::to_string(contract_b), "], precision = [HIGHEST, HIGHEST] : (", type_of(a), ", ",
+              type_of(b), ") -> ");
 }
 
 Hlo HloText::convolution(const Hlo& x, const Hlo& filter, const HloConvolution& how,
                          const Shape& shape) {
-  const Hlo result = next(shape, x.type);
   const auto pair = [](const std::int64_t(&values)[2]) {
     return concat("[", values[0], ", ", values[1], "]");
   };
   const auto ends = [](const HloPadding& padding) {
     return concat("[", padding.low, ", ", padding.high, "]");
   };
-  line(result, "stablehlo.convolution(", x.name(), ", ", filter.name(),
-       ") dim_numbers = ", how.axes, ", window = {stride = ", pair(how.stride), ", pad = [",
-       ends(how.padding[0]), ", ", ends(how.padding[1]), "], lhs_dilate = ", pair(how.lhs_dilation),
-       ", rhs_dilate = ", pair(how.rhs_dilation),
-       "} {batch_group_count = ", std::to_string(how.batch_groups),
-       " : i64, feature_group_count = ", std::to_string(how.feature_groups),
-       " : i64, precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision "
-       "HIGHEST>]} : (",
-       type_of(x), ", ", type_of(filter), ") -> ", type_of(result));
-  return result;
+  return line(shape, x.type, "stablehlo.convolution(", x.name(), ", ", filter.name(),
+              ") dim_numbers = ", how.axes, ", window = {stride = ", pair(how.stride), ", pad = [",
+              ends(how.padding[0]), ", ", ends(how.padding[1]),
+              "], lhs_dilate = ", pair(how.lhs_dilation), ", rhs_dilate = ", pair(how.rhs_dilation),
+              "} {batch_group_count = ", std::to_string(how.batch_groups),
+              " : i64, feature_group_count = ", std::to_string(how.feature_groups),
+              " : i64, precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision "
+              "HIGHEST>]} : (",
+              type_of(x), ", ", type_of(filter), ") -> ");
 }
 
 Hlo HloText::gather_rows(const Hlo& table, const Hlo& indices, const Shape& shape) {
-  const Hlo result = next(shape, table.type);
   std::vector<int> offsets;
   for (int axis = indices.shape.rank(); axis < shape.rank(); ++axis) offsets.push_back(axis);
   std::vector<std::int64_t> sizes(table.shape.begin(), table.shape.end());
   sizes.front() = 1;
-  line(result, "\"stablehlo.gather\"(", table.name(), ", ", indices.name(),
-       ") <{dimension_numbers = #stablehlo.gather<offset_dims = ", list(offsets),
-       ", collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = ",
-       std::to_string(indices.shape.rank()), ">, slice_sizes = array<i64: ", join(sizes),
-       ">, indices_are_sorted = false}> : (", type_of(table), ", ", type_of(indices), ") -> ",
-       type_of(result));
-  return result;
+  return line(shape, table.type, "\"stablehlo.gather\"(", table.name(), ", ", indices.name(),
+              ") <{dimension_numbers = #stablehlo.gather<offset_dims = ", list(offsets),
+              ", collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = ",
+              std::to_string(indices.shape.rank()), ">, slice_sizes = array<i64: ", join(sizes),
+              ">, indices_are_sorted = false}> : (", type_of(table), ", ", type_of(indices),
+              ") -> ");
 }
 
 Hlo HloText::scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape) {
   const Hlo zeros = constant(0.0, shape, values.type);
-  const Hlo result = next(shape, values.type);
   std::vector<int> window;
   for (int axis = indices.shape.rank(); axis < values.shape.rank(); ++axis) window.push_back(axis);
   const std::string body = region("add", values.type);
-  line(result, "\"stablehlo.scatter\"(", zeros.name(), ", ", indices.name(), ", ", values.name(),
-       ") <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = ", list(window),
-       ", inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = ",
-       std::to_string(indices.shape.rank()),
-       ">, indices_are_sorted = false, unique_indices = false}> ", body, " : (", type_of(zeros),
-       ", ", type_of(indices), ", ", type_of(values), ") -> ", type_of(result));
-  return result;
+  return line(
+      shape, values.type, "\"stablehlo.scatter\"(", zeros.name(), ", ", indices.name(), ", ",
+      values.name(),
+      ") <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = ", list(window),
+      ", inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = ",
+      std::to_string(indices.shape.rank()),
+      ">, indices_are_sorted = false, unique_indices = false}> ", body, " : (", type_of(zeros),
+      ", ", type_of(indices), ", ", type_of(values), ") -> ");
 }
 
 Hlo HloText::all_reduce(std::string_view by, const Hlo& x, int num_replicas) {
-  const Hlo result = next(x.shape, x.type);
   const std::string body = region(by, x.type);
-  line(result, "\"stablehlo.all_reduce\"(", x.name(), ") <{", all_replicas(num_replicas), "}> ",
-       body, " : (", type_of(x), ") -> ", type_of(result));
-  return result;
+  return line(x.shape, x.type, "\"stablehlo.all_reduce\"(", x.name(), ") <{",
+              all_replicas(num_replicas), "}> ", body, " : (", type_of(x), ") -> ");
 }
 
 Hlo HloText::all_gather(const Hlo& x, int axis, int num_replicas) {
-  const Hlo result = next(x.shape.with_dim(axis, x.shape.dim(axis) * num_replicas), x.type);
-  line(result, "\"stablehlo.all_gather\"(", x.name(), ") <{all_gather_dim = ", std::to_string(axis),
-       " : i64, ", all_replicas(num_replicas), "}> : (", type_of(x), ") -> ", type_of(result));
-  return result;
+  return line(x.shape.with_dim(axis, x.shape.dim(axis) * num_replicas), x.type,
+              "\"stablehlo.all_gather\"(", x.name(), ") <{all_gather_dim = ", std::to_string(axis),
+              " : i64, ", all_replicas(num_replicas), "}> : (", type_of(x), ") -> ");
 }
 
 namespace {

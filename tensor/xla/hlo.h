@@ -52,6 +52,11 @@ struct HloPadding {
 };
 /// A window of reduce_window() and its gradients, by axis.
 struct HloWindow {
+  static HloWindow of_one_element(int rank) {
+    const auto axes = static_cast<std::size_t>(rank);
+    const std::vector<std::int64_t> ones(axes, 1);
+    return {ones, ones, std::vector<std::pair<std::int64_t, std::int64_t>>(axes)};
+  }
   std::vector<std::int64_t> size, stride;
   std::vector<std::pair<std::int64_t, std::int64_t>> padding;
 };
@@ -123,9 +128,9 @@ class HloText {
 
  private:
   Hlo next(const Shape& shape, HloType type) { return {this, next_++, shape, type}; }
-  /// "  %5 = " and the rest of the line.
+  /// Appends "  %5 = ", the parts of an operation and the type of its result, which it returns.
   template <class... Parts>
-  void line(const Hlo& result, const Parts&... parts);
+  Hlo line(const Shape& shape, HloType type, const Parts&... parts);
   std::string region(std::string_view by, HloType type);
 
   std::string text_;

@@ -42,9 +42,7 @@ enum class PjrtFunction : std::size_t {
   kEventDestroy = 5,
   kEventAwait = 8,
   kClientCreate = 10,
-  kClientDestroy = 11,
   kClientPlatformName = 12,
-  kClientPlatformVersion = 14,
   kClientAddressableDevices = 16,
   kClientCompile = 20,
   kClientBufferFromHostBuffer = 22,
@@ -55,7 +53,6 @@ enum class PjrtFunction : std::size_t {
   kExecutableSerialize = 49,
   kLoadedExecutableDestroy = 50,
   kLoadedExecutableGetExecutable = 51,
-  kLoadedExecutableAddressableDevices = 52,
   kLoadedExecutableExecute = 55,
   kExecutableDeserializeAndLoad = 56,
   kBufferDestroy = 58,
@@ -74,23 +71,22 @@ struct PjrtArguments {
   std::byte later_fields[64] = {};
 };
 
-struct PjrtErrorFields {
-  const PjrtError* error;
+/// Of functions that need a handle alone.
+template <class Handle>
+struct PjrtHandleFields {
+  Handle* handle = nullptr;
 };
 struct PjrtErrorMessageFields {
-  const PjrtError* error;
-  const char* message;
-  std::size_t size;
+  const PjrtError* error = nullptr;
+  const char* message = nullptr;
+  std::size_t size = 0;
 };
 struct PjrtErrorCodeFields {
-  const PjrtError* error;
-  std::int64_t code;  // a 32-bit enum, and the padding behind it
+  const PjrtError* error = nullptr;
+  std::int64_t code = 0;  // a 32-bit enum, and the padding behind it
 };
 struct PjrtNoFields {
-  std::int64_t unused;
-};
-struct PjrtEventFields {
-  PjrtEvent* event;
+  std::int64_t unused = 0;
 };
 /// An option; stands in arrays. `type`: 0 text, 1 number.
 struct PjrtNamedValue {
@@ -107,144 +103,127 @@ struct PjrtNamedValue {
 };
 static_assert(sizeof(PjrtNamedValue) == 56);
 struct PjrtClientCreateFields {
-  const PjrtNamedValue* options;
-  std::size_t num_options;
-  void* key_value_callbacks[4];
-  PjrtClientHandle* client;
-  void* more_callbacks[2];
+  const PjrtNamedValue* options = nullptr;
+  std::size_t num_options = 0;
+  void* key_value_callbacks[4] = {};
+  PjrtClientHandle* client = nullptr;
+  void* more_callbacks[2] = {};
 };
 static_assert(offsetof(PjrtClientCreateFields, client) == 64 - 16);
-struct PjrtClientFields {
-  PjrtClientHandle* client;
-};
 struct PjrtClientTextFields {
-  PjrtClientHandle* client;
-  const char* text;
-  std::size_t size;
+  PjrtClientHandle* client = nullptr;
+  const char* text = nullptr;
+  std::size_t size = 0;
 };
 struct PjrtClientDevicesFields {
-  PjrtClientHandle* client;
-  PjrtDevice* const* devices;
-  std::size_t num_devices;
+  PjrtClientHandle* client = nullptr;
+  PjrtDevice* const* devices = nullptr;
+  std::size_t num_devices = 0;
 };
 struct PjrtDeviceDescriptionFields {
-  PjrtDevice* device;
-  PjrtDeviceDescription* description;
+  PjrtDevice* device = nullptr;
+  PjrtDeviceDescription* description = nullptr;
 };
 struct PjrtDeviceIdFields {
-  PjrtDeviceDescription* description;
-  std::int64_t id;  // a 32-bit number, and the padding behind it
+  PjrtDeviceDescription* description = nullptr;
+  std::int64_t id = 0;  // a 32-bit number, and the padding behind it
 };
 struct PjrtProgramFields {
-  const char* code;
-  std::size_t code_size;
-  const char* format;
-  std::size_t format_size;
+  const char* code = nullptr;
+  std::size_t code_size = 0;
+  const char* format = nullptr;
+  std::size_t format_size = 0;
 };
 using PjrtProgram = PjrtArguments<PjrtProgramFields>;
 struct PjrtCompileFields {
-  PjrtClientHandle* client;
-  const PjrtProgram* program;
-  const char* options;
-  std::size_t options_size;
-  PjrtLoadedExecutable* executable;
+  PjrtClientHandle* client = nullptr;
+  const PjrtProgram* program = nullptr;
+  const char* options = nullptr;
+  std::size_t options_size = 0;
+  PjrtLoadedExecutable* executable = nullptr;
 };
 static_assert(offsetof(PjrtCompileFields, executable) == 48 - 16);
 struct PjrtFromHostFields {
-  PjrtClientHandle* client;
-  const void* data;
-  std::int64_t type;  // a 32-bit enum, and the padding behind it
-  const std::int64_t* dims;
-  std::size_t num_dims;
-  const std::int64_t* byte_strides;
-  std::size_t num_byte_strides;
-  std::int64_t semantics;  // 0: `data` is copied during the call
-  PjrtDevice* device;
-  void* memory;
-  void* layout;
-  PjrtEvent* done_with_host_buffer;
-  PjrtBufferHandle* buffer;
+  PjrtClientHandle* client = nullptr;
+  const void* data = nullptr;
+  std::int64_t type = 0;  // a 32-bit enum, and the padding behind it
+  const std::int64_t* dims = nullptr;
+  std::size_t num_dims = 0;
+  const std::int64_t* byte_strides = nullptr;
+  std::size_t num_byte_strides = 0;
+  std::int64_t semantics = 0;  // 0: `data` is copied during the call
+  PjrtDevice* device = nullptr;
+  void* memory = nullptr;
+  void* layout = nullptr;
+  PjrtEvent* done_with_host_buffer = nullptr;
+  PjrtBufferHandle* buffer = nullptr;
 };
 static_assert(offsetof(PjrtFromHostFields, device) == 80 - 16);
 static_assert(offsetof(PjrtFromHostFields, buffer) == 112 - 16);
 struct PjrtGetExecutableFields {
-  PjrtLoadedExecutable* loaded;
-  PjrtExecutableHandle* executable;
-};
-struct PjrtLoadedExecutableFields {
-  PjrtLoadedExecutable* loaded;
-};
-struct PjrtExecutableFields {
-  PjrtExecutableHandle* executable;
+  PjrtLoadedExecutable* loaded = nullptr;
+  PjrtExecutableHandle* executable = nullptr;
 };
 struct PjrtExecutableSizeFields {
-  PjrtExecutableHandle* executable;
-  std::size_t size;
+  PjrtExecutableHandle* executable = nullptr;
+  std::size_t size = 0;
 };
 /// `bytes` are those of `owner`, which `destroy_owner` destroys.
 struct PjrtSerializeFields {
-  const PjrtExecutableHandle* executable;
-  const char* bytes;
-  std::size_t size;
-  void* owner;
-  void (*destroy_owner)(void* owner);
+  const PjrtExecutableHandle* executable = nullptr;
+  const char* bytes = nullptr;
+  std::size_t size = 0;
+  void* owner = nullptr;
+  void (*destroy_owner)(void* owner) = nullptr;
 };
 struct PjrtDeserializeFields {
-  PjrtClientHandle* client;
-  const char* bytes;
-  std::size_t size;
-  PjrtLoadedExecutable* executable;
-};
-struct PjrtExecutableDevicesFields {
-  PjrtLoadedExecutable* loaded;
-  PjrtDevice* const* devices;
-  std::size_t num_devices;
+  PjrtClientHandle* client = nullptr;
+  const char* bytes = nullptr;
+  std::size_t size = 0;
+  PjrtLoadedExecutable* executable = nullptr;
 };
 struct PjrtExecuteOptionsFields {
-  void* send_callbacks;
-  void* receive_callbacks;
-  std::size_t num_send;
-  std::size_t num_receive;
-  std::int64_t launch_id;  // 32 bits, and the padding behind it
-  const std::int64_t* non_donatable;
-  std::size_t num_non_donatable;
-  void* context;
-  const char* call_location;
-  std::size_t num_tasks;
-  int* task_ids;
-  std::int64_t* incarnation_ids;
+  void* send_callbacks = nullptr;
+  void* receive_callbacks = nullptr;
+  std::size_t num_send = 0;
+  std::size_t num_receive = 0;
+  std::int64_t launch_id = 0;  // 32 bits, and the padding behind it
+  const std::int64_t* non_donatable = nullptr;
+  std::size_t num_non_donatable = 0;
+  void* context = nullptr;
+  const char* call_location = nullptr;
+  std::size_t num_tasks = 0;
+  int* task_ids = nullptr;
+  std::int64_t* incarnation_ids = nullptr;
 };
 using PjrtExecuteOptions = PjrtArguments<PjrtExecuteOptionsFields>;
 static_assert(offsetof(PjrtExecuteOptions, later_fields) == 112);
 struct PjrtExecuteFields {
-  PjrtLoadedExecutable* loaded;
-  PjrtExecuteOptions* options;
-  PjrtBufferHandle* const* const* argument_lists;
-  std::size_t num_devices;
-  std::size_t num_arguments;
-  PjrtBufferHandle** const* output_lists;
-  PjrtEvent** device_complete_events;
-  PjrtDevice* execute_device;
+  PjrtLoadedExecutable* loaded = nullptr;
+  PjrtExecuteOptions* options = nullptr;
+  PjrtBufferHandle* const* const* argument_lists = nullptr;
+  std::size_t num_devices = 0;
+  std::size_t num_arguments = 0;
+  PjrtBufferHandle** const* output_lists = nullptr;
+  PjrtEvent** device_complete_events = nullptr;
+  PjrtDevice* execute_device = nullptr;
 };
 static_assert(offsetof(PjrtExecuteFields, execute_device) == 72 - 16);
-struct PjrtBufferFields {
-  PjrtBufferHandle* buffer;
-};
 struct PjrtBufferTypeFields {
-  PjrtBufferHandle* buffer;
-  std::int64_t type;  // a 32-bit enum, and the padding behind it
+  PjrtBufferHandle* buffer = nullptr;
+  std::int64_t type = 0;  // a 32-bit enum, and the padding behind it
 };
 struct PjrtBufferDimensionsFields {
-  PjrtBufferHandle* buffer;
-  const std::int64_t* dims;
-  std::size_t num_dims;
+  PjrtBufferHandle* buffer = nullptr;
+  const std::int64_t* dims = nullptr;
+  std::size_t num_dims = 0;
 };
 struct PjrtToHostFields {
-  PjrtBufferHandle* buffer;
-  void* layout;
-  void* to;
-  std::size_t size;
-  PjrtEvent* done;
+  PjrtBufferHandle* buffer = nullptr;
+  void* layout = nullptr;
+  void* to = nullptr;
+  std::size_t size = 0;
+  PjrtEvent* done = nullptr;
 };
 
 }  // namespace tutti::internal

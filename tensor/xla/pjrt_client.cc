@@ -23,8 +23,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/byte_codec.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/names.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/text.h"
@@ -60,11 +62,8 @@ void add_package_folders(const fs::path& prefix, std::vector<fs::path>& folders)
 
 std::vector<fs::path> package_folders() {
   std::vector<fs::path> folders;
-  const std::string python_path = environment("PYTHONPATH");
-  for (std::size_t begin = 0; begin < python_path.size();) {
-    const std::size_t end = std::min(python_path.find(':', begin), python_path.size());
-    if (end > begin) folders.emplace_back(python_path.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string& folder : split_text(environment("PYTHONPATH"), ':')) {
+    if (!folder.empty()) folders.emplace_back(folder);
   }
   if (const std::string venv = environment("VIRTUAL_ENV"); !venv.empty())
     add_package_folders(venv, folders);
@@ -137,8 +136,7 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
          api_ ? concat(version(), " with ", api_->struct_size) : std::string("none"),
          "; try another version of the package");
   }
-  PjrtArguments<PjrtNoFields> arguments;
-  call(PjrtFunction::kPluginInitialize, arguments, "PJRT plugin: initialization");
+  call(PjrtFunction::kPluginInitialize, PjrtNoFields(), "PJRT plugin: initialization");
 }
 
 std::string PjrtPlugin::version() const {
@@ -173,12 +171,10 @@ void PjrtPlugin::fail_missing(PjrtFunction function) const {
 
 void PjrtPlugin::check(PjrtError* error, const char* who) const {
   if (!error) return;
-  PjrtArguments<PjrtErrorMessageFields> message;
-  message.fields.error = error;
+  PjrtArguments<PjrtErrorMessageFields> message{.fields = {error}};
   reinterpret_cast<void (*)(PjrtArguments<PjrtErrorMessageFields>*)>(
       find(PjrtFunction::kErrorMessage))(&message);
-  PjrtArguments<PjrtErrorCodeFields> code;
-  code.fields.error = error;
+  PjrtArguments<PjrtErrorCodeFields> code{.fields = {error}};
   destroy(reinterpret_cast<PjrtError* (*)(PjrtArguments<PjrtErrorCodeFields>*)>(
       find(PjrtFunction::kErrorGetCode))(&code));
   const std::string text(first_line({message.fields.message, message.fields.size}));
@@ -188,18 +184,16 @@ void PjrtPlugin::check(PjrtError* error, const char* who) const {
 
 void PjrtPlugin::destroy(PjrtError* error) const noexcept {
   if (!error) return;
-  PjrtArguments<PjrtErrorFields> arguments;
-  arguments.fields.error = error;
-  reinterpret_cast<void (*)(PjrtArguments<PjrtErrorFields>*)>(find(PjrtFunction::kErrorDestroy))(
-      &arguments);
+  using Arguments = PjrtArguments<PjrtHandleFields<PjrtError>>;
+  Arguments arguments{.fields = {error}};
+  reinterpret_cast<void (*)(Arguments*)>(find(PjrtFunction::kErrorDestroy))(&arguments);
 }
 
 void PjrtPlugin::await(PjrtEvent* event, const char* who) const {
   if (!event) return;
-  PjrtArguments<PjrtEventFields> waiting, done;
-  waiting.fields.event = done.fields.event = event;
+  PjrtArguments<PjrtHandleFields<PjrtEvent>> waiting{.fields = {event}};
   PjrtError* const error = begin(PjrtFunction::kEventAwait, waiting);
-  call_quietly(PjrtFunction::kEventDestroy, done);
+  destroy(PjrtFunction::kEventDestroy, event);
   check(error, who);
 }
 
@@ -207,52 +201,38 @@ void PjrtPlugin::await(PjrtEvent* event, const char* who) const {
 
 namespace {
 
-/// Protocol buffers as far as compile options need them: numbers, and bytes of other messages.
-struct WireMessage {
-  std::string bytes;
-
-  void add_varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-    bytes += static_cast<char>(value);
-  }
-  void add_number(std::uint64_t field, std::uint64_t value) {
-    add_varint(field << 3);
-    add_varint(value);
-  }
-  void add_bytes(std::uint64_t field, std::string_view value) {
-    add_varint(field << 3 | 2);
-    add_varint(value.size());
-    bytes += value;
-  }
-};
+void put_number(std::string& message, std::uint32_t field, std::uint64_t value) {
+  put_tag(message, field, WireType::kVarint);
+  put_varint(message, value);
+}
 
 /// DeviceAssignmentProto: which device runs which replica.
-WireMessage device_assignment(const std::vector<std::int64_t>& ids) {
-  WireMessage numbers, computation, assignment;
-  for (const std::int64_t id : ids) numbers.add_varint(static_cast<std::uint64_t>(id));
-  computation.add_bytes(1, numbers.bytes);
-  assignment.add_number(1, ids.size());
-  assignment.add_number(2, 1);  // partitions
-  assignment.add_bytes(3, computation.bytes);
+std::string device_assignment(const std::vector<std::int64_t>& ids) {
+  std::string numbers, computation, assignment;
+  for (const std::int64_t id : ids) put_varint(numbers, static_cast<std::uint64_t>(id));
+  put_bytes(computation, 1, numbers);
+  put_number(assignment, 1, ids.size());
+  put_number(assignment, 2, 1);  // partitions
+  put_bytes(assignment, 3, computation);
   return assignment;
 }
 
 }  // namespace
 
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
-  WireMessage build;  // ExecutableBuildOptionsProto; a plugin aborts without both numbers
-  build.add_number(4, ids.size());
-  build.add_number(5, 1);  // partitions
-  build.add_bytes(9, device_assignment(ids).bytes);
-  WireMessage options;
-  options.add_bytes(3, build.bytes);
-  if (!on_cpu) return options.bytes;
-  WireMessage no, entry;  // XLA's CPU compiler otherwise loses NaN in maxima and minima
-  no.add_number(2, 0);
-  entry.add_bytes(1, "xla_cpu_enable_fast_min_max");
-  entry.add_bytes(2, no.bytes);
-  options.add_bytes(7, entry.bytes);
-  return options.bytes;
+  std::string build;  // ExecutableBuildOptionsProto; a plugin aborts without both numbers
+  put_number(build, 4, ids.size());
+  put_number(build, 5, 1);  // partitions
+  put_bytes(build, 9, device_assignment(ids));
+  std::string options;
+  put_bytes(options, 3, build);
+  if (!on_cpu) return options;
+  std::string no, entry;  // XLA's CPU compiler otherwise loses NaN in maxima and minima
+  put_number(no, 2, 0);
+  put_bytes(entry, 1, "xla_cpu_enable_fast_min_max");
+  put_bytes(entry, 2, no);
+  put_bytes(options, 7, entry);
+  return options;
 }
 
 // A first client in a child process: wrong flags end the process that makes one.
@@ -317,8 +297,7 @@ void check_xla_flags(const std::function<void()>& create) {
   const std::string log = read_until_end(report.get());
   kill(child, SIGKILL);  // does nothing to one that has ended
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  (void)TEMP_FAILURE_RETRY(waitpid(child, &status, 0));
   const bool took_too_long = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   if (status == 0 || took_too_long) return;
   fail(ErrorCode::kInvalidArgument,
@@ -356,7 +335,7 @@ bool is_cpu_plugin(const std::string& path) {
 PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
   constexpr std::string_view kName = "cpu_device_count";
   PjrtNamedValue count;
-  PjrtArguments<PjrtClientCreateFields> arguments;
+  PjrtClientCreateFields fields;
   const bool is_cpu = is_cpu_plugin(plugin.path());
   if (is_cpu) {
     count.name = kName.data();
@@ -364,13 +343,13 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
     count.type = 1;
     count.value.number = num_cpu_devices();
     count.value_size = 1;
-    arguments.fields.options = &count;
-    arguments.fields.num_options = 1;
+    fields = {.options = &count, .num_options = 1};
   }
-  const auto create = [&] { plugin.call(PjrtFunction::kClientCreate, arguments, "XLA's devices"); };
+  const auto create = [&] {
+    return plugin.call(PjrtFunction::kClientCreate, fields, "XLA's devices").client;
+  };
   if (is_cpu) check_xla_flags(create);  // a TPU is one process's
-  create();
-  return arguments.fields.client;
+  return create();
 }
 
 }  // namespace
@@ -397,21 +376,16 @@ int pjrt_type(DType dtype) {
   fail(ErrorCode::kInternal, "pjrt_type: no such dtype: ", static_cast<int>(dtype));
 }
 
-PjrtBuffer::~PjrtBuffer() {
-  PjrtArguments<PjrtBufferFields> arguments;
-  arguments.fields.buffer = handle_;
-  client_.plugin().call_quietly(PjrtFunction::kBufferDestroy, arguments);
-}
+PjrtBuffer::~PjrtBuffer() { client_.plugin().destroy(PjrtFunction::kBufferDestroy, handle_); }
 
 void PjrtBuffer::check(const Shape& shape, DType dtype, const char* who) const {
-  PjrtArguments<PjrtBufferTypeFields> type;
-  type.fields.buffer = handle_;
-  client_.plugin().call(PjrtFunction::kBufferElementType, type, who);
-  PjrtArguments<PjrtBufferDimensionsFields> dimensions;
-  dimensions.fields.buffer = handle_;
-  client_.plugin().call(PjrtFunction::kBufferDimensions, dimensions, who);
-  const std::span<const std::int64_t> dims(dimensions.fields.dims, dimensions.fields.num_dims);
-  const int number = static_cast<int>(type.fields.type);  // the upper half is padding
+  const PjrtPlugin& plugin = client_.plugin();
+  const auto type =
+      plugin.call(PjrtFunction::kBufferElementType, PjrtBufferTypeFields{handle_}, who).type;
+  const auto found =
+      plugin.call(PjrtFunction::kBufferDimensions, PjrtBufferDimensionsFields{handle_}, who);
+  const std::span<const std::int64_t> dims(found.dims, found.num_dims);
+  const int number = static_cast<int>(type);  // the upper half is padding
   if (number == pjrt_type(dtype) && std::ranges::equal(dims, shape.dims())) return;
   fail(ErrorCode::kInternal, who, ": expected ", dtype, " of shape ", shape,
        ", got a buffer of type ", number, " of shape [", join(dims), "]");
@@ -420,35 +394,29 @@ void PjrtBuffer::check(const Shape& shape, DType dtype, const char* who) const {
 void PjrtBuffer::to_host(void* to, std::size_t bytes) const {
   constexpr const char* kWho = "a copy from XLA's device";
   if (bytes == 0) return;
-  PjrtArguments<PjrtToHostFields> arguments;
-  arguments.fields.buffer = handle_;
-  arguments.fields.to = to;
-  arguments.fields.size = bytes;
-  client_.plugin().call(PjrtFunction::kBufferToHostBuffer, arguments, kWho);
-  client_.plugin().await(arguments.fields.done, kWho);
+  const PjrtToHostFields fields{.buffer = handle_, .to = to, .size = bytes};
+  PjrtEvent* const done =
+      client_.plugin().call(PjrtFunction::kBufferToHostBuffer, fields, kWho).done;
+  client_.plugin().await(done, kWho);
 }
 
 PjrtExecutable::PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded,
                                std::size_t num_replicas)
     : client_(client), loaded_(loaded), num_replicas_(num_replicas) {
   constexpr const char* kWho = "a program of XLA";
-  PjrtArguments<PjrtGetExecutableFields> get;
-  get.fields.loaded = loaded;
-  client_.plugin().call(PjrtFunction::kLoadedExecutableGetExecutable, get, kWho);
-  executable_ = get.fields.executable;
-  PjrtArguments<PjrtExecutableSizeFields> size;
-  size.fields.executable = executable_;
-  client_.plugin().call(PjrtFunction::kExecutableNumOutputs, size, kWho);
-  num_outputs_ = size.fields.size;
+  const PjrtPlugin& plugin = client_.plugin();
+  executable_ =
+      plugin
+          .call(PjrtFunction::kLoadedExecutableGetExecutable, PjrtGetExecutableFields{loaded}, kWho)
+          .executable;
+  num_outputs_ =
+      plugin.call(PjrtFunction::kExecutableNumOutputs, PjrtExecutableSizeFields{executable_}, kWho)
+          .size;
 }
 
 PjrtExecutable::~PjrtExecutable() {
-  PjrtArguments<PjrtExecutableFields> executable;
-  executable.fields.executable = executable_;
-  client_.plugin().call_quietly(PjrtFunction::kExecutableDestroy, executable);
-  PjrtArguments<PjrtLoadedExecutableFields> loaded;
-  loaded.fields.loaded = loaded_;
-  client_.plugin().call_quietly(PjrtFunction::kLoadedExecutableDestroy, loaded);
+  client_.plugin().destroy(PjrtFunction::kExecutableDestroy, executable_);
+  client_.plugin().destroy(PjrtFunction::kLoadedExecutableDestroy, loaded_);
 }
 
 std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
@@ -470,15 +438,15 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
   std::vector<PjrtEvent*> done(num_replicas_);
   MutexLock lock(client_.launching());
   PjrtExecuteOptions options;
-  PjrtArguments<PjrtExecuteFields> execute;
-  execute.fields.loaded = loaded_;
-  execute.fields.options = &options;
-  execute.fields.argument_lists = input_lists.data();
-  execute.fields.num_devices = num_replicas_;
-  execute.fields.num_arguments = inputs.front().size();
-  execute.fields.output_lists = output_lists.data();
-  execute.fields.device_complete_events = done.data();
-  client_.plugin().call(PjrtFunction::kLoadedExecutableExecute, execute, kWho);
+  client_.plugin().call(PjrtFunction::kLoadedExecutableExecute,
+                        PjrtExecuteFields{.loaded = loaded_,
+                                          .options = &options,
+                                          .argument_lists = input_lists.data(),
+                                          .num_devices = num_replicas_,
+                                          .num_arguments = inputs.front().size(),
+                                          .output_lists = output_lists.data(),
+                                          .device_complete_events = done.data()},
+                        kWho);
   std::vector<Buffers> results(num_replicas_);
   for (std::size_t r = 0; r < num_replicas_; ++r) {
     for (PjrtBufferHandle* handle : outputs[r])
@@ -497,53 +465,51 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
 }
 
 std::string PjrtExecutable::serialize() const {
-  PjrtArguments<PjrtSerializeFields> arguments;
-  arguments.fields.executable = executable_;
-  client_.plugin().call(PjrtFunction::kExecutableSerialize, arguments, "a program of XLA as bytes");
-  std::string bytes(arguments.fields.bytes, arguments.fields.size);
-  if (arguments.fields.destroy_owner) arguments.fields.destroy_owner(arguments.fields.owner);
+  const auto made =
+      client_.plugin().call(PjrtFunction::kExecutableSerialize, PjrtSerializeFields{executable_},
+                            "a program of XLA as bytes");
+  std::string bytes(made.bytes, made.size);
+  if (made.destroy_owner) made.destroy_owner(made.owner);
   return bytes;
 }
 
 PjrtClient::PjrtClient(const std::string& path) : plugin_(path), client_(create_client(plugin_)) {
-  PjrtArguments<PjrtClientDevicesFields> devices;
-  devices.fields.client = client_;
-  plugin_.call(PjrtFunction::kClientAddressableDevices, devices, "XLA's devices");
-  devices_.assign(devices.fields.devices, devices.fields.devices + devices.fields.num_devices);
+  const auto found = plugin_.call(PjrtFunction::kClientAddressableDevices,
+                                  PjrtClientDevicesFields{client_}, "XLA's devices");
+  devices_.assign(found.devices, found.devices + found.num_devices);
 }
 
 std::string PjrtClient::platform() const {
-  PjrtArguments<PjrtClientTextFields> name;
-  name.fields.client = client_;
-  plugin_.call(PjrtFunction::kClientPlatformName, name, "XLA's devices");
-  return {name.fields.text, name.fields.size};
+  const auto name = plugin_.call(PjrtFunction::kClientPlatformName, PjrtClientTextFields{client_},
+                                 "XLA's devices");
+  return {name.text, name.size};
 }
 
 std::shared_ptr<PjrtBuffer> PjrtClient::upload(const void* data, const Shape& shape, DType dtype,
                                                int device) const {
   constexpr const char* kWho = "a copy to XLA's device";
-  PjrtArguments<PjrtFromHostFields> arguments;
-  arguments.fields.client = client_;
-  arguments.fields.data = data;
-  arguments.fields.type = pjrt_type(dtype);
-  arguments.fields.dims = shape.begin();
-  arguments.fields.num_dims = static_cast<std::size_t>(shape.rank());
-  arguments.fields.device = devices_.at(static_cast<std::size_t>(device));
-  plugin_.call(PjrtFunction::kClientBufferFromHostBuffer, arguments, kWho);
-  auto buffer = std::make_shared<PjrtBuffer>(*this, arguments.fields.buffer);
-  plugin_.await(arguments.fields.done_with_host_buffer, kWho);
+  const auto made =
+      plugin_.call(PjrtFunction::kClientBufferFromHostBuffer,
+                   PjrtFromHostFields{.client = client_,
+                                      .data = data,
+                                      .type = pjrt_type(dtype),
+                                      .dims = shape.begin(),
+                                      .num_dims = static_cast<std::size_t>(shape.rank()),
+                                      .device = devices_.at(static_cast<std::size_t>(device))},
+                   kWho);
+  auto buffer = std::make_shared<PjrtBuffer>(*this, made.buffer);
+  plugin_.await(made.done_with_host_buffer, kWho);
   return buffer;
 }
 
 std::int64_t PjrtClient::id_of(int device) const {
   constexpr const char* kWho = "the number of XLA's device";
-  PjrtArguments<PjrtDeviceDescriptionFields> get;
-  get.fields.device = devices_[static_cast<std::size_t>(device)];
-  plugin_.call(PjrtFunction::kDeviceGetDescription, get, kWho);
-  PjrtArguments<PjrtDeviceIdFields> id;
-  id.fields.description = get.fields.description;
-  plugin_.call(PjrtFunction::kDeviceDescriptionId, id, kWho);
-  return static_cast<std::int32_t>(id.fields.id);
+  const PjrtDeviceDescriptionFields get{devices_[static_cast<std::size_t>(device)]};
+  PjrtDeviceDescription* const description =
+      plugin_.call(PjrtFunction::kDeviceGetDescription, get, kWho).description;
+  const auto id =
+      plugin_.call(PjrtFunction::kDeviceDescriptionId, PjrtDeviceIdFields{description}, kWho).id;
+  return static_cast<std::int32_t>(id);
 }
 
 std::string PjrtClient::compile_options(const std::vector<int>& devices) const {
@@ -564,24 +530,21 @@ std::unique_ptr<PjrtExecutable> PjrtClient::compile(std::string_view text,
   PjrtProgram program;
   program.fields = {text.data(), text.size(), kFormat.data(), kFormat.size()};
   const std::string options = compile_options(devices);
-  PjrtArguments<PjrtCompileFields> arguments;
-  arguments.fields.client = client_;
-  arguments.fields.program = &program;
-  arguments.fields.options = options.data();
-  arguments.fields.options_size = options.size();
-  plugin_.call(PjrtFunction::kClientCompile, arguments, "compiling a step for XLA");
-  return std::make_unique<PjrtExecutable>(*this, arguments.fields.executable, devices.size());
+  const PjrtCompileFields fields{client_, &program, options.data(), options.size()};
+  PjrtLoadedExecutable* const loaded =
+      plugin_.call(PjrtFunction::kClientCompile, fields, "compiling a step for XLA").executable;
+  return std::make_unique<PjrtExecutable>(*this, loaded, devices.size());
 }
 
 std::unique_ptr<PjrtExecutable> PjrtClient::load(std::string_view bytes,
                                                  std::size_t num_replicas) const {
-  PjrtArguments<PjrtDeserializeFields> arguments;
-  arguments.fields.client = client_;
-  arguments.fields.bytes = bytes.data();
-  arguments.fields.size = bytes.size();
-  plugin_.call(PjrtFunction::kExecutableDeserializeAndLoad, arguments,
-               "loading a compiled step of XLA");
-  return std::make_unique<PjrtExecutable>(*this, arguments.fields.executable, num_replicas);
+  PjrtLoadedExecutable* const loaded =
+      plugin_
+          .call(PjrtFunction::kExecutableDeserializeAndLoad,
+                PjrtDeserializeFields{client_, bytes.data(), bytes.size()},
+                "loading a compiled step of XLA")
+          .executable;
+  return std::make_unique<PjrtExecutable>(*this, loaded, num_replicas);
 }
 
 }  // namespace tutti::internal

@@ -39,15 +39,19 @@ class PjrtPlugin {
   /// Of the library's bytes, read once: what its compiled programs are for. Throws as read_file().
   const std::string& file_hash() const;
 
-  /// Throws what the plugin answers, `who` in front; kUnimplemented when it has no such function.
+  /// Returns the fields as the function has filled them in. Throws what the plugin answers, `who`
+  /// in front; kUnimplemented when it has no such function.
   template <class Fields>
-  void call(PjrtFunction function, PjrtArguments<Fields>& arguments, const char* who) const {
+  Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
+    PjrtArguments<Fields> arguments{.fields = fields};
     check(begin(function, arguments), who);
+    return arguments.fields;
   }
-  /// The same where nothing can be done about an error: in destructors.
-  template <class Fields>
-  void call_quietly(PjrtFunction function, PjrtArguments<Fields>& arguments) const noexcept {
+  /// Destroys what the handle stands for. Nothing can be done about an error.
+  template <class Handle>
+  void destroy(PjrtFunction function, Handle* handle) const noexcept {
     if (find(function) == nullptr) return;
+    PjrtArguments<PjrtHandleFields<Handle>> arguments{.fields = {handle}};
     destroy(begin(function, arguments));
   }
   /// Waits for the event and gives it back. Throws as call().
@@ -79,8 +83,7 @@ class PjrtBuffer {
   PjrtBuffer(const PjrtClient& client, PjrtBufferHandle* handle)
       : client_(client), handle_(handle) {}
   ~PjrtBuffer();
-  PjrtBuffer(const PjrtBuffer&) = delete;
-  PjrtBuffer& operator=(const PjrtBuffer&) = delete;
+  PjrtBuffer& operator=(PjrtBuffer&&) = delete;
 
   PjrtBufferHandle* handle() const { return handle_; }
   /// Throws kInternal naming `who` and both unless the plugin has these elements.
@@ -98,8 +101,7 @@ class PjrtExecutable {
  public:
   PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded, std::size_t num_replicas);
   ~PjrtExecutable();
-  PjrtExecutable(const PjrtExecutable&) = delete;
-  PjrtExecutable& operator=(const PjrtExecutable&) = delete;
+  PjrtExecutable& operator=(PjrtExecutable&&) = delete;
 
   using Buffers = std::vector<std::shared_ptr<PjrtBuffer>>;
   /// Runs it on all its devices and waits until all are done: a plugin aborts the process when too
@@ -126,8 +128,7 @@ class PjrtClient {
   static PjrtClient& get();
 
   explicit PjrtClient(const std::string& path);
-  PjrtClient(const PjrtClient&) = delete;
-  PjrtClient& operator=(const PjrtClient&) = delete;
+  PjrtClient& operator=(PjrtClient&&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
   /// Held while a program runs: two with collectives, launched at once, wait for each other.

@@ -69,8 +69,7 @@ class Trace final : public StepTracer {
   Trace(int replica, int num_replicas, int xla_device);
   /// What it made and nobody computed can never be read.
   ~Trace() override;
-  Trace(const Trace&) = delete;
-  Trace& operator=(const Trace&) = delete;
+  Trace& operator=(Trace&&) = delete;
 
   std::vector<Tensor> run(const OpCall& call) override;
   std::vector<Tensor> update(const DeviceRule& rule, std::span<const Tensor> values,
