@@ -14,8 +14,7 @@ class CallSite {
     if (where.line() != 0) current_ = where;
   }
   ~CallSite() { current_ = outer_; }
-  CallSite(const CallSite&) = delete;
-  CallSite& operator=(const CallSite&) = delete;
+  CallSite& operator=(CallSite&&) = delete;
 
   /// Of the innermost; without a line where there is none.
   static SourceLocation current() { return current_; }

@@ -30,8 +30,7 @@ class RunTokenHolder {
  public:
   explicit RunTokenHolder(RunToken* token);
   ~RunTokenHolder();
-  RunTokenHolder(const RunTokenHolder&) = delete;
-  RunTokenHolder& operator=(const RunTokenHolder&) = delete;
+  RunTokenHolder& operator=(RunTokenHolder&&) = delete;
 
  private:
   RunToken* previous_;
@@ -44,8 +43,7 @@ class BlockedScope {
  public:
   BlockedScope();
   ~BlockedScope();
-  BlockedScope(const BlockedScope&) = delete;
-  BlockedScope& operator=(const BlockedScope&) = delete;
+  BlockedScope& operator=(BlockedScope&&) = delete;
 
   /// Whether a BlockedScope made now would hand a token on.
   static bool current_thread_holds_token();

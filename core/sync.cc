@@ -59,8 +59,7 @@ class WithoutToken {
     blocked_.reset();
     hold_.lock();
   }
-  WithoutToken(const WithoutToken&) = delete;
-  WithoutToken& operator=(const WithoutToken&) = delete;
+  WithoutToken& operator=(WithoutToken&&) = delete;
 
  private:
   MutexHold& hold_;

@@ -19,8 +19,7 @@ class NumbersFromZero {
  public:
   NumbersFromZero();
   ~NumbersFromZero();
-  NumbersFromZero(const NumbersFromZero&) = delete;
-  NumbersFromZero& operator=(const NumbersFromZero&) = delete;
+  NumbersFromZero& operator=(NumbersFromZero&&) = delete;
 
   std::uint64_t next_layer = 0;
   std::uint64_t next_variable = 0;

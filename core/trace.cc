@@ -71,8 +71,7 @@ class Recorder {
       log(LogLevel::kError, error.message());
     }
   }
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
+  Recorder& operator=(Recorder&&) = delete;
 
   void start(const std::string& path) {
     MutexLock lock(mutex_);

@@ -45,8 +45,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
  public:
   BufferAllocator(MemorySource source, BufferAllocatorOptions options);
   ~BufferAllocator();
-  BufferAllocator(const BufferAllocator&) = delete;
-  BufferAllocator& operator=(const BufferAllocator&) = delete;
+  BufferAllocator& operator=(BufferAllocator&&) = delete;
 
   /// Throws kResourceExhausted saying how much is in use, waits and is allowed.
   BufferRef allocate(std::size_t size);

@@ -103,8 +103,7 @@ class StepHookScope {
   explicit StepHookScope(Hook* hook) : previous_(Hook::exchange_current(hook)) {}
   explicit StepHookScope(Hook& hook) : StepHookScope(&hook) {}
   ~StepHookScope() { Hook::exchange_current(previous_); }
-  StepHookScope(const StepHookScope&) = delete;
-  StepHookScope& operator=(const StepHookScope&) = delete;
+  StepHookScope& operator=(StepHookScope&&) = delete;
 
  private:
   Hook* previous_;

@@ -34,8 +34,7 @@ class PinnedRing {
   /// Both outlive this. `peers`: of the device to which the copies go.
   PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers);
   ~PinnedRing();
-  PinnedRing(const PinnedRing&) = delete;
-  PinnedRing& operator=(const PinnedRing&) = delete;
+  PinnedRing& operator=(PinnedRing&&) = delete;
 
   std::size_t largest_piece() const { return size_ / 4; }
   /// A place for at most largest_piece() bytes; nullptr when the system has no pinned memory. Waits
@@ -106,8 +105,7 @@ class Downloads {
 
   explicit Downloads(DeviceBackend& backend) : backend_(backend) {}
   ~Downloads();
-  Downloads(const Downloads&) = delete;
-  Downloads& operator=(const Downloads&) = delete;
+  Downloads& operator=(Downloads&&) = delete;
 
   /// A block for one copy after the other; nullptr when the system has no pinned memory.
   void* take();

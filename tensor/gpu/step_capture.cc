@@ -27,8 +27,7 @@ struct GraphMemory::Pinned {
   ~Pinned() {
     if (data) backend.release_pinned(data);
   }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
+  Pinned& operator=(Pinned&&) = delete;
 
   DeviceBackend& backend;
   void* const data;
@@ -180,8 +179,7 @@ void StepCapture::Recorder::write_values(const RandomContext& context) {
 struct StepCapture::Graph {
   explicit Graph(std::span<const Device> of_replicas);
   ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  Graph& operator=(Graph&&) = delete;
 
   void begin();
   void end();

@@ -26,8 +26,7 @@ class GraphMemory {
  public:
   explicit GraphMemory(Device device);
   ~GraphMemory();
-  GraphMemory(const GraphMemory&) = delete;
-  GraphMemory& operator=(const GraphMemory&) = delete;
+  GraphMemory& operator=(GraphMemory&&) = delete;
 
   Device device() const { return device_; }
   AllocatorStatistics statistics() const { return pool_->statistics(); }
@@ -56,8 +55,7 @@ class GraphMemoryScope {
   using Memories = std::vector<std::unique_ptr<GraphMemory>>;
   explicit GraphMemoryScope(const Memories& memories);
   ~GraphMemoryScope();
-  GraphMemoryScope(const GraphMemoryScope&) = delete;
-  GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
+  GraphMemoryScope& operator=(GraphMemoryScope&&) = delete;
 
  private:
   const Memories* previous_;
@@ -97,8 +95,7 @@ class StepCapture {
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();
-  StepCapture(const StepCapture&) = delete;
-  StepCapture& operator=(const StepCapture&) = delete;
+  StepCapture& operator=(StepCapture&&) = delete;
 
   /// While it lives, what this thread does is noted as replica `replica`'s part of the step.
   class ReplicaScope {
