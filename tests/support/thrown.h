@@ -40,3 +40,11 @@ inline std::string error_of(const std::function<void()>& action) {
 }
 
 }  // namespace tutti::thrown
+
+/// Expects `statement` to throw an Error of `code` whose message has each of the texts that follow.
+/// A comma outside of parentheses ends the statement; put such a statement into parentheses.
+#define EXPECT_ERROR(code, statement, ...) \
+  ::tutti::thrown::expect_error(code, {__VA_ARGS__}, [&] { statement; })
+/// Same as EXPECT_ERROR(kInvalidArgument, ...).
+#define EXPECT_INVALID(statement, ...) \
+  EXPECT_ERROR(::tutti::ErrorCode::kInvalidArgument, statement, __VA_ARGS__)

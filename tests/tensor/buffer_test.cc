@@ -1,4 +1,5 @@
-// The caching allocator: alignment, reuse, statistics, limits, threads.
+// Memory of tensors: the caching allocator, limits of devices, bytes that were there before,
+// copies.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/buffer.h"
 
@@ -6,14 +7,21 @@
 
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "tensor/cpu/vectorized.h"
+#include "tensor/tensor_impl.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/variable_memory.h"
 
 namespace tutti {
-namespace {
+namespace buffer_test {
+
+using testing::expect_tensor;
 
 TEST(Buffer, IsAlignedForEverySize) {
   for (std::size_t size = 0; size < 5000; size = size * 5 / 4 + 1) {
@@ -95,8 +103,8 @@ TEST(Buffer, PeakFollowsTheLargestUse) {
 }
 
 TEST(Buffer, ImpossibleSizesAreRefused) {
-  testing::expect_error(ErrorCode::kResourceExhausted, {"no memory"},
-                        [] { BufferRef::allocate(std::size_t{1} << 62); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, BufferRef::allocate(std::size_t{1} << 62),
+               "no memory");
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
@@ -149,5 +157,163 @@ TEST(Buffer, ReadersOnSeveralThreadsAndThenOneWriter) {
   }
 }
 
-}  // namespace
+TEST(CopyPastCachesTest, CopiesEveryLengthToEveryPlaceAndNothingBesides) {
+  constexpr std::byte kUntouched{0xA5};
+  std::vector<std::byte> from(700);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (std::size_t begin = 0; begin < 66; ++begin) {
+    for (const std::size_t count : {0, 1, 15, 16, 63, 64, 65, 127, 128, 129, 500}) {
+      std::vector<std::byte> to(from.size(), kUntouched);
+      internal::copy_past_caches(to.data() + begin, from.data() + 3, count);
+      internal::finish_copies();
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const bool is_copy = i >= begin && i < begin + count;
+        ASSERT_EQ(to[i], is_copy ? from[3 + i - begin] : kUntouched)
+            << "byte " << i << " of " << count << " from " << begin;
+      }
+    }
+  }
+}
+
+/// 64 floats, 0 to 63.
+BufferRef numbered_buffer() {
+  BufferRef buffer = BufferRef::allocate(256);
+  for (int i = 0; i < 64; ++i) {
+    const auto value = static_cast<float>(i);
+    std::memcpy(buffer->data() + 4 * i, &value, 4);
+  }
+  return buffer;
+}
+
+TEST(TensorInBuffer, HasTheBytesWhereTheyAreAndKeepsThem) {
+  BufferRef buffer = numbered_buffer();
+  const std::byte* const place = buffer->data() + 64;
+  const Tensor tensor = tensor_in_buffer(buffer, 64, {2, 2}, DType::kFloat32);
+  buffer = BufferRef();
+  EXPECT_EQ(tensor.bytes().data(), place);
+  expect_tensor(tensor, {2, 2}, {16, 17, 18, 19});
+  EXPECT_EQ(tensor_in_buffer(numbered_buffer(), 256, {0}, DType::kFloat64).num_elements(), 0);
+}
+
+TEST(TensorInBuffer, WhoeverTakesItOverCopiesItWhileOthersHaveIt) {
+  const BufferRef buffer = numbered_buffer();
+  MutableTensor variable({64}, DType::kFloat32, Device{});
+  variable.assign(tensor_in_buffer(buffer, 0, {64}, DType::kFloat32));
+  EXPECT_EQ(variable.data(), buffer->data());
+  variable.make_unique();
+  EXPECT_NE(variable.data(), buffer->data());
+  variable.span<float>()[3] = -1.0f;
+  float kept = 0.0f;
+  std::memcpy(&kept, buffer->data() + 12, 4);
+  EXPECT_EQ(kept, 3.0f);
+}
+
+TEST(TensorInBuffer, APartIsCopiedToMemoryThatNobodyElseHas) {
+  const BufferRef buffer = numbered_buffer();
+  MutableTensor variable({4}, DType::kFloat32, Device{});
+  const std::byte* const own = variable.data();
+  variable.assign(tensor_in_buffer(buffer, 64, {4}, DType::kFloat32));
+  EXPECT_EQ(variable.data(), own);
+  const Tensor read = variable.freeze();
+  variable.assign(tensor_in_buffer(buffer, 128, {4}, DType::kFloat32));
+  EXPECT_NE(variable.data(), own);
+  EXPECT_NE(variable.data(), buffer->data() + 128);
+  expect_tensor(read, {4}, {16, 17, 18, 19});
+  expect_tensor(variable.freeze(), {4}, {32, 33, 34, 35});
+}
+
+TEST(TensorInBuffer, RefusesPlacesThatAreNone) {
+  const BufferRef buffer = numbered_buffer();
+  const auto make = [&](std::size_t offset, const Shape& shape) {
+    (void)tensor_in_buffer(buffer, offset, shape, DType::kFloat32);
+  };
+  make(192, {16});
+  EXPECT_INVALID(make(192, {17}), "68 bytes", "buffer of 256", "byte 192");
+  EXPECT_INVALID(make(320, {0}), "byte 320");
+  EXPECT_INVALID(make(32, {1}), "multiple of 64", "byte 32");
+  EXPECT_INVALID((void)tensor_in_buffer({}, 0, {1}, DType::kFloat32), "buffer of 0 bytes");
+}
+
+constexpr Device kOwn{DeviceType::kCpu, 61};
+constexpr Device kOther{DeviceType::kCpu, 62};
+constexpr std::int64_t kKibi = 256;  // float32 elements of 1 KiB
+
+/// kOwn has a memory of its own while it lives.
+struct OwnMemory {
+  explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
+    set_memory_limit(kOwn, bytes);
+    trim_allocator_cache(kOwn);
+    reset_peak_memory(kOwn);
+  }
+  ~OwnMemory() { clear_memory_limit(kOwn); }
+};
+
+Tensor zeros_there(std::int64_t kibibytes) {
+  return Tensor::zeros({kibibytes * kKibi}, DType::kFloat32, kOwn);
+}
+
+TEST(DeviceMemory, CountsWhatIsInUseAndItsPeak) {
+  const OwnMemory memory;
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  {
+    const Tensor a = zeros_there(4);
+    const Tensor b = zeros_there(8);
+    EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);
+  }
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
+  EXPECT_EQ(device_memory(kOwn).limit, kUnlimitedMemory);
+  const Tensor c = zeros_there(1);
+  reset_peak_memory(kOwn);
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+}
+
+TEST(DeviceMemory, OtherDevicesAreNotCounted) {
+  const OwnMemory memory;
+  const std::size_t shared = device_memory(kOther).in_use;
+  const Tensor here = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  EXPECT_EQ(device_memory(kOther).in_use, shared + (1u << 10));
+}
+
+TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
+  const OwnMemory memory(16u << 10);
+  std::optional<Tensor> first = zeros_there(12);
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, zeros_there(8), "cpu:61: no memory for 8192 bytes",
+               "12288 in use", "limit 16384",
+               "try a smaller batch, or parts of the model on several devices");
+  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failure took nothing
+  EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
+  first.reset();
+  EXPECT_NO_THROW(zeros_there(8));  // what waits in the cache makes room
+}
+
+TEST(DeviceMemory, ValuesFromElsewhereAreCopied) {
+  const Tensor x = Tensor::full({kKibi}, 2.0, DType::kFloat32, kOther);
+  EXPECT_EQ(x.to(kOwn).address(), x.address());  // CPU devices share the host's memory
+  const OwnMemory memory;
+  const Tensor moved = x.to(kOwn);
+  EXPECT_NE(moved.address(), x.address());
+  EXPECT_EQ(moved.to_doubles(), x.to_doubles());
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+  EXPECT_NE(moved.to(kOther).address(), moved.address());
+}
+
+TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
+  const OwnMemory memory;
+  const Tensor initial = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
+  const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+  (void)variable->writable();  // nobody else has it
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+  variable->assign(negate(variable->read()));
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+}
+
+TEST(DeviceMemory, GpusHaveLimitsOfTheirOwn) {
+  EXPECT_ERROR(ErrorCode::kUnavailable, set_memory_limit({DeviceType::kGpu, 63}, 1), "gpu:63");
+}
+
+}  // namespace buffer_test
 }  // namespace tutti

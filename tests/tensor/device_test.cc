@@ -1,19 +1,25 @@
-// Device and DeviceSpec: reading, printing, merging, availability.
+// Devices, their names, and scopes: what is made and run where, transfers, the placement log.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <functional>
 
 #include "core/names.h"
+#include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
-namespace {
+namespace device_test {
 
 using testing::expect_error;
+using testing::expect_tensor;
 
 TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
   const std::string strange = std::string(5000, 'x') + "\n\xff";
@@ -49,17 +55,16 @@ TEST(Device, TpusAreDevicesOfXla) {
   EXPECT_EQ(expected.to_string(), "xla:2");
   EXPECT_EQ(parse_devices("xla:0-1,tpu:2").back(), expected);
   EXPECT_EQ(DeviceSpec::parse("/task:1/device:TPU:2").to_string(), "/task:1/device:XLA:2");
-  expect_error(ErrorCode::kUnavailable, {"xla:64"}, [] { Device::parse("xla:64"); });
-  expect_error(ErrorCode::kUnavailable, {"xla:9999"}, [] { parse_devices("xla:0-9999"); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse("xla:64"), "xla:64");
+  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("xla:0-9999"), "xla:9999");
 }
 
 TEST(Device, CudaNamesGpus) {
   for (const char* text : {"cuda:77", "CUDA:77", "/device:CUDA:77"}) {
-    expect_error(ErrorCode::kUnavailable, {"gpu:77 is unavailable"}, [&] { Device::parse(text); });
+    EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse(text), "gpu:77 is unavailable");
   }
   EXPECT_EQ(DeviceSpec::parse("/task:1/device:CUDA:2").to_string(), "/task:1/device:GPU:2");
-  expect_error(ErrorCode::kInvalidArgument, {"expected 'cpu:0', 'gpu:0'", "'cude:0'"},
-               [] { Device::parse("cude:0"); });
+  EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
 }
 
 TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
@@ -79,22 +84,19 @@ TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
 TEST(Device, RefusesWhatItCannotRead) {
   for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "fpga:0", "cpu:*", "/",
                            "/job:worker/cpu:0", "cpu:99999999999"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"Device::parse", concat("'", text, "'")},
-                 [&] { Device::parse(text); });
+    EXPECT_INVALID(Device::parse(text), "Device::parse", concat("'", text, "'"));
   }
 }
 
 TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
   for (const char* text : {"gpu:77", "/gpu:77", "/device:GPU:77"}) {
-    expect_error(ErrorCode::kUnavailable,
-                 {"gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)"},
-                 [&] { Device::parse(text); });
+    EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse(text),
+                 "gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)");
   }
   EXPECT_NO_THROW(Device::parse("cpu:63"));
-  expect_error(ErrorCode::kUnavailable, {"cpu:64 is unavailable"}, [] { Device::parse("cpu:64"); });
-  expect_error(ErrorCode::kUnavailable, {"gpu:77 is unavailable"}, [] {
-    Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 77});
-  });
+  EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse("cpu:64"), "cpu:64 is unavailable");
+  EXPECT_ERROR(ErrorCode::kUnavailable, Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 77}),
+               "gpu:77 is unavailable");
 }
 
 TEST(Device, ReadsListsWithRanges) {
@@ -107,13 +109,12 @@ TEST(Device, ReadsListsWithRanges) {
 }
 
 TEST(Device, RefusesListsWithGapsAndDuplicates) {
-  expect_error(ErrorCode::kInvalidArgument, {"empty"}, [] { parse_devices(""); });
-  expect_error(ErrorCode::kInvalidArgument, {"empty"}, [] { parse_devices("cpu:0,"); });
-  expect_error(ErrorCode::kInvalidArgument, {"cpu:1 stands twice"},
-               [] { parse_devices("cpu:0-2,cpu:1"); });
-  expect_error(ErrorCode::kInvalidArgument, {"cpu:3-1"}, [] { parse_devices("cpu:3-1"); });
-  expect_error(ErrorCode::kUnavailable, {"cpu:64"}, [] { parse_devices("cpu:62-64"); });
-  expect_error(ErrorCode::kUnavailable, {"gpu:77"}, [] { parse_devices("gpu:77,gpu:78"); });
+  EXPECT_INVALID(parse_devices(""), "empty");
+  EXPECT_INVALID(parse_devices("cpu:0,"), "empty");
+  EXPECT_INVALID(parse_devices("cpu:0-2,cpu:1"), "cpu:1 stands twice");
+  EXPECT_INVALID(parse_devices("cpu:3-1"), "cpu:3-1");
+  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("cpu:62-64"), "cpu:64");
+  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("gpu:77,gpu:78"), "gpu:77");
 }
 
 TEST(DeviceSpec, RoundTrips) {
@@ -132,16 +133,14 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
   EXPECT_EQ(spec.type, DeviceType::kGpu);
   EXPECT_EQ(spec.index, 99);
   EXPECT_FALSE(spec.replica);
-  expect_error(ErrorCode::kUnavailable, {"gpu:99", "cpu:0 ... cpu:63"}, [&] { resolve(spec); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, resolve(spec), "gpu:99", "cpu:0 ... cpu:63");
 }
 
 TEST(DeviceSpec, NamesThePartItCannotRead) {
-  expect_error(ErrorCode::kInvalidArgument, {"'task:x'", "/job:a/task:x"},
-               [] { DeviceSpec::parse("/job:a/task:x"); });
+  EXPECT_INVALID(DeviceSpec::parse("/job:a/task:x"), "'task:x'", "/job:a/task:x");
   for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:FPGA:0",
                            "/device:CPU:0:1", "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"DeviceSpec::parse", text},
-                 [&] { DeviceSpec::parse(text); });
+    EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text);
   }
 }
 
@@ -155,7 +154,7 @@ TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
   };
   for (const auto& [wrong, reason] : cases) {
     const char* const text = wrong;  // clang 14 captures no structured binding
-    expect_error(ErrorCode::kInvalidArgument, {text, reason}, [&] { DeviceSpec::parse(text); });
+    EXPECT_INVALID(DeviceSpec::parse(text), text, reason);
   }
 }
 
@@ -182,5 +181,206 @@ TEST(DeviceSpec, MissingPartsResolveToTheFirstCpu) {
   EXPECT_EQ(resolve(DeviceSpec::parse("/job:worker/cpu:5")), (Device{DeviceType::kCpu, 5}));
 }
 
-}  // namespace
+constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
+
+/// While it lives this process is another task.
+struct AsTask {
+  explicit AsTask(const char* spec) { set_process_spec(DeviceSpec::parse(spec)); }
+  ~AsTask() { set_process_spec({}); }
+};
+
+/// The lines of the placement log while it lives.
+struct LoggedLines {
+  LoggedLines() {
+    set_log_device_placement(true, [this](const std::string& line) { lines.push_back(line); });
+  }
+  ~LoggedLines() { set_log_device_placement(false); }
+  std::vector<std::string> lines;
+};
+
+TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
+  EXPECT_EQ(current_device_scope(), DeviceSpec());
+  EXPECT_EQ(current_device(), on_cpu(0));
+  const DeviceScope outer("/cpu:0");
+  EXPECT_EQ(current_device_scope().to_string(), "/device:CPU:0");
+  {
+    const DeviceScope inner("/device:CPU:1");
+    EXPECT_EQ(current_device(), on_cpu(1));
+    {
+      const DeviceScope job("/job:localhost/replica:0/task:0");
+      EXPECT_EQ(job.merged().to_string(), "/job:localhost/replica:0/task:0/device:CPU:1");
+      EXPECT_EQ(current_device(), on_cpu(1));
+      const DeviceScope innermost("cpu:2");
+      EXPECT_EQ(current_device_scope().to_string(), "/job:localhost/replica:0/task:0/device:CPU:2");
+    }
+    EXPECT_EQ(current_device(), on_cpu(1));
+  }
+  EXPECT_EQ(current_device(), on_cpu(0));
+}
+
+TEST(DeviceScope, SpellingsOfOneDevice) {
+  for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
+    const DeviceScope scope(text);
+    EXPECT_EQ(current_device(), on_cpu(3)) << text;
+  }
+  const DeviceScope value(on_cpu(4));
+  EXPECT_EQ(current_device(), on_cpu(4));
+  const DeviceScope without_index("/device:CPU:*");  // the outer index stays
+  EXPECT_EQ(current_device(), on_cpu(4));
+}
+
+TEST(DeviceScope, NamesWhatItCannotReadOrDoesNotHave) {
+  expect_error(ErrorCode::kInvalidArgument, {"fpga:0"}, [] { DeviceScope scope("/fpga:0"); });
+  expect_error(ErrorCode::kUnavailable, {"cpu:64", "devices here: cpu:0"},
+               [] { DeviceScope scope("cpu:64"); });
+  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open
+}
+
+TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
+  const DeviceScope scope("cpu:2");
+  EXPECT_EQ(Tensor(3.0f).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::ones({2}).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::full({2}, 1.5).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::scalar(1.5, DType::kFloat64).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::from<float>({2}, {1.0f, 2.0f}).device(), on_cpu(2));
+  EXPECT_EQ(random_uniform({2}, {.seed = 1}).device(), on_cpu(2));
+  EXPECT_EQ(Tensor::zeros({2}, DType::kFloat32, on_cpu(5)).device(), on_cpu(5));  // named: there
+  const NoDeviceScope none;
+  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(0));
+}
+
+TEST(DeviceScope, OperationsRunOnItsDeviceAndInputsAreMovedThere) {
+  const Tensor a = Tensor::from<float>({2}, {1, 2}, on_cpu(1));
+  const Tensor b = Tensor::from<float>({2}, {10, 20}, on_cpu(3));
+  const DeviceScope scope("cpu:2");
+  TransferLog log;
+  const Tensor sum = a + b;
+  EXPECT_EQ(sum.device(), on_cpu(2));
+  expect_tensor(sum, {2}, {11, 22});
+  ASSERT_EQ(log.count(), 2u);
+  EXPECT_EQ(log.bytes(), 16u);
+  EXPECT_EQ(log.transfers()[0].to_string(), "cpu:1 -> cpu:2: float32 [2], 8 bytes");
+  EXPECT_EQ(log.transfers()[1].to_string(), "cpu:3 -> cpu:2: float32 [2], 8 bytes");
+  log.clear();
+  expect_tensor(sum * 2.0f, {2}, {22, 44});  // numbers are made where they are wanted
+  EXPECT_EQ(log.count(), 0u);
+  EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));  // also operations that compute nothing
+  EXPECT_EQ(log.count(), 1u);
+}
+
+TEST(DeviceScope, WithoutOneInputsMustBeTogether) {
+  const Tensor a = Tensor::ones({2}, DType::kFloat32, on_cpu(1));
+  const Tensor b = Tensor::ones({2}, DType::kFloat32, on_cpu(2));
+  const auto add = [&] { return a + b; };
+  expect_error(ErrorCode::kInvalidArgument, {"several devices", "cpu:1 and cpu:2", "DeviceScope"},
+               add);
+  {
+    const DeviceScope scope("/job:localhost");  // names no device
+    expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
+  }
+  const DeviceScope outer("cpu:1");
+  const NoDeviceScope none;
+  expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
+}
+
+TEST(DeviceScope, OtherTasksAreRefusedByName) {
+  const AsTask process("/job:worker/task:0");
+  EXPECT_EQ(full_device_name(on_cpu(1)), "/job:worker/replica:0/task:0/device:CPU:1");
+  const Tensor x = Tensor::ones({2});
+  {
+    const DeviceScope own("/job:worker/replica:0/task:0/cpu:1");
+    EXPECT_FALSE(own.is_remote());
+    EXPECT_EQ(negate(x).device(), on_cpu(1));
+  }
+  const DeviceScope other("/job:worker/task:1/gpu:7");  // nobody looks whether it is there
+  EXPECT_TRUE(other.is_remote());
+  const std::vector<std::string> parts{"'/job:worker/task:1/device:GPU:7'",
+                                       "'/job:worker/replica:0/task:0'", "run() of a Session"};
+  expect_error(ErrorCode::kUnavailable, parts, [] { Tensor::zeros({2}); });
+  expect_error(ErrorCode::kUnavailable, parts, [&] { negate(x); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, negate(x), "negate at device_test.cc");
+  const DeviceScope here("/job:localhost/task:0/cpu:0");
+  EXPECT_FALSE(here.is_remote());
+  EXPECT_EQ(negate(x).device(), on_cpu(0));
+}
+
+TEST(DeviceScope, BelongsToItsThread) {
+  const DeviceScope scope("cpu:1");
+  const DeviceSpec spec = current_device_scope();
+  Device without, with;
+  Executor::system()
+      .start("other",
+             [&] {
+               without = current_device();
+               const DeviceScope handed(spec);
+               with = current_device();
+             })
+      ->join();
+  EXPECT_EQ(without, on_cpu(0));
+  EXPECT_EQ(with, on_cpu(1));
+}
+
+TEST(DeviceScope, TransfersCanBeAskedFor) {
+  const Tensor x = Tensor::ones({3});
+  TransferLog log;
+  EXPECT_EQ(transfer(x, on_cpu(0)).id(), x.id());
+  EXPECT_EQ(log.count(), 0u);
+  const Tensor moved = transfer(x, on_cpu(1));
+  EXPECT_EQ(moved.device(), on_cpu(1));
+  EXPECT_NE(moved.id(), x.id());
+  EXPECT_EQ(log.count(), 1u);
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, transfer(Tensor(), on_cpu(1)),
+               "transfer at device_test.cc", "undefined");
+}
+
+TEST(DeviceScope, WorksWithGpus) {
+  testing::FakeGpus gpus;
+  const Tensor on_host = Tensor::from<float>({3}, {1, 2, 3});
+  TransferLog log;
+  Tensor y;
+  {
+    const DeviceScope scope("/gpu:1");
+    EXPECT_EQ(Tensor(2.0f).device(), (Device{DeviceType::kGpu, 1}));
+    EXPECT_EQ(Tensor(2.0f).item(), 2.0f);
+    const Tensor constant = Tensor::from<float>({3}, {10, 20, 30});
+    y = (on_host + constant) * 2.0f;
+  }
+  EXPECT_EQ(y.device(), (Device{DeviceType::kGpu, 1}));
+  expect_tensor(y, {3}, {22, 44, 66});
+  ASSERT_EQ(log.count(), 1u);
+  EXPECT_EQ(log.transfers()[0].to_string(), "cpu:0 -> gpu:1: float32 [3], 12 bytes");
+  EXPECT_EQ(device_memory({DeviceType::kGpu, 1}).in_use, 256u * 1);
+}
+
+// Lines as TensorFlow's log_device_placement writes them.
+TEST(PlacementLog, GoldenLines) {
+  const Tensor x = Tensor::ones({2, 2});
+  LoggedLines log;
+  const Tensor y = matmul(x, x);
+  {
+    const DeviceScope scope("/device:CPU:1");
+    reduce_sum(relu(y));
+  }
+  set_log_device_placement(false);
+  negate(x);
+  EXPECT_THAT(log.lines,
+              ::testing::ElementsAre("MatMul: /job:localhost/replica:0/task:0/device:CPU:0",
+                                     "Relu: /job:localhost/replica:0/task:0/device:CPU:1",
+                                     "Sum: /job:localhost/replica:0/task:0/device:CPU:1"));
+}
+
+TEST(PlacementLog, EveryOperationHasAName) {
+  for (std::size_t op = 0; op < static_cast<std::size_t>(OpId::kCount); ++op) {
+    EXPECT_FALSE(tf_op_name(static_cast<OpId>(op)).empty()) << op;
+  }
+  EXPECT_EQ(tf_op_name(OpId::kAdd), "AddV2");
+  EXPECT_EQ(tf_op_name(OpId::kConv2d), "Conv2D");
+  EXPECT_EQ(tf_op_name(OpId::kReduceMean), "Mean");
+  EXPECT_EQ(tf_op_name(OpId::kSparseSoftmaxCrossEntropy), "SparseSoftmaxCrossEntropyWithLogits");
+  EXPECT_EQ(tf_op_name(OpId::kTopK), "TopKV2");
+  EXPECT_EQ(tf_op_name(OpId::kDropout), "Dropout");
+}
+
+}  // namespace device_test
 }  // namespace tutti

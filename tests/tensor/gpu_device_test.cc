@@ -1,4 +1,4 @@
-// What a GPU device asks of its backend: memory, copies, operations, updates that wait.
+// What a GPU device asks of its backend: memory, copies, operations, updates, waits for peers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
 
@@ -6,18 +6,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 
+#include "tensor/gpu/pinned_memory.h"
 #include "tensor/gpu/step_capture.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/core/random.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
-namespace {
+namespace gpu_device_test {
 
 using ::testing::ElementsAre;
 using testing::expect_error;
 using testing::expect_tensor;
+using testing::FakeGpuBackend;
 using testing::FakeGpus;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -54,8 +58,7 @@ TEST(GpuTensor, IsMadeOnTheDevice) {
   expect_tensor(Tensor::from<std::int32_t>({2}, {7, 8}, kFakeGpu), {2}, {7, 8});
   expect_tensor(Tensor::zeros({0, 4}, DType::kFloat32, kFakeGpu), {0, 4}, {});
   EXPECT_EQ(Tensor::scalar(3.0, DType::kFloat64, kFakeGpu).item_double(), 3.0);
-  expect_error(ErrorCode::kInvalidArgument, {"uint8 can hold"},
-               [] { Tensor::full({1}, 300.0, DType::kUInt8, kFakeGpu); });
+  EXPECT_INVALID(Tensor::full({1}, 300.0, DType::kUInt8, kFakeGpu), "uint8 can hold");
 }
 
 TEST(GpuTensor, RefusesHostAccessNamingTheDevice) {
@@ -65,8 +68,8 @@ TEST(GpuTensor, RefusesHostAccessNamingTheDevice) {
   expect_error(ErrorCode::kFailedPrecondition, parts, [&] { (void)there.host_span<float>(); });
   expect_error(ErrorCode::kFailedPrecondition, parts, [&] { (void)there.bytes(); });
   const MutableTensor writable({3}, DType::kFloat32, kFakeGpu);
-  expect_error(ErrorCode::kFailedPrecondition, {"float32", "[3]", "gpu:0", "to()"},
-               [&] { (void)writable.span<float>(); });
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, (void)writable.span<float>(), "float32", "[3]",
+               "gpu:0", "to()");
 }
 
 TEST(GpuTensor, OperationsRunThereAndMixedDevicesAreAnError) {
@@ -78,10 +81,8 @@ TEST(GpuTensor, OperationsRunThereAndMixedDevicesAreAnError) {
   EXPECT_THAT(work_of(gpus.take_notes()),
               ElementsAre("gpu0 fill", "gpu0 run multiply", "gpu0 run add"));
   expect_tensor(y, {3}, {3, 6, 9});
-  expect_error(ErrorCode::kInvalidArgument, {"gpu:0", "cpu:0", "to()"},
-               [&] { (void)(x + Tensor::ones({3})); });
-  expect_error(ErrorCode::kInvalidArgument, {"gpu:0", "gpu:1"},
-               [&] { (void)(x + x.to(kOtherFakeGpu)); });
+  EXPECT_INVALID((void)(x + Tensor::ones({3})), "gpu:0", "cpu:0", "to()");
+  EXPECT_INVALID((void)(x + x.to(kOtherFakeGpu)), "gpu:0", "gpu:1");
 }
 
 TEST(GpuTensor, ViewsCostNothing) {
@@ -98,7 +99,7 @@ TEST(GpuTensor, ViewsCostNothing) {
 TEST(GpuTensor, MissingKernelsAreNamedWithOperationTypeAndDevice) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
-  expect_error(ErrorCode::kUnimplemented, {"erf at ", "gpu:0", "float32"}, [&] { (void)erf(x); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, (void)erf(x), "erf at ", "gpu:0", "float32");
 }
 
 TEST(GpuTensor, WritersCopyWhatIsShared) {
@@ -212,9 +213,8 @@ TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
   { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes wait
   const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
-  expect_error(ErrorCode::kResourceExhausted,
-               {"gpu:0", "4096 bytes", "8192 in use", "0 cached", "limit 10000", "smaller batch"},
-               [] { Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, Tensor::zeros({1024}, DType::kFloat32, kFakeGpu),
+               "gpu:0", "4096 bytes", "8192 in use", "0 cached", "limit 10000", "smaller batch");
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failure took nothing
   const Tensor small = Tensor::zeros({4}, DType::kFloat32, kFakeGpu);
   expect_tensor(small, {4}, {0, 0, 0, 0});
@@ -235,8 +235,8 @@ TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
   gpus.backend.state.memory_left = 0;
   const Tensor y = Tensor::zeros({1 << 19}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
-  expect_error(ErrorCode::kResourceExhausted, {"gpu:0: no memory for 4194304 bytes"},
-               [] { Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu),
+               "gpu:0: no memory for 4194304 bytes");
 }
 
 /// Hands an update of `weights` to the device; the fake rule is w -= constants[0] * gradient.
@@ -335,12 +335,135 @@ TEST(GraphMemory, HostValuesStayInPinnedMemory) {
     const GraphMemoryScope scope(memories);
     x = Tensor::from<float>({2}, {5, 6}, kFakeGpu);
     EXPECT_EQ(gpus.backend.state.num_pinned, 1);
-    expect_error(ErrorCode::kFailedPrecondition, {"captured", "gpu:0"},
-                 [&] { (void)x.to_doubles(); });
+    EXPECT_ERROR(ErrorCode::kFailedPrecondition, (void)x.to_doubles(), "captured", "gpu:0");
   }
   expect_tensor(x, {2}, {5, 6});
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // and that of the read
 }
 
-}  // namespace
+/// An event that happens at the `asks`-th question, or never.
+class LateEvent final : public DeviceEvent {
+ public:
+  explicit LateEvent(int asks) : asks_(asks) {}
+  bool is_done() const override { return asks_ > 0 && ++num_asked >= asks_; }
+  void synchronize() const override { ++num_waits; }
+  double milliseconds_since(const DeviceEvent&) const override { return 0.0; }
+  mutable int num_asked = 0, num_waits = 0;
+
+ private:
+  const int asks_;
+};
+
+/// Fails at the `checks`-th check, or never.
+class FailingWork final : public PeerWork {
+ public:
+  explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
+  bool is_pending() override { return pending_; }
+  void check() override {
+    if (++num_checks >= checks_ && checks_ > 0) fail(ErrorCode::kUnavailable, "the peer has ended");
+  }
+  void check_graph() override {}
+  void note_graph(std::shared_ptr<DeviceEvent>, std::shared_ptr<DeviceEvent>) override {}
+  int num_checks = 0;
+
+ private:
+  const int checks_;
+  const bool pending_;
+};
+
+TEST(PeerWatch, WaitsInTheDriverWhereNothingIsPending) {
+  PeerWatch peers;
+  const LateEvent event(0);
+  peers.wait(event);
+  const auto work = std::make_shared<FailingWork>(1, false);
+  peers.add(work);
+  peers.wait(event);
+  EXPECT_EQ(event.num_waits, 2);
+  EXPECT_EQ(work->num_checks, 0);
+}
+
+TEST(PeerWatch, AFailureEndsAWaitThatWouldNeverEnd) {
+  PeerWatch peers;
+  const auto fine = std::make_shared<FailingWork>(0), failing = std::make_shared<FailingWork>(100);
+  peers.add(fine);
+  peers.add(failing);
+  EXPECT_ERROR(ErrorCode::kUnavailable, peers.wait(LateEvent(0)), "the peer has ended");
+  EXPECT_EQ(fine->num_checks, 100);
+}
+
+TEST(PeerWatch, WorkThatWasGivenUpLetsEventsPassButNotTheirWaits) {
+  PeerWatch peers;
+  const auto work = std::make_shared<FailingWork>(1);
+  peers.add(work);
+  EXPECT_ERROR(ErrorCode::kUnavailable, peers.wait(LateEvent(1)), "the peer has ended");
+}
+
+TEST(PeerWatch, ForgetsWorkThatIsGone) {
+  PeerWatch peers;
+  auto work = std::make_shared<FailingWork>(0);
+  peers.add(work);
+  const LateEvent event(2000);  // longer than the questions without a pause
+  peers.wait(event);
+  EXPECT_EQ(event.num_asked, 2000);
+  EXPECT_GT(work->num_checks, 1000);
+  work.reset();
+  EXPECT_TRUE(peers.list().empty());
+}
+
+TEST(PeerWatch, ARingThatIsFullAsksToo) {
+  FakeGpuBackend backend(1);
+  PeerWatch peers;
+  PinnedRing ring(backend, 4096, peers);
+  for (int i = 0; i < 4; ++i) {
+    ring.place(1024);
+    ring.set_copied(std::make_shared<LateEvent>(0));
+  }
+  const auto work = std::make_shared<FailingWork>(3);
+  peers.add(work);
+  EXPECT_ERROR(ErrorCode::kUnavailable, ring.place(1024), "the peer has ended");
+}
+
+/// A copy that is done when somebody waits for it or when its owner says so.
+class SlowCopy final : public DeviceEvent {
+ public:
+  bool is_done() const override { return done; }
+  void synchronize() const override { done = true; }
+  double milliseconds_since(const DeviceEvent&) const override { return 0.0; }
+  mutable bool done = false;
+};
+
+TEST(PinnedRing, NeverGivesOutAPlaceThatIsBeingCopied) {
+  FakeGpuBackend backend(1);
+  const PeerWatch peers;
+  PinnedRing ring(backend, 4096, peers);
+  struct Copy {
+    std::byte *begin, *end;
+    std::shared_ptr<SlowCopy> event;
+  };
+  std::deque<Copy> under_way;
+  const RandomStream stream(RandomKey{3, kUserPurpose});
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const auto bytes = static_cast<std::size_t>(1 + stream.uniform64(i) * 1023.0);
+    std::byte* const begin = ring.place(bytes);
+    ASSERT_NE(begin, nullptr);
+    while (!under_way.empty() && under_way.front().event->done) under_way.pop_front();
+    for (const Copy& copy : under_way) {
+      if (copy.event->done) continue;
+      ASSERT_TRUE(begin + bytes <= copy.begin || copy.end <= begin) << "piece " << i;
+    }
+    under_way.push_back({begin, begin + bytes, std::make_shared<SlowCopy>()});
+    ring.set_copied(under_way.back().event);
+    if (i % 7 == 0) under_way.front().event->done = true;  // some end early
+  }
+}
+
+TEST(PinnedRing, TellsThatThereIsNoPinnedMemory) {
+  FakeGpuBackend backend(1);
+  backend.pinned_limit = 0;
+  const PeerWatch peers;
+  PinnedRing ring(backend, 4096, peers);
+  EXPECT_EQ(ring.place(10), nullptr);
+}
+
+}  // namespace gpu_device_test
 }  // namespace tutti

@@ -11,8 +11,6 @@
 namespace tutti {
 namespace {
 
-using testing::expect_error;
-
 constexpr std::int64_t kInventoryGib = std::int64_t{1} << 30;
 
 /// The machine of the examples that tf's users printed: unequal GPUs.
@@ -166,9 +164,7 @@ TEST(Devices, GpusSplitIntoPartsWithMemoryOfTheirOwn) {
   const auto shares = ListedGpus("1").split({4, 0});  // equal parts of what is free
   ASSERT_EQ(shares.size(), 4U);
   EXPECT_EQ(shares[3].memory_limit, kInventoryGib);
-  expect_error(ErrorCode::kInvalidArgument, {"GPU 1 (GeForce GTX 970)", "4096 MiB"}, [] {
-    ListedGpus().split({3, 2 * kInventoryGib});
-  });
+  EXPECT_INVALID(ListedGpus().split({3, 2 * kInventoryGib}), "GPU 1 (GeForce GTX 970)", "4096 MiB");
 }
 
 TEST(Devices, VirtualGpusAreReadAndChecked) {
@@ -177,10 +173,9 @@ TEST(Devices, VirtualGpusAreReadAndChecked) {
   EXPECT_EQ(parse_virtual_gpus("flag", "2:512").memory_limit, kInventoryGib / 2);
   for (const char* text : {"", "0", "-1", "65", "x", "2:", "2:0", "2:-5", "2:512x", ":512",
                            "99999999999", "2:9999999999999999"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"flag: expected"},
-                 [&] { parse_virtual_gpus("flag", text); });
+    EXPECT_INVALID(parse_virtual_gpus("flag", text), "flag: expected");
   }
-  expect_error(ErrorCode::kInvalidArgument, {"set_virtual_gpus"}, [] { set_virtual_gpus({0, 0}); });
+  EXPECT_INVALID(set_virtual_gpus({0, 0}), "set_virtual_gpus");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Batch and local response normalisation: against plain loops.
+// Normalizations: far from zero, without rows, and what is refused. The table of operations has the
+// values of the kernels, the records of Keras (tests/parity) those of the layers, with gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/normalization.h"
 
@@ -6,65 +7,14 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace normalization_test {
 
-using testing::expect_error;
 using testing::expect_tensor;
-using testing::random_values;
-using testing::tensor_of;
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64};
 constexpr double kEpsilon = 1e-3;
-
-double tolerance(DType dtype) { return dtype == DType::kFloat32 ? 2e-5 : 1e-11; }
-
-struct Moments {
-  std::vector<double> mean, variance;
-};
-
-Moments moments(const std::vector<double>& x, std::size_t channels) {
-  Moments result{std::vector<double>(channels), std::vector<double>(channels)};
-  const double rows = static_cast<double>(x.size() / channels);
-  for (std::size_t i = 0; i < x.size(); ++i) result.mean[i % channels] += x[i] / rows;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double deviation = x[i] - result.mean[i % channels];
-    result.variance[i % channels] += deviation * deviation / rows;
-  }
-  return result;
-}
-
-std::vector<double> normalized(const std::vector<double>& x, const Moments& m,
-                               const std::vector<double>& gamma, const std::vector<double>& beta) {
-  std::vector<double> y;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::size_t c = i % gamma.size();
-    y.push_back(gamma[c] * (x[i] - m.mean[c]) / std::sqrt(m.variance[c] + kEpsilon) + beta[c]);
-  }
-  return y;
-}
-
-TEST(BatchNorm, AgreesWithPlainLoops) {
-  for (const Shape& shape : {Shape{5, 1}, Shape{8, 3}, Shape{4, 5, 6, 16}, Shape{3, 7, 5, 17}}) {
-    for (DType dtype : kTypes) {
-      SCOPED_TRACE(concat(shape, " ", dtype));
-      const std::int64_t channels = shape.dim(-1);
-      const Tensor x = random_values(shape, dtype, -2, 3, 1);
-      const Tensor gamma = random_values({channels}, dtype, 0.5, 2, 2);
-      const Tensor beta = random_values({channels}, dtype, -1, 1, 3);
-      const Moments m = moments(x.to_doubles(), static_cast<std::size_t>(channels));
-      const BatchNormResult result = batch_norm_training(x, gamma, beta, kEpsilon);
-      const auto y = normalized(x.to_doubles(), m, gamma.to_doubles(), beta.to_doubles());
-      expect_tensor(result.y, shape, y, tolerance(dtype));
-      expect_tensor(result.mean, {channels}, m.mean, tolerance(dtype));
-      expect_tensor(result.variance, {channels}, m.variance, tolerance(dtype));
-      expect_tensor(batch_norm_inference(x, gamma, beta, tensor_of({channels}, m.mean, dtype),
-                                         tensor_of({channels}, m.variance, dtype), kEpsilon),
-                    shape, y, tolerance(dtype));
-    }
-  }
-}
 
 TEST(BatchNorm, VarianceIsAccurateFarFromZero) {
   std::vector<float> values;
@@ -77,7 +27,7 @@ TEST(BatchNorm, VarianceIsAccurateFarFromZero) {
 }
 
 TEST(BatchNorm, BatchOfNoRowsHasZeroStatisticsAndGradients) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor x = Tensor::zeros({0, 4, 4, 3}, dtype), gamma = Tensor::ones({3}, dtype);
     const BatchNormResult result = batch_norm_training(x, gamma, gamma, kEpsilon);
     expect_tensor(result.y, x.shape(), {});
@@ -93,69 +43,62 @@ TEST(BatchNorm, BatchOfNoRowsHasZeroStatisticsAndGradients) {
 
 TEST(BatchNorm, ErrorsNameTheShapesAndTheLine) {
   const Tensor x = Tensor::zeros({2, 4, 4, 3}), gamma = Tensor::ones({3});
-  expect_error(ErrorCode::kInvalidArgument,
-               {" at normalization_test.cc:", "[3]", "[2, 4, 4, 3]", "[4]"},
-               [&] { batch_norm_training(x, gamma, Tensor::ones({4}), kEpsilon); });
-  expect_error(ErrorCode::kInvalidArgument, {"float64"}, [&] {
-    batch_norm_inference(x, gamma, gamma, gamma, Tensor::ones({3}, DType::kFloat64), kEpsilon);
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"[3]"},
-               [&] { batch_norm_training(gamma, gamma, gamma, kEpsilon); });
-  expect_error(ErrorCode::kInvalidArgument, {"[2, 4, 4, 3]", "[2, 3]"}, [&] {
-    batch_norm_grad(x, gamma, gamma, gamma, Tensor::zeros({2, 3}), kEpsilon);
-  });
-}
-
-std::vector<double> plain_lrn(const std::vector<double>& x, std::int64_t channels,
-                              const LrnAttributes& a) {
-  std::vector<double> y;
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(x.size()); ++i) {
-    const std::int64_t c = i % channels;
-    double sum = 0.0;
-    for (std::int64_t j = -a.depth_radius; j <= a.depth_radius; ++j) {
-      if (c + j < 0 || c + j >= channels) continue;
-      sum += x[static_cast<std::size_t>(i + j)] * x[static_cast<std::size_t>(i + j)];
-    }
-    y.push_back(x[static_cast<std::size_t>(i)] / std::pow(a.bias + a.alpha * sum, a.beta));
-  }
-  return y;
-}
-
-LrnAttributes lrn_attributes(std::int64_t radius, double bias, double alpha, double beta) {
-  LrnAttributes attributes;
-  attributes.depth_radius = radius;
-  attributes.bias = bias;
-  attributes.alpha = alpha;
-  attributes.beta = beta;
-  return attributes;
-}
-
-TEST(LocalResponseNormalization, AgreesWithPlainLoops) {
-  const LrnAttributes attributes[] = {
-      LrnAttributes{}, lrn_attributes(4, 1, 0.001 / 9, 0.75), lrn_attributes(2, 2, 0.1, 1.0),
-      lrn_attributes(1, 1.5, 0.5, 0.6), lrn_attributes(0, 1, 1, 0.5)};
-  for (const LrnAttributes& a : attributes) {
-    for (const Shape& shape : {Shape{1, 1, 1, 1}, Shape{2, 2, 1, 3}, Shape{1, 2, 2, 17}}) {
-      for (DType dtype : kTypes) {
-        SCOPED_TRACE(concat(shape, " ", dtype, " radius ", a.depth_radius, " beta ", a.beta));
-        const Tensor x = random_values(shape, dtype, -2, 2, 1);
-        expect_tensor(local_response_normalization(x, a), shape,
-                      plain_lrn(x.to_doubles(), shape.dim(-1), a),
-                      dtype == DType::kFloat32 ? 1e-6 : 1e-13);
-      }
-    }
-  }
+  EXPECT_INVALID(batch_norm_training(x, gamma, Tensor::ones({4}), kEpsilon),
+                 " at normalization_test.cc:", "[3]", "[2, 4, 4, 3]", "[4]");
+  EXPECT_INVALID(
+      batch_norm_inference(x, gamma, gamma, gamma, Tensor::ones({3}, DType::kFloat64), kEpsilon),
+      "float64");
+  EXPECT_INVALID(batch_norm_training(gamma, gamma, gamma, kEpsilon), "[3]");
+  EXPECT_INVALID(batch_norm_grad(x, gamma, gamma, gamma, Tensor::zeros({2, 3}), kEpsilon),
+                 "[2, 4, 4, 3]", "[2, 3]");
 }
 
 TEST(LocalResponseNormalization, HandlesNoRowsAndRefusesWrongArguments) {
   const Tensor empty = Tensor::zeros({0, 2, 2, 3});
   expect_tensor(local_response_normalization(empty), empty.shape(), {});
   expect_tensor(local_response_normalization_grad(empty, empty, {}), empty.shape(), {});
-  expect_error(ErrorCode::kInvalidArgument, {" at normalization_test.cc:", "depth_radius", "-1"},
-               [&] { local_response_normalization(empty, lrn_attributes(-1, 1, 1, 0.5)); });
-  expect_error(ErrorCode::kInvalidArgument, {"[0, 2, 2, 3]", "[0, 2, 3]"}, [&] {
-    local_response_normalization_grad(empty, Tensor::zeros({0, 2, 3}), {});
-  });
+  EXPECT_INVALID(local_response_normalization(empty, {.depth_radius = -1}),
+                 " at normalization_test.cc:", "depth_radius", "-1");
+  EXPECT_INVALID(local_response_normalization_grad(empty, Tensor::zeros({0, 2, 3}), {}),
+                 "[0, 2, 2, 3]", "[0, 2, 3]");
+}
+
+// 1, 3 and 5, 11: means 2 and 8, deviations 1 and 3.
+TEST(GroupNorm, NormalizesRowsAxesAndGroupsOfChannels) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const Tensor x = testing::tensor_of({1, 2, 2}, {1, 3, 5, 11}, dtype);
+    const Tensor gamma = testing::tensor_of({2}, {1, 10}, dtype), beta = gamma * 100.0;
+    expect_tensor(layer_norm(x, gamma, beta, {1, 0.0}), {1, 2, 2}, {99, 1010, 99, 1010}, 1e-6);
+    const Tensor ones = Tensor::ones({2, 2}, dtype);  // mean 5, variance 14
+    expect_tensor(layer_norm(x, ones, ones * 2.0, {2, 2.0}), {1, 2, 2}, {1, 1.5, 2, 3.5}, 1e-6);
+    expect_tensor(group_norm(x, gamma, beta, {2, 0.0}), {1, 2, 2}, {99, 990, 101, 1010}, 1e-6);
+    expect_tensor(group_norm(x, gamma, beta, {1, 2.0}), {1, 2, 2}, {99, 995, 100, 1015}, 1e-6);
+  }
+}
+
+TEST(GroupNorm, NoRowsGiveAnEmptyResultAndZeroGradients) {
+  const Tensor ones = Tensor::ones({4});
+  EXPECT_EQ(layer_norm(Tensor::zeros({0, 4}), ones, ones).shape(), (Shape{0, 4}));
+  EXPECT_EQ(group_norm(Tensor::zeros({0, 3, 4}), ones, ones, {2, 1e-3}).shape(), (Shape{0, 3, 4}));
+  const Tensor none = Tensor::zeros({0, 2}), empty = Tensor::zeros({0, 3, 4});
+  const auto gradients = group_norm_grad(empty, ones, none, none, empty, {3, 2, 1e-3});
+  expect_tensor(gradients[1], {4}, {0, 0, 0, 0});
+  expect_tensor(gradients[2], {4}, {0, 0, 0, 0});
+}
+
+TEST(GroupNorm, ErrorsNameOperationShapesAndLine) {
+  const Tensor x = Tensor::zeros({2, 3, 6}), six = Tensor::ones({6}), five = Tensor::ones({5});
+  EXPECT_INVALID(layer_norm(x, six, five), "layer_norm at normalization_test.cc:", "[6]",
+                 "[2, 3, 6]", "[5]");
+  EXPECT_INVALID(layer_norm(x, six, six, {4, 1e-3}), "layer_norm", "num_axes of 1 .. 3", "got 4");
+  EXPECT_INVALID(group_norm(x, six, six, {4, 1e-3}),
+                 "group_norm at normalization_test.cc:", "6 channels", "got 4");
+  EXPECT_INVALID(group_norm(x, five, six, {2, 1e-3}), "group_norm", "[6]", "[2, 3, 6]", "[5]");
+  EXPECT_INVALID(group_norm(Tensor::zeros({2, 6}, DType::kInt32), six, six), "group_norm",
+                 "floating type", "int32");
+  EXPECT_INVALID(group_norm_grad(x, six, Tensor::ones({2, 2}), Tensor::ones({2, 2}),
+                                 Tensor::ones({2, 6}), {3, 2, 1e-3}),
+                 "group_norm_grad", "[2, 3, 6]", "[2, 6]");
 }
 
 }  // namespace normalization_test

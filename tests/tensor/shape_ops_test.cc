@@ -1,20 +1,23 @@
-// Operations that move elements, against plain loops over coordinates.
+// Operations that move, repeat, pick and enlarge, against plain loops over coordinates.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/shape_ops.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
+#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
 namespace shape_ops_test {
 
 using testing::expect_error;
 using testing::expect_tensor;
+using testing::random_values;
 using testing::tensor_of;
 using Index = std::vector<std::int64_t>;
 
@@ -64,13 +67,9 @@ TEST(Reshape, RefusesOtherSizes) {
                {concat("reshape at shape_ops_test.cc:", __LINE__ + 1), "[2, 6]", "[5, 2]"}, [&] {
                  reshape(x, {5, 2});
                });
-  expect_error(ErrorCode::kInvalidArgument, {"reshape at", "[5, -1]"}, [&] {
-    reshape(x, {5, -1});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"at most one -1"}, [&] { reshape(x, {-1, -1}); });
-  expect_error(ErrorCode::kInvalidArgument, {"reshape at"}, [] {
-    reshape(Tensor::zeros({0, 2}), {0, -1});
-  });
+  EXPECT_INVALID(reshape(x, {5, -1}), "reshape at", "[5, -1]");
+  EXPECT_INVALID(reshape(x, {-1, -1}), "at most one -1");
+  EXPECT_INVALID(reshape(Tensor::zeros({0, 2}), {0, -1}), "reshape at");
 }
 
 TEST(Reshape, FlattensExpandsAndSqueezes) {
@@ -81,12 +80,9 @@ TEST(Reshape, FlattensExpandsAndSqueezes) {
   EXPECT_EQ(expand_dims(x, 0).shape(), (Shape{1, 2, 3}));
   EXPECT_EQ(expand_dims(x, -1).shape(), (Shape{2, 3, 1}));
   EXPECT_EQ(squeeze(Tensor::zeros({2, 1, 3}), 1).shape(), (Shape{2, 3}));
-  expect_error(ErrorCode::kInvalidArgument, {"flatten_rows at shape_ops_test.cc"},
-               [] { flatten_rows(Tensor(1.0f)); });
-  expect_error(ErrorCode::kInvalidArgument, {"squeeze at shape_ops_test.cc", "[2, 3]"},
-               [&] { squeeze(x, 0); });
-  expect_error(ErrorCode::kInvalidArgument, {"expand_dims at", "axis 4"},
-               [&] { expand_dims(x, 4); });
+  EXPECT_INVALID(flatten_rows(Tensor(1.0f)), "flatten_rows at shape_ops_test.cc");
+  EXPECT_INVALID(squeeze(x, 0), "squeeze at shape_ops_test.cc", "[2, 3]");
+  EXPECT_INVALID(expand_dims(x, 4), "expand_dims at", "axis 4");
 }
 
 TEST(Transpose, MovesEveryElementInEveryType) {
@@ -116,10 +112,8 @@ TEST(Transpose, MovesEveryElementInEveryType) {
     }
   }
   EXPECT_EQ(transpose(counting({2, 3, 4})).shape(), (Shape{4, 3, 2}));
-  expect_error(ErrorCode::kInvalidArgument, {"transpose at shape_ops_test.cc", "[0, 0]", "[2, 3]"},
-               [] {
-                 transpose(counting({2, 3}), {0, 0});
-               });
+  EXPECT_INVALID(transpose(counting({2, 3}), {0, 0}), "transpose at shape_ops_test.cc", "[0, 0]",
+                 "[2, 3]");
 }
 
 TEST(Slice, TakesParts) {
@@ -149,11 +143,9 @@ TEST(Slice, RefusesPartsOutside) {
                [&] {
                  slice(x, {3, 0}, {2, 5});
                });
-  expect_error(ErrorCode::kInvalidArgument, {"slice at"}, [&] { slice(x, {-1, 0}, {1, 5}); });
-  expect_error(ErrorCode::kInvalidArgument, {"slice at"}, [&] { slice(x, {5, 0}, {-1, 5}); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected 2 values of begin"}, [&] {
-    slice(x, {0}, {1, 1});
-  });
+  EXPECT_INVALID(slice(x, {-1, 0}, {1, 5}), "slice at");
+  EXPECT_INVALID(slice(x, {5, 0}, {-1, 5}), "slice at");
+  EXPECT_INVALID(slice(x, {0}, {1, 1}), "expected 2 values of begin");
 }
 
 TEST(Concat, JoinsAlongAnyAxisAndEmptyParts) {
@@ -176,24 +168,11 @@ TEST(Concat, RefusesPartsThatDoNotFit) {
                {concat("concat at shape_ops_test.cc:", __LINE__ + 1), "[2, 2]", "[3, 2]"}, [&] {
                  concat({a, Tensor::zeros({3, 2})}, 1);
                });
-  expect_error(ErrorCode::kInvalidArgument, {"concat at", "float32", "int32"}, [&] {
-    concat({a, Tensor::zeros({2, 2}, DType::kInt32)}, 0);
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"concat at", "at least one"},
-               [] { concat(std::span<const Tensor>(), 0); });
-  expect_error(ErrorCode::kInvalidArgument, {"concat at", "axis 2"}, [&] { concat({a, a}, 2); });
-  expect_error(ErrorCode::kFailedPrecondition, {"concat at", "undefined"}, [&] {
-    concat({a, Tensor()}, 0);
-  });
-}
-
-TEST(Stack, AddsAnAxis) {
-  const std::vector<Tensor> values = {counting({2}), counting({2})};
-  expect_tensor(stack(values), {2, 2}, {0, 1, 0, 1});
-  expect_tensor(stack({Tensor(1.0f), Tensor(2.0f)}), {2}, {1, 2});
-  expect_error(ErrorCode::kInvalidArgument, {"stack at shape_ops_test.cc", "[2]", "[3]"}, [] {
-    stack(std::vector<Tensor>{counting({2}), counting({3})});
-  });
+  EXPECT_INVALID(concat({a, Tensor::zeros({2, 2}, DType::kInt32)}, 0), "concat at", "float32",
+                 "int32");
+  EXPECT_INVALID(concat(std::span<const Tensor>(), 0), "concat at", "at least one");
+  EXPECT_INVALID(concat({a, a}, 2), "concat at", "axis 2");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, concat({a, Tensor()}, 0), "concat at", "undefined");
 }
 
 TEST(Split, SplitsEquallyOrNamesTheSizes) {
@@ -204,7 +183,7 @@ TEST(Split, SplitsEquallyOrNamesTheSizes) {
   expect_error(ErrorCode::kInvalidArgument,
                {concat("split at shape_ops_test.cc:", __LINE__ + 1), "[10]", "10", "3"},
                [] { split(counting({10}), 3); });
-  expect_error(ErrorCode::kInvalidArgument, {"split at"}, [] { split(counting({10}), 0); });
+  EXPECT_INVALID(split(counting({10}), 0), "split at");
 }
 
 TEST(Split, TakesSizesAndAxes) {
@@ -214,12 +193,9 @@ TEST(Split, TakesSizesAndAxes) {
   expect_tensor(parts[1], {2, 0}, {});
   expect_tensor(parts[2], {2, 3}, {1, 2, 3, 5, 6, 7});
   EXPECT_EQ(split(Tensor::zeros({0, 3}), 2)[1].shape(), (Shape{0, 3}));
-  expect_error(ErrorCode::kInvalidArgument, {"split at", "[3, 2]", "sum 5", "[4]"}, [] {
-    split(counting({4}), std::vector<std::int64_t>{3, 2});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"split at", "[5, -1]"}, [] {
-    split(counting({4}), std::vector<std::int64_t>{5, -1});
-  });
+  EXPECT_INVALID(split(counting({4}), std::vector<std::int64_t>{3, 2}), "split at", "[3, 2]",
+                 "sum 5", "[4]");
+  EXPECT_INVALID(split(counting({4}), std::vector<std::int64_t>{5, -1}), "split at", "[5, -1]");
 }
 
 TEST(Pad, SurroundsWithAValue) {
@@ -228,10 +204,8 @@ TEST(Pad, SurroundsWithAValue) {
   expect_tensor(pad(counting({3}, DType::kInt32), {0}, {1}), {4}, {0, 1, 2, 0});
   expect_tensor(pad(Tensor::zeros({0, 2}), {1, 0}, {1, 0}, 5), {2, 2}, {5, 5, 5, 5});
   expect_tensor(pad(Tensor::zeros({0}), {0}, {0}), {0}, {});
-  expect_error(ErrorCode::kInvalidArgument, {"pad at shape_ops_test.cc", "[-1]"},
-               [] { pad(counting({3}), {-1}, {0}); });
-  expect_error(ErrorCode::kInvalidArgument, {"pad at", "uint8"},
-               [] { pad(counting({3}, DType::kUInt8), {1}, {0}, 0.5); });
+  EXPECT_INVALID(pad(counting({3}), {-1}, {0}), "pad at shape_ops_test.cc", "[-1]");
+  EXPECT_INVALID(pad(counting({3}, DType::kUInt8), {1}, {0}, 0.5), "pad at", "uint8");
 }
 
 TEST(BroadcastTo, RepeatsElements) {
@@ -241,13 +215,9 @@ TEST(BroadcastTo, RepeatsElements) {
   expect_tensor(broadcast_to(counting({1, 2, 1}, DType::kBool), {2, 2, 2}), {2, 2, 2},
                 {0, 0, 1, 1, 0, 0, 1, 1});
   expect_tensor(broadcast_to(counting({1, 3}), {0, 3}), {0, 3}, {});
-  expect_error(ErrorCode::kInvalidArgument, {"broadcast_to at shape_ops_test.cc", "[3]", "[2, 2]"},
-               [] {
-                 broadcast_to(counting({3}), {2, 2});
-               });
-  expect_error(ErrorCode::kInvalidArgument, {"broadcast_to at"}, [] {
-    broadcast_to(counting({2, 3}), {3});
-  });
+  EXPECT_INVALID(broadcast_to(counting({3}), {2, 2}), "broadcast_to at shape_ops_test.cc", "[3]",
+                 "[2, 2]");
+  EXPECT_INVALID(broadcast_to(counting({2, 3}), {3}), "broadcast_to at");
 }
 
 TEST(OneHot, MarksIndicesInRange) {
@@ -257,8 +227,7 @@ TEST(OneHot, MarksIndicesInRange) {
   EXPECT_EQ(marked.dtype(), DType::kInt64);
   expect_tensor(marked, {1, 2, 2}, {5, -5, -5, 5});
   expect_tensor(one_hot(Tensor::zeros({0}, DType::kInt64), 3), {0, 3}, {});
-  expect_error(ErrorCode::kInvalidArgument, {"one_hot at shape_ops_test.cc", "float32"},
-               [] { one_hot(Tensor::zeros({2}), 3); });
+  EXPECT_INVALID(one_hot(Tensor::zeros({2}), 3), "one_hot at shape_ops_test.cc", "float32");
 }
 
 TEST(Gather, TakesRows) {
@@ -273,16 +242,12 @@ TEST(Gather, TakesRows) {
 TEST(Gather, NamesTheIndexOutOfRangeAndItsPosition) {
   const Tensor params = counting({4, 2});
   for (double bad : {4.0, -1.0}) {
-    expect_error(ErrorCode::kInvalidArgument,
-                 {"gather at shape_ops_test.cc:", "0 .. 3", concat("got ", bad), "position 2"},
-                 [&] {
-                   gather(params, tensor_of({3}, {0, 1, bad}, DType::kInt64));
-                 });
+    EXPECT_INVALID(gather(params, tensor_of({3}, {0, 1, bad}, DType::kInt64)),
+                   "gather at shape_ops_test.cc:", "0 .. 3", concat("got ", bad), "position 2");
   }
-  expect_error(ErrorCode::kInvalidArgument, {"gather at", "float32"},
-               [&] { gather(params, Tensor::zeros({1})); });
-  expect_error(ErrorCode::kInvalidArgument, {"gather at", "[rows, ...]"},
-               [] { gather(Tensor(1.0f), Tensor::zeros({1}, DType::kInt64)); });
+  EXPECT_INVALID(gather(params, Tensor::zeros({1})), "gather at", "float32");
+  EXPECT_INVALID(gather(Tensor(1.0f), Tensor::zeros({1}, DType::kInt64)), "gather at",
+                 "[rows, ...]");
 }
 
 TEST(ScatterRows, AddsInPositionOrder) {
@@ -294,14 +259,140 @@ TEST(ScatterRows, AddsInPositionOrder) {
   expect_tensor(scatter_rows(order, Tensor::zeros({3}, DType::kInt32), {1}), {1}, {0});
   expect_tensor(scatter_rows(Tensor::zeros({0, 2}), Tensor::zeros({0}, DType::kInt64), {2, 2}),
                 {2, 2}, {0, 0, 0, 0});
-  expect_error(ErrorCode::kInvalidArgument, {"scatter_rows at", "0 .. 1", "got 2", "position 0"},
-               [] {
-                 scatter_rows(counting({1, 2}), tensor_of({1}, {2}, DType::kInt64), {2, 2});
-               });
-  expect_error(ErrorCode::kInvalidArgument,
-               {"scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]"}, [] {
-                 scatter_rows(counting({1, 3}), tensor_of({1}, {0}, DType::kInt64), {2, 2});
-               });
+  EXPECT_INVALID(scatter_rows(counting({1, 2}), tensor_of({1}, {2}, DType::kInt64), {2, 2}),
+                 "scatter_rows at", "0 .. 1", "got 2", "position 0");
+  EXPECT_INVALID(scatter_rows(counting({1, 3}), tensor_of({1}, {0}, DType::kInt64), {2, 2}),
+                 "scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]");
+}
+
+TEST(Upsample2d, NearestRepeatsPixels) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const Tensor x = tensor_of({1, 2, 2, 1}, {1, 2, 3, 4}, dtype);
+    expect_tensor(upsample2d(x, {2, 3, Interpolation::kNearest}), {1, 4, 6, 1},
+                  {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 3, 3, 3, 4, 4, 4});
+  }
+}
+
+// Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
+TEST(Upsample2d, BilinearTakesPixelCentresAtHalves) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const UpsampleOptions wide{1, 2, Interpolation::kBilinear};
+    expect_tensor(upsample2d(tensor_of({1, 1, 3, 1}, {0, 4, 8}, dtype), wide), {1, 1, 6, 1},
+                  {0, 1, 3, 5, 7, 8});
+    const UpsampleOptions both{2, 2, Interpolation::kBilinear};
+    expect_tensor(upsample2d(tensor_of({1, 2, 2, 1}, {0, 4, 8, 12}, dtype), both), {1, 4, 4, 1},
+                  {0, 1, 3, 4, 2, 3, 5, 6, 6, 7, 9, 10, 8, 9, 11, 12});
+  }
+}
+
+TEST(Upsample2d, KeepsBatchAndChannelsApart) {
+  const Tensor x = random_values({2, 3, 2, 3}, DType::kFloat64, -1, 1);
+  const auto xs = x.to_doubles();
+  std::vector<double> expected;
+  for (std::size_t n = 0; n < 2; ++n)
+    for (std::size_t h = 0; h < 6; ++h)
+      for (std::size_t w = 0; w < 4; ++w)
+        for (std::size_t c = 0; c < 3; ++c) {
+          expected.push_back(xs[((n * 3 + h / 2) * 2 + w / 2) * 3 + c]);
+        }
+  expect_tensor(upsample2d(x), {2, 6, 4, 3}, expected);
+  EXPECT_EQ(upsample2d(Tensor::zeros({0, 3, 2, 3})).shape(), (Shape{0, 6, 4, 3}));
+}
+
+TEST(Upsample2d, ErrorsNameOperationShapesAndLine) {
+  EXPECT_INVALID(upsample2d(Tensor::ones({3, 4})), "upsample2d at shape_ops_test.cc:", "[3, 4]");
+  EXPECT_INVALID(upsample2d(Tensor::ones({1, 2, 2, 1}), {0, 2, Interpolation::kNearest}),
+                 "upsample2d", "[1, 2, 2, 1]", "0 x 2");
+  EXPECT_INVALID(upsample2d_grad(Tensor::ones({1, 5, 4, 1}), {1, 2, 2, 1}, {}),
+                 "upsample2d_grad at shape_ops_test.cc:", "[1, 2, 2, 1]", "[1, 5, 4, 1]");
+}
+
+TEST(CumulativeSum, HasTensorflowsFourForms) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64}) {
+    const Tensor x = tensor_of({3}, {1, 2, 4}, dtype);
+    expect_tensor(cumulative_sum(x), {3}, {1, 3, 7});
+    expect_tensor(cumulative_sum(x, {0, true, false}), {3}, {0, 1, 3});
+    expect_tensor(cumulative_sum(x, {0, false, true}), {3}, {7, 6, 4});
+    expect_tensor(cumulative_sum(x, {0, true, true}), {3}, {6, 4, 0});
+    const Tensor cube = tensor_of({2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8}, dtype);
+    expect_tensor(cumulative_sum(cube, {1, false, false}), {2, 2, 2}, {1, 2, 4, 6, 5, 6, 12, 14});
+    EXPECT_EQ(cumulative_sum(Tensor::zeros({0, 3}, dtype)).shape(), (Shape{0, 3}));
+  }
+  EXPECT_INVALID(cumulative_sum(Tensor::ones({2, 3}), {2, false, false}),
+                 "cumulative_sum at shape_ops_test.cc:", "axis 2", "[2, 3]");
+  EXPECT_INVALID(cumulative_sum(Tensor::ones({2}, DType::kBool)), "cumulative_sum", "bool");
+}
+
+TEST(TopK, GivesTheLargestFirstAndTheFirstOfEquals) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kUInt8}) {
+    const TopKResult result = top_k(tensor_of({2, 4}, {3, 9, 1, 9, 5, 5, 5, 2}, dtype), 3);
+    expect_tensor(result.values, {2, 3}, {9, 9, 3, 5, 5, 5});
+    expect_tensor(result.indices, {2, 3}, {1, 3, 0, 0, 1, 2});
+    EXPECT_EQ(result.indices.dtype(), DType::kInt64);
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const TopKResult with_nan = top_k(Tensor::from<float>({3}, {1.0f, nan, 5.0f}), 2);
+  expect_tensor(with_nan.indices, {2}, {1, 2});
+  EXPECT_EQ(top_k(Tensor::zeros({0, 4}), 2).values.shape(), (Shape{0, 2}));
+  EXPECT_INVALID(top_k(Tensor::ones({2, 3}), 4), "top_k at shape_ops_test.cc:", "[2, 3]", "k 4");
+}
+
+TEST(Arranging, ReverseTurnsAxesRound) {
+  for (DType dtype : kAllDTypes) {
+    const Tensor x = tensor_of({2, 3}, {1, 0, 0, 1, 1, 0}, dtype);
+    expect_tensor(reverse(x, {1}), {2, 3}, {0, 0, 1, 0, 1, 1});
+    expect_tensor(reverse(x, {0}), {2, 3}, {1, 1, 0, 1, 0, 0});
+    expect_tensor(reverse(x, {0, -1}), {2, 3}, {0, 1, 1, 0, 0, 1});
+    EXPECT_EQ(reverse(Tensor::zeros({0, 3}, dtype), {0}).shape(), (Shape{0, 3}));
+  }
+  EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {2}), "reverse at shape_ops_test.cc:", "axis 2",
+                 "[2, 3]");
+  EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {1, -1}), "reverse", "different axes", "[2, 3]");
+}
+
+TEST(Arranging, TileAndRepeat) {
+  const Tensor x = tensor_of({2, 2}, {1, 2, 3, 4}, DType::kInt32);
+  expect_tensor(tile(x, {2, 1}), {4, 2}, {1, 2, 3, 4, 1, 2, 3, 4});
+  expect_tensor(tile(x, {1, 2}), {2, 4}, {1, 2, 1, 2, 3, 4, 3, 4});
+  expect_tensor(tile(x, {0, 2}), {0, 4}, {});
+  expect_tensor(repeat(x, 2, 1), {2, 4}, {1, 1, 2, 2, 3, 3, 4, 4});
+  expect_tensor(repeat(x, 2, 0), {4, 2}, {1, 2, 1, 2, 3, 4, 3, 4});
+  EXPECT_EQ(repeat(Tensor::zeros({0, 3}), 2, 1).shape(), (Shape{0, 6}));
+  EXPECT_INVALID(tile(x, {3}), "tile at shape_ops_test.cc:", "2 multiples", "[2, 2]", "[3]");
+  EXPECT_INVALID(repeat(x, -1, 0), "repeat at shape_ops_test.cc:", "[2, 2]", "-1");
+}
+
+TEST(Arranging, StackAlongAnAxisAndBack) {
+  const Tensor a = tensor_of({2}, {1, 2}, DType::kFloat32),
+               b = tensor_of({2}, {3, 4}, DType::kFloat32);
+  const Tensor values[] = {a, b};
+  const Tensor columns = stack(values, 1);
+  expect_tensor(columns, {2, 2}, {1, 3, 2, 4});
+  expect_tensor(stack(values, 0), {2, 2}, {1, 2, 3, 4});
+  expect_tensor(stack(values, -1), {2, 2}, {1, 3, 2, 4});
+  expect_tensor(stack({a, b}, 1), {2, 2}, {1, 3, 2, 4});
+  expect_tensor(stack({Tensor(1.0f), Tensor(2.0f)}), {2}, {1, 2});
+  EXPECT_INVALID(stack({a}, 2), "stack at shape_ops_test.cc:", "axis 2", "[2]");
+  const std::vector<Tensor> parts = unstack(columns, 1);
+  ASSERT_EQ(parts.size(), 2u);
+  expect_tensor(parts[1], {2}, {3, 4});
+  EXPECT_EQ(unstack(Tensor::zeros({0, 3}), 1)[2].shape(), (Shape{0}));
+  const Tensor unequal[] = {a, Tensor::ones({3})};
+  EXPECT_INVALID(stack(unequal, 1), "stack at shape_ops_test.cc:", "[2]", "[3]");
+  EXPECT_INVALID(unstack(columns, 2), "unstack at shape_ops_test.cc:", "axis 2", "[2, 2]");
+}
+
+TEST(Arranging, GatherAlongAnAxis) {
+  const Tensor x = tensor_of({2, 3}, {1, 2, 3, 4, 5, 6}, DType::kFloat64);
+  const Tensor indices = Tensor::from<std::int64_t>({2}, {2, 0});
+  expect_tensor(gather(x, indices, 1), {2, 2}, {3, 1, 6, 4});
+  const Tensor grid = Tensor::from<std::int32_t>({1, 2}, {1, 1});
+  expect_tensor(gather(x, grid, -1), {2, 1, 2}, {2, 2, 5, 5});
+  expect_tensor(gather(x, Tensor::from<std::int64_t>({}, {1}), 1), {2}, {2, 5});
+  EXPECT_EQ(gather(Tensor::zeros({0, 3}), indices, 1).shape(), (Shape{0, 2}));
+  EXPECT_INVALID(gather(x, Tensor::from<std::int64_t>({1}, {3}), 1),
+                 "gather at shape_ops_test.cc:", "0 .. 2", "got 3");
+  EXPECT_INVALID(gather(x, indices, 2), "gather at shape_ops_test.cc:", "axis 2", "[2, 3]");
 }
 
 }  // namespace shape_ops_test
