@@ -11,6 +11,7 @@
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/waiting.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
@@ -100,30 +101,28 @@ TEST(BufferCollectives, UnsupportedReductionsFallBackOrAreErrorsWhenStrict) {
   ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out));
   EXPECT_EQ(out, (std::vector<Floats>{{4}, {5}}));
   EXPECT_TRUE(ops.calls.empty());
-  expect_error(ErrorCode::kUnimplemented, {"recorder", "MAX of float32"}, [&] {
-    ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out), {.strict = true});
-  });
+  EXPECT_ERROR(
+      ErrorCode::kUnimplemented,
+      ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out), {.strict = true}),
+      "recorder", "MAX of float32");
 }
 
 TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
   const auto ops = make_op("canonical", 2);
   std::vector<Floats> in = {{1, 2, 3}, {4, 5, 6}}, out = {{0, 0, 0}, {0, 0, 0}}, two = {{0}, {0}};
   const auto inputs = buffers_of(in), outputs = buffers_of(out);
-  expect_error(kInvalid, {"root", "0 to 1", "2"},
-               [&] { ops->reduce(ReduceOp::kSum, inputs, outputs[0], 2); });
-  expect_error(kInvalid, {"root", "-1"}, [&] { ops->broadcast(inputs, -1); });
-  expect_error(kInvalid, {"3 elements", "output of replica 0", "got 1"},
-               [&] { ops->all_reduce(ReduceOp::kSum, inputs, buffers_of(two)); });
-  expect_error(kInvalid, {"6 elements", "output of replica 0", "got 3"},
-               [&] { ops->all_gather(inputs, outputs); });
-  expect_error(kInvalid, {"2 elements in each input", "got 3"},
-               [&] { ops->reduce_scatter(ReduceOp::kSum, inputs, buffers_of(two)); });
-  expect_error(kInvalid, {"multiple of 2", "got 3", "replica 0"},
-               [&] { ops->all_to_all(inputs, outputs); });
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, inputs, outputs[0], 2), "root", "0 to 1", "2");
+  EXPECT_INVALID(ops->broadcast(inputs, -1), "root", "-1");
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, buffers_of(two)), "3 elements",
+                 "output of replica 0", "got 1");
+  EXPECT_INVALID(ops->all_gather(inputs, outputs), "6 elements", "output of replica 0", "got 3");
+  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, inputs, buffers_of(two)),
+                 "2 elements in each input", "got 3");
+  EXPECT_INVALID(ops->all_to_all(inputs, outputs), "multiple of 2", "got 3", "replica 0");
   const std::vector<std::size_t> three = {1, 1, 1};
-  expect_error(kInvalid, {"4 counts", "got 3"}, [&] { ops->all_to_all(inputs, outputs, three); });
-  expect_error(kInvalid, {"an output for each of 2", "got 1"},
-               [&] { ops->all_gather(inputs, std::span(outputs).first(1)); });
+  EXPECT_INVALID(ops->all_to_all(inputs, outputs, three), "4 counts", "got 3");
+  EXPECT_INVALID(ops->all_gather(inputs, std::span(outputs).first(1)), "an output for each of 2",
+                 "got 1");
 }
 
 TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
@@ -131,11 +130,10 @@ TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
   std::vector<Floats> in = {Floats(4), Floats(4)};
   const std::vector<ReplicaBuffer> inputs = buffers_of(in);
   std::vector<ReplicaBuffer> crossed = {inputs[1], inputs[0]};
-  expect_error(kInvalid, {"overlaps", "input of replica 1", "output of replica 0"},
-               [&] { ops->all_reduce(ReduceOp::kSum, inputs, crossed); });
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, crossed), "overlaps", "input of replica 1",
+                 "output of replica 0");
   const std::vector<ReplicaBuffer> same = {inputs[0], inputs[0]};
-  expect_error(kInvalid, {"overlaps", "0 and 1"},
-               [&] { ops->all_reduce_in_place(ReduceOp::kSum, same); });
+  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, same), "overlaps", "0 and 1");
   // Beside each other is apart.
   std::vector<ReplicaBuffer> halves = {inputs[0], inputs[0]};
   halves[0].count = halves[1].count = 2;
@@ -150,10 +148,8 @@ TEST(BufferCollectives, TypesOfInputsAndOutputsAreTheSame) {
   std::vector<Floats> in = {{1}, {2}}, out = {{0, 0}, {0, 0}};
   auto inputs = buffers_of(in), outputs = buffers_of(out);
   outputs[1].dtype = DType::kInt32;
-  expect_error(kInvalid, {"float32", "int32", "output of replica 1"},
-               [&] { ops->all_gather(inputs, outputs); });
-  expect_error(kInvalid, {"output of float32", "int32"},
-               [&] { ops->reduce(ReduceOp::kSum, inputs, outputs[1], 0); });
+  EXPECT_INVALID(ops->all_gather(inputs, outputs), "float32", "int32", "output of replica 1");
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, inputs, outputs[1], 0), "output of float32", "int32");
 }
 
 // Tensors.
@@ -205,65 +201,50 @@ TEST(TensorCollectives, AllToAllExchangesRows) {
 TEST(TensorCollectives, ShapesThatDoNotFitNameTheReplica) {
   const auto ops = make_op("canonical", 2);
   const PerReplica<Tensor> wide({Tensor::ones({1, 2}), Tensor::ones({1, 3})});
-  expect_error(kInvalid, {"all_gather", "dimension 1", "replica 1"},
-               [&] { ops->all_gather(wide); });
-  expect_error(kInvalid, {"all_gather", "scalars"}, [&] {
-    ops->all_gather(PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
-  });
+  EXPECT_INVALID(ops->all_gather(wide), "all_gather", "dimension 1", "replica 1");
+  EXPECT_INVALID(ops->all_gather(PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)})), "all_gather",
+                 "scalars");
   const auto odd = rows({{1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}});
-  expect_error(kInvalid, {"reduce_scatter", "multiple of 2", "3", "lengths"},
-               [&] { ops->reduce_scatter(ReduceOp::kSum, odd); });
-  expect_error(kInvalid, {"all_to_all", "multiple of 2"}, [&] { ops->all_to_all(odd); });
+  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, odd), "reduce_scatter", "multiple of 2", "3",
+                 "lengths");
+  EXPECT_INVALID(ops->all_to_all(odd), "all_to_all", "multiple of 2");
   const std::vector<std::int64_t> negative = {4, -1}, few = {3};
-  expect_error(kInvalid, {"0 or more", "-1"},
-               [&] { ops->reduce_scatter(ReduceOp::kSum, odd, negative); });
-  expect_error(kInvalid, {"2 lengths", "got 1"},
-               [&] { ops->reduce_scatter(ReduceOp::kSum, odd, few); });
+  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, odd, negative), "0 or more", "-1");
+  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, odd, few), "2 lengths", "got 1");
 }
 
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Communicators = std::vector<std::unique_ptr<Communicator>>;
-
-Communicator& of(const Communicators& all, int rank) {
-  return *all[static_cast<std::size_t>(rank)];
-}
-
 TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
-  const Communicators all = in_process_communicators(3);
-  EXPECT_EQ(
-      error_of_ranks(
-          3,
-          [&](int rank) {
-            const auto expect = [](bool holds, const char* what) {
-              if (!holds) throw Error(ErrorCode::kInternal, what);
-            };
-            Communicator& mine = of(all, rank);
-            const float r = static_cast<float>(rank);
-            const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
-            expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
-            const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
-            expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
-            // Rank r brings r rows.
-            const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
-            expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
-            const IndexedSlices slices{Tensor::full({1, 2}, r),
-                                       Tensor::from<std::int64_t>({1}, {4}), Shape{9, 2}};
-            const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
-            expect(mean.values.to_doubles() == std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f,
-                                                                   2.0f / 3.0f, 2.0f / 3.0f},
-                   "slices");
-            expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
-          }),
-      "");
+  expect_on_communicators(3, [&](Communicator& mine) {
+    const int rank = mine.rank();
+    const auto expect = [](bool holds, const char* what) {
+      if (!holds) throw Error(ErrorCode::kInternal, what);
+    };
+    const float r = static_cast<float>(rank);
+    const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
+    expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
+    const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
+    expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
+    // Rank r brings r rows.
+    const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
+    expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
+    const IndexedSlices slices{Tensor::full({1, 2}, r), Tensor::from<std::int64_t>({1}, {4}),
+                               Shape{9, 2}};
+    const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
+    expect(mean.values.to_doubles() ==
+               std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f, 2.0f / 3.0f, 2.0f / 3.0f},
+           "slices");
+    expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
+  });
 }
 
 TEST(TensorCommunication, WhatOneRankMayNotAskForReachesTheOthers) {
   const auto expect_told = [](const std::string& reason, const auto& call) {
-    const Communicators all = in_process_communicators(2);
-    const auto errors = errors_of_ranks(2, [&](int rank) { call(of(all, rank), rank == 1); });
+    const auto errors =
+        errors_of_communicators(2, [&](Communicator& mine) { call(mine, mine.rank() == 1); });
     EXPECT_THAT(errors, Each(HasSubstr(reason)));
     EXPECT_THAT(errors[0], HasSubstr("collective mismatch (arguments)"));
     EXPECT_THAT(errors[1], Not(HasSubstr("mismatch")));
@@ -294,19 +275,16 @@ TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
               Each(HasSubstr("mismatch (shape)")));
 }
 
-using testing::expect_error;
-
-TimePoint after_ms(int milliseconds) {
-  return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
-}
+using std::chrono::milliseconds;
+using testing::in;
 
 TEST(InProcessTransport, ASendEndsOnlyWhenItsMessageWasReceived) {
   const auto ranks = in_process_transports(2);
   std::vector<std::byte> sent(100, std::byte{7}), received(100);
   const auto send = ranks[0]->send(1, 3, {}, sent);
   EXPECT_FALSE(send->test());
-  expect_error(ErrorCode::kDeadlineExceeded, {"rank 1 has not received", "tag 3", "100 bytes"},
-               [&] { send->wait(after_ms(5)); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, send->wait(in(milliseconds(5))),
+               "rank 1 has not received", "tag 3", "100 bytes");
   EXPECT_EQ(ranks[0]->stats().bytes_sent, 0u);
   EXPECT_TRUE(ranks[1]->recv(0, 3, {}, received)->test());
   EXPECT_TRUE(send->test());
@@ -324,8 +302,7 @@ TEST(InProcessTransport, ASendThatNobodyTookIsGoneWithItsWork) {
 }
 
 TEST(InProcessTransport, AGroupHasARank) {
-  expect_error(ErrorCode::kInvalidArgument, {"1 or more", "got 0"},
-               [] { in_process_transports(0); });
+  EXPECT_INVALID(in_process_transports(0), "1 or more", "got 0");
   EXPECT_EQ(in_process_transports(1)[0]->name(), "in_process");
 }
 
@@ -336,7 +313,7 @@ TEST(InProcessStore, KeepsValuesOfAnyBytes) {
   EXPECT_EQ(store.get("a/b"), std::string("\0x\xff", 3));
   store.set("a/b", "");
   EXPECT_EQ(store.get("a/b"), "");
-  EXPECT_EQ(store.wait("a/b", after_ms(0)), "");
+  EXPECT_EQ(store.wait("a/b", in(milliseconds(0))), "");
 }
 
 TEST(InProcessStore, AWaiterSeesWhatAnotherThreadSets) {
@@ -346,22 +323,21 @@ TEST(InProcessStore, AWaiterSeesWhatAnotherThreadSets) {
     store.set("other", "1");
     store.set("address", "x");
   });
-  EXPECT_EQ(store.wait("address", after_ms(8000)), "x");
-  expect_error(ErrorCode::kDeadlineExceeded, {"in-process store", "'missing'"},
-               [&] { store.wait("missing", after_ms(5)); });
+  EXPECT_EQ(store.wait("address", in(milliseconds(8000))), "x");
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, store.wait("missing", in(milliseconds(5))),
+               "in-process store", "'missing'");
 }
 
 TEST(InProcessStore, BadKeysAndLargeValuesAreRefused) {
   InProcessStore store;
   for (const std::string& key : {std::string(), std::string(201, 'a'), std::string("two words")}) {
-    expect_error(ErrorCode::kInvalidArgument, {"the key '", "1 to 200 letters"},
-                 [&] { store.set(key, "x"); });
-    expect_error(ErrorCode::kInvalidArgument, {"the key '"}, [&] { store.get(key); });
-    expect_error(ErrorCode::kInvalidArgument, {"the key '"}, [&] { store.wait(key, after_ms(0)); });
+    EXPECT_INVALID(store.set(key, "x"), "the key '", "1 to 200 letters");
+    EXPECT_INVALID(store.get(key), "the key '");
+    EXPECT_INVALID(store.wait(key, in(milliseconds(0))), "the key '");
   }
   store.set(std::string(200, 'a'), std::string(1 << 20, 'x'));
-  expect_error(ErrorCode::kInvalidArgument, {"the value of 'k'", "1048576", "1048577"},
-               [&] { store.set("k", std::string((1 << 20) + 1, 'x')); });
+  EXPECT_INVALID(store.set("k", std::string((1 << 20) + 1, 'x')), "the value of 'k'", "1048576",
+                 "1048577");
 }
 
 }  // namespace buffer_collectives_test

@@ -22,20 +22,6 @@ namespace canonical_tree_test {
 
 using namespace cdo_tests;
 
-/// One element: "in each round neighbour 2i+1 is added to 2i, an odd last one passes up".
-template <class T>
-T sum_by_rounds(std::vector<T> values) {
-  while (values.size() > 1) {
-    std::vector<T> next;
-    for (std::size_t i = 0; i + 1 < values.size(); i += 2) {
-      next.push_back(values[i] + values[i + 1]);
-    }
-    if (values.size() % 2 == 1) next.push_back(values.back());
-    values = next;
-  }
-  return values[0];
-}
-
 template <class T>
 std::vector<std::vector<T>> random_inputs(std::size_t replicas, std::size_t count) {
   std::vector<std::vector<T>> inputs(replicas, std::vector<T>(count));
@@ -58,11 +44,7 @@ void expect_tree_bits(std::size_t replicas, std::size_t count) {
   std::vector<T> output(count);
   reduce_along_tree(ReduceOp::kSum, dtype_of<T>(), starts,
                     reinterpret_cast<std::byte*>(output.data()), count);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::vector<T> column;
-    for (const auto& input : inputs) column.push_back(input[i]);
-    ASSERT_EQ(output[i], sum_by_rounds(column)) << replicas << " replicas, element " << i;
-  }
+  EXPECT_EQ(output, tree_sums(inputs)) << replicas << " replicas";
 }
 
 TEST(CanonicalTree, AddsInRoundsOfNeighbours) {
@@ -77,15 +59,12 @@ TEST(CanonicalTree, BlocksDoNotChangeTheOrder) {
 TEST(CanonicalTree, AnotherOrderWouldShow) {
   // The test above would be worth nothing if the sum from left to right had the same bits.
   const auto inputs = random_inputs<float>(8, 100);
+  const auto sums = tree_sums(inputs);
   int different = 0;
   for (std::size_t i = 0; i < 100; ++i) {
-    std::vector<float> column;
     float from_left = 0.0f;
-    for (const auto& input : inputs) {
-      column.push_back(input[i]);
-      from_left += input[i];
-    }
-    different += from_left != sum_by_rounds(column);
+    for (const auto& input : inputs) from_left += input[i];
+    different += from_left != sums[i];
   }
   EXPECT_GT(different, 10);
 }
@@ -97,11 +76,7 @@ TEST(CanonicalTree, TheOutputMayBeTheFirstInput) {
   for (auto& input : inputs) starts.push_back(reinterpret_cast<const std::byte*>(input.data()));
   reduce_along_tree(ReduceOp::kSum, DType::kFloat32, starts,
                     reinterpret_cast<std::byte*>(inputs[0].data()), 9000);
-  for (std::size_t i = 0; i < 9000; ++i) {
-    std::vector<float> column;
-    for (const auto& input : before) column.push_back(input[i]);
-    ASSERT_EQ(inputs[0][i], sum_by_rounds(column));
-  }
+  EXPECT_EQ(inputs[0], tree_sums(before));
   for (std::size_t r = 1; r < 5; ++r) EXPECT_EQ(inputs[r], before[r]);
 }
 
@@ -147,12 +122,11 @@ TEST(CanonicalTree, MeanDividesByTheNumberOfValues) {
 TEST(CanonicalTree, RefusesMeanOfPlainBuffersAndNothing) {
   float value = 1.0f;
   const std::byte* const inputs[] = {reinterpret_cast<std::byte*>(&value)};
-  expect_error(ErrorCode::kInternal, {"MEAN"}, [&] {
-    reduce_along_tree(ReduceOp::kMean, DType::kFloat32, inputs,
-                      reinterpret_cast<std::byte*>(&value), 1);
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"none"},
-               [] { reduce_tensors_along_tree(ReduceOp::kSum, {}, {}); });
+  EXPECT_ERROR(ErrorCode::kInternal,
+               reduce_along_tree(ReduceOp::kMean, DType::kFloat32, inputs,
+                                 reinterpret_cast<std::byte*>(&value), 1),
+               "MEAN");
+  EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kSum, {}, {}), "none");
 }
 
 std::vector<std::pair<int, int>> node_pairs(int first, int count, int num_replicas) {
@@ -186,16 +160,8 @@ TEST(CanonicalNodes, RefusesReplicasThatAreNotThere) {
 TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
   constexpr std::size_t kCount = 9001;  // several blocks, and a part of one
   for (int replicas = 1; replicas <= 9; ++replicas) {
-    std::vector<std::vector<float>> values;
+    const auto values = random_inputs<float>(static_cast<std::size_t>(replicas), kCount);
     std::vector<const std::byte*> inputs;
-    for (int r = 0; r < replicas; ++r) {
-      std::vector<float> value(kCount);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        value[i] = std::sin(static_cast<float>(i * 7 + 1) * (static_cast<float>(r) + 0.37f)) *
-                   std::pow(10.0f, static_cast<float>((i + static_cast<std::size_t>(r)) % 9));
-      }
-      values.push_back(std::move(value));
-    }
     for (const auto& value : values) {
       inputs.push_back(reinterpret_cast<const std::byte*>(value.data()));
     }
@@ -236,18 +202,15 @@ TEST(CanonicalNodes, CombineSaysWhoseValueIsMissing) {
   const std::byte* const input = reinterpret_cast<const std::byte*>(&value);
   const std::vector<CanonicalNode> nodes{{0, 1}, {2, 2}};
   float result = 0.0f;
-  try {
-    combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, std::vector{input, input},
-                  reinterpret_cast<std::byte*>(&result), 1);
-    FAIL() << "a sum without replica 1";
-  } catch (const Error& error) {
-    EXPECT_NE(error.message().find("replica 1"), std::string::npos) << error.message();
-  }
+  EXPECT_THAT(thrown::error_of([&] {
+                combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, std::vector{input, input},
+                              reinterpret_cast<std::byte*>(&result), 1);
+              }),
+              ::testing::HasSubstr("replica 1"));
 }
 
 using engine_tests::TypedBytes;
 using internal::combine;
-using testing::expect_error;
 
 constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                  ReduceOp::kProduct};
@@ -306,12 +269,12 @@ TEST(Combine, IntegersWrapAround) {
 TEST(Combine, RefusesWhatHasNoMeaning) {
   bool value = true;
   auto* const data = reinterpret_cast<std::byte*>(&value);
-  expect_error(ErrorCode::kInvalidArgument, {"bool", "MIN and MAX", "SUM"},
-               [&] { combine(ReduceOp::kSum, DType::kBool, data, data, data, 1); });
+  EXPECT_INVALID(combine(ReduceOp::kSum, DType::kBool, data, data, data, 1), "bool", "MIN and MAX",
+                 "SUM");
   float number = 1.0f;
   auto* const bytes = reinterpret_cast<std::byte*>(&number);
-  expect_error(ErrorCode::kInternal, {"MEAN"},
-               [&] { combine(ReduceOp::kMean, DType::kFloat32, bytes, bytes, bytes, 1); });
+  EXPECT_ERROR(ErrorCode::kInternal,
+               combine(ReduceOp::kMean, DType::kFloat32, bytes, bytes, bytes, 1), "MEAN");
 }
 
 TEST(Combine, TheTreeTakesMemoryOfAnyAlignment) {
@@ -391,9 +354,8 @@ TEST(SparseSum, NothingFromAnyReplicaIsNothing) {
 
 TEST(SparseSum, RefusesWhatDoesNotFit) {
   const std::vector<IndexedSlices> shapes = {rows_of({1}, {0}, {4, 1}), rows_of({1}, {0}, {5, 1})};
-  expect_error(ErrorCode::kInvalidArgument, {"[4, 1]", "[5, 1]", "replica 1"},
-               [&] { sum_slices_canonically(shapes, {}); });
-  expect_error(ErrorCode::kInvalidArgument, {"none"}, [] { sum_slices_canonically({}, {}); });
+  EXPECT_INVALID(sum_slices_canonically(shapes, {}), "[4, 1]", "[5, 1]", "replica 1");
+  EXPECT_INVALID(sum_slices_canonically({}, {}), "none");
 }
 
 }  // namespace canonical_tree_test

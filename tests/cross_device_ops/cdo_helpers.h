@@ -2,14 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gtest/gtest.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::cdo_tests {
@@ -76,6 +80,50 @@ inline void expect_rows(const Gradient& actual, const std::vector<double>& value
 
 inline Device device_of_value(const Gradient& gradient) {
   return gradient.is_slices() ? gradient.slices().values.device() : gradient.dense().device();
+}
+
+/// Sums the values of replicas element by element: "in each round neighbour 2i+1 is added to 2i, an
+/// odd last one passes up".
+template <class T>
+std::vector<T> tree_sums(std::vector<std::vector<T>> values) {
+  while (values.size() > 1) {
+    std::vector<std::vector<T>> next;
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      next.push_back(values[i]);
+      if (i + 1 == values.size()) continue;
+      for (std::size_t k = 0; k < next.back().size(); ++k) next.back()[k] += values[i + 1][k];
+    }
+    values = std::move(next);
+  }
+  return values[0];
+}
+
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+inline Communicator& of(const Communicators& all, int rank) {
+  return *all[static_cast<std::size_t>(rank)];
+}
+
+/// Runs body(communicator) on a thread per rank of a group in this process; returns what each
+/// threw.
+template <class Body>
+std::vector<std::string> errors_of_communicators(int size, const CommunicatorOptions& options,
+                                                 const Body& body) {
+  const Communicators all = in_process_communicators(size, options);
+  return errors_of_ranks(size, [&](int rank) { body(of(all, rank)); });
+}
+template <class Body>
+std::vector<std::string> errors_of_communicators(int size, const Body& body) {
+  return errors_of_communicators(size, {}, body);
+}
+/// Same as errors_of_communicators(), but expects that none throws.
+template <class Body>
+void expect_on_communicators(int size, const CommunicatorOptions& options, const Body& body) {
+  EXPECT_THAT(errors_of_communicators(size, options, body), ::testing::Each(std::string()));
+}
+template <class Body>
+void expect_on_communicators(int size, const Body& body) {
+  expect_on_communicators(size, {}, body);
 }
 
 }  // namespace tutti::cdo_tests

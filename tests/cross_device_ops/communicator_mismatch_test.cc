@@ -3,19 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/ranks.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
 namespace communicator_mismatch_test {
+using namespace cdo_tests;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using Communicators = std::vector<std::unique_ptr<Communicator>>;
-
-Communicator& of(const Communicators& all, int rank) {
-  return *all[static_cast<std::size_t>(rank)];
-}
 
 // Each rank makes the call that `calls` gives for it; all must get an error with `kind`.
 template <class Calls>
@@ -78,13 +75,13 @@ TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
 TEST(CommunicatorMismatch, InvalidOptionOfOneRankFailsOnAll) {
   for (const char* algorithm : {"ring", "tree", "halving_doubling"}) {
     for (const int size : {2, 3, 5}) {
-      const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
-      const auto errors = errors_of_ranks(size, [&](int rank) {
-        std::vector<float> a(12, 1.0f);
-        CallOptions options;
-        if (rank == 1) options.compression = DType::kFloat16;
-        of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), options);
-      });
+      const auto errors =
+          errors_of_communicators(size, {.algorithm = algorithm}, [&](Communicator& mine) {
+            std::vector<float> a(12, 1.0f);
+            CallOptions options;
+            if (mine.rank() == 1) options.compression = DType::kFloat16;
+            mine.all_reduce(ReduceOp::kSum, std::span(a), options);
+          });
       EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (compression)"),
                                      HasSubstr("rank 1 calls"), HasSubstr("float16"))))
           << algorithm;
@@ -93,13 +90,11 @@ TEST(CommunicatorMismatch, InvalidOptionOfOneRankFailsOnAll) {
 }
 
 TEST(CommunicatorMismatch, WhatAllRanksMayNotAskForIsRefusedAndTheyGoOn) {
-  const Communicators all = in_process_communicators(3, {.algorithm = "ring"});
-  const auto errors = errors_of_ranks(3, [&](int rank) {
+  const auto errors = errors_of_communicators(3, {.algorithm = "ring"}, [&](Communicator& mine) {
     std::vector<float> a(12, 1.0f);
-    EXPECT_THROW(
-        of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.compression = DType::kFloat16}),
-        Error);
-    of(all, rank).all_reduce(ReduceOp::kSum, std::span(a));
+    EXPECT_THROW(mine.all_reduce(ReduceOp::kSum, std::span(a), {.compression = DType::kFloat16}),
+                 Error);
+    mine.all_reduce(ReduceOp::kSum, std::span(a));
     EXPECT_THAT(a, Each(3.0f));
   });
   EXPECT_THAT(errors, Each(std::string()));
@@ -188,19 +183,19 @@ TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAll) {
 TEST(CommunicatorMismatch, ArgumentsThatAreWrongOnAllRanksAreRefusedAndTheyGoOn) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
-      const Communicators all = in_process_communicators(3, {.algorithm = algorithm});
-      const auto errors = errors_of_ranks(3, [&](int rank) {
-        std::vector<float> a(12, 1.0f), b(12);
-        Communicator& own = of(all, rank);
-        for (const char* name : {"first", "second"}) {
-          own.all_reduce(ReduceOp::kMax, std::span(b), {.name = name});
-          EXPECT_THROW(wrong.call(own, true, std::span(a), std::span(b)), Error);
-        }
-        std::vector<float> ones(12, 1.0f);
-        own.all_reduce(ReduceOp::kSum, std::span(ones), {.name = "second"});
-        EXPECT_THAT(ones, Each(3.0f));
-        own.barrier();
-      });
+      const auto errors =
+          errors_of_communicators(3, {.algorithm = algorithm}, [&](Communicator& mine) {
+            std::vector<float> a(12, 1.0f), b(12);
+            Communicator& own = mine;
+            for (const char* name : {"first", "second"}) {
+              own.all_reduce(ReduceOp::kMax, std::span(b), {.name = name});
+              EXPECT_THROW(wrong.call(own, true, std::span(a), std::span(b)), Error);
+            }
+            std::vector<float> ones(12, 1.0f);
+            own.all_reduce(ReduceOp::kSum, std::span(ones), {.name = "second"});
+            EXPECT_THAT(ones, Each(3.0f));
+            own.barrier();
+          });
       EXPECT_THAT(errors, Each(std::string())) << algorithm << ": " << wrong.reason;
     }
   }
@@ -230,18 +225,16 @@ TEST(CommunicatorMismatch, AGroupThatIsNoneIsAnErrorOnEveryRank) {
     errors.erase(errors.begin() + 1);
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (group)"),
                                    HasSubstr("rank 1 names no group"))));
-    EXPECT_EQ(error_of_ranks(3, [&](int rank) { of(all, rank).barrier(); }), "");
+    expect_on_ranks(3, [&](int rank) { of(all, rank).barrier(); });
   }
 }
 
 TEST(CommunicatorMismatch, AReasonOfTheCallersOwnReachesTheOthers) {
-  const Communicators all = in_process_communicators(3);
-  auto errors = errors_of_ranks(3, [&](int rank) {
+  auto errors = errors_of_communicators(3, [&](Communicator& mine) {
     std::vector<float> a(12);
-    if (rank != 1) return of(all, rank).all_reduce(ReduceOp::kSum, std::span(a));
-    of(all, rank).refuse(
-        Collective::kAllReduce,
-        Error(ErrorCode::kDataLoss, concat("no numbers left; ", std::string(200, 'x'))));
+    if (mine.rank() != 1) return mine.all_reduce(ReduceOp::kSum, std::span(a));
+    mine.refuse(Collective::kAllReduce,
+                Error(ErrorCode::kDataLoss, concat("no numbers left; ", std::string(200, 'x'))));
   });
   EXPECT_THAT(errors[1], HasSubstr("no numbers left; xxx"));
   errors.erase(errors.begin() + 1);
@@ -278,12 +271,12 @@ const Plain kPlain[] = {
 /// `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
-  const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
-  const auto errors = errors_of_ranks(size, [&](int rank) {
-    std::vector<float> a(4 * static_cast<std::size_t>(size), 1.0f), b(a.size());
-    const bool makes_one = (who >> rank & 1) != 0;
-    (makes_one ? one : other).call(of(all, rank), std::span(a), std::span(b));
-  });
+  const auto errors =
+      errors_of_communicators(size, {.algorithm = algorithm}, [&](Communicator& mine) {
+        std::vector<float> a(4 * static_cast<std::size_t>(size), 1.0f), b(a.size());
+        const bool makes_one = (who >> mine.rank() & 1) != 0;
+        (makes_one ? one : other).call(mine, std::span(a), std::span(b));
+      });
   EXPECT_THAT(errors, Each(HasSubstr("collective mismatch (")))
       << algorithm << ", " << size << " ranks: " << one.name << " on the ranks of " << who << ", "
       << other.name << " on the others";
@@ -309,13 +302,12 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, MixedCalls,
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
-  const Communicators all = in_process_communicators(2);
-  const auto errors = errors_of_ranks(2, [&](int rank) {
+  const auto errors = errors_of_communicators(2, [&](Communicator& mine) {
     std::vector<float> a(4);
     for (int step = 0; step < 3; ++step) {
-      const bool swaps = step == 2 && rank == 1;
-      of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "bias" : "kernel"});
-      of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "kernel" : "bias"});
+      const bool swaps = step == 2 && mine.rank() == 1;
+      mine.all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "bias" : "kernel"});
+      mine.all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "kernel" : "bias"});
     }
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch (order)"), HasSubstr("'kernel'"),

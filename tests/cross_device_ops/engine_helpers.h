@@ -15,6 +15,7 @@
 
 #include "cross_device_ops/algorithms/message_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
+#include "tests/support/waiting.h"
 #include "tutti/core/executor.h"
 
 namespace tutti::engine_tests {
@@ -23,11 +24,8 @@ using internal::CollectiveEngine;
 using internal::CollectiveHeader;
 using Transports = std::vector<std::shared_ptr<Transport>>;
 
-inline TimePoint in_time(Duration duration) {
-  return deadline_after(Clock::system().now(), duration);
-}
-/// Long enough for every call that ends.
-inline TimePoint soon() { return in_time(std::chrono::seconds(60)); }
+using testing::in;
+using testing::late;
 
 /// body(rank) on a thread each; what it threw, by rank.
 inline std::vector<std::optional<Error>> on_ranks(int size, const std::function<void(int)>& body) {
@@ -133,7 +131,7 @@ struct TestCall {
             .counts = counts,
             .receive_counts = receive_counts};
   }
-  void run(CollectiveEngine& engine, std::uint64_t sequence, TimePoint deadline = soon()) const {
+  void run(CollectiveEngine& engine, std::uint64_t sequence, TimePoint deadline = late()) const {
     engine.run(call(), header(engine.rank(), sequence), deadline);
   }
 };

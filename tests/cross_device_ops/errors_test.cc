@@ -16,46 +16,46 @@ using namespace cdo_tests;
 TEST(CrossDeviceOpsErrors, ShapesThatDifferNameTheReplica) {
   const PerReplica<Tensor> value(
       {Tensor::zeros({2, 3}), Tensor::zeros({2, 3}), Tensor::zeros({3, 2})});
-  expect_error(kInvalid, {"replica 2", "replica 0", "float32 [2, 3]", "float32 [3, 2]"},
-               [&] { make_op("ring", 3)->all_reduce(ReduceOp::kSum, value); });
-  expect_error(kInvalid, {"replica 2", "[2, 3]", "[3, 2]"},
-               [&] { reduce_tensors_along_tree(ReduceOp::kSum, value.values(), {}); });
+  EXPECT_INVALID(make_op("ring", 3)->all_reduce(ReduceOp::kSum, value), "replica 2", "replica 0",
+                 "float32 [2, 3]", "float32 [3, 2]");
+  EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kSum, value.values(), {}), "replica 2",
+                 "[2, 3]", "[3, 2]");
 }
 
 TEST(CrossDeviceOpsErrors, TypesThatDifferNameTheReplica) {
   const PerReplica<Tensor> value({Tensor::zeros({2}), Tensor::zeros({2}, DType::kInt32)});
-  expect_error(kInvalid, {"replica 1", "float32 [2]", "int32 [2]"},
-               [&] { make_op("canonical", 2)->all_reduce(ReduceOp::kSum, value); });
+  EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kSum, value), "replica 1",
+                 "float32 [2]", "int32 [2]");
 }
 
 TEST(CrossDeviceOpsErrors, DenseAndSparseDoNotMix) {
   const PerReplica<Gradient> value(
       {Gradient(Tensor::zeros({5, 2})), Gradient(rows_of({1, 2}, {1}, {5, 2}))});
-  expect_error(kInvalid, {"a dense value", "replica 0", "IndexedSlices", "replica 1"},
-               [&] { make_op("canonical", 2)->reduce(ReduceOp::kSum, value, cpu(0)); });
+  EXPECT_INVALID(make_op("canonical", 2)->reduce(ReduceOp::kSum, value, cpu(0)), "a dense value",
+                 "replica 0", "IndexedSlices", "replica 1");
 }
 
 TEST(CrossDeviceOpsErrors, EveryReplicaMustBringAValue) {
   const auto ops = make_op("canonical", 2);
-  expect_error(kInvalid, {"one replica or more", "none"},
-               [&] { ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)); });
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)), "one replica or more",
+                 "none");
   const PerReplica<Gradient> missing({Gradient(Tensor(1.0f)), Gradient()});
-  expect_error(kInvalid, {"a dense value", "no value", "replica 1"},
-               [&] { ops->reduce(ReduceOp::kSum, missing, cpu(0)); });
-  expect_error(kInvalid, {"none"}, [&] { ops->all_reduce_in_place(ReduceOp::kSum, {}); });
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, missing, cpu(0)), "a dense value", "no value",
+                 "replica 1");
+  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, {}), "none");
 }
 
 TEST(CrossDeviceOpsErrors, ABatchHasOneNumberOfReplicas) {
   const std::vector<PerReplica<Gradient>> batch = {scalars({1, 2}), scalars({1, 2, 3})};
-  expect_error(kInvalid, {"2 replicas", "got 3", "value 1"},
-               [&] { make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch); });
+  EXPECT_INVALID(make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch), "2 replicas",
+                 "got 3", "value 1");
 }
 
 TEST(CrossDeviceOpsErrors, MeanNeedsAFloatingType) {
   for (const DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt8}) {
     const PerReplica<Tensor> value({Tensor::ones({2}, dtype), Tensor::ones({2}, dtype)});
-    expect_error(kInvalid, {"MEAN", std::string(to_string(dtype)), "cast()"},
-                 [&] { make_op("canonical", 2)->all_reduce(ReduceOp::kMean, value); });
+    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kMean, value), "MEAN",
+                   std::string(to_string(dtype)), "cast()");
   }
 }
 
@@ -63,26 +63,23 @@ TEST(CrossDeviceOpsErrors, BoolHasMinAndMaxAlone) {
   const PerReplica<Tensor> value(
       {Tensor::ones({2}, DType::kBool), Tensor::ones({2}, DType::kBool)});
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
-    expect_error(kInvalid, {"bool", "MIN and MAX", std::string(to_string(op))},
-                 [&] { make_op("canonical", 2)->all_reduce(op, value); });
-    expect_error(kInvalid, {"bool", std::string(to_string(op))},
-                 [&] { reduce_tensors_along_tree(op, value.values(), {}); });
+    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(op, value), "bool", "MIN and MAX",
+                   std::string(to_string(op)));
+    EXPECT_INVALID(reduce_tensors_along_tree(op, value.values(), {}), "bool",
+                   std::string(to_string(op)));
   }
-  expect_error(kInvalid, {"bool", "MEAN"},
-               [&] { reduce_tensors_along_tree(ReduceOp::kMean, value.values(), {}); });
+  EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kMean, value.values(), {}), "bool", "MEAN");
 }
 
 TEST(CrossDeviceOpsErrors, DestinationsMustBeNamed) {
   const auto ops = make_op("canonical", 2);
   const std::vector<Device> none;
-  expect_error(kInvalid, {"reduce", "one destination or more"}, [&] {
-    ops->reduce(ReduceOp::kSum, scalars({1, 2}), none);
-  });
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, scalars({1, 2}), none), "reduce",
+                 "one destination or more");
   const std::vector<ReduceTask> tasks = {{scalars({1, 2}), {}}};
-  expect_error(kInvalid, {"batch_reduce", "one destination or more"},
-               [&] { ops->batch_reduce(ReduceOp::kSum, tasks); });
-  expect_error(kInvalid, {"broadcast", "one destination or more"},
-               [&] { ops->broadcast(Tensor(1.0f), none); });
+  EXPECT_INVALID(ops->batch_reduce(ReduceOp::kSum, tasks), "batch_reduce",
+                 "one destination or more");
+  EXPECT_INVALID(ops->broadcast(Tensor(1.0f), none), "broadcast", "one destination or more");
 }
 
 TEST(CrossDeviceOpsErrors, BuffersThatDifferNameTheReplica) {
@@ -90,15 +87,15 @@ TEST(CrossDeviceOpsErrors, BuffersThatDifferNameTheReplica) {
   const std::vector<ReplicaBuffer> buffers = {
       {reinterpret_cast<std::byte*>(a.data()), 4, DType::kFloat32, cpu(0)},
       {reinterpret_cast<std::byte*>(b.data()), 3, DType::kFloat32, cpu(1)}};
-  expect_error(kInvalid, {"ring", "4 x float32", "3 x float32", "replica 1"},
-               [&] { make_op("ring", 2)->all_reduce_in_place(ReduceOp::kSum, buffers); });
+  EXPECT_INVALID(make_op("ring", 2)->all_reduce_in_place(ReduceOp::kSum, buffers), "ring",
+                 "4 x float32", "3 x float32", "replica 1");
 }
 
 TEST(CrossDeviceOpsErrors, OptionsOfACallAreChecked) {
   const std::vector<PerReplica<Gradient>> batch = {scalars({1, 2})};
-  expect_error(kInvalid, {"bytes_per_pack", "-1"}, [&] {
-    make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = -1});
-  });
+  EXPECT_INVALID(
+      make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = -1}),
+      "bytes_per_pack", "-1");
 }
 
 TEST(CrossDeviceOpsErrors, SparseRowsMustFitEachOther) {
@@ -107,31 +104,27 @@ TEST(CrossDeviceOpsErrors, SparseRowsMustFitEachOther) {
     ops->reduce(op, PerReplica<Gradient>({Gradient(a), Gradient(b)}), cpu(0));
   };
   const IndexedSlices good = rows_of({1, 2}, {1}, {5, 2});
-  expect_error(kInvalid, {"dense shape [5, 2]", "dense shape [6, 2]", "replica 1"}, [&] {
-    reduce(ReduceOp::kSum, good, rows_of({1, 2}, {1}, {6, 2}));
-  });
-  expect_error(kInvalid, {"SUM and MEAN", "MAX"}, [&] { reduce(ReduceOp::kMax, good, good); });
-  expect_error(kInvalid, {"rows 0 .. 4", "got 5"}, [&] {
-    reduce(ReduceOp::kSum, good, rows_of({1, 2}, {5}, {5, 2}));
-  });
-  expect_error(kInvalid, {"rows 0 .. 4", "got -1"}, [&] {
-    reduce(ReduceOp::kSum, good, rows_of({1, 2}, {-1}, {5, 2}));
-  });
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {1}, {6, 2})), "dense shape [5, 2]",
+                 "dense shape [6, 2]", "replica 1");
+  EXPECT_INVALID(reduce(ReduceOp::kMax, good, good), "SUM and MEAN", "MAX");
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {5}, {5, 2})), "rows 0 .. 4",
+                 "got 5");
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {-1}, {5, 2})), "rows 0 .. 4",
+                 "got -1");
   IndexedSlices short_of_values = good;
   short_of_values.values = Tensor::zeros({1, 1});
-  expect_error(kInvalid, {"values of shape [1, 2]", "values [1, 1]", "replica 1"},
-               [&] { reduce(ReduceOp::kSum, good, short_of_values); });
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, short_of_values), "values of shape [1, 2]",
+                 "values [1, 1]", "replica 1");
   IndexedSlices of_floats = good;
   of_floats.indices = Tensor::zeros({1});
-  expect_error(kInvalid, {"integer indices", "float32"},
-               [&] { reduce(ReduceOp::kSum, of_floats, of_floats); });
+  EXPECT_INVALID(reduce(ReduceOp::kSum, of_floats, of_floats), "integer indices", "float32");
 }
 
 TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
   const PerReplica<int> values({1, 2, 3});
   EXPECT_EQ(values.map([](int v) { return v * 2.5; }).values(),
             (std::vector<double>{2.5, 5.0, 7.5}));
-  expect_error(ErrorCode::kOutOfRange, {"below 3", "got 3"}, [&] { (void)values[3]; });
+  EXPECT_ERROR(ErrorCode::kOutOfRange, (void)values[3], "below 3", "got 3");
   static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
 }
 

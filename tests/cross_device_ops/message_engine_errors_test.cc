@@ -45,7 +45,7 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
   if (!wrong && kind == Mismatch::kShape) header.shape_hash = 8;
   if (wrong && kind == Mismatch::kName) header.name_hash = 9;
   if (wrong && kind == Mismatch::kCompression) header.compression = 1;
-  engine.run(call.call(), header, soon());
+  engine.run(call.call(), header, late());
 }
 
 TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
@@ -125,7 +125,7 @@ TEST(MessageEngine, PartsOfAnotherLengthAreAMismatchOnAllRanks) {
           } else if (rank == wrong && n / 2 == static_cast<std::size_t>(rank)) {
             call.receive_counts[n / 2] = 11;  // to itself it is no mismatch
           }
-          engine->run(call.call(), header, soon());
+          engine->run(call.call(), header, late());
         });
         if (collective == Collective::kAllToAll && wrong == size / 2) {
           expect_no_errors(errors);
@@ -161,11 +161,11 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
     }
     return "no error";
   };
-  const std::string first = message_of(0, in_time(std::chrono::milliseconds(50)));
+  const std::string first = message_of(0, in(std::chrono::milliseconds(50)));
   const std::string wanted = concat(" before the deadline; rank ", group.missing, " did not come");
   EXPECT_NE(first.find(wanted), std::string::npos)
       << group.name << " rank " << rank << ": " << first;
-  EXPECT_EQ(message_of(1, soon()), first);  // the group stays closed
+  EXPECT_EQ(message_of(1, late()), first);  // the group stays closed
 }
 
 TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
@@ -191,7 +191,7 @@ TEST(MessageEngine, ARankThatComputesAnswersAndIsNamed) {
   const auto errors = on_ranks(3, [&](int rank) {
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "tree");
     TypedBytes data(DType::kFloat32, 100);
-    if (rank != 1) return all_reduce_call(data).run(*engine, 0, in_time(std::chrono::seconds(1)));
+    if (rank != 1) return all_reduce_call(data).run(*engine, 0, in(std::chrono::seconds(1)));
     // What a thread of its communicator does while its main thread computes.
     for (int i = 0; i < 200; ++i) {
       engine->tend([] { return std::string("is in no collective"); });
@@ -212,14 +212,14 @@ TEST(MessageEngine, WhereaboutsAreWhatRanksSayOfThemselves) {
   expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 says nothing
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "ring");
     if (rank > 0) {
-      while (!asked.wait_until(in_time(std::chrono::milliseconds(5)))) {
+      while (!asked.wait_until(in(std::chrono::milliseconds(5)))) {
         engine->tend([rank] { return concat("waits since ", rank, " s"); });
       }
       return;
     }
     std::vector<std::vector<std::string>> answers;
     for (int i = 0; i < 2; ++i) {  // twice: the answer of one question is not that of the next
-      answers.push_back(engine->whereabouts(in_time(std::chrono::seconds(1))));
+      answers.push_back(engine->whereabouts(in(std::chrono::seconds(1))));
     }
     asked.set();
     const std::vector<std::string> expected{"", "waits since 1 s", "waits since 2 s",

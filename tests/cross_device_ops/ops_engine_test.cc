@@ -124,8 +124,8 @@ TEST(OpsEngine, AllCollectivesWithAnOperationThatBringsAllOrOne) {
 TEST(OpsEngine, AMismatchIsFoundBeforeTheOperationIsCalled) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(ranks.rank() == 1 ? 4 : 5);
-    expect_error(ErrorCode::kInvalidArgument, {"collective mismatch (count)", "rank 1"},
-                 [&] { ranks.all_reduce(ReduceOp::kSum, std::span(values)); });
+    EXPECT_INVALID(ranks.all_reduce(ReduceOp::kSum, std::span(values)),
+                   "collective mismatch (count)", "rank 1");
   });
 }
 
@@ -162,22 +162,24 @@ TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
   const auto transports = in_process_transports(2);
   const auto store = std::make_shared<InProcessStore>();
   const auto peer = Executor::system().start("rank-1", [&] {
-    expect_error(ErrorCode::kUnimplemented, {good, "within one process"}, [&] {
-      make_communicator(Group{2, 1, {Device{}}, store, transports[1]}, {.algorithm = good});
-    });
+    EXPECT_ERROR(
+        ErrorCode::kUnimplemented,
+        make_communicator(Group{2, 1, {Device{}}, store, transports[1]}, {.algorithm = good}), good,
+        "within one process");
   });
-  expect_error(ErrorCode::kUnimplemented, {good, "within one process"}, [&] {
-    make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = good});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"Group::transport"}, [&] {
-    make_communicator(Group{2, 0, {Device{}}, store}, {.algorithm = good});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"one local device", "rank 1 of 2"}, [&] {
-    make_communicator(Group{2, 1, {Device{}}, store, transports[0]}, {.algorithm = good});
-  });
-  expect_error(ErrorCode::kNotFound, {"'nonsense'"}, [&] {
-    make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = "nonsense"});
-  });
+  EXPECT_ERROR(
+      ErrorCode::kUnimplemented,
+      make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = good}), good,
+      "within one process");
+  EXPECT_INVALID(make_communicator(Group{2, 0, {Device{}}, store}, {.algorithm = good}),
+                 "Group::transport");
+  EXPECT_INVALID(
+      make_communicator(Group{2, 1, {Device{}}, store, transports[0]}, {.algorithm = good}),
+      "one local device", "rank 1 of 2");
+  EXPECT_ERROR(
+      ErrorCode::kNotFound,
+      make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = "nonsense"}),
+      "'nonsense'");
 }
 
 }  // namespace ops_engine_test

@@ -11,8 +11,8 @@
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
@@ -56,14 +56,12 @@ TEST(Plugin, SaysWhetherItIsSliceable) {
 }
 
 TEST(Plugin, IsToldGroupAndOptionsAndWritesIntoTheLog) {
-  std::vector<std::string> lines;
-  const LogSink before =
-      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const thrown::LogLines log;
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   (void)build_cross_device_ops(
       make_cross_device_ops(name, {.bytes_per_pack = 1024, .timeout = std::chrono::seconds(2)}),
       Group{2, 0, cpus(2)});
-  set_log_sink(before);
+  const std::vector<std::string> lines = log.list();
   EXPECT_THAT(lines, Contains(HasSubstr("plugin_good: 2 of 2, first 0, ")));
   EXPECT_THAT(lines, Contains(HasSubstr(R"("bytes_per_pack":1024)")));
   EXPECT_THAT(lines, Contains(HasSubstr(R"("timeout_ms":2000)")));
@@ -83,10 +81,9 @@ TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
   EXPECT_FALSE(op->spans_processes());
   EXPECT_TRUE(op->provides(Collective::kAllReduce));
   EXPECT_FALSE(op->provides(Collective::kBroadcast));
-  expect_error(ErrorCode::kUnimplemented, {"plugin_one_process", "within one process", "got 4"},
-               [&] {
-                 build_cross_device_ops(make_cross_device_ops(one_process), {4, 0, cpus(2)});
-               });
+  EXPECT_ERROR(ErrorCode::kUnimplemented,
+               build_cross_device_ops(make_cross_device_ops(one_process), {4, 0, cpus(2)}),
+               "plugin_one_process", "within one process", "got 4");
 }
 
 TEST(Plugin, WhatIsNoPluginIsRefusedWithTheReason) {
@@ -112,38 +109,34 @@ TEST(Plugin, WhatIsNoPluginIsRefusedWithTheReason) {
     parts.push_back(path_of(kind));
     expect_error(kInvalid, parts, [kind = kind] { load_cross_device_ops_plugin(path_of(kind)); });
   }
-  expect_error(ErrorCode::kAlreadyExists, {path_of("taken"), "'ring' is taken"},
-               [] { load_cross_device_ops_plugin(path_of("taken")); });
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, load_cross_device_ops_plugin(path_of("taken")),
+               path_of("taken"), "'ring' is taken");
   EXPECT_EQ(registered_cross_device_ops(), before);
 }
 
 TEST(Plugin, FilesThatAreMissingOrNoLibraryAreNamed) {
-  expect_error(ErrorCode::kNotFound, {"'./nowhere.so'", "no such file"},
-               [] { load_cross_device_ops_plugin("./nowhere.so"); });
-  expect_error(kInvalid, {"'nowhere.so'", "cannot be loaded", "try a path"},
-               [] { load_cross_device_ops_plugin("nowhere.so"); });
+  EXPECT_ERROR(ErrorCode::kNotFound, load_cross_device_ops_plugin("./nowhere.so"), "'./nowhere.so'",
+               "no such file");
+  EXPECT_INVALID(load_cross_device_ops_plugin("nowhere.so"), "'nowhere.so'", "cannot be loaded",
+                 "try a path");
   const std::string text = ::testing::TempDir() + "/tutti_no_library.so";
   std::ofstream(text) << "not a library";
-  expect_error(kInvalid, {text, "expected a shared library"},
-               [&] { load_cross_device_ops_plugin(text); });
+  EXPECT_INVALID(load_cross_device_ops_plugin(text), text, "expected a shared library");
 }
 
 TEST(Plugin, ItsErrorsKeepCodeAndText) {
   const std::string fails = load_cross_device_ops_plugin(path_of("create_fails"));
-  expect_error(ErrorCode::kResourceExhausted,
-               {"plugin_create_fails", "create failed: no fabric", path_of("create_fails")},
-               [&] { make_op(fails, 2); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, make_op(fails, 2), "plugin_create_fails",
+               "create failed: no fabric", path_of("create_fails"));
   const std::string silent = load_cross_device_ops_plugin(path_of("create_is_silent"));
-  expect_error(ErrorCode::kInternal, {"code 0", "it says: nothing"}, [&] { make_op(silent, 2); });
+  EXPECT_ERROR(ErrorCode::kInternal, make_op(silent, 2), "code 0", "it says: nothing");
   const std::string late = load_cross_device_ops_plugin(path_of("reduce_fails"));
-  expect_error(ErrorCode::kDeadlineExceeded, {"all_reduce failed: peer 3 is silent for -1 ms"},
-               [&] { sums_of(late, 2); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, sums_of(late, 2),
+               "all_reduce failed: peer 3 is silent for -1 ms");
   const std::string odd = load_cross_device_ops_plugin(path_of("odd_code"));
-  expect_error(ErrorCode::kInternal, {"all_reduce failed with code 99", "xxxx"},
-               [&] { sums_of(odd, 2); });
+  EXPECT_ERROR(ErrorCode::kInternal, sums_of(odd, 2), "all_reduce failed with code 99", "xxxx");
   const std::string grade = load_cross_device_ops_plugin(path_of("odd_grade"));
-  expect_error(ErrorCode::kInternal, {"determinism() returned 7", "from 0 to 2"},
-               [&] { make_op(grade, 2); });
+  EXPECT_ERROR(ErrorCode::kInternal, make_op(grade, 2), "determinism() returned 7", "from 0 to 2");
 }
 
 using internal::carry_out_unchecked;
@@ -274,8 +267,8 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
   run_processes(name, brief, [](CrossDeviceOps& op, int first) {
     if (first != 0) return;
     Lists all(first, 2);
-    expect_error(ErrorCode::kDeadlineExceeded, {"plugin_store", "all_reduce failed: member 2 is"},
-                 [&] { carry_out_unchecked(op, {.outputs = all.buffers()}); });
+    EXPECT_ERROR(ErrorCode::kDeadlineExceeded, carry_out_unchecked(op, {.outputs = all.buffers()}),
+                 "plugin_store", "all_reduce failed: member 2 is");
   });
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
     if (first != 0) return;
@@ -286,19 +279,18 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
     });
     Lists all(first, 2);
     for (int i = 0; i < 2; ++i) {
-      expect_error(ErrorCode::kAborted, {"the disk is full"},
-                   [&] { carry_out_unchecked(op, {.outputs = all.buffers()}); });
+      EXPECT_ERROR(ErrorCode::kAborted, carry_out_unchecked(op, {.outputs = all.buffers()}),
+                   "the disk is full");
     }
   });
 }
 
 TEST(PluginBetweenProcesses, ItNeedsTheGroupsStore) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
-  expect_error(kInvalid, {"plugin_store", "key-value store", "Group::store"}, [&] {
-    build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)});
-  });
-  expect_error(ErrorCode::kFailedPrecondition, {"the group has no store"},
-               [&] { make_op(name, 2); });  // one process: it may do without, this one does not
+  EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
+                 "plugin_store", "key-value store", "Group::store");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, make_op(name, 2),
+               "the group has no store");  // one process: it may do without, this one does not
 }
 
 }  // namespace plugin_test

@@ -6,12 +6,15 @@
 
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 
 namespace tutti {
 namespace registry_test {
 
 using namespace cdo_tests;
+using ::testing::_;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Sums replicas pairwise in a tree, then copies the result back. CPU float32 only.
 class TreeSum final : public CrossDeviceOps {
@@ -51,26 +54,6 @@ int& register_tree_sum(const std::string& name) {
   });
   return calls;
 }
-
-/// Collects log lines while it lives.
-class LogLines {
- public:
-  LogLines()
-      : previous_(
-            set_log_sink([this](LogLevel, std::string_view line) { lines_.emplace_back(line); })) {}
-  ~LogLines() { set_log_sink(previous_); }
-  LogLines(const LogLines&) = delete;
-  LogLines& operator=(const LogLines&) = delete;
-
-  int count(const std::string& part) const {
-    return static_cast<int>(std::ranges::count_if(
-        lines_, [&](const std::string& line) { return line.find(part) != std::string::npos; }));
-  }
-
- private:
-  std::vector<std::string> lines_;
-  LogSink previous_;
-};
 
 TEST(CrossDeviceOpsRegistry, BuiltinOperationsComeFirst) {
   const auto names = registered_cross_device_ops();
@@ -124,16 +107,16 @@ TEST(CrossDeviceOpsRegistry, WhatIsNotSupportedFallsBackAndSaysSoOnce) {
   const auto ops = make_op("narrow_sum", 2);
   const PerReplica<Tensor> integers({Tensor::from<std::int32_t>({2}, {1, 2}, cpu(0)),
                                      Tensor::from<std::int32_t>({2}, {3, 4}, cpu(1))});
-  LogLines log;
+  const thrown::LogLines log;
   for (int i = 0; i < 3; ++i) {
     expect_tensor(ops->all_reduce(ReduceOp::kSum, integers)[1], {2}, {4, 6});
   }
   EXPECT_EQ(calls, 0);
-  EXPECT_EQ(log.count("narrow_sum: SUM of int32 on cpu:0 is not supported; "
-                      "reduction_to_one_device is used"),
-            1);
+  EXPECT_THAT(log.list(),
+              ElementsAre(HasSubstr("narrow_sum: SUM of int32 on cpu:0 is not supported; "
+                                    "reduction_to_one_device is used")));
   expect_tensor(ops->reduce(ReduceOp::kMax, scalars({1, 7}), cpu(0)).dense(), {}, {7});
-  EXPECT_EQ(log.count("narrow_sum: MAX of float32"), 1);
+  EXPECT_THAT(log.list(), ElementsAre(_, HasSubstr("narrow_sum: MAX of float32")));
 }
 
 TEST(CrossDeviceOpsRegistry, StrictRefusesTheFallback) {
@@ -141,28 +124,26 @@ TEST(CrossDeviceOpsRegistry, StrictRefusesTheFallback) {
   const auto ops = make_op("strict_sum", 2);
   const std::vector<PerReplica<Gradient>> batch = {PerReplica<Gradient>(
       {Gradient(Tensor::ones({1}, DType::kInt64)), Gradient(Tensor::ones({1}, DType::kInt64))})};
-  expect_error(ErrorCode::kUnimplemented, {"strict_sum", "SUM", "int64", "cpu:0", "strict"},
-               [&] { ops->batch_all_reduce(ReduceOp::kSum, batch, {.strict = true}); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented,
+               ops->batch_all_reduce(ReduceOp::kSum, batch, {.strict = true}), "strict_sum", "SUM",
+               "int64", "cpu:0", "strict");
 }
 
 TEST(CrossDeviceOpsRegistry, ANameIsTakenOnce) {
   register_tree_sum("taken");
-  expect_error(ErrorCode::kAlreadyExists, {"'taken'", "canonical", "ring"},
-               [] { register_tree_sum("taken"); });
-  expect_error(ErrorCode::kAlreadyExists, {"'ring'"}, [] { register_tree_sum("ring"); });
-  expect_error(ErrorCode::kInvalidArgument, {"a name and a factory"},
-               [] { register_tree_sum(""); });
-  expect_error(ErrorCode::kInvalidArgument, {"without factory"},
-               [] { register_cross_device_ops("nothing", {}); });
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, register_tree_sum("taken"), "'taken'", "canonical",
+               "ring");
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, register_tree_sum("ring"), "'ring'");
+  EXPECT_INVALID(register_tree_sum(""), "a name and a factory");
+  EXPECT_INVALID(register_cross_device_ops("nothing", {}), "without factory");
 }
 
 TEST(CrossDeviceOpsRegistry, AnUnknownNameListsTheNames) {
-  expect_error(ErrorCode::kNotFound,
-               {"'gloo'", "canonical, hierarchical_copy, reduction_to_one_device, ring"},
-               [] { make_cross_device_ops("gloo"); });
-  expect_error(ErrorCode::kNotFound, {"'made_by_hand'"}, [] {
-    build_cross_device_ops({"made_by_hand", {}}, Group{1, 0, cpus(1)});
-  });
+  EXPECT_ERROR(ErrorCode::kNotFound, make_cross_device_ops("gloo"), "'gloo'",
+               "canonical, hierarchical_copy, reduction_to_one_device, ring");
+  EXPECT_ERROR(ErrorCode::kNotFound,
+               build_cross_device_ops({"made_by_hand", {}}, Group{1, 0, cpus(1)}),
+               "'made_by_hand'");
 }
 
 TEST(CrossDeviceOpsRegistry, TheFactoryIsToldTheGroupAndTheOptions) {
@@ -215,11 +196,8 @@ TEST(ChooseAlgorithm, OtherOperationsThanAllReduceHaveNoTable) {
 }
 
 TEST(AutoOps, SaysOnceWhatItChose) {
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kDebug) lines.emplace_back(line);
-  });
   set_log_level(LogLevel::kDebug);
+  const thrown::LogLines log;
   std::vector<Tensor> values;
   for (int r = 0; r < 3; ++r) values.push_back(Tensor::scalar(r, DType::kFloat32, cpu(r)));
   const auto operation = make_op("auto", 3);
@@ -228,11 +206,9 @@ TEST(AutoOps, SaysOnceWhatItChose) {
     EXPECT_EQ(sums[2].item(), 3.0);
   }
   set_log_level(LogLevel::kInfo);
-  set_log_sink(before);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("auto: "), std::string::npos) << lines[0];
-  EXPECT_NE(lines[0].find("all_reduce of 4 bytes among 3 ranks (one thread)"), std::string::npos)
-      << lines[0];
+  EXPECT_THAT(log.list(), ElementsAre(::testing::AllOf(
+                              HasSubstr("auto: "),
+                              HasSubstr("all_reduce of 4 bytes among 3 ranks (one thread)"))));
 }
 
 using std::chrono::milliseconds;
@@ -243,14 +219,12 @@ TEST(CommunicationOptionsTest, FieldsAreChecked) {
   EXPECT_FALSE(defaults.timeout.has_value());
   EXPECT_EQ(defaults.implementation, CommunicationImplementation::kAuto);
   EXPECT_NO_THROW(defaults.validate());
-  expect_error(kInvalid, {"bytes_per_pack", "-1"},
-               [] { CommunicationOptions{.bytes_per_pack = -1}.validate(); });
+  EXPECT_INVALID(CommunicationOptions{.bytes_per_pack = -1}.validate(), "bytes_per_pack", "-1");
   for (const int ms : {0, -5}) {
-    expect_error(kInvalid, {"positive timeout", std::to_string(ms)},
-                 [&] { CommunicationOptions{.timeout = milliseconds(ms)}.validate(); });
+    EXPECT_INVALID(CommunicationOptions{.timeout = milliseconds(ms)}.validate(), "positive timeout",
+                   std::to_string(ms));
   }
-  expect_error(kInvalid, {"bytes_per_pack"},
-               [] { make_cross_device_ops("ring", {.bytes_per_pack = -2}); });
+  EXPECT_INVALID(make_cross_device_ops("ring", {.bytes_per_pack = -2}), "bytes_per_pack");
 }
 
 TEST(CommunicationOptionsTest, ImplementationsAreReadInAnyCase) {
@@ -259,8 +233,8 @@ TEST(CommunicationOptionsTest, ImplementationsAreReadInAnyCase) {
   for (const char* name : {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"}) {
     EXPECT_EQ(to_string(parse_communication_implementation(name)), name);
   }
-  expect_error(kInvalid, {"AUTO, RING, NCCL, MPI, CANONICAL", "'tree'"},
-               [] { parse_communication_implementation("tree"); });
+  EXPECT_INVALID(parse_communication_implementation("tree"), "AUTO, RING, NCCL, MPI, CANONICAL",
+                 "'tree'");
 }
 
 TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
@@ -269,12 +243,10 @@ TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
   EXPECT_EQ(parse_wire_compression("none"), WireCompression::kNone);
   EXPECT_EQ(parse_non_finite_policy("SKIP"), NonFinitePolicy::kSkip);
   EXPECT_EQ(to_string(parse_non_finite_policy("zero")), "zero");
-  expect_error(kInvalid, {"compression", "none, bfloat16, float16", "int8"},
-               [] { parse_wire_compression("int8"); });
-  expect_error(kInvalid, {"ignore, error, skip, zero", "warn"},
-               [] { parse_non_finite_policy("warn"); });
-  expect_error(kInvalid, {"first_bytes_per_pack", "-3"},
-               [] { CommunicationOptions{.first_bytes_per_pack = -3}.validate(); });
+  EXPECT_INVALID(parse_wire_compression("int8"), "compression", "none, bfloat16, float16", "int8");
+  EXPECT_INVALID(parse_non_finite_policy("warn"), "ignore, error, skip, zero", "warn");
+  EXPECT_INVALID(CommunicationOptions{.first_bytes_per_pack = -3}.validate(),
+                 "first_bytes_per_pack", "-3");
   const CommunicationOptions a{.first_bytes_per_pack = 5, .non_finite = NonFinitePolicy::kError};
   const CommunicationOptions merged = a.merged_with({.compression = WireCompression::kFloat16});
   EXPECT_EQ(merged.first_bytes_per_pack, 5);
@@ -299,10 +271,9 @@ TEST(CommunicationOptionsTest, MergeTakesNonDefaultFields) {
 }
 
 TEST(CommunicationOptionsTest, GroupMustMatchTheDevices) {
-  expect_error(kInvalid, {"world size 3", "2 local devices"}, [] {
-    build_cross_device_ops({}, Group{3, 0, cpus(2)});
-  });
-  expect_error(kInvalid, {"0 local devices"}, [] { build_cross_device_ops({}, Group{}); });
+  EXPECT_INVALID(build_cross_device_ops({}, Group{3, 0, cpus(2)}), "world size 3",
+                 "2 local devices");
+  EXPECT_INVALID(build_cross_device_ops({}, Group{}), "0 local devices");
   EXPECT_NO_THROW(build_cross_device_ops({}, Group{4, 0, cpus(2)}));
 }
 
@@ -316,15 +287,14 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
   EXPECT_EQ(built("", CommunicationImplementation::kRing), "ring");
   EXPECT_EQ(built("ring", CommunicationImplementation::kRing), "ring");
   EXPECT_EQ(built("hierarchical_copy", CommunicationImplementation::kAuto), "hierarchical_copy");
-  expect_error(kInvalid, {"RING", "'canonical' is named"},
-               [&] { built("canonical", CommunicationImplementation::kRing); });
+  EXPECT_INVALID(built("canonical", CommunicationImplementation::kRing), "RING",
+                 "'canonical' is named");
 }
 
 TEST(CommunicationOptionsTest, MpiIsRefusedWithoutMpirun) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
-  expect_error(ErrorCode::kUnimplemented, {"mpi: ", "try ", "canonical"}, [&] {
-    build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
-  });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, build_cross_device_ops(mpi, Group{2, 0, cpus(2)}),
+               "mpi: ", "try ", "canonical");
 }
 
 TEST(CommunicationOptionsTest, NcclForCpusIsRefused) {

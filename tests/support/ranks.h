@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +39,12 @@ std::string error_of_ranks(int size, const Fn& fn) {
     if (!errors[rank].empty()) return "rank " + std::to_string(rank) + ": " + errors[rank];
   }
   return "";
+}
+
+/// Runs fn(rank) on a thread per rank and expects that none throws.
+template <class Fn>
+void expect_on_ranks(int size, const Fn& fn) {
+  EXPECT_EQ(error_of_ranks(size, fn), "");
 }
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// What an action warns of, for tests. Not in namespace testing, as thrown.h.
+// What is logged while an action runs or an object lives, for tests. Not in namespace testing, as
+// thrown.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,19 +8,42 @@
 #include <vector>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/core/text.h"
 
 namespace tutti::thrown {
 
-/// The log's lines of at least this level while `action` runs, which must not throw.
+/// Collects the lines of the log from `lowest` on while it lives. Thread-safe.
+class LogLines {
+ public:
+  explicit LogLines(LogLevel lowest = LogLevel::kDebug)
+      : previous_(set_log_sink([this, lowest](LogLevel level, std::string_view line) {
+          MutexLock lock(mutex_);
+          if (level >= lowest) lines_.emplace_back(line);
+        })) {}
+  ~LogLines() { set_log_sink(previous_); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+
+  std::vector<std::string> list() const {
+    MutexLock lock(mutex_);
+    return lines_;
+  }
+  /// Returns all lines as one text.
+  std::string text() const { return join(list(), "\n"); }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::string> lines_ TUTTI_GUARDED_BY(mutex_);
+  const LogSink previous_;
+};
+
+/// Returns the log's lines of at least this level while `action` runs, which must not throw.
 template <class Action>
-std::vector<std::string> lines_of(const Action& action, LogLevel least = LogLevel::kDebug) {
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level >= least) lines.emplace_back(line);
-  });
+std::vector<std::string> lines_of(const Action& action, LogLevel lowest = LogLevel::kDebug) {
+  const LogLines lines(lowest);
   action();
-  set_log_sink(before);
-  return lines;
+  return lines.list();
 }
 
 template <class Action>

@@ -1,0 +1,25 @@
+// Deadlines and waiting, for tests.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "tutti/core/sync.h"
+
+namespace tutti::testing {
+
+/// Returns the time that is `duration` from now.
+inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+/// Returns a deadline that whatever ends at all meets, on a busy machine too.
+inline TimePoint late() { return in(std::chrono::seconds(60)); }
+
+/// Waits until `condition` holds; returns false if it does not within a minute.
+inline bool comes_true(const std::function<bool()>& condition) {
+  for (const TimePoint end = late(); !condition();) {
+    if (Clock::system().now() > end) return false;
+    Clock::system().sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+}  // namespace tutti::testing
