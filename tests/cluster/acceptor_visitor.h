@@ -3,11 +3,13 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "cluster/net/handshake.h"
 #include "cluster/net/socket.h"
+#include "tests/support/waiting.h"
 
 namespace tutti::acceptor_visitor {
 
@@ -15,8 +17,7 @@ namespace tutti::acceptor_visitor {
 inline internal::FileDescriptor connect_to(const internal::Endpoint& endpoint) {
   internal::FileDescriptor socket = internal::start_connecting(endpoint);
   pollfd ready{socket.get(), POLLOUT, 0};
-  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
-  (void)internal::poll_until(std::span(&ready, 1), end);
+  (void)internal::poll_until(std::span(&ready, 1), testing::late());
   return socket;
 }
 
@@ -43,7 +44,7 @@ inline bool is_closed(const internal::FileDescriptor& socket,
 /// Waits for it, at most a minute.
 inline bool gets_closed(const internal::FileDescriptor& socket,
                         std::vector<std::byte>* heard = nullptr) {
-  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
+  const TimePoint end = testing::late();
   while (!is_closed(socket, heard)) {
     if (Clock::system().now() >= end) return false;
     pollfd ready{socket.get(), POLLIN, 0};
@@ -57,7 +58,7 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
 inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
   std::array<std::byte, internal::kLongestHandshake> bytes{};
   pollfd ready{socket.get(), POLLIN, 0};
-  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
+  const TimePoint end = testing::late();
   if (internal::poll_until(std::span(&ready, 1), end) <= 0) return false;
   std::size_t count = 0;
   const internal::ByteFlow flow =
@@ -76,6 +77,11 @@ inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
       return handshake;
     }
   }
+}
+
+inline std::size_t num_descriptors() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
 }  // namespace tutti::acceptor_visitor

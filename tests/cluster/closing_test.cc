@@ -1,4 +1,5 @@
-// The end of a transport, and the memory of its messages.
+// How transports end: ranks that leave, packets that vanish, connecting that is interrupted; and
+// the memory of messages.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -6,17 +7,16 @@
 #include <array>
 #include <cstdio>
 #include <functional>
+#include <list>
 #include <memory>
 #include <vector>
 
+#include "cluster/net/socket.h"
+#include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/proxied_ranks.h"
-#include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tests/support/transports.h"
-#include "tests/support/vanishing_packets.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 namespace closing_test {
@@ -45,25 +45,9 @@ double leave(std::shared_ptr<Transport>& rank) {
 
 void expect_end_of(int leaver, Transport& mine) {
   std::array<std::byte, 1> more{};
-  testing::expect_error(ErrorCode::kUnavailable,
-                        {concat("tcp: rank ", leaver, " (127.0.0.1:"), "is gone: "},
-                        [&] { mine.recv(leaver, 2, {}, more)->wait(in(60s)); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, mine.recv(leaver, 2, {}, more)->wait(late()),
+               concat("tcp: rank ", leaver, " (127.0.0.1:"), "is gone: ");
 }
-
-/// Two ranks of this process, without a proxy.
-struct DirectPair {
-  DirectPair() {
-    EXPECT_EQ(error_of_ranks(2,
-                             [&](int r) {
-                               rank(r) = connect_by_tcp(r, 2, store);
-                               exchange(*rank(r), 1);
-                             }),
-              "");
-  }
-  std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
-  InProcessStore store;
-  std::array<std::shared_ptr<Transport>, 2> ranks;
-};
 
 /// A rank sends that much and leaves. The other one asks for it at once, or late: what does not fit
 /// into the system's memory while the sender is there, the rest when it is gone.
@@ -75,14 +59,14 @@ struct Leaving {
 };
 
 double leave_after_sending(const Leaving& how) {
-  DirectPair pair;
+  DirectRanks pair;
   std::shared_ptr<Transport>&leaver = pair.rank(how.leaver), &reader = pair.rank(1 - how.leaver);
   const auto body = pattern_of(how.count, how.count + 1), unread = pattern_of(50'000, 3);
   std::vector<std::byte> got(how.count);
-  if (how.has_unread) reader->send(how.leaver, 9, {}, unread)->wait(in(60s));
+  if (how.has_unread) reader->send(how.leaver, 9, {}, unread)->wait(late());
   const auto read = [&] {
     try {
-      reader->recv(how.leaver, 1, {}, got)->wait(in(60s));
+      reader->recv(how.leaver, 1, {}, got)->wait(late());
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
     }
@@ -95,7 +79,7 @@ double leave_after_sending(const Leaving& how) {
       read();
     });
   }
-  leaver->send(1 - how.leaver, 1, {}, body)->wait(in(60s));
+  leaver->send(1 - how.leaver, 1, {}, body)->wait(late());
   const double seconds = leave(leaver);
   reads ? reads->join() : read();
   EXPECT_TRUE(got == body);
@@ -165,11 +149,10 @@ TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
 }
 
 /// Nothing of what rank 0 says arrives any more; its last words stay with its own system.
-struct Silenced : DirectPair {
+struct Silenced : DirectRanks {
   Silenced() {
-    const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
-    testing::let_packets_vanish(testing::end_of_connection(announced.endpoint.port, false));
-    rank(0)->send(1, 3, {}, pattern_of(100, 1))->wait(in(60s));
+    testing::let_packets_vanish(end_of_rank[1]);
+    rank(0)->send(1, 3, {}, pattern_of(100, 1))->wait(late());
   }
 };
 
@@ -191,7 +174,7 @@ TEST(TcpClosing, ARankDoesNotStayForAPeerThatIsGone) {
       const auto send = group.rank(1)->send(0, 1, {}, body);  // much of it is not on its way yet
       group.store.end_proxy(0);
       std::array<std::byte, 1> byte{};
-      EXPECT_THROW(group.rank(1)->recv(0, 2, {}, byte)->wait(in(60s)), Error);
+      EXPECT_THROW(group.rank(1)->recv(0, 2, {}, byte)->wait(late()), Error);
       return leave(group.rank(1));
     })) << count
         << " bytes";
@@ -220,108 +203,86 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t kLong = std::size_t{32} << 20;
 constexpr std::byte kOther{0xA5};
 
-TimePoint by(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-
-Bytes counted(std::size_t count, unsigned first) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes[i] = static_cast<std::byte>((first + i + i / 251) % 251);
-  }
-  return bytes;
-}
-
-/// Two ranks of this process, connected over TCP.
-struct Two {
-  Two() {
-    const auto lower =
-        Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
-    one = connect_by_tcp(1, 2, store);
-    lower->join();
-  }
-  InProcessStore store;
-  std::shared_ptr<Transport> zero, one;
-};
-
 TEST(MessageMemory, MayChangeAfterTheWaitAlthoughNobodyHasReceived) {
-  Two ranks;
-  const Bytes original = counted(16'000, 7);
+  DirectRanks ranks;
+  const Bytes original = pattern_of(16'000, 7);
   Bytes memory = original, got(original.size());
-  ranks.zero->send(1, 5, {}, memory)->wait(by(60s));  // the system has it
+  ranks.rank(0)->send(1, 5, {}, memory)->wait(late());  // the system has it
   std::ranges::fill(memory, kOther);
-  ranks.one->recv(0, 5, {}, got)->wait(by(60s));
+  ranks.rank(1)->recv(0, 5, {}, got)->wait(late());
   EXPECT_TRUE(got == original);
 }
 
 TEST(MessageMemory, MayChangeOnceATestHasSeenTheEndOfALongSend) {
-  Two ranks;
-  const Bytes original = counted(kLong, 8);
+  DirectRanks ranks;
+  const Bytes original = pattern_of(kLong, 8);
   Bytes memory = original, got(kLong);
   const auto reads =
-      Executor::system().start("rank-1", [&] { ranks.one->recv(0, 5, {}, got)->wait(by(60s)); });
-  const auto send = ranks.zero->send(1, 5, {}, memory);
-  for (const TimePoint end = by(60s); !send->test();) ASSERT_LT(Clock::system().now(), end);
+      Executor::system().start("rank-1", [&] { ranks.rank(1)->recv(0, 5, {}, got)->wait(late()); });
+  const auto send = ranks.rank(0)->send(1, 5, {}, memory);
+  for (const TimePoint end = late(); !send->test();) ASSERT_LT(Clock::system().now(), end);
   std::ranges::fill(memory, kOther);
   reads->join();
   EXPECT_TRUE(got == original);
 }
 
 TEST(MessageMemory, ASendThatIsDroppedArrivesWhole) {
-  Two ranks;
-  const Bytes original = counted(kLong, 9);
+  DirectRanks ranks;
+  const Bytes original = pattern_of(kLong, 9);
   auto memory = std::make_unique<Bytes>(original);
-  (void)ranks.zero->send(1, 5, {}, *memory);
+  (void)ranks.rank(0)->send(1, 5, {}, *memory);
   memory.reset();
   const auto drives = Executor::system().start("rank-0", [&] {
     std::array<std::byte, 1> word{};
-    ranks.zero->recv(1, 6, {}, word)->wait(by(60s));
+    ranks.rank(0)->recv(1, 6, {}, word)->wait(late());
   });
   Bytes got(original.size());
-  ranks.one->recv(0, 5, {}, got)->wait(by(60s));
+  ranks.rank(1)->recv(0, 5, {}, got)->wait(late());
   EXPECT_TRUE(got == original);
   const std::array<std::byte, 1> word{};
-  ranks.one->send(0, 6, {}, word)->wait(by(60s));
+  ranks.rank(1)->send(0, 6, {}, word)->wait(late());
   drives->join();
 }
 
 // The peer reads on, for it waits for something else; nothing but its reading makes room.
 TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
-  Two ranks;
-  auto memory = std::make_unique<Bytes>(counted(std::size_t{8} << 20, 16));
-  const auto send = ranks.zero->send(1, 5, {}, *memory);  // nobody receives it
+  DirectRanks ranks;
+  auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
+  const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // nobody receives it
   std::string heard;
   const auto waits = Executor::system().start("rank-1", [&] {
     std::array<std::byte, 1> word{};
     try {
-      ranks.one->recv(0, 6, {}, word)->wait(by(60s));
+      ranks.rank(1)->recv(0, 6, {}, word)->wait(late());
     } catch (const Error& error) {
       heard = error.message();
     }
   });
-  ranks.zero->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
+  ranks.rank(0)->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
   memory.reset();  // though a part of it may be still to be written
   waits->join();   // rank 0 is still there: its end tells nothing
   EXPECT_NE(heard.find("rank 0: the disk is full"), std::string::npos) << heard;
-  testing::expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] { send->wait(by(1s)); });
+  EXPECT_ERROR(ErrorCode::kAborted, send->wait(in(1s)), "the disk is full");
 }
 
 // Its memory goes away in the middle of the body; the next message comes whole.
 TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
-  Two ranks;
-  const Bytes first = counted(kLong, 12), second = counted(1'000'000, 13);
+  DirectRanks ranks;
+  const Bytes first = pattern_of(kLong, 12), second = pattern_of(1'000'000, 13);
   const auto sends = Executor::system().start("rank-0", [&] {
-    const auto one = ranks.zero->send(1, 5, {}, first);
+    const auto one = ranks.rank(0)->send(1, 5, {}, first);
     Clock::system().sleep_for(50ms);  // a part of it is on its way
-    const auto two = ranks.zero->send(1, 6, {}, second);
-    one->wait(by(60s));
-    two->wait(by(60s));
+    const auto two = ranks.rank(0)->send(1, 6, {}, second);
+    one->wait(late());
+    two->wait(late());
   });
   {
     Bytes memory(first.size());
-    const auto leaves = ranks.one->recv(0, 5, {}, memory);
-    EXPECT_THROW(leaves->wait(by(10ms)), Error);
+    const auto leaves = ranks.rank(1)->recv(0, 5, {}, memory);
+    EXPECT_THROW(leaves->wait(in(10ms)), Error);
   }
   Bytes got(second.size());
-  ranks.one->recv(0, 6, {}, got)->wait(by(60s));
+  ranks.rank(1)->recv(0, 6, {}, got)->wait(late());
   EXPECT_TRUE(got == second);
   sends->join();
 }
@@ -329,48 +290,232 @@ TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
 // Both send what the other's message then overwrites, as an all_reduce in place does.
 TEST(MessageMemory, ARankMayReceiveWhereItHasSentFrom) {
   constexpr std::size_t kInPlace = std::size_t{700} << 10;
-  Two ranks;
-  const Bytes originals[] = {counted(kInPlace, 14), counted(kInPlace, 99)};
+  DirectRanks ranks;
+  const Bytes originals[] = {pattern_of(kInPlace, 14), pattern_of(kInPlace, 99)};
   Bytes memories[] = {originals[0], originals[1]};
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             const auto& own = rank == 0 ? ranks.zero : ranks.one;
-                             for (int round = 0; round < 50; ++round) {
-                               Bytes& memory = memories[rank];
-                               own->send(1 - rank, 5, {}, memory)->wait(by(60s));
-                               own->recv(1 - rank, 5, {}, memory)->wait(by(60s));
-                               const int from = round % 2 == 0 ? 1 - rank : rank;
-                               if (memory != originals[from]) {
-                                 fail(ErrorCode::kInternal, "other bytes in round ", round);
-                               }
-                             }
-                           }),
-            "");
+  expect_on_ranks(2, [&](int rank) {
+    const auto& own = ranks.rank(rank);
+    for (int round = 0; round < 50; ++round) {
+      Bytes& memory = memories[rank];
+      own->send(1 - rank, 5, {}, memory)->wait(late());
+      own->recv(1 - rank, 5, {}, memory)->wait(late());
+      const int from = round % 2 == 0 ? 1 - rank : rank;
+      if (memory != originals[from]) {
+        fail(ErrorCode::kInternal, "other bytes in round ", round);
+      }
+    }
+  });
 }
 
 // Rank 0 sends rank 1 more than there is room for, and waits for rank 2, which speaks only when
 // rank 1 has it all: what makes room at rank 1 must let rank 0 send on.
 TEST(MessageMemory, ALongSendGoesOnWhileItsRankWaitsForAnother) {
   InProcessStore store;
-  EXPECT_EQ(error_of_ranks(3,
-                           [&](int rank) {
-                             const auto own = connect_by_tcp(rank, 3, store);
-                             Bytes word(1), body(std::size_t{16} << 20);
-                             for (int round = 0; round < 20; ++round) {
-                               if (rank == 0) {
-                                 const auto sent = own->send(1, 1, {}, body);
-                                 own->recv(2, 2, {}, word)->wait(by(60s));
-                                 sent->wait(by(60s));
-                               } else if (rank == 1) {
-                                 own->recv(0, 1, {}, body)->wait(by(60s));
-                                 own->send(2, 3, {}, word)->wait(by(60s));
-                               } else {
-                                 own->recv(1, 3, {}, word)->wait(by(60s));
-                                 own->send(0, 2, {}, word)->wait(by(60s));
-                               }
-                             }
-                           }),
-            "");
+  expect_on_ranks(3, [&](int rank) {
+    const auto own = connect_by_tcp(rank, 3, store);
+    Bytes word(1), body(std::size_t{16} << 20);
+    for (int round = 0; round < 20; ++round) {
+      if (rank == 0) {
+        const auto sent = own->send(1, 1, {}, body);
+        own->recv(2, 2, {}, word)->wait(late());
+        sent->wait(late());
+      } else if (rank == 1) {
+        own->recv(0, 1, {}, body)->wait(late());
+        own->send(2, 3, {}, word)->wait(late());
+      } else {
+        own->recv(1, 3, {}, word)->wait(late());
+        own->send(0, 2, {}, word)->wait(late());
+      }
+    }
+  });
+}
+
+/// Where packets vanish, and what the ranks do then.
+struct Silence {
+  const char* name;
+  bool to_zero, to_one;
+  std::size_t count;          // of bytes that they exchange again and again; 0: both wait
+  std::uint32_t longest = 0;  // segments that pass
+};
+
+constexpr Silence kSilences[] = {
+    {"to rank 0, both wait", true, false, 0},
+    {"to rank 1, both send", false, true, 10},
+    {"both ways, both wait", true, true, 0},
+    {"both ways, both send", true, true, 300'000},
+    {"to rank 1, what is longer than 1000 bytes", false, true, 300'000, 1000},
+};
+
+void expect_that_both_are_told(const Silence& silence) {
+  DirectRanks group;
+  if (silence.to_zero) testing::let_packets_vanish(group.end_of_rank[0], silence.longest);
+  if (silence.to_one) testing::let_packets_vanish(group.end_of_rank[1], silence.longest);
+  const TimePoint begin = Clock::system().now();
+  std::array<CallsEnd, 2> ends;
+  expect_on_ranks(2, [&](int r) {
+    std::array<std::byte, 1> byte{};
+    ends[static_cast<std::size_t>(r)] = end_of([&](std::uint64_t round) {
+      if (silence.count == 0) group.rank(r)->recv(1 - r, 9, {}, byte)->wait(late());
+      if (silence.count > 0) exchange(*group.rank(r), silence.count, round);
+    });
+  });
+  std::printf("half-open | %s | rank 0 told after %.2f s, rank 1 after %.2f s (goal 5)\n",
+              silence.name, seconds_between(begin, ends[0].at), seconds_between(begin, ends[1].at));
+  for (const int rank : {0, 1}) {
+    const CallsEnd& end = ends[static_cast<std::size_t>(rank)];
+    expect_loss_of(1 - rank, end, *group.rank(rank));
+    EXPECT_NE(end.message.find("is gone: "), std::string::npos) << end.message;
+    EXPECT_LT(seconds_between(begin, end.at), 20) << silence.name;
+  }
+}
+
+// All at once, for each takes as long as the system waits.
+TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
+  std::list<std::unique_ptr<Thread>> threads;
+  for (const Silence& silence : kSilences) {
+    threads.push_back(
+        Executor::system().start("silence", [&silence] { expect_that_both_are_told(silence); }));
+  }
+  for (const auto& thread : threads) thread->join();
+}
+
+// They are sent again by the system, some of them late.
+TEST(TcpHalfOpen, ALinkThatIsSilentForTwoSecondsIsJustSlow) {
+  DirectRanks group;
+  for (const int end : group.end_of_rank) testing::let_packets_vanish(end);
+  const auto heals = Executor::system().start("healing", [&] {
+    Clock::system().sleep_for(2s);
+    for (const int end : group.end_of_rank) testing::let_packets_arrive(end);
+  });
+  expect_on_ranks(2, [&](int rank) { exchange(*group.rank(rank), 100'000, 1); });
+  heals->join();
+  EXPECT_EQ(group.rank(0)->lost_peer(), std::nullopt);
+}
+
+/// Rank 1 looks at nothing for so long, while rank 0 has sent it so many bytes.
+void expect_patience(std::size_t count) {
+  DirectRanks group;
+  const auto body = pattern_of(count, 5);
+  expect_on_ranks(2, [&](int r) {
+    std::vector<std::byte> answer(1), got(count);
+    if (r == 0) {
+      const auto send = group.rank(0)->send(1, 3, {}, body);
+      group.rank(0)->recv(1, 4, {}, answer)->wait(late());
+      send->wait(late());
+      return;
+    }
+    Clock::system().sleep_for(8s);
+    group.rank(1)->recv(0, 3, {}, got)->wait(late());
+    if (got != body) fail(ErrorCode::kInternal, "other bytes");
+    group.rank(1)->send(0, 4, {}, answer)->wait(late());
+  });
+}
+
+// Longer than a silent link is waited for: its system speaks for it, and says that it has no room.
+TEST(TcpHalfOpen, ARankThatComputesForLongKeepsItsConnections) {
+  std::list<std::unique_ptr<Thread>> threads;
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{32} << 20}) {
+    threads.push_back(Executor::system().start("busy", [count] { expect_patience(count); }));
+  }
+  for (const auto& thread : threads) thread->join();
+}
+
+const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
+
+/// `wait` is under way for a while, then the reason comes; it ends with that, not with its 60 s.
+/// `before`, if given, runs before the reason comes.
+template <class Wait>
+void expect_that_it_ends(const Wait& wait, const std::function<void()>& before = nullptr) {
+  const auto interruption = std::make_shared<Interruption>();
+  const TimePoint begin = Clock::system().now();
+  const auto other = Executor::system().start("alarm", [&] {
+    Clock::system().sleep_for(100ms);
+    if (before) before();
+    interruption->raise(kReason);
+    interruption->raise(Error(ErrorCode::kInternal, "the second one does not count"));
+  });
+  EXPECT_ERROR(ErrorCode::kUnavailable, wait(std::shared_ptr<const Interruption>(interruption)),
+               "worker 1 (pid 4711) died");
+  EXPECT_GE(Clock::system().now() - begin, 100ms);
+}
+
+class InterruptedConnecting : public ::testing::TestWithParam<ConnectOptions::Way> {};
+
+/// It has been told that rank 1 comes.
+TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
+  expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
+    InProcessStore store;
+    (void)connect_ranks(0, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
+/// It never says where it is.
+TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAddressOfOneWhoDied) {
+  expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
+    InProcessStore store;
+    (void)connect_ranks(1, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
+/// It listens, and never answers.
+TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAnswerOfOneWhoDied) {
+  InProcessStore store;
+  const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
+  const internal::Listener near = internal::listen_locally();
+  const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});
+  const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
+  store.set("ranks/0", internal::to_text({7, announced.machine, far.endpoint, near.endpoint}));
+  expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
+    (void)connect_ranks(1, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
+                         ::testing::Values(ConnectOptions::Way::kTcp,
+                                           ConnectOptions::Way::kSharedMemory,
+                                           ConnectOptions::Way::kAuto),
+                         [](const auto& info) {
+                           return info.param == ConnectOptions::Way::kTcp            ? "tcp"
+                                  : info.param == ConnectOptions::Way::kSharedMemory ? "shm"
+                                                                                     : "any";
+                         });
+
+/// One who is stopped keeps its connections open, and never says that it has all of its own.
+TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
+  InProcessStore store;
+  store.set("ranks/1", internal::to_text({.run = 815,
+                                          .machine = "elsewhere",
+                                          .endpoint = {"127.0.0.1", 9},
+                                          .group_size = 2,
+                                          .build = internal::make_build("", {})}));
+  internal::FileDescriptor socket;
+  const auto peer = Executor::system().start("rank-1", [&] {
+    const auto zero = internal::parse_announcement(store.wait("ranks/0", late())).value();
+    socket = acceptor_visitor::connect_to(zero.endpoint);
+    const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
+    EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
+    store.set("is_connected", "");
+  });
+  expect_that_it_ends(
+      [&](const std::shared_ptr<const Interruption>& interruption) {
+        (void)connect_ranks(
+            0, 2, store,
+            {.way = ConnectOptions::Way::kTcp, .timeout = 60s, .interruption = interruption});
+      },
+      [&] { (void)store.wait("is_connected", late()); });
+  peer->join();
+}
+
+TEST(Interruption, SaysItsReasonAgainAndAgain) {
+  Interruption interruption;
+  interruption.check();
+  interruption.raise(kReason);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_ERROR(ErrorCode::kUnavailable, interruption.check(), "worker 1");
+  }
 }
 
 }  // namespace closing_test

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/warnings.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/multi_worker_util.h"
@@ -14,7 +15,6 @@
 #include "tutti/cluster/resolvers/launcher_resolvers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
-#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace cluster_spec_test {
@@ -78,15 +78,14 @@ TEST(ClusterSpec, SupportsListsAndSparseJobs) {
 
 TEST(ClusterSpec, MissingTaskErrorListsExistingTasks) {
   const ClusterSpec cluster({{"ps", {"a:1"}}, {"sparse", {{0, "b:1"}, {3, "c:1"}}}});
-  expect_error(ErrorCode::kNotFound, {"'sparse' has no task 2", "0, 3"},
-               [&] { cluster.task_address("sparse", 2); });
+  EXPECT_ERROR(ErrorCode::kNotFound, cluster.task_address("sparse", 2), "'sparse' has no task 2",
+               "0, 3");
   const std::vector<std::string> parts{"no job 'worker'", "jobs are ps, sparse"};
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.num_tasks("worker"); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.task_indices("worker"); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.task_address("worker", 0); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.job_tasks("worker"); });
-  expect_error(ErrorCode::kNotFound, {"the cluster is empty"},
-               [] { ClusterSpec().num_tasks("worker"); });
+  EXPECT_ERROR(ErrorCode::kNotFound, ClusterSpec().num_tasks("worker"), "the cluster is empty");
   EXPECT_EQ(cluster.count("worker"), 0);
   EXPECT_FALSE(cluster.has_job("worker"));
   EXPECT_FALSE(cluster.has_task({"sparse", 2}));
@@ -99,23 +98,15 @@ TEST(ClusterSpec, KeepsAJobWithoutTasks) {
   EXPECT_TRUE(cluster.job_tasks("ps").empty());
   EXPECT_EQ(ClusterSpec::from_json(cluster.to_json()), cluster);
   EXPECT_EQ(ClusterSpec::from_cluster_def(cluster.as_cluster_def()), cluster);
-  expect_error(ErrorCode::kNotFound, {"it has no tasks"}, [&] { cluster.task_address("ps", 0); });
+  EXPECT_ERROR(ErrorCode::kNotFound, cluster.task_address("ps", 0), "it has no tasks");
 }
 
 TEST(ClusterSpec, RefusesInvalidClusters) {
-  expect_error(ErrorCode::kInvalidArgument, {"'a' is given twice"}, [] {
-    ClusterSpec({{"a", {"a:1"}}, {"a", {"b:1"}}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"no name"}, [] { ClusterSpec({{"", {"a:1"}}}); });
-  expect_error(ErrorCode::kInvalidArgument, {"at least 0, got -1"}, [] {
-    JobTasks({{-1, "a:1"}, {0, "b:1"}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"at least 0, got -2"}, [] {
-    JobTasks(std::map<int, std::string>{{-2, "a:1"}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"index 1 is given twice, as 'a:1' and 'b:1'"}, [] {
-    JobTasks({{1, "a:1"}, {1, "b:1"}});
-  });
+  EXPECT_INVALID(ClusterSpec({{"a", {"a:1"}}, {"a", {"b:1"}}}), "'a' is given twice");
+  EXPECT_INVALID(ClusterSpec({{"", {"a:1"}}}), "no name");
+  EXPECT_INVALID(JobTasks({{-1, "a:1"}, {0, "b:1"}}), "at least 0, got -1");
+  EXPECT_INVALID(JobTasks(std::map<int, std::string>{{-2, "a:1"}}), "at least 0, got -2");
+  EXPECT_INVALID(JobTasks({{1, "a:1"}, {1, "b:1"}}), "index 1 is given twice, as 'a:1' and 'b:1'");
 }
 
 TEST(ClusterSpec, WritesListsAndSparseJobsAsTfDoes) {
@@ -185,9 +176,7 @@ TEST(MultiWorkerUtil, IdInCluster) {
   EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 1}), 2);
   EXPECT_EQ(id_in_cluster(with_chief(), {"evaluator", 0}), 0);
   EXPECT_EQ(id_in_cluster(workers_alone(), {"worker", 2}), 2);
-  expect_error(ErrorCode::kInvalidArgument, {"id_in_cluster", "ps"}, [] {
-    id_in_cluster(with_chief(), {"ps", 0});
-  });
+  EXPECT_INVALID(id_in_cluster(with_chief(), {"ps", 0}), "id_in_cluster", "ps");
 }
 
 TEST(MultiWorkerUtil, WorkerCount) {
@@ -195,8 +184,7 @@ TEST(MultiWorkerUtil, WorkerCount) {
   EXPECT_EQ(worker_count(with_chief(), "worker"), 3);
   EXPECT_EQ(worker_count(with_chief(), "evaluator"), 1);
   EXPECT_EQ(worker_count(workers_alone(), "worker"), 3);
-  expect_error(ErrorCode::kInvalidArgument, {"worker_count", "ps"},
-               [] { worker_count(with_chief(), "ps"); });
+  EXPECT_INVALID(worker_count(with_chief(), "ps"), "worker_count", "ps");
 }
 
 TEST(MultiWorkerUtil, CollectiveLeader) {
@@ -226,9 +214,8 @@ TEST(MultiWorkerUtil, RefusesInvalidClusters) {
           {"ClusterSpec.cluster.helper"});
   refused(ClusterSpec({{"worker", {{0, "a:1"}, {2, "c:1"}}}}), {"worker", 0},
           {"ClusterSpec.cluster.worker", "without gaps", "0, 2"});
-  expect_error(ErrorCode::kInvalidArgument, {"no ps"}, [] {
-    validate_cluster(ClusterSpec({{"ps", {}}, {"worker", {"a:1"}}}), {"ps", 0});
-  });
+  EXPECT_INVALID(validate_cluster(ClusterSpec({{"ps", {}}, {"worker", {"a:1"}}}), {"ps", 0}),
+                 "no ps");
 }
 
 TEST(MultiWorkerUtil, AnEmptyClusterIsOneWorker) {
@@ -263,14 +250,12 @@ TEST(MultiWorkerUtil, AnEvaluatorOutsideTheClusterIsAlone) {
   EXPECT_EQ(id_in_cluster(workers_alone(), evaluator), 0);
   EXPECT_EQ(worker_count(workers_alone(), "evaluator"), 1);
   EXPECT_EQ(collective_leader(workers_alone(), evaluator), "");
-  expect_error(ErrorCode::kInvalidArgument, {"ClusterSpec.task.type"}, [] {
-    is_chief(workers_alone(), {"evaluator", 1});
-  });
+  EXPECT_INVALID(is_chief(workers_alone(), {"evaluator", 1}), "ClusterSpec.task.type");
 }
 
 TEST(MultiWorkerUtil, ResolversNeedATaskWhenThereAreSeveral) {
-  expect_error(ErrorCode::kInvalidArgument, {"StaticResolver.task: expected the task"},
-               [] { validate_cluster(StaticResolver(workers_alone())); });
+  EXPECT_INVALID(validate_cluster(StaticResolver(workers_alone())),
+                 "StaticResolver.task: expected the task");
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec({{"worker", {"a:1"}}}))));
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec())));
 }
@@ -330,14 +315,12 @@ TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
 }
 
 TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
-  std::vector<std::string> lines;
-  const LogSink before =
-      set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const thrown::LogLines log;
   const std::unique_ptr<ClusterResolver> local = resolver_from_environment(Environment());
   const std::unique_ptr<ClusterResolver> resolver = resolver_from_environment(
       with({{"TF_CONFIG", R"({"cluster": {"chief": ["localhost:1"], "worker": ["b:1"]},
                               "task": {"type": "worker", "index": 0}})"}}));
-  set_log_sink(before);
+  const std::vector<std::string> lines = log.list();
   EXPECT_EQ(local->task(), (Task{"worker", 0}));
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0],
@@ -347,10 +330,7 @@ TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
 }
 
 TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
-  std::vector<std::string> lines;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) lines.emplace_back(line);
-  });
+  const thrown::LogLines log(LogLevel::kWarning);
   const auto resolve = [](const Environment::Variables& variables) {
     EXPECT_TRUE(resolver_from_environment(Environment(variables))->cluster_spec().empty());
   };
@@ -361,7 +341,7 @@ TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
   resolve({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
   resolve({{"WORLD_SIZE", "8"}});  // of something else
   resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}});
-  set_log_sink(before);
+  const std::vector<std::string> lines = log.list();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_NE(
       lines[0].find("trains alone, though WORLD_SIZE=8 (torchrun) names 8 processes: 8 copies "
@@ -381,8 +361,8 @@ TEST(ResolverRegistry, MakesResolversByName) {
   EXPECT_EQ(make_cluster_resolver("auto", with(slurm()))->name(), "Slurm");
   EXPECT_TRUE(make_cluster_resolver("local", with(slurm()))->cluster_spec().empty());
   EXPECT_TRUE(make_cluster_resolver("tf_config", Environment())->cluster_spec().empty());
-  expect_error(ErrorCode::kNotFound, {"'pbs'", "auto, tf_config, slurm"},
-               [] { make_cluster_resolver("pbs", Environment()); });
+  EXPECT_ERROR(ErrorCode::kNotFound, make_cluster_resolver("pbs", Environment()), "'pbs'",
+               "auto, tf_config, slurm");
 }
 
 TEST(ResolverRegistry, TakesResolversOfOthers) {
@@ -390,10 +370,8 @@ TEST(ResolverRegistry, TakesResolversOfOthers) {
     return std::make_unique<StaticResolver>(ClusterSpec({{"worker", {"a:1"}}}));
   });
   EXPECT_EQ(make_cluster_resolver("table")->cluster_spec().num_tasks("worker"), 1);
-  expect_error(ErrorCode::kAlreadyExists, {"'table'"},
-               [] { register_cluster_resolver("table", nullptr); });
-  expect_error(ErrorCode::kInvalidArgument, {"a name"},
-               [] { register_cluster_resolver("", nullptr); });
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, register_cluster_resolver("table", nullptr), "'table'");
+  EXPECT_INVALID(register_cluster_resolver("", nullptr), "a name");
 }
 
 TEST(ResolverRegistry, KnowsWhereTheTasksMeet) {
@@ -417,14 +395,12 @@ TEST(Environment, NamesTheVariableThatIsNoNumber) {
   EXPECT_EQ(environment.find_int("F", 0, 7), std::nullopt);
   EXPECT_EQ(environment.first_of({"F", "C", "A"}), "");
   for (const char* name : {"B", "C", "D", "E"}) {
-    expect_error(ErrorCode::kInvalidArgument,
-                 {concat(name, ": expected a whole number from 0 to 9")},
-                 [&] { environment.find_int(name, 0, 9); });
+    EXPECT_INVALID(environment.find_int(name, 0, 9),
+                   concat(name, ": expected a whole number from 0 to 9"));
   }
-  expect_error(ErrorCode::kInvalidArgument, {"A: expected", "from 8"},
-               [&] { environment.find_int("A", 8, 9); });
-  expect_error(ErrorCode::kFailedPrecondition, {"me: the variable F is not set; do that"},
-               [&] { environment.at("me", "F", "do that"); });
+  EXPECT_INVALID(environment.find_int("A", 8, 9), "A: expected", "from 8");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, environment.at("me", "F", "do that"),
+               "me: the variable F is not set; do that");
 }
 
 // The table is malformed_clusters.json; tests/tools/tutti_cluster_test.py gives it to a program.

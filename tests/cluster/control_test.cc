@@ -1,23 +1,30 @@
-// Server and members in one process: store, members, refusals, restarts.
+// Server and members in one process: store, members, refusals, restarts, strangers, certificates.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <list>
 
 #include "cluster/control/control_server.h"
 #include "cluster/control/join_job.h"
+#include "cluster/grpc/grpc_server.h"
+#include "cluster/grpc/job_authority.h"
 #include "cluster/net/socket.h"
 #include "core/process_probe.h"
+#include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/control_job.h"
+#include "tests/cluster/tls_files.h"
+#include "tests/support/chaos_proxy.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace control_test {
-using testing::expect_error;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -32,17 +39,15 @@ TEST(Control, KeepsValuesForAllMembers) {
   for (const std::string& value : {std::string(), std::string("\0\n\xff", 3), large}) {
     a->set("k", value);
     EXPECT_EQ(b->get("k"), value);
-    EXPECT_EQ(b->wait("k", after(0s)), value);
+    EXPECT_EQ(b->wait("k", in(0s)), value);
   }
   EXPECT_FALSE(b->compare_and_set("k", std::nullopt, "x"));
   EXPECT_TRUE(b->compare_and_set("k", large, "x"));
   EXPECT_EQ(a->get("k"), "x");
   EXPECT_TRUE(a->remove("k"));
   EXPECT_FALSE(b->remove("k"));
-  expect_error(ErrorCode::kInvalidArgument, {"control store: the key 'a b'"},
-               [&] { a->set("a b", "x"); });
-  expect_error(ErrorCode::kInvalidArgument, {"1048577"},
-               [&] { a->set("k", std::string((1 << 20) + 1, 'x')); });
+  EXPECT_INVALID(a->set("a b", "x"), "control store: the key 'a b'");
+  EXPECT_INVALID(a->set("k", std::string((1 << 20) + 1, 'x')), "1048577");
 }
 
 TEST(Control, WaitsForAValueOrTheDeadline) {
@@ -52,9 +57,9 @@ TEST(Control, WaitsForAValueOrTheDeadline) {
     Clock::system().sleep_for(20ms);
     b->set("address", "here");
   });
-  EXPECT_EQ(a->wait("address", after(60s)), "here");
-  expect_error(ErrorCode::kDeadlineExceeded, {"worker 0: control store: nobody has set 'missing'"},
-               [&] { a->wait("missing", after(5ms)); });
+  EXPECT_EQ(a->wait("address", late()), "here");
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, a->wait("missing", in(5ms)),
+               "worker 0: control store: nobody has set 'missing'");
 }
 
 TEST(Control, ManyThreadsAskAtOnce) {
@@ -67,7 +72,7 @@ TEST(Control, ManyThreadsAskAtOnce) {
       for (int i = 0; i < 25; ++i) {
         const std::string key = concat("lock/", i);
         if (client->compare_and_set(key, std::nullopt, concat(t))) ++won;
-        (void)client->wait(key, after(60s));
+        (void)client->wait(key, late());
       }
     }));
   }
@@ -92,7 +97,7 @@ TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   b.reset();
   auto c = join(*server, 2);
   c->leave();
-  expect_error(ErrorCode::kFailedPrecondition, {"worker 2 has left the job"}, [&] { c->get("k"); });
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, c->get("k"), "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 5; }));
   const auto verdicts = a->verdicts();
   EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
@@ -148,13 +153,13 @@ TEST(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   const auto a = join(*server, 0);
   join(*server, 1)->report_disconnection(a->self().task, 0, "an old story");
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
-  Lines lines;
+  const thrown::LogLines lines;
   ControlOptions again;
   again.incarnation = 1;
   const auto b = join(*server, 1, again);
   ASSERT_TRUE(comes_true([&] { return b->fatal_verdict().has_value(); }));
   EXPECT_EQ(b->fatal_verdict()->message, "worker 1 lost its connection to worker 0: an old story");
-  EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("an old story")));
+  EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("an old story")));
 }
 
 TEST(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
@@ -172,11 +177,11 @@ TEST(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
 TEST(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
   const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
-  Lines lines;
+  const thrown::LogLines lines;
   b->report_failure(Error(ErrorCode::kDataLoss, "thrown in user code"));
   b->report_failure(Error(ErrorCode::kDataLoss, "another one"));
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // the first two: joined
-  EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("thrown in user code")));
+  EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("thrown in user code")));
 }
 
 TEST(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
@@ -219,19 +224,18 @@ TEST(Control, WaitsForMissingMembersAndNamesThem) {
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0, {.say_every = 50ms});
-  Lines lines;
-  expect_error(ErrorCode::kDeadlineExceeded,
-               {"control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
-                "come within ",
-                " s; start what is missing, or check its address and its log"},
-               [&] { a->wait_for_members(after(1s)); });
-  EXPECT_THAT(lines.all(),
+  const thrown::LogLines lines;
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, a->wait_for_members(in(1s)),
+               "control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
+               "come within ",
+               " s; start what is missing, or check its address and its log");
+  EXPECT_THAT(lines.text(),
               HasSubstr("control: worker 0 waits for worker 1 (127.0.0.1:9011), worker "
                         "2 (127.0.0.1:9012) since "));
   const auto b = join(*server, 1);
-  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(60s)); });
+  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(late()); });
   const auto c = join(*server, 2);
-  c->wait_for_members(after(60s));
+  c->wait_for_members(late());
   waiter->join();  // before somebody leaves
 }
 
@@ -240,14 +244,12 @@ TEST(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   options.expected = tasks_of(2);
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0);
-  expect_error(
-      ErrorCode::kFailedPrecondition,
-      {"control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
-       ") is here already; expected one process per task; check the task index in TF_CONFIG"},
-      [&] { join(*server, 0); });
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"worker 7 is no task of this job; expected one of worker 0, worker 1; check"},
-               [&] { join(*server, 7); });
+  EXPECT_ERROR(
+      ErrorCode::kFailedPrecondition, join(*server, 0),
+      "control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
+      ") is here already; expected one process per task; check the task index in TF_CONFIG");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 7),
+               "worker 7 is no task of this job; expected one of worker 0, worker 1; check");
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
@@ -258,9 +260,9 @@ TEST(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
   auto host = join(*server, 0);
   join(*server, 1)->leave();
   const std::string target = server->target();
-  expect_error(ErrorCode::kDeadlineExceeded,
-               {"the server of the strategy before, which worker 0 has not left yet"},
-               [&] { (void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
+               (void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}),
+               "the server of the strategy before, which worker 0 has not left yet");
   host.reset();
   server.reset();
   options.address = target.substr(std::string_view("grpc://").size());
@@ -290,8 +292,8 @@ TEST(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.what();
   }
   EXPECT_EQ(a->get("k"), "young");
-  expect_error(ErrorCode::kFailedPrecondition, {"worker 1 was restarted 1 times already"},
-               [&] { join(*server, 1); });
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1),
+               "worker 1 was restarted 1 times already");
 }
 
 TEST(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
@@ -299,19 +301,18 @@ TEST(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   options.secret = JobSecret::generate();
   options.job_id = "job-1";
   const auto server = ControlServer::start(options);
-  Lines lines;
-  expect_error(
-      ErrorCode::kFailedPrecondition,
-      {"worker 1 cannot join at 127.0.0.1:", "launcher 0", "does not know this job's secret"},
-      [&] { join(*server, 1, {.job_id = "job-1", .secret = JobSecret::generate()}); });
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"only one side has a job secret", "worker 1 has none", "TUTTI_JOB_SECRET_FILE"},
-               [&] { join(*server, 1, {.job_id = "job-1"}); });
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"two jobs met: ", "'job-1'", "'job-2'", "TUTTI_JOB_ID"},
-               [&] { join(*server, 1, {.job_id = "job-2", .secret = options.secret}); });
+  const thrown::LogLines lines;
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               join(*server, 1, {.job_id = "job-1", .secret = JobSecret::generate()}),
+               "worker 1 cannot join at 127.0.0.1:", "launcher 0",
+               "does not know this job's secret");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1, {.job_id = "job-1"}),
+               "only one side has a job secret", "worker 1 has none", "TUTTI_JOB_SECRET_FILE");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               join(*server, 1, {.job_id = "job-2", .secret = options.secret}),
+               "two jobs met: ", "'job-1'", "'job-2'", "TUTTI_JOB_ID");
   EXPECT_TRUE(
-      comes_true([&] { return lines.all().find("refused a connection") != std::string::npos; }));
+      comes_true([&] { return lines.text().find("refused a connection") != std::string::npos; }));
   const auto good = join(*server, 1, {.job_id = "job-1", .secret = options.secret});
   good->set("k", "v");
 }
@@ -323,8 +324,8 @@ TEST(Control, AnyTextIsAJobId) {
     options.job_id = id;
     const auto server = ControlServer::start(options);
     join(*server, 1, {.job_id = id})->set("k", "v");
-    expect_error(ErrorCode::kFailedPrecondition, {"two jobs met: "},
-                 [&] { join(*server, 1, {.job_id = id + "2"}); });
+    EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1, {.job_id = id + "2"}),
+                 "two jobs met: ");
   }
 }
 
@@ -335,7 +336,7 @@ TEST(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
   const auto a = join(*server, 0);
   join(*server, 1)->leave();
   EXPECT_TRUE(server->missing().empty());  // nobody waits
-  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
+  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(in(20s)); });
   ASSERT_TRUE(comes_true([&] { return server->missing().size() == 2; }));
   EXPECT_EQ(server->missing()[0].task, tasks_of(2)[1]);
   EXPECT_EQ(server->missing()[1].task, tasks_of(3)[2]);
@@ -361,10 +362,10 @@ TEST(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollective
 
 TEST(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
   // A connection to all machines: TCP has no such thing, and the system says so at once.
-  expect_error(ErrorCode::kUnavailable,
-               {"control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
-                "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or "},
-               [&] { (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}); });
+  EXPECT_ERROR(ErrorCode::kUnavailable,
+               (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
+               "control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
+               "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or ");
 }
 
 TEST(Control, MembersStopAfterTheSameStep) {
@@ -407,30 +408,27 @@ TEST(Control, PortInUseIsNamedWithItsOwner) {
   const auto server = ControlServer::start(server_options());
   auto options = server_options();
   options.address = server->target().substr(server->target().rfind('/') + 1);
-  expect_error(ErrorCode::kUnavailable,
-               {concat("listening at ", options.address, " failed: Address already in use by pid ",
-                       ::getpid(), " ("),
-                "end that process or try another port"},
-               [&] { (void)ControlServer::start(options); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, (void)ControlServer::start(options),
+               concat("listening at ", options.address, " failed: Address already in use by pid ",
+                      ::getpid(), " ("),
+               "end that process or try another port");
 }
 
 TEST(Control, TheNetworkNeedsASecret) {
   auto options = server_options();
   options.address = "10.1.2.3:0";
-  expect_error(ErrorCode::kInvalidArgument,
-               {"ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE"},
-               [&] { (void)ControlServer::start(options); });
+  EXPECT_INVALID((void)ControlServer::start(options),
+                 "ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE");
 }
 
 TEST(ControlTargets, ThatAreNoneAreRefused) {
   for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "grpc://", "grpc://x:0",
                              "grpc://10.0.0.300:4711", "tcp://127.0.0.1:4711"}) {
-    expect_error(ErrorCode::kInvalidArgument,
-                 {concat("control: the target '", target, "'; expected grpc://host:port")},
-                 [&] { (void)connect_control(target, {}, {.timeout = 0s}); });
+    EXPECT_INVALID((void)connect_control(target, {}, {.timeout = 0s}),
+                   concat("control: the target '", target, "'; expected grpc://host:port"));
   }
-  expect_error(ErrorCode::kInvalidArgument, {"'localhost'; expected host:port"},
-               [] { (void)ControlServer::start({.address = "localhost"}); });
+  EXPECT_INVALID((void)ControlServer::start({.address = "localhost"}),
+                 "'localhost'; expected host:port");
 }
 
 TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
@@ -442,11 +440,11 @@ TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
   const auto worker = Executor::system().start("worker", [&] {
     const ControlPlane plane = join_job(tasks, 1);
     EXPECT_EQ(plane.server, nullptr);
-    seen = plane.client->wait("k", after(60s));
+    seen = plane.client->wait("k", late());
   });
   const ControlPlane plane = join_job(tasks, 0);
   EXPECT_EQ(plane.server->target(), concat("grpc://127.0.0.1:", port));
-  plane.client->wait_for_members(after(60s));
+  plane.client->wait_for_members(late());
   plane.client->set("k", "v");
   worker->join();
   EXPECT_EQ(seen, "v");
@@ -469,6 +467,188 @@ TEST(ProcessProbe, SeesAThreadThatRunsWhileTheFirstOneSleeps) {
   thread->join();  // asleep, and this is the process's first thread
   EXPECT_EQ(state.letter, 'R');
   EXPECT_TRUE(state.is_busy());
+}
+
+internal::Endpoint place_of(const ControlServer& server) {
+  return internal::parse_endpoint(server.target().substr(server.target().rfind('/') + 1)).value();
+}
+
+TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
+  auto options = server_options();
+  options.tls = testing::make_certificate("strangers");
+  const auto server = ControlServer::start(options);
+  const auto member = join(*server, 0, {.tls = options.tls});
+  const std::size_t before = acceptor_visitor::num_descriptors();
+  std::list<internal::FileDescriptor> crowd;
+  const std::vector<std::string> words{"",
+                                       "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                                       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                                       std::string("\x16\x03\x01\x02\x00\x01", 6),
+                                       "SSH-2.0-x\r\n",
+                                       std::string(5000, '\xff')};
+  for (int i = 0; i < 400; ++i) {
+    crowd.push_back(internal::start_connecting(place_of(*server)));
+    acceptor_visitor::say(crowd.back(), words[static_cast<std::size_t>(i) % words.size()]);
+    if (i % 50 == 0) member->set("k", concat(i));  // works on
+  }
+  EXPECT_EQ(member->get("k"), "350");
+  const auto late = join(*server, 1, {.tls = options.tls});
+  // What is no TLS is dropped at once; the silent and the slow after 5 s.
+  const TimePoint begin = Clock::system().now();
+  EXPECT_TRUE(comes_true([&] {
+    std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
+      return acceptor_visitor::is_closed(socket);
+    });
+    return crowd.empty();
+  })) << crowd.size()
+      << " still there";
+  std::printf("strangers: all of 400 closed after %.1f s\n",
+              seconds_between(begin, Clock::system().now()));
+  EXPECT_EQ(late->get("k"), "350");
+  EXPECT_TRUE(comes_true([&] { return acceptor_visitor::num_descriptors() <= before + 4; }))
+      << acceptor_visitor::num_descriptors();
+  for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
+}
+
+TEST(ControlStrangers, AtALoopbackAddressThereIsNoPortAndOnlyThisUserComesIn) {
+  const auto server = ControlServer::start(server_options());
+  const std::filesystem::path path = internal::local_socket_path(place_of(*server));
+  EXPECT_TRUE(std::filesystem::is_socket(path));
+  for (const auto& folder : {path.parent_path(), path.parent_path().parent_path()}) {
+    EXPECT_EQ(std::filesystem::status(folder).permissions(), std::filesystem::perms::owner_all);
+  }
+  const auto opened = internal::connect_until(place_of(*server), in(5s));
+  EXPECT_FALSE(opened.socket.is_open());
+  EXPECT_TRUE(opened.is_nobody_there) << opened.reason;
+}
+
+// A process that was killed leaves its socket behind; the next server at the address takes it over,
+// and one that lives is not robbed of its own.
+TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
+  std::string target;
+  std::filesystem::path path, kept;
+  {
+    const auto server = ControlServer::start(server_options());
+    target = server->target();
+    path = internal::local_socket_path(place_of(*server));
+    kept = path.string() + ".kept";
+    std::filesystem::create_hard_link(path, kept);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::rename(kept, path);
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, (void)connect_control(target, {}, {.timeout = 2s}),
+               "Connection refused");
+  auto options = server_options();
+  options.address = target.substr(target.rfind('/') + 1);
+  const auto server = ControlServer::start(options);
+  join(*server, 0)->set("k", "v");
+}
+
+TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
+  auto options = server_options();
+  options.tls = testing::make_certificate("resets");
+  options.health.unreachable_after = 20s;  // a busy machine takes seconds to connect again
+  const auto server = ControlServer::start(options);
+  testing::ChaosPlan plan;
+  plan.cut_every = 20'000;
+  plan.flip_every = 30'000;
+  plan.most_events = 6;
+  testing::ChaosProxy proxy(place_of(*server), plan);
+  try {
+    const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
+                                        {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
+    const auto other = join(*server, 1, {.tls = options.tls});
+    // How many bytes pass depends on how they are grouped: the faults are counted, not the changes.
+    const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
+    for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
+      // Each is done exactly once, whatever happens to the connection.
+      EXPECT_TRUE(member->compare_and_set(concat("k/", i), std::nullopt, "mine")) << i;
+    }
+    for (const Verdict& verdict : other->verdicts()) {
+      EXPECT_EQ(verdict.kind, VerdictKind::kJoined) << verdict.message;
+    }
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+  }
+  EXPECT_GE(proxy.num_cuts() + proxy.num_flips(), 3);
+}
+
+// As a damaged length does: one end waits for what never comes, and no end of it is told.
+TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
+  auto options = server_options();
+  options.tls = testing::make_certificate("vanished");
+  const auto server = ControlServer::start(options);
+  testing::ChaosProxy proxy(place_of(*server), {});
+  const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
+                                      {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
+  member->set("k", "before");
+  proxy.swallow();
+  EXPECT_EQ(member->get("k"), "before");
+  EXPECT_TRUE(member->compare_and_set("k", "before", "after"));
+  for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
+}
+
+TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
+  auto options = server_options();
+  options.tls = testing::make_certificate("job");
+  const auto server = ControlServer::start(options);
+  const auto member = join(*server, 0, {.tls = options.tls});
+  member->set("k", "v");
+  EXPECT_EQ(member->get("k"), "v");
+  ControlOptions stranger{.timeout = 500ms};
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
+               (void)connect_control(server->target(), {"worker", 1, ""}, stranger),
+               "worker 1 did not reach the control server at");
+  stranger.tls = testing::make_certificate("other");
+  stranger.timeout = 60s;
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               (void)connect_control(server->target(), {"worker", 1, ""}, stranger),
+               "worker 1 cannot join at 127.0.0.1:", "the TLS handshake fails");
+}
+
+// The address 0.0.0.0 is no loopback address, and reaches this machine.
+TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
+  auto options = server_options();
+  options.address = "0.0.0.0:0";
+  options.allow_any_address = true;
+  options.secret = JobSecret::generate();
+  const auto server = ControlServer::start(options);
+  EXPECT_THAT(server->target(), ::testing::StartsWith("grpc://0.0.0.0:"));
+  const auto far = join(*server, 0, {.secret = options.secret});
+  far->set("k", "v");
+  // Processes of this machine may come by its loopback address, too.
+  const std::string port = server->target().substr(server->target().rfind(':'));
+  const auto near =
+      connect_control("grpc://127.0.0.1" + port, {"worker", 1, ""}, {.secret = options.secret});
+  EXPECT_EQ(near->get("k"), "v");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 2, {.secret = JobSecret::generate()}),
+               "the TLS handshake fails", "expected a server that knows this job's secret");
+}
+
+std::string text_file(const std::string& name, const std::string& text) {
+  const std::string path = concat(::testing::TempDir(), "/tutti_authority_", name, "_", ::getpid());
+  std::ofstream(path) << text;
+  return path;
+}
+
+bool openssl_verifies(const internal::TlsIdentity& shown, const internal::TlsIdentity& known) {
+  const std::string certificate = text_file("certificate", shown.certificate);
+  const std::string authority = text_file("authority", known.authorities);
+  return std::system(concat("openssl verify -x509_strict -purpose sslserver -CAfile ", authority,
+                            " ", certificate, " > /dev/null 2>&1")
+                         .c_str()) == 0;
+}
+
+TEST(JobAuthority, ProcessesWithOneSecretHaveOneAuthority) {
+  const JobSecret secret = JobSecret::generate();
+  const auto a = internal::derive_identity(secret), b = internal::derive_identity(secret);
+  EXPECT_NE(a.certificate, b.certificate);
+  EXPECT_NE(a.private_key, b.private_key);
+  EXPECT_TRUE(openssl_verifies(a, b));
+  EXPECT_TRUE(openssl_verifies(b, a));
+  const auto other = internal::derive_identity(JobSecret::generate());
+  EXPECT_FALSE(openssl_verifies(a, other));
+  EXPECT_FALSE(openssl_verifies(other, a));
 }
 
 }  // namespace control_test

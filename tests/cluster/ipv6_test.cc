@@ -23,17 +23,17 @@ void expect_sum(const WorkerGroupOptions& options) {
   std::vector<std::string> addresses;
   for (const int port : ports) addresses.push_back(concat("\"[::1]:", port, "\""));
   std::array<float, 3> sums{};
-  EXPECT_EQ("", error_of_ranks(3, [&](int rank) {
-              const auto resolver = TfConfigResolver::from_text(
-                  concat(R"({"cluster": {"worker": [)", join(addresses),
-                         R"(]}, "task": {"type": "worker", "index": )", rank, "}}"));
-              const auto workers = WorkerGroup::join(resolver, options);
-              const auto communicator = workers->make_communicator();
-              float& sum = sums[static_cast<std::size_t>(rank)];
-              sum = static_cast<float>(1 << rank);
-              communicator->all_reduce(ReduceOp::kSum, Elements(std::span(&sum, 1)));
-              communicator->barrier();
-            }));
+  expect_on_ranks(3, [&](int rank) {
+    const auto resolver = TfConfigResolver::from_text(
+        concat(R"({"cluster": {"worker": [)", join(addresses),
+               R"(]}, "task": {"type": "worker", "index": )", rank, "}}"));
+    const auto workers = WorkerGroup::join(resolver, options);
+    const auto communicator = workers->make_communicator();
+    float& sum = sums[static_cast<std::size_t>(rank)];
+    sum = static_cast<float>(1 << rank);
+    communicator->all_reduce(ReduceOp::kSum, Elements(std::span(&sum, 1)));
+    communicator->barrier();
+  });
   EXPECT_THAT(sums, ::testing::Each(7.0f));
 }
 

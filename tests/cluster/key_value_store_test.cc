@@ -14,9 +14,7 @@
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/proxied_ranks.h"
-#include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tests/support/thrown.h"
 #include "tests/support/transports.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/key_value_stores.h"
@@ -28,16 +26,15 @@
 
 namespace tutti {
 namespace key_value_store_test {
+using namespace std::chrono_literals;
 using testing::expect_error;
+using testing::in;
+using testing::late;
 
 std::string new_folder(const std::string& name) {
   const std::string folder = ::testing::TempDir() + "/tutti_store_" + name;
   std::filesystem::remove_all(folder);
   return folder;
-}
-
-TimePoint after_ms(int milliseconds) {
-  return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
 }
 
 TEST(FileKeyValueStore, KeepsValuesOfAnyBytesForAllWhoOpenTheFolder) {
@@ -48,7 +45,7 @@ TEST(FileKeyValueStore, KeepsValuesOfAnyBytesForAllWhoOpenTheFolder) {
   for (const std::string& value : {std::string(), std::string("\0\n\xff", 3), large}) {
     store.set("a", value);
     EXPECT_EQ(other.get("a"), value);
-    EXPECT_EQ(other.wait("a", after_ms(0)), value);
+    EXPECT_EQ(other.wait("a", in(0ms)), value);
   }
 }
 
@@ -61,11 +58,9 @@ TEST(FileKeyValueStore, KeysAreNoPaths) {
   for (const std::string& key : keys) EXPECT_EQ(store.get(key), "value of " + key);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   for (const std::string& key : {std::string(), std::string(201, 'k'), std::string("a~b")}) {
-    expect_error(ErrorCode::kInvalidArgument, {"file store", "the key '"},
-                 [&] { store.set(key, "x"); });
+    EXPECT_INVALID(store.set(key, "x"), "file store", "the key '");
   }
-  expect_error(ErrorCode::kInvalidArgument, {"1048577"},
-               [&] { store.set("k", std::string((1 << 20) + 1, 'x')); });
+  EXPECT_INVALID(store.set("k", std::string((1 << 20) + 1, 'x')), "1048577");
 }
 
 TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
@@ -99,9 +94,8 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
     Clock::system().sleep_for(std::chrono::milliseconds(10));
     FileKeyValueStore(folder).set("address", "x");
   });
-  EXPECT_EQ(store.wait("address", after_ms(20000)), "x");
-  expect_error(ErrorCode::kDeadlineExceeded, {folder, "'missing'"},
-               [&] { store.wait("missing", after_ms(5)); });
+  EXPECT_EQ(store.wait("address", late()), "x");
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, store.wait("missing", in(5ms)), folder, "'missing'");
 }
 
 TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
@@ -111,12 +105,7 @@ TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
   const std::string folder = new_folder("removed");
   FileKeyValueStore store(folder);
   std::filesystem::remove_all(folder);
-  expect_error(ErrorCode::kUnavailable, {folder, "writing the value of 'k'"},
-               [&] { store.set("k", "x"); });
-}
-
-TimePoint in_ms(int ms) {
-  return deadline_after(Clock::system().now(), std::chrono::milliseconds(ms));
+  EXPECT_ERROR(ErrorCode::kUnavailable, store.set("k", "x"), folder, "writing the value of 'k'");
 }
 
 std::vector<std::unique_ptr<MessageKeyValueStore>> stores(int size) {
@@ -137,37 +126,35 @@ TEST(MessageKeyValueStore, EveryRankGetsWhatOneHasSet) {
   all[1]->set("empty", "");
   EXPECT_EQ(all[0]->get("k"), "new");
   const auto other = Executor::system().start("setter", [&] {
-    EXPECT_EQ(all[2]->wait("k", in_ms(20'000)), "new");
-    EXPECT_EQ(all[2]->wait("later", in_ms(20'000)), "v");
+    EXPECT_EQ(all[2]->wait("k", late()), "new");
+    EXPECT_EQ(all[2]->wait("later", late()), "v");
   });
   for (int r = 0; r < 2; ++r) {
-    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("large/value", in_ms(20'000)), large);
-    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("empty", in_ms(20'000)), "");
+    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("large/value", late()), large);
+    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("empty", late()), "");
   }
-  EXPECT_EQ(all[1]->wait("k", in_ms(20'000)), "new");
+  EXPECT_EQ(all[1]->wait("k", late()), "new");
   all[1]->set("later", "v");
 }
 
 TEST(MessageKeyValueStore, DeadlinesAndKeysAreNamed) {
   const auto all = stores(2);
-  expect_error(ErrorCode::kDeadlineExceeded, {"rank 1 of 2", "'missing'"},
-               [&] { all[1]->wait("missing", in_ms(5)); });
-  expect_error(ErrorCode::kInvalidArgument, {"the key 'a b'"}, [&] { all[0]->set("a b", "x"); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, all[1]->wait("missing", in(5ms)), "rank 1 of 2",
+               "'missing'");
+  EXPECT_INVALID(all[0]->set("a b", "x"), "the key 'a b'");
 }
 
 // Over TCP: what the system has of a process that ends still arrives.
 TEST(MessageKeyValueStore, ARankThatIsGoneHasToldWhatItTold) {
   const auto meeting = std::make_shared<InProcessStore>();
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             MessageKeyValueStore store(connect_by_tcp(rank, 2, *meeting));
-                             if (rank == 1) return store.set("k", "v");
-                             EXPECT_EQ(store.wait("k", in_ms(20'000)), "v");
-                             EXPECT_EQ(store.get("other"), std::nullopt);
-                             store.set("alone", "v");
-                             EXPECT_EQ(store.get("alone"), "v");
-                           }),
-            "");
+  expect_on_ranks(2, [&](int rank) {
+    MessageKeyValueStore store(connect_by_tcp(rank, 2, *meeting));
+    if (rank == 1) return store.set("k", "v");
+    EXPECT_EQ(store.wait("k", late()), "v");
+    EXPECT_EQ(store.get("other"), std::nullopt);
+    store.set("alone", "v");
+    EXPECT_EQ(store.get("alone"), "v");
+  });
 }
 
 TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
@@ -182,8 +169,6 @@ TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
   sum(0);
 }
 
-using namespace std::chrono_literals;
-
 /// Exchanges a byte with each other rank.
 void expect_connected(Transport& mine) {
   std::array<std::byte, 1> byte{}, got{};
@@ -191,33 +176,33 @@ void expect_connected(Transport& mine) {
     if (peer == mine.rank()) continue;
     const auto recv = mine.recv(peer, 5, {}, got);
     const auto send = mine.send(peer, 5, {}, byte);
-    recv->wait(proxied_ranks::in(60s));
-    send->wait(proxied_ranks::in(60s));
+    recv->wait(late());
+    send->wait(late());
   }
 }
 
 TEST(Rendezvous, TimeoutCountsFromTheLastConnection) {
   InProcessStore store;
   // The last of four ranks comes after 3 s, a second after the one before.
-  EXPECT_EQ("", error_of_ranks(4, [&](int rank) {
-              Clock::system().sleep_for(rank * 1s);
-              expect_connected(*connect_by_tcp(rank, 4, store, {.timeout = 2500ms}));
-            }));
+  expect_on_ranks(4, [&](int rank) {
+    Clock::system().sleep_for(rank * 1s);
+    expect_connected(*connect_by_tcp(rank, 4, store, {.timeout = 2500ms}));
+  });
 }
 
 TEST(Rendezvous, RankThatLosesAConnectionKeepsTheOthersAndConnectsAgain) {
   proxied_ranks::ProxiedStore store({});
   constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;  // hellos, proofs, the verdict
-  EXPECT_EQ("", error_of_ranks(3, [&](int rank) {
-              if (rank == 0) {  // without it the others wait, connected with each other
-                store.wait("ranks/1", proxied_ranks::in(60s));
-                while (store.proxy(1).num_passed() < kHandshakeBytes) {
-                  Clock::system().sleep_for(1ms);
-                }
-                store.proxy(1).cut_all();
-              }
-              expect_connected(*connect_by_tcp(rank, 3, store, {.timeout = 60s}));
-            }));
+  expect_on_ranks(3, [&](int rank) {
+    if (rank == 0) {  // without it the others wait, connected with each other
+      store.wait("ranks/1", late());
+      while (store.proxy(1).num_passed() < kHandshakeBytes) {
+        Clock::system().sleep_for(1ms);
+      }
+      store.proxy(1).cut_all();
+    }
+    expect_connected(*connect_by_tcp(rank, 3, store, {.timeout = 60s}));
+  });
   EXPECT_GE(store.proxy(1).num_accepted(), 2);
 }
 
@@ -279,11 +264,11 @@ TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
 }
 
 TEST(MeetForJob, OverMachinesNobodyHostsUnlessTheUserSaysWhere) {
-  control_job::Lines lines;
+  const thrown::LogLines lines;
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
   for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
-  EXPECT_THAT(lines.all(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=grpc://")));
+  EXPECT_THAT(lines.text(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=grpc://")));
   const std::string free = ControlServer::start()->target();
   const ControlVariable where(free);
   const auto met = meet(false);
@@ -299,8 +284,6 @@ TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
   EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
 }
 
-using thrown::expect_error;
-
 /// Every resolver that may know a cluster without knowing which task of it this process is.
 TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
   const auto tf_config =
@@ -313,11 +296,10 @@ TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
   const std::vector<const ClusterResolver*> all{&tf_config, &fixed, &half, &both, &pods};
   for (const ClusterResolver* const resolver : all) {
     ASSERT_EQ(resolver->cluster_spec().total_tasks(), 1) << resolver->name();
-    expect_error(ErrorCode::kInvalidArgument,
-                 {concat(resolver->name(),
-                         ".task: expected the task that this process is, got "
-                         "nothing; try to add {\"type\": \"worker\", \"index\": 0}")},
-                 [&] { (void)WorkerGroup::join(*resolver); });
+    EXPECT_INVALID((void)WorkerGroup::join(*resolver),
+                   concat(resolver->name(),
+                          ".task: expected the task that this process is, got "
+                          "nothing; try to add {\"type\": \"worker\", \"index\": 0}"));
   }
 }
 
@@ -328,24 +310,22 @@ TEST(WorkerGroup, AnAddressThatIsNotOfThisMachineIsRefusedBeforeAnybodyIsWaitedF
   const StaticResolver here({{"worker", {"127.0.0.1:4000", "127.0.0.1:4001"}}},
                             {.task_type = "worker", .task_id = 1});
   const WorkerGroupOptions open{.join = {.allow_insecure_network = true}};
-  expect_error(ErrorCode::kInvalidArgument,
-               {"this task's address in the cluster (or TUTTI_DATA_LISTEN): expected an address of "
-                "this machine where it may listen, got '192.0.2.7:0': Cannot assign requested "
-                "address"},
-               [&] { (void)WorkerGroup::join(elsewhere, open); });
+  EXPECT_INVALID(
+      (void)WorkerGroup::join(elsewhere, open),
+      "this task's address in the cluster (or TUTTI_DATA_LISTEN): expected an address of "
+      "this machine where it may listen, got '192.0.2.7:0': Cannot assign requested "
+      "address");
   WorkerGroupOptions listening = open;
   listening.listen_at = "192.0.2.7:5000";
-  expect_error(ErrorCode::kInvalidArgument,
-               {"TUTTI_DATA_LISTEN: expected an address of this machine", "'192.0.2.7:5000': "},
-               [&] { (void)WorkerGroup::join(here, listening); });
+  EXPECT_INVALID((void)WorkerGroup::join(here, listening),
+                 "TUTTI_DATA_LISTEN: expected an address of this machine", "'192.0.2.7:5000': ");
   listening.listen_at = "10.0.0.300:5000";
-  expect_error(ErrorCode::kInvalidArgument, {"TUTTI_DATA_LISTEN: expected host:port", "10.0.0.300"},
-               [&] { (void)WorkerGroup::join(here, listening); });
+  EXPECT_INVALID((void)WorkerGroup::join(here, listening), "TUTTI_DATA_LISTEN: expected host:port",
+                 "10.0.0.300");
   WorkerGroupOptions reached = open;
   reached.reached_at = "10.0.0.300:5000";
-  expect_error(ErrorCode::kInvalidArgument,
-               {"TUTTI_DATA_ADDRESS: expected host:port", "10.0.0.300"},
-               [&] { (void)WorkerGroup::join(here, reached); });
+  EXPECT_INVALID((void)WorkerGroup::join(here, reached), "TUTTI_DATA_ADDRESS: expected host:port",
+                 "10.0.0.300");
 }
 
 }  // namespace key_value_store_test

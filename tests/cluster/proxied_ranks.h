@@ -12,14 +12,14 @@
 
 #include "cluster/net/handshake.h"
 #include "tests/support/chaos_proxy.h"
-#include "tests/support/ranks.h"
 #include "tests/support/transports.h"
-#include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/key_value_store.h"
+#include "tests/support/vanishing_packets.h"
+#include "tests/support/waiting.h"
 
 namespace tutti::proxied_ranks {
 
-inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+using testing::in;
+using testing::late;
 
 /// Every rank is reached, by the higher ones, through a proxy of its own.
 class ProxiedStore final : public KeyValueStore {
@@ -62,11 +62,10 @@ class ProxiedStore final : public KeyValueStore {
 /// All bytes between the first two of them pass the proxy of rank 0.
 struct ProxiedRanks {
   explicit ProxiedRanks(const testing::ChaosPlan& plan = {}, int size = 2,
-                        const ConnectOptions& options = {})
-      : store(plan), ranks(static_cast<std::size_t>(size)) {
-    EXPECT_EQ(
-        error_of_ranks(size, [&](int r) { rank(r) = connect_by_tcp(r, size, store, options); }),
-        "");
+                        ConnectOptions options = {})
+      : store(plan) {
+    options.way = ConnectOptions::Way::kTcp;
+    ranks = connected_ranks(size, store, options);
   }
   std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
   testing::ChaosProxy& proxy() { return store.proxy(0); }
@@ -94,12 +93,29 @@ inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0
   std::vector<std::byte> got(count);
   const auto recv = mine.recv(1 - rank, 1, {}, got);
   const auto send = mine.send(1 - rank, 1, {}, body);
-  recv->wait(in(std::chrono::seconds(60)));
-  send->wait(in(std::chrono::seconds(60)));
+  recv->wait(late());
+  send->wait(late());
   if (got != pattern_of(count, 2 * round + static_cast<std::uint64_t>(1 - rank))) {
     fail(ErrorCode::kInternal, "message ", round, " has other bytes");
   }
 }
+
+/// Two ranks without a proxy, and the sockets at the ends of their connection.
+struct DirectRanks {
+  DirectRanks() {
+    expect_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
+    const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
+    for (const int r : {0, 1}) {
+      end_of_rank[static_cast<std::size_t>(r)] =
+          testing::end_of_connection(announced.endpoint.port, r == 0);
+    }
+  }
+  std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
+
+  InProcessStore store;
+  std::vector<std::shared_ptr<Transport>> ranks = connected_ranks(2, store);
+  std::array<int, 2> end_of_rank{};
+};
 
 /// How a rank's calls ended.
 struct CallsEnd {
@@ -130,7 +146,7 @@ inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   const CallsEnd later = end_of([&](std::uint64_t round) {
     const auto work =
         round % 2 == 0 ? mine.recv(peer, 77, {}, byte) : mine.send(peer, 77, {}, byte);
-    work->wait(in(std::chrono::seconds(60)));
+    work->wait(late());
   });
   EXPECT_EQ(later.code, ErrorCode::kUnavailable) << later.message;
   EXPECT_NE(later.message.find(name), std::string::npos) << later.message;

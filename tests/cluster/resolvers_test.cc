@@ -14,8 +14,6 @@
 namespace tutti {
 namespace resolvers_test {
 
-using testing::expect_error;
-
 TEST(MpiResolver, ReadsOpenMpisVariables) {
   const MpiResolver resolver({}, Environment({{"OMPI_COMM_WORLD_RANK", "3"},
                                               {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -53,10 +51,8 @@ TEST(MpiResolver, FillsJobsInOrderOfRanks) {
   const MpiResolver resolver({.jobs = {{"chief", 1}, {"worker", 2}}}, environment);
   EXPECT_EQ(resolver.task(), (Task{"worker", 0}));
   EXPECT_EQ(id_in_cluster(resolver.cluster_spec(), *resolver.task()), 1);
-  expect_error(ErrorCode::kInvalidArgument, {"MPI: expected jobs for at most 3 tasks", "worker=4"},
-               [&] {
-                 MpiResolver({.jobs = {{"worker", 4}}}, environment);
-               });
+  EXPECT_INVALID(MpiResolver({.jobs = {{"worker", 4}}}, environment),
+                 "MPI: expected jobs for at most 3 tasks", "worker=4");
 }
 
 TEST(KubernetesResolver, NamesPodsOfAHeadlessService) {
@@ -117,11 +113,12 @@ TEST(KubernetesPodsResolver, SortsWithinEachSelector) {
 }
 
 TEST(KubernetesPodsResolver, NamesPodThatIsNotRunning) {
-  expect_error(ErrorCode::kFailedPrecondition, {"'tensorflow-1'", "'Failed'"}, [] {
-    KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")});
-  });
-  expect_error(ErrorCode::kFailedPrecondition, {"'tensorflow-1' has no address"},
-               [] { KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}); });
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")}),
+               "'tensorflow-1'", "'Failed'");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}),
+               "'tensorflow-1' has no address");
 }
 
 TEST(KubernetesPodsResolver, NumAcceleratorsOfOtherTasksAreTheLimitsOfTheirPods) {
@@ -149,7 +146,7 @@ TEST(KubernetesPodsResolver, SelectsBySeveralLabels) {
   EXPECT_EQ(cluster("job-name=j,role==ps"), ClusterSpec({{"ps", {"10.0.0.1:1"}}}));
   EXPECT_EQ(cluster("role=none"), ClusterSpec({{"ps", {}}}));
   for (const char* selector : {"role", "", "=ps", "role!=ps", "role=ps,"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"job_to_label_mapping"}, [&] { cluster(selector); });
+    EXPECT_INVALID(cluster(selector), "job_to_label_mapping");
   }
 }
 
@@ -163,8 +160,7 @@ TEST(KubernetesPodsResolver, ReadsWhatKubectlPrints) {
   EXPECT_EQ(KubernetesPodsResolver(pods).cluster_spec(),
             ClusterSpec({{"worker", {"[fd00::7]:8470"}}}));
   const auto error_at = [](const char* text, const std::string& path) {
-    expect_error(ErrorCode::kInvalidArgument, {path + ": expected"},
-                 [&] { pods_from_json(Json::parse(text)); });
+    EXPECT_INVALID(pods_from_json(Json::parse(text)), path + ": expected");
   };
   error_at("[]", "pods");
   error_at("{}", "pods");
@@ -199,12 +195,11 @@ TEST(SageMakerResolver, IsEmptyWhenTheHostIsNotInTheList) {
 }
 
 TEST(SageMakerResolver, ReportsMissingSageMakerEnvironment) {
-  expect_error(ErrorCode::kFailedPrecondition, {"Not a SageMaker Environment", "SM_HOSTS"},
-               [] { SageMakerResolver(2223, {}, Environment()); });
-  expect_error(ErrorCode::kFailedPrecondition, {"Not a SageMaker Environment", "SM_CURRENT_HOST"},
-               [] {
-                 SageMakerResolver(2223, {}, Environment({{"SM_HOSTS", "[]"}}));
-               });
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, SageMakerResolver(2223, {}, Environment()),
+               "Not a SageMaker Environment", "SM_HOSTS");
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
+               SageMakerResolver(2223, {}, Environment({{"SM_HOSTS", "[]"}})),
+               "Not a SageMaker Environment", "SM_CURRENT_HOST");
 }
 
 TEST(SageMakerResolver, HasNoMasterWithOneHost) {
@@ -248,23 +243,20 @@ TEST(SlurmGrammar, ExpandsTasksPerNode) {
 }
 
 TEST(SlurmGrammar, SaysWhereAListBreaks) {
-  expect_error(ErrorCode::kInvalidArgument, {"SLURM_STEP_NODELIST", "character 6", "got ']'"},
-               [] { expand_node_list("n[13,]"); });
-  expect_error(ErrorCode::kInvalidArgument, {"mine: cannot read", "character 1", "got its end"},
-               [] { expand_tasks_per_node("", "mine"); });
+  EXPECT_INVALID(expand_node_list("n[13,]"), "SLURM_STEP_NODELIST", "character 6", "got ']'");
+  EXPECT_INVALID(expand_tasks_per_node("", "mine"), "mine: cannot read", "character 1",
+                 "got its end");
   for (const char* list : {"[1-2", "n[", "n[1-]", "n[a]", "n]", "n[1][", "n,", ",n", "n[-1]",
                            "n[1-2", "n[[1]]", "n[1234567890]", "n\x01", "n[3-1]"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"cannot read"}, [&] { expand_node_list(list); });
+    EXPECT_INVALID(expand_node_list(list), "cannot read");
   }
   for (const char* list : {"x", "2,", "2(", "2(x", "2(x3", "2(3)", "-1", "2(x0)", "1234567890"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"cannot read"},
-                 [&] { expand_tasks_per_node(list); });
+    EXPECT_INVALID(expand_tasks_per_node(list), "cannot read");
   }
   for (const char* list : {"n[0-65536]", "n[0-999999999]", "n[0-255][0-256]"}) {
-    expect_error(ErrorCode::kResourceExhausted, {"65536"}, [&] { expand_node_list(list); });
+    EXPECT_ERROR(ErrorCode::kResourceExhausted, expand_node_list(list), "65536");
   }
-  expect_error(ErrorCode::kResourceExhausted, {"65536"},
-               [] { expand_tasks_per_node("1(x999999999)"); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, expand_tasks_per_node("1(x999999999)"), "65536");
 }
 
 TEST(SlurmResolver, MakesEveryTaskAWorker) {
@@ -296,8 +288,8 @@ TEST(SlurmResolver, CountsPortsUpOnANode) {
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"worker", {"n1:1000", "n1:1001", "n1:1002", "n2:1000", "n2:1001"}}}));
   EXPECT_EQ(resolver.task(), (Task{"worker", 4}));
-  expect_error(ErrorCode::kInvalidArgument, {"port_base: expected 1 to 65533", "got 65534"},
-               [] { SlurmResolver({.port_base = 65534}, two_nodes("0")); });
+  EXPECT_INVALID(SlurmResolver({.port_base = 65534}, two_nodes("0")),
+                 "port_base: expected 1 to 65533", "got 65534");
 }
 
 TEST(SlurmResolver, FollowsTheCyclicDistribution) {
@@ -305,9 +297,8 @@ TEST(SlurmResolver, FollowsTheCyclicDistribution) {
       {}, two_nodes("1", {{"SLURM_DISTRIBUTION", "cyclic:block"}, {"SLURM_NODEID", "1"}}));
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"worker", {"n1:8888", "n2:8888", "n1:8889", "n2:8889", "n1:8890"}}}));
-  expect_error(ErrorCode::kInvalidArgument, {"SLURM_NODEID: expected 0", "got 1"}, [] {
-    SlurmResolver({}, two_nodes("1", {{"SLURM_NODEID", "1"}}));
-  });
+  EXPECT_INVALID(SlurmResolver({}, two_nodes("1", {{"SLURM_NODEID", "1"}})),
+                 "SLURM_NODEID: expected 0", "got 1");
 }
 
 TEST(SlurmResolver, SharesTheGpusOfANode) {
@@ -336,20 +327,18 @@ TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
   EXPECT_EQ(resolver.num_accelerators(), gpus(2));
   EXPECT_EQ(resolver.num_accelerators("worker", 2), gpus(2));
   EXPECT_EQ(resolver.num_accelerators("worker", 4), gpus(3));
-  expect_error(ErrorCode::kNotFound, {"worker"}, [&] { resolver.num_accelerators("worker", 5); });
+  EXPECT_ERROR(ErrorCode::kNotFound, resolver.num_accelerators("worker", 5), "worker");
   const SlurmResolver without({}, two_nodes("0"));
   EXPECT_TRUE(without.num_accelerators("worker", 4).empty());
 }
 
 TEST(SlurmResolver, RefusesMoreThanThereIs) {
-  expect_error(ErrorCode::kInvalidArgument, {"at most 3 tasks", "ps=2,worker=2"}, [] {
-    SlurmResolver({.jobs = {{"ps", 2}, {"worker", 2}}}, slurm());
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"gpus_per_node: expected 0 to 1", "got 4"}, [] {
-    SlurmResolver({.gpus_per_node = 4}, slurm({{"CUDA_VISIBLE_DEVICES", "0"}}));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"gpus_per_task: expected 1 to 1", "got 2"},
-               [] { SlurmResolver({.gpus_per_node = 4, .gpus_per_task = 2}, two_nodes("0")); });
+  EXPECT_INVALID(SlurmResolver({.jobs = {{"ps", 2}, {"worker", 2}}}, slurm()), "at most 3 tasks",
+                 "ps=2,worker=2");
+  EXPECT_INVALID(SlurmResolver({.gpus_per_node = 4}, slurm({{"CUDA_VISIBLE_DEVICES", "0"}})),
+                 "gpus_per_node: expected 0 to 1", "got 4");
+  EXPECT_INVALID(SlurmResolver({.gpus_per_node = 4, .gpus_per_task = 2}, two_nodes("0")),
+                 "gpus_per_task: expected 1 to 1", "got 2");
 }
 
 TEST(SlurmResolver, ATaskBeyondTheJobsHasNone) {
@@ -391,8 +380,8 @@ TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
   EXPECT_EQ(resolver.master(), "ps0:2222");
   EXPECT_EQ(resolver.master("worker", 1), "worker1:2222");
   EXPECT_EQ(resolver.master("ps", 1, "test"), "test://ps1:2222");
-  expect_error(ErrorCode::kNotFound, {"'worker' has no task 3", "0, 1, 2"},
-               [&] { resolver.master("worker", 3); });
+  EXPECT_ERROR(ErrorCode::kNotFound, resolver.master("worker", 3), "'worker' has no task 3",
+               "0, 1, 2");
 }
 
 TEST(TfConfigResolver, PrefixesMasterWithRpcLayer) {
@@ -470,12 +459,10 @@ TEST(TfConfigResolver, TFJobsEnvironmentIsKept) {
 }
 
 TEST(TfConfigResolver, OverridesAreCheckedUnderTheirOwnNames) {
-  expect_error(
-      ErrorCode::kInvalidArgument, {"task_id: expected an index from 0 to 2", "got 3"},
-      [] { read(with_cluster(R"("task": {"type": "worker", "index": 0})"), {.task_id = 3}); });
-  expect_error(ErrorCode::kInvalidArgument,
-               {"task_type: expected a job", "ps, worker", "\"chief\""},
-               [] { read(kCluster, {.task_type = "chief", .task_id = 0}); });
+  EXPECT_INVALID(read(with_cluster(R"("task": {"type": "worker", "index": 0})"), {.task_id = 3}),
+                 "task_id: expected an index from 0 to 2", "got 3");
+  EXPECT_INVALID(read(kCluster, {.task_type = "chief", .task_id = 0}), "task_type: expected a job",
+                 "ps, worker", "\"chief\"");
 }
 
 TEST(TfConfigResolver, KeepsItsAnswerWhenTheEnvironmentChanges) {
@@ -490,9 +477,9 @@ TEST(TfConfigResolver, KeepsItsAnswerWhenTheEnvironmentChanges) {
 TEST(TfConfigResolver, ReadsTextsUnderAnotherName) {
   const TfConfigResolver good = TfConfigResolver::from_text(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(good.cluster_spec().num_tasks("worker"), 1);
-  expect_error(ErrorCode::kInvalidArgument, {"cluster.json.cluster.worker[0]: expected"}, [] {
-    TfConfigResolver::from_text(R"({"cluster": {"worker": ["a"]}})", {}, "cluster.json");
-  });
+  EXPECT_INVALID(
+      TfConfigResolver::from_text(R"({"cluster": {"worker": ["a"]}})", {}, "cluster.json"),
+      "cluster.json.cluster.worker[0]: expected");
 }
 
 TEST(TfConfigResolver, SaysOneShortLineWhateverTheLength) {
@@ -575,18 +562,16 @@ TEST(UnionResolver, KeepsIndicesOfSparseJobs) {
             ClusterSpec({{"worker", {"a:1", "b:1", "c:1", "d:1"}}}));
   EXPECT_EQ(joined(odd, of({{"worker", {{6, "g:1"}}}})),
             ClusterSpec({{"worker", {{1, "b:1"}, {3, "d:1"}, {6, "g:1"}}}}));
-  expect_error(ErrorCode::kAlreadyExists, {"worker 3", "d:1", "x:1"}, [&] {
-    joined(odd, of({{"worker", {{3, "x:1"}, {9, "y:1"}}}}));
-  });
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, joined(odd, of({{"worker", {{3, "x:1"}, {9, "y:1"}}}})),
+               "worker 3", "d:1", "x:1");
 }
 
 TEST(UnionResolver, ListIndicesStartAtZeroNextToASparseJob) {
   const StaticResolver list = of({{"worker", {"a:1", "b:1"}}});
   EXPECT_EQ(joined(list, of({{"worker", {{4, "e:1"}, {6, "g:1"}}}})),
             ClusterSpec({{"worker", {{0, "a:1"}, {1, "b:1"}, {4, "e:1"}, {6, "g:1"}}}}));
-  expect_error(ErrorCode::kAlreadyExists, {"worker 1", "b:1", "x:1"}, [&] {
-    joined(list, of({{"worker", {{1, "x:1"}, {6, "g:1"}}}}));
-  });
+  EXPECT_ERROR(ErrorCode::kAlreadyExists, joined(list, of({{"worker", {{1, "x:1"}, {6, "g:1"}}}})),
+               "worker 1", "b:1", "x:1");
 }
 
 TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
@@ -596,8 +581,7 @@ TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
   EXPECT_EQ(resolver.master(), "");
   EXPECT_EQ(resolver.master("worker", 1), "worker1:2222");
   EXPECT_EQ(resolver.master("worker", 1, "grpc"), "grpc://worker1:2222");
-  expect_error(ErrorCode::kNotFound, {"no job 'chief'", "ps, worker"},
-               [&] { resolver.master("chief", 0); });
+  EXPECT_ERROR(ErrorCode::kNotFound, resolver.master("chief", 0), "no job 'chief'", "ps, worker");
 }
 
 TEST(UnionResolver, MasterWithoutTaskIsThatOfTheFirst) {
@@ -625,9 +609,9 @@ TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError)
   const OwnProcessResolver own;
   EXPECT_EQ(own.num_accelerators("worker", 0), own.num_accelerators());
   EXPECT_EQ(own.num_accelerators("worker"), own.num_accelerators());
-  expect_error(ErrorCode::kUnimplemented, {"Own", "worker 1", "list_devices"},
-               [&] { own.num_accelerators("worker", 1); });
-  expect_error(ErrorCode::kNotFound, {"worker"}, [&] { own.num_accelerators("worker", 2); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, own.num_accelerators("worker", 1), "Own", "worker 1",
+               "list_devices");
+  EXPECT_ERROR(ErrorCode::kNotFound, own.num_accelerators("worker", 2), "worker");
   const StaticResolver said({{"worker", {"a:1", "b:1"}}}, {.num_accelerators = {{"GPU", 8}}});
   EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
 }
@@ -637,16 +621,14 @@ TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirst) {
   const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
   const UnionResolver resolver({&said, &second});
   EXPECT_EQ(resolver.num_accelerators("worker", 0), (std::map<std::string, int>{{"GPU", 8}}));
-  expect_error(ErrorCode::kUnimplemented, {"UnionResolver", "worker 1"},
-               [&] { resolver.num_accelerators("worker", 1); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, resolver.num_accelerators("worker", 1), "UnionResolver",
+               "worker 1");
   const OwnProcessResolver own;
-  expect_error(ErrorCode::kUnimplemented, {"worker 1"},
-               [&] { UnionResolver({&own}).num_accelerators("worker", 1); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, UnionResolver({&own}).num_accelerators("worker", 1),
+               "worker 1");
 }
 
-TEST(UnionResolver, NeedsAResolver) {
-  expect_error(ErrorCode::kInvalidArgument, {"at least one resolver"}, [] { UnionResolver({}); });
-}
+TEST(UnionResolver, NeedsAResolver) { EXPECT_INVALID(UnionResolver({}), "at least one resolver"); }
 
 TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},

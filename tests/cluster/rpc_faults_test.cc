@@ -36,7 +36,6 @@ class RpcFaults : public ::testing::Test {
     return RpcClient::connect(target, RpcMethod::kApply, options);
   }
   const TlsFiles tls_ = testing::make_certificate("rpc_faults");
-  testing::HangWatchdog watchdog_{"rpc faults", std::chrono::seconds(100)};
 };
 /// Counts how often each request came, and in which order.
 class Counts {

@@ -12,27 +12,19 @@
 
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/waiting.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::rpc_suite {
 
 using namespace std::chrono_literals;
+using testing::comes_true;
 using testing::expect_error;
+using testing::in;
+using testing::late;
 using Bytes = std::vector<std::byte>;
-
-inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-inline TimePoint late() { return in(60s); }
-
-inline bool comes_true(const std::function<bool()>& condition) {
-  for (const TimePoint end = in(60s); !condition();) {
-    if (Clock::system().now() > end) return false;
-    Clock::system().sleep_for(2ms);
-  }
-  return true;
-}
 
 inline Bytes pattern(std::size_t count, unsigned seed) {
   Bytes bytes(count);

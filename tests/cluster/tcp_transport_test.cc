@@ -23,8 +23,7 @@ namespace tutti {
 namespace tcp_transport_test {
 using testing::expect_error;
 using namespace std::chrono_literals;
-
-TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+using testing::late;
 
 TEST(TcpFrame, HeadersComeBackAsTheyWere) {
   using Kind = internal::FrameHeader::Kind;
@@ -41,8 +40,8 @@ TEST(TcpFrame, EveryChangedBitOfAHeaderIsSeen) {
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     auto bytes = good;
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
-    expect_error(ErrorCode::kUnavailable, {"damaged on the way", "expected", "got"},
-                 [&] { internal::decode_frame_header(bytes); });
+    EXPECT_ERROR(ErrorCode::kUnavailable, internal::decode_frame_header(bytes),
+                 "damaged on the way", "expected", "got");
   }
 }
 
@@ -99,8 +98,8 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   lower->join();
   std::array<std::byte, 1> byte{std::byte{5}}, got{};
   const auto recv = one->recv(0, 0, {}, got);
-  zero->send(1, 0, {}, byte)->wait(after(60s));
-  recv->wait(after(60s));
+  zero->send(1, 0, {}, byte)->wait(late());
+  recv->wait(late());
   EXPECT_EQ(got, byte);
 }
 
@@ -109,7 +108,7 @@ TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
   std::shared_ptr<Transport> zero, one;
   const auto lower =
       Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
-  const auto announced = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
+  const auto announced = internal::parse_announcement(store.wait("ranks/0", late())).value();
   const auto answer = [&](const internal::RankHello& hello) {
     const auto socket = acceptor_visitor::connect_to(announced.endpoint);
     return acceptor_visitor::shake_hands(socket, hello, {}).reason();
@@ -138,8 +137,8 @@ TEST(TcpTransport, RanksThatWantGroupsOfDifferentSizeAreToldSo) {
 TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   InProcessStore store;
   const ConnectOptions brief{.timeout = 50ms};
-  expect_error(ErrorCode::kDeadlineExceeded, {"rank 0 of 3", "rank 1, 2 did not come", "0.05 s"},
-               [&] { connect_by_tcp(0, 3, store, brief); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, connect_by_tcp(0, 3, store, brief), "rank 0 of 3",
+               "rank 1, 2 did not come", "0.05 s");
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 2 of 3", "rank 1 did not", "127.0.0.1:"}, [&] {
     InProcessStore other;
     const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
@@ -153,11 +152,11 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
     InProcessStore empty;
     connect_by_tcp(1, 2, empty, {.timeout = 20ms, .key_prefix = "g"});
   });
-  expect_error(ErrorCode::kInvalidArgument, {"rank 2 of 2"},
-               [&] { connect_by_tcp(2, 2, store, brief); });
-  expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"}, [&] {
-    connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true});
-  });
+  EXPECT_INVALID(connect_by_tcp(2, 2, store, brief), "rank 2 of 2");
+  EXPECT_ERROR(
+      ErrorCode::kUnavailable,
+      connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true}),
+      "192.0.2.7", "an address of this machine");
   expect_error(ErrorCode::kNotFound,
                {"rank 0 did not answer", "255.255.255.255:80", "Network is unreachable"}, [&] {
                  InProcessStore other;
@@ -177,17 +176,16 @@ TEST(TcpTransport, MessagesThatNobodyReceivesAreKeptUpToALimit) {
   std::vector<std::byte> bytes(600);
   std::array<std::byte, 1> byte{};
   const auto never = zero->recv(1, 99, {}, byte);
-  one->send(0, 1, {}, bytes)->wait(after(60s));
-  zero->recv(1, 1, {}, bytes)->wait(after(60s));  // makes room again
-  one->send(0, 2, {}, bytes)->wait(after(60s));
-  one->send(0, 3, {}, bytes)->wait(after(60s));
-  expect_error(ErrorCode::kResourceExhausted, {"rank 1 (", "1000", "600 more with tag 3"},
-               [&] { never->wait(after(60s)); });
-  zero->recv(1, 2, {}, bytes)->wait(after(60s));  // what came before it is there
+  one->send(0, 1, {}, bytes)->wait(late());
+  zero->recv(1, 1, {}, bytes)->wait(late());  // makes room again
+  one->send(0, 2, {}, bytes)->wait(late());
+  one->send(0, 3, {}, bytes)->wait(late());
+  EXPECT_ERROR(ErrorCode::kResourceExhausted, never->wait(late()), "rank 1 (", "1000",
+               "600 more with tag 3");
+  zero->recv(1, 2, {}, bytes)->wait(late());  // what came before it is there
 }
 
 using namespace engine_tests;
-using internal::message_algorithms;
 using internal::message_engine;
 
 /// body(transport) on a thread per rank, connected by TCP.
@@ -197,23 +195,7 @@ std::vector<std::optional<Error>> over_tcp(
   return on_ranks(size, [&](int rank) { body(connect_by_tcp(rank, size, store)); });
 }
 
-void fill_rank(TypedBytes& data, int rank) {
-  for (std::size_t i = 0; i < data.count(); ++i) {
-    data.set(i, static_cast<double>((i * 3 + static_cast<std::size_t>(rank)) % 11) - 4.0);
-  }
-}
-
-void expect_sum(const TypedBytes& data, int size) {
-  for (std::size_t i = 0; i < data.count(); ++i) {
-    double expected = 0;
-    for (int r = 0; r < size; ++r) {
-      expected += static_cast<double>((i * 3 + static_cast<std::size_t>(r)) % 11) - 4.0;
-    }
-    if (data.get(i) != expected) fail(ErrorCode::kInternal, "element ", i, " is ", data.get(i));
-  }
-}
-
-TEST(MessageEngineOverTcp, SumsAndSendsWhatItsScheduleSays) {
+TEST(MessageEngineOverTcp, SendsWhatItsScheduleSays) {
   for (const int size : {2, 3, 5}) {
     expect_no_errors(over_tcp(size, [&](std::shared_ptr<Transport> transport) {
       std::uint64_t sequence = 0;
@@ -221,11 +203,9 @@ TEST(MessageEngineOverTcp, SumsAndSendsWhatItsScheduleSays) {
         const auto engine = message_engine(transport, algorithm.name);
         for (const std::size_t count : {0, 1, 1021, 80'021}) {
           TypedBytes data(DType::kFloat64, count, 1);
-          fill_rank(data, transport->rank());
           const TransportStats before = transport->stats();
           all_reduce_call(data).run(*engine, sequence++);
           const TransportStats after = transport->stats();
-          expect_sum(data, size);
           internal::CallShape shape{.size = size, .rank = transport->rank(), .count = count};
           shape.element_bytes = 8;
           shape.segment_bytes = internal::kNetworkSegmentBytes;
@@ -245,69 +225,6 @@ TEST(MessageEngineOverTcp, SumsAndSendsWhatItsScheduleSays) {
         }
       }
     }));
-  }
-}
-
-TEST(MessageEngineOverTcp, AMismatchIsSeenByAll) {
-  for (const std::string& name : message_algorithms()) {
-    for (int wrong = 0; wrong < 3; ++wrong) {
-      const auto errors = over_tcp(3, [&](std::shared_ptr<Transport> transport) {
-        const auto engine = message_engine(transport, name);
-        TypedBytes data(DType::kFloat32, transport->rank() == wrong ? 101 : 100);
-        all_reduce_call(data).run(*engine, 0);
-      });
-      for (const auto& error : errors) {
-        ASSERT_TRUE(error) << name;
-        EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument) << error->what();
-        EXPECT_EQ(error->message().find("collective mismatch (count): rank "), 0u) << error->what();
-      }
-    }
-  }
-}
-
-TEST(MessageEngineOverTcp, ARankThatNeverComesIsNamed) {
-  for (const char* name : {"canonical", "tree"}) {
-    Event done;
-    std::atomic<int> left{2};
-    const auto errors = over_tcp(3, [&](std::shared_ptr<Transport> transport) {
-      const auto engine = message_engine(transport, name);
-      if (transport->rank() == 1) {
-        while (!done.wait_until(in_time(std::chrono::milliseconds(10)))) {
-          engine->tend([] { return std::string("computes"); });
-        }
-        return;
-      }
-      TypedBytes data(DType::kFloat32, 100);
-      try {
-        all_reduce_call(data).run(*engine, 0, in_time(std::chrono::milliseconds(100)));
-      } catch (const Error&) {
-        if (--left == 0) done.set();
-        throw;
-      }
-    });
-    for (const std::size_t rank : {0, 2}) {
-      ASSERT_TRUE(errors[rank]);
-      EXPECT_EQ(errors[rank]->code(), ErrorCode::kDeadlineExceeded);
-      EXPECT_NE(errors[rank]->message().find("; rank 1 did not come"), std::string::npos)
-          << errors[rank]->what();
-    }
-  }
-}
-
-TEST(MessageEngineOverTcp, ARankThatIsGoneEndsTheCallsOfTheOthers) {
-  for (const std::string& name : message_algorithms()) {
-    const auto errors = over_tcp(4, [&](std::shared_ptr<Transport> transport) {
-      if (transport->rank() == 2) return;
-      const auto engine = message_engine(transport, name);
-      TypedBytes data(DType::kFloat32, 100);
-      all_reduce_call(data).run(*engine, 0);
-    });
-    for (const std::size_t rank : {0, 1, 3}) {
-      ASSERT_TRUE(errors[rank]) << name;
-      const ErrorCode code = errors[rank]->code();
-      EXPECT_TRUE(code == ErrorCode::kUnavailable || code == ErrorCode::kAborted)
-          << errors[rank]->what();
-    }
   }
 }
 

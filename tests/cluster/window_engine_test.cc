@@ -31,16 +31,9 @@ using namespace std::chrono_literals;
 /// Where a rank's buffers lie.
 enum class Memory { kPrivate, kShared, kMixed };
 
-std::vector<std::shared_ptr<Transport>> transports(int size, const ConnectOptions& options = {}) {
-  InProcessStore store;
-  std::vector<std::shared_ptr<Transport>> all(static_cast<std::size_t>(size));
-  EXPECT_EQ(error_of_ranks(size,
-                           [&](int rank) {
-                             all[static_cast<std::size_t>(rank)] =
-                                 connect_by_memory(rank, size, store, options);
-                           }),
-            "");
-  return all;
+std::vector<std::shared_ptr<Transport>> transports(int size, ConnectOptions options = {}) {
+  options.way = ConnectOptions::Way::kSharedMemory;
+  return connected_ranks(size, options);
 }
 
 BufferRef buffer(Transport* transport, std::size_t bytes, Memory memory, int rank) {
@@ -114,12 +107,10 @@ using Sums = std::vector<std::vector<std::byte>>;
 Sums expected(int size) {
   auto communicators = in_process_communicators(size);
   Sums sums(communicators.size());
-  EXPECT_EQ(error_of_ranks(size,
-                           [&](int rank) {
-                             const auto r = static_cast<std::size_t>(rank);
-                             sums[r] = results_of(*communicators[r], nullptr, Memory::kPrivate);
-                           }),
-            "");
+  expect_on_ranks(size, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    sums[r] = results_of(*communicators[r], nullptr, Memory::kPrivate);
+  });
   return sums;
 }
 
@@ -143,23 +134,19 @@ TEST(WindowEngine, EveryWayGivesTheBitsOfOneProcess) {
 
 TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
   const auto group = transports(4);
-  EXPECT_EQ(
-      error_of_ranks(
-          4,
-          [&](int rank) {
-            const auto all =
-                make_communicator(group[static_cast<std::size_t>(rank)], {.algorithm = "auto"});
-            for (int i = 0; i < 20; ++i) {
-              const auto half = all->group(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
-              std::vector<float> values(50'000, static_cast<float>(rank));
-              half->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
-              const float sum = rank % 2 == 0 ? 2.0f : 4.0f;
-              if (values.front() != sum || values.back() != sum) {
-                fail(ErrorCode::kInternal, "got ", values.back());
-              }
-            }
-          }),
-      "");
+  expect_on_ranks(4, [&](int rank) {
+    const auto all =
+        make_communicator(group[static_cast<std::size_t>(rank)], {.algorithm = "auto"});
+    for (int i = 0; i < 20; ++i) {
+      const auto half = all->group(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
+      std::vector<float> values(50'000, static_cast<float>(rank));
+      half->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+      const float sum = rank % 2 == 0 ? 2.0f : 4.0f;
+      if (values.front() != sum || values.back() != sum) {
+        fail(ErrorCode::kInternal, "got ", values.back());
+      }
+    }
+  });
 }
 
 TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
@@ -220,17 +207,15 @@ TEST(WindowEngine, ARankThatLeavesAfterAnAbortSaysWhy) {
 
 TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
   const auto group = transports(2);
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             const auto& own = group[static_cast<std::size_t>(rank)];
-                             const auto mine = make_communicator(own);
-                             const BufferRef data = mine->allocator()->allocate(10'000);
-                             EXPECT_TRUE(own->host_memory()->offset_of(data->data(), 10'000));
-                             EXPECT_EQ(mine->group({0, 1})->allocator() == nullptr, false);
-                             const std::shared_ptr<std::byte> bytes = mine->allocate(100);
-                             EXPECT_TRUE(own->host_memory()->offset_of(bytes.get(), 100));
-                           }),
-            "");
+  expect_on_ranks(2, [&](int rank) {
+    const auto& own = group[static_cast<std::size_t>(rank)];
+    const auto mine = make_communicator(own);
+    const BufferRef data = mine->allocator()->allocate(10'000);
+    EXPECT_TRUE(own->host_memory()->offset_of(data->data(), 10'000));
+    EXPECT_EQ(mine->group({0, 1})->allocator() == nullptr, false);
+    const std::shared_ptr<std::byte> bytes = mine->allocate(100);
+    EXPECT_TRUE(own->host_memory()->offset_of(bytes.get(), 100));
+  });
   EXPECT_EQ(in_process_communicators(2)[0]->allocator(), nullptr);
   const auto bytes = in_process_communicators(2)[0]->allocate(100);
   bytes.get()[99] = std::byte{1};  // outlives its communicator
@@ -256,33 +241,22 @@ TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
   using testing::expect_error;
   InProcessStore store;
   // More than there are addresses.
-  expect_error(ErrorCode::kResourceExhausted, {"mapping", "try"}, [&] {
-    connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60});
-  });
+  EXPECT_ERROR(
+      ErrorCode::kResourceExhausted,
+      connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60}),
+      "mapping", "try");
   const auto group = transports(2, {.place_bytes = 1 << 20});
-  expect_error(ErrorCode::kResourceExhausted, {"rank 0", "ConnectOptions::place_bytes"},
-               [&] { group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers); });
+  EXPECT_ERROR(ErrorCode::kResourceExhausted,
+               group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers), "rank 0",
+               "ConnectOptions::place_bytes");
   const std::size_t first = group[0]->host_memory()->allocate(700'000, HostMemory::Use::kBuffers);
   group[0]->host_memory()->release(first);
   EXPECT_EQ(group[0]->host_memory()->allocate(900'000, HostMemory::Use::kBuffers), first);
-  expect_error(ErrorCode::kInvalidArgument, {"auto, shm or tcp", "'pigeon'"},
-               [&] { parse_way("pigeon"); });
+  EXPECT_INVALID(parse_way("pigeon"), "auto, shm or tcp", "'pigeon'");
 }
 
 constexpr std::size_t kPage = 4096, kLarge = std::size_t{2} << 20;
 constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small ones
-
-std::vector<std::shared_ptr<Transport>> two_ranks() {
-  InProcessStore store;
-  std::vector<std::shared_ptr<Transport>> ranks(2);
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             ranks[static_cast<std::size_t>(rank)] =
-                                 connect_by_memory(rank, 2, store, {});
-                           }),
-            "");
-  return ranks;
-}
 
 /// Of the mapping that holds `address`: what it has in large pages, as the system says.
 std::size_t bytes_in_large_pages(const std::byte* address) {
@@ -319,7 +293,7 @@ bool makes_large_pages() {
 
 /// A buffer of rank 0, and where rank 1 sees it.
 struct ShmLargePages : ::testing::Test {
-  const std::vector<std::shared_ptr<Transport>> ranks = two_ranks();
+  const std::vector<std::shared_ptr<Transport>> ranks = transports(2);
   const std::shared_ptr<HostMemory> memory = ranks[0]->host_memory();
   const std::size_t offset = memory->allocate(kBytes, HostMemory::Use::kBuffers);
   std::byte* const own = memory->place(0) + offset;
@@ -361,26 +335,22 @@ TEST_F(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
 
 // Larger than what is taken as the caches' size, so with memory asked for ahead.
 TEST(ShmLargeSums, LargeBuffersInThemAreSummed) {
-  const auto ranks = two_ranks();
+  const auto ranks = transports(2);
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             const auto& own = ranks[static_cast<std::size_t>(rank)];
-                             const auto mine = make_communicator(own);
-                             const BufferRef data =
-                                 mine->allocator()->allocate(count * sizeof(float));
-                             auto* const values = reinterpret_cast<float*>(data->data());
-                             for (std::size_t i = 0; i < count; ++i)
-                               values[i] = float(i % 1000) + float(rank);
-                             mine->all_reduce(ReduceOp::kSum, Elements(std::span(values, count)));
-                             std::size_t wrong = 0;
-                             for (std::size_t i = 0; i < count; ++i) {
-                               wrong += values[i] == 2.0f * float(i % 1000) + 1.0f ? 0 : 1;
-                             }
-                             EXPECT_EQ(wrong, 0u) << "rank " << rank;
-                             mine->barrier();
-                           }),
-            "");
+  expect_on_ranks(2, [&](int rank) {
+    const auto& own = ranks[static_cast<std::size_t>(rank)];
+    const auto mine = make_communicator(own);
+    const BufferRef data = mine->allocator()->allocate(count * sizeof(float));
+    auto* const values = reinterpret_cast<float*>(data->data());
+    for (std::size_t i = 0; i < count; ++i) values[i] = float(i % 1000) + float(rank);
+    mine->all_reduce(ReduceOp::kSum, Elements(std::span(values, count)));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      wrong += values[i] == 2.0f * float(i % 1000) + 1.0f ? 0 : 1;
+    }
+    EXPECT_EQ(wrong, 0u) << "rank " << rank;
+    mine->barrier();
+  });
 }
 
 }  // namespace window_engine_test

@@ -1,10 +1,13 @@
-// Connects a rank by TCP alone, or through shared memory alone.
+// Connects a rank, or all ranks, by TCP alone or through shared memory alone.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "tests/support/ranks.h"
 #include "tutti/cluster/connect_ranks.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
 
@@ -18,6 +21,23 @@ inline std::shared_ptr<Transport> connect_by_memory(int rank, int size, KeyValue
                                                     ConnectOptions options = {}) {
   options.way = ConnectOptions::Way::kSharedMemory;
   return connect_ranks(rank, size, store, options).transport;
+}
+
+/// Returns the ranks of a group whose members are all of this process.
+inline std::vector<std::shared_ptr<Transport>> connected_ranks(
+    int size, KeyValueStore& store,
+    const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {
+  std::vector<std::shared_ptr<Transport>> ranks(static_cast<std::size_t>(size));
+  expect_on_ranks(size, [&](int rank) {
+    ranks[static_cast<std::size_t>(rank)] = connect_ranks(rank, size, store, options).transport;
+  });
+  return ranks;
+}
+/// Same as connected_ranks(), but with a store of their own.
+inline std::vector<std::shared_ptr<Transport>> connected_ranks(
+    int size, const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {
+  InProcessStore store;
+  return connected_ranks(size, store, options);
 }
 
 }  // namespace tutti

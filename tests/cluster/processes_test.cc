@@ -1,5 +1,5 @@
-// Members that are real processes: killed, stopped, failing, late. Prints how long each took to be
-// known; asserts only that it was.
+// Members of jobs and ranks of groups that are real processes: killed, stopped, failing, late.
+// Prints how long each took to be known; asserts only that it was.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,39 +7,48 @@
 
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "cluster/control/control_server.h"
+#include "tests/cluster/control_job.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/line_process.h"
+#include "tutti/cluster/key_value_stores.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {
-namespace control_processes_test {
+namespace processes_test {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 TimePoint now() { return Clock::system().now(); }
 
+std::vector<std::string> words(std::vector<std::string> first,
+                               const std::vector<std::string>& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
 class MemberProcess : public testing::LineProcess {
  public:
   MemberProcess(const std::string& target, const std::string& job, int index,
                 const std::vector<std::string>& more = {"30"})
-      : LineProcess(words(target, job, index, more)) {}
-
- private:
-  static std::vector<std::string> words(const std::string& target, const std::string& job,
-                                        int index, const std::vector<std::string>& more) {
-    std::vector<std::string> all{TUTTI_CONTROL_MEMBER, target, job, std::to_string(index),
-                                 concat("127.0.0.1:90", 10 + index)};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
+      : LineProcess(words(
+            {TUTTI_CONTROL_MEMBER, target, job, concat(index), concat("127.0.0.1:90", 10 + index)},
+            more)) {}
 };
+
+/// Options of a server that expects n workers.
+ControlServerOptions server_for(int n) {
+  auto options = control_job::server_options();
+  options.expected = control_job::tasks_of(n);
+  return options;
+}
 
 /// A job of n workers, all of which have joined.
 struct Job {
@@ -48,11 +57,8 @@ struct Job {
 };
 
 Job job_of(int n, const HealthOptions& health = {}) {
-  ControlServerOptions options;
+  auto options = server_for(n);
   options.health = health;
-  options.linger = 0s;
-  for (int i = 0; i < n; ++i)
-    options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
   Job job;
   job.server = ControlServer::start(options);
   for (int i = 0; i < n; ++i) {
@@ -123,14 +129,10 @@ TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
 /// TCP, as between machines.
 struct ProxiedJob {
   ProxiedJob() {
-    ControlServerOptions options;
+    auto options = server_for(3);
     options.tls = testing::make_certificate("proxied");
     const std::vector<std::string> more{"30", "30", options.tls.certificate,
                                         options.tls.private_key};
-    options.linger = 0s;
-    for (int i = 0; i < 3; ++i) {
-      options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
-    }
     server = ControlServer::start(options);
     const std::string place = server->target().substr(7);
     proxy = std::make_unique<testing::ChaosProxy>(internal::parse_endpoint(place).value(),
@@ -277,11 +279,7 @@ TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
 }
 
 TEST(ControlStart, MissingMemberIsNamedAndAllFail) {
-  ControlServerOptions options;
-  for (int i = 0; i < 4; ++i)
-    options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
-  options.linger = 0s;
-  const auto server = ControlServer::start(options);
+  const auto server = ControlServer::start(server_for(4));
   std::vector<std::unique_ptr<MemberProcess>> workers;
   for (const int i : {0, 1, 3}) {
     workers.push_back(std::make_unique<MemberProcess>(server->target(), "worker", i,
@@ -313,5 +311,122 @@ TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
               HasSubstr(concat("pid ", job.workers[1]->pid(), ") joined")));
 }
 
-}  // namespace control_processes_test
+/// One rank of a group that meets in a folder.
+class RankProcess : public testing::LineProcess {
+ public:
+  RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,
+              const std::vector<std::string>& more = {})
+      : LineProcess(words(
+            {TUTTI_TCP_RANK, folder, concat(rank), concat(size), concat(peer), concat(timeout_ms)},
+            more)) {}
+};
+
+std::string fresh_folder(const std::string& name) {
+  const std::string folder = ::testing::TempDir() + "/tutti_tcp_" + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+void expect_code(const std::string& line, ErrorCode code, const std::string& part) {
+  EXPECT_EQ(line.rfind(concat("error ", static_cast<int>(code), " "), 0), 0u) << line;
+  EXPECT_NE(line.find(part), std::string::npos) << line;
+}
+
+TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
+  for (const int first : {0, 1}) {
+    const std::string folder = fresh_folder(concat("first_", first));
+    RankProcess early(folder, first, 2, 1 - first, 30000);
+    Clock::system().sleep_for(400ms);
+    RankProcess late(folder, 1 - first, 2, first, 30000);
+    EXPECT_EQ(early.line(), concat("ready ", 1 - first));
+    EXPECT_EQ(late.line(), concat("ready ", first));
+  }
+}
+
+TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {
+  const std::string folder = fresh_folder("killed");
+  RankProcess zero(folder, 0, 3, 2, 30000), one(folder, 1, 3, 2, 30000),
+      two(folder, 2, 3, 0, 30000);
+  EXPECT_EQ(zero.line(), "ready 2");
+  EXPECT_EQ(one.line(), "ready 0");
+  EXPECT_EQ(two.line(), "ready 1");
+  two.signal(SIGKILL);
+  for (RankProcess* rank : {&zero, &one}) {
+    expect_code(rank->line(), ErrorCode::kUnavailable, "rank 2 (127.0.0.1:");
+  }
+}
+
+// What a rank does when another one dies, and in which words it says so.
+struct Death {
+  const char* name;
+  std::vector<std::string> more;
+  const char* words;
+};
+
+class DyingProcesses : public ::testing::TestWithParam<Death> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DyingProcesses,
+    ::testing::Values(Death{"tcp_wait", {"tcp", "wait"}, "rank 1 (127.0.0.1:"},
+                      Death{"tcp_stream", {"tcp", "stream"}, "rank 1 (127.0.0.1:"},
+                      Death{"tcp_reduce", {"tcp", "reduce", "100000"}, "rank 1 (127.0.0.1:"},
+                      Death{"shm_wait", {"shm", "wait"}, "rank 1 (pid "},
+                      Death{"shm_stream", {"shm", "stream"}, "rank 1 (pid "},
+                      Death{"small_reduce", {"shm", "reduce", "64"}, "rank 1 (pid "},
+                      Death{"staged_reduce", {"shm", "reduce", "1000000"}, "rank 1 (pid "},
+                      Death{"shared_reduce", {"shm", "shared", "1000000"}, "rank 1 (pid "}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
+  const std::string folder = fresh_folder(concat("dying_", GetParam().name));
+  RankProcess zero(folder, 0, 2, 1, 30000, GetParam().more),
+      one(folder, 1, 2, 0, 30000, GetParam().more);
+  EXPECT_EQ(zero.line(), "ready 1");
+  EXPECT_EQ(one.line(), "ready 0");
+  Clock::system().sleep_for(150ms);
+  const TimePoint begin = Clock::system().now();
+  one.signal(SIGKILL);
+  const std::string line = zero.line();
+  RecordProperty("milliseconds",
+                 static_cast<int>(1e3 * seconds_between(begin, Clock::system().now())));
+  expect_code(line, ErrorCode::kUnavailable, GetParam().words);
+  const std::string pid = concat("pid ", one.pid());
+  const bool names_pid = GetParam().more[0] == "shm";
+  EXPECT_EQ(line.find(pid) != std::string::npos, names_pid) << line;
+}
+
+TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
+  const std::string folder = fresh_folder(concat("stopped_", GetParam().name));
+  RankProcess zero(folder, 0, 2, 1, 700, GetParam().more),
+      one(folder, 1, 2, 0, 30000, GetParam().more);
+  EXPECT_EQ(zero.line(), "ready 1");
+  EXPECT_EQ(one.line(), "ready 0");
+  one.signal(SIGSTOP);
+  const std::string line = zero.line();
+  EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
+  EXPECT_NE(line.find("rank"), std::string::npos) << line;
+}
+
+TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {
+  const std::string folder = fresh_folder("stopped");
+  RankProcess zero(folder, 0, 2, 1, 300), one(folder, 1, 2, 0, 30000);
+  EXPECT_EQ(one.line(), "ready 0");
+  one.signal(SIGSTOP);
+  EXPECT_EQ(zero.line(), "ready 1");
+  expect_code(zero.line(), ErrorCode::kDeadlineExceeded, "rank 1 (127.0.0.1:");
+}
+
+TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
+  const std::string folder = fresh_folder("stale");
+  for (int run = 0; run < 3; ++run) {  // higher ranks first: they read the old addresses
+    RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);
+    Clock::system().sleep_for(30ms);
+    RankProcess zero(folder, 0, 3, 1, 1);
+    EXPECT_EQ(zero.line(), "ready 2");
+    EXPECT_EQ(one.line(), "ready 0");
+    EXPECT_EQ(two.line(), "ready 1");
+  }
+}
+
+}  // namespace processes_test
 }  // namespace tutti
