@@ -1,13 +1,17 @@
-// Operations and their gradients on a GPU, compared with the CPU's.
+// Operations and their gradients on a GPU, compared with the CPU's, and mistakes with devices.
 // SPDX-License-Identifier: Apache-2.0
+#include "tensor/gpu_device.h"
 #include "tests/autograd/gradient_comparison.h"
 #include "tests/gpu/gpu_helpers.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {
 
 using gpu_tests::expect_near;
+using gpu_tests::expect_tensor;
 using gpu_tests::kGpu;
+using gpu_tests::kSecondGpu;
 using gradient_check::Case;
 
 class GpuGradients : public gradient_check::GroupTest {};
@@ -63,6 +67,36 @@ TEST(GpuOperations, HalfTypesAgreeWithTheCpu) {
     };
     expect_near(result(kGpu), result(Device{}), tolerance);
   }
+}
+
+TEST(GpuErrors, HostAccessNamesTheDevice) {
+  const Tensor x = Tensor::ones({2, 3}, DType::kFloat32, kGpu);
+  EXPECT_ERROR(ErrorCode::kFailedPrecondition, (void)x.host_span<float>(), "float32", "[2, 3]",
+               "gpu:0", "to(Device{})");
+  expect_tensor(x.to(Device{}), {2, 3}, {1, 1, 1, 1, 1, 1});
+}
+
+TEST(GpuErrors, MixedDevicesAreBothNamed) {
+  const Tensor x = Tensor::ones({2}, DType::kFloat32, kGpu);
+  EXPECT_INVALID((void)(x + Tensor::ones({2})), "add", "operations_test.cc", "gpu:0", "cpu:0",
+                 "to()");
+  EXPECT_INVALID((void)(x + x.to(kSecondGpu)), "gpu:0", "gpu:1");
+  expect_tensor(x + x.to(kSecondGpu).to(kGpu), {2}, {2, 2});
+}
+
+TEST(GpuErrors, MissingGpusAreListed) {
+  const int count = static_cast<int>(logical_gpus().size());
+  EXPECT_ERROR(ErrorCode::kUnavailable,
+               (void)Tensor::ones({2}, DType::kFloat32, {DeviceType::kGpu, count}),
+               concat("gpu:", count), "gpu:0");
+}
+
+TEST(GpuErrors, OutOfMemorySaysWhatIsHeldAndLeavesTheDeviceUsable) {
+  const auto limit = GpuDevice::of(kGpu).description().memory_limit;
+  EXPECT_ERROR(ErrorCode::kResourceExhausted,
+               (void)Tensor::zeros({limit / 2}, DType::kFloat32, kGpu), "gpu:0", "no memory for",
+               "in use", "cached", "limit", "try a smaller batch");
+  expect_tensor(Tensor::ones({3}, DType::kFloat32, kGpu) * 2.0f, {3}, {2, 2, 2});
 }
 
 }  // namespace
