@@ -178,9 +178,8 @@ TEST_F(MpiConformance, AMismatchIsNamedOnAllRanks) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int last = all->size() - 1;
   std::vector<float> values(all->rank() == last ? 101 : 100);
-  expect_error(ErrorCode::kInvalidArgument,
-               {"collective mismatch (count)", concat("rank ", last), "x 100", "x 101"},
-               [&] { all->all_reduce(ReduceOp::kSum, std::span(values)); });
+  EXPECT_INVALID(all->all_reduce(ReduceOp::kSum, std::span(values)), "collective mismatch (count)",
+                 concat("rank ", last), "x 100", "x 101");
 }
 
 TEST_F(MpiConformance, CallsThatDifferAreErrorsThatNameBothSides) {
@@ -211,8 +210,8 @@ TEST_F(MpiConformance, AnAbortEndsTheCallsOfAllRanks) {
   if (all->rank() == all->size() - 1) {
     all->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
   }
-  expect_error(ErrorCode::kAborted, {"the loss is not a number"},
-               [&] { all->all_reduce(ReduceOp::kSum, std::span(values)); });
+  EXPECT_ERROR(ErrorCode::kAborted, all->all_reduce(ReduceOp::kSum, std::span(values)),
+               "the loss is not a number");
 }
 
 // MPI must not go on in memory that the caller has taken back; and it can be used afterwards.
@@ -245,8 +244,8 @@ TEST_F(MpiConformance, OneProcessAsSeveralRanksIsRefused) {
     EXPECT_THROW(communicator_of(transport, "mpi"), Error);
   });
   const auto transport = mpi_transport({.processes = {process, process}, .rank = 0});
-  expect_error(ErrorCode::kUnimplemented, {"ranks 0 and 1", concat("MPI process ", process)},
-               [&] { communicator_of(transport, "mpi"); });
+  EXPECT_ERROR(ErrorCode::kUnimplemented, communicator_of(transport, "mpi"), "ranks 0 and 1",
+               concat("MPI process ", process));
 }
 
 }  // namespace mpi_conformance_test

@@ -16,11 +16,10 @@
 namespace tutti {
 namespace mpi_processes_test {
 
-using mpi_tests::in_time;
-using mpi_tests::late;
 using mpi_tests::transport_of_first;
 using mpi_tests::world;
-using testing::expect_error;
+using testing::in;
+using testing::late;
 using Bytes = std::vector<std::byte>;
 
 Bytes pattern(std::size_t count, unsigned seed) {
@@ -138,8 +137,8 @@ TEST_F(MpiProcesses, ADeadlineNamesThePeer) {
   const int last = size() - 1;
   if (rank() == 0) {
     const auto work = group_->recv(last, 6, {}, bytes);
-    expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "tag 6"},
-                 [&] { work->wait(in_time(std::chrono::milliseconds(20))); });
+    EXPECT_ERROR(ErrorCode::kDeadlineExceeded, work->wait(in(std::chrono::milliseconds(20))),
+                 concat("rank ", last), "tag 6");
     meet(7);
     work->wait(late());
     EXPECT_EQ(bytes, pattern(10, 3));
@@ -154,7 +153,7 @@ TEST_F(MpiProcesses, AnAbortReachesAllProcesses) {
   Bytes bytes(10);
   const auto work = group_->recv((rank() + 1) % size(), 2, {}, bytes);
   if (rank() == size() - 1) group_->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
-  expect_error(ErrorCode::kAborted, {"the loss is not a number"}, [&] { work->wait(late()); });
+  EXPECT_ERROR(ErrorCode::kAborted, work->wait(late()), "the loss is not a number");
 }
 
 TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
@@ -168,8 +167,8 @@ TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   const int last = size() - 1;
   group_->recv(last, 4, {}, bytes)->wait(late());
   EXPECT_EQ(bytes, pattern(1000, 5));
-  expect_error(ErrorCode::kUnavailable, {concat("rank ", last)},
-               [&] { group_->recv(last, 4, {}, bytes)->wait(late()); });
+  EXPECT_ERROR(ErrorCode::kUnavailable, group_->recv(last, 4, {}, bytes)->wait(late()),
+               concat("rank ", last));
 }
 
 TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
@@ -195,20 +194,15 @@ TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
 
 TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
   if (rank() == size() - 1) return;
-  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", size() - 1), "MPI process"}, [&] {
-    mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)});
-  });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
+               mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)}),
+               concat("rank ", size() - 1), "MPI process");
 }
 
 TEST_F(MpiProcesses, ArgumentsAreChecked) {
-  expect_error(ErrorCode::kInvalidArgument, {"rank 0", "99"},
-               [] { mpi_transport({.processes = {99}}); });
-  expect_error(ErrorCode::kInvalidArgument, {"MpiOptions::rank"}, [&] {
-    mpi_transport({.processes = {rank(), rank()}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"got 5"}, [&] {
-    mpi_transport({.processes = {rank(), rank()}, .rank = 5});
-  });
+  EXPECT_INVALID(mpi_transport({.processes = {99}}), "rank 0", "99");
+  EXPECT_INVALID(mpi_transport({.processes = {rank(), rank()}}), "MpiOptions::rank");
+  EXPECT_INVALID(mpi_transport({.processes = {rank(), rank()}, .rank = 5}), "got 5");
   EXPECT_TRUE(is_started_by_mpi());
   EXPECT_NE(mpi_library(), "");
 }

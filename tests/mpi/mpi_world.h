@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/waiting.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti::mpi_tests {
@@ -30,10 +31,5 @@ inline std::shared_ptr<Transport> transport_of_first(int size, std::string name 
                         .name = std::move(name),
                         .timeout = std::chrono::seconds(60)});
 }
-
-inline TimePoint in_time(Duration duration) {
-  return deadline_after(Clock::system().now(), duration);
-}
-inline TimePoint late() { return in_time(std::chrono::seconds(60)); }
 
 }  // namespace tutti::mpi_tests
