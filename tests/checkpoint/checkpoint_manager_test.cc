@@ -10,7 +10,6 @@ namespace tutti {
 namespace checkpoint_manager_test {
 
 using checkpoint_test_util::empty_folder;
-using checkpoint_test_util::expect_error;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -127,11 +126,10 @@ TEST(CheckpointManager, KeepsAllOrOne) {
 }
 
 TEST(CheckpointManager, RefusesWrongNumbers) {
-  expect_error(ErrorCode::kInvalidArgument, {"max_to_keep", "-1"}, [] {
-    CheckpointManager(Checkpoint(), "x", CheckpointManagerOptions{.max_to_keep = -1});
-  });
+  EXPECT_ERROR(CheckpointManager(Checkpoint(), "x", CheckpointManagerOptions{.max_to_keep = -1}),
+               kInvalidArgument, "max_to_keep", "-1");
   CheckpointManager manager(Checkpoint(), empty_folder());
-  expect_error(ErrorCode::kInvalidArgument, {"step", "-3"}, [&] { manager.save(-3); });
+  EXPECT_ERROR(manager.save(-3), kInvalidArgument, "step", "-3");
 }
 
 // What a folder looked like before versions were folders.

@@ -4,15 +4,14 @@
 
 #include "core/file.h"
 #include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace checkpoint_test {
 
 using checkpoint_test_util::empty_folder;
-using checkpoint_test_util::expect_error;
 using testing::ElementsAre;
 
 Variable variable(const std::string& name, std::vector<float> values) {
@@ -140,12 +139,11 @@ TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
       {fits, variable("shape", {1, 2, 3}), variable("new", {1}), variable("dtype", {1})});
   checkpoint.add_state("fresh", counter_state(number));
   number = 6;
-  expect_error(ErrorCode::kInvalidArgument,
-               {"Checkpoint::restore", path, "6 problems", "nothing was changed",
-                "variable 'new' is missing", "'shape': expected float32 [3], got float32 [2]",
-                "'dtype': expected float32 [1], got float64 [1]", "unknown tensor 'old'",
-                "state 'fresh' is missing", "unknown state 'gone'"},
-               [&] { checkpoint.restore(path); });
+  EXPECT_ERROR(checkpoint.restore(path), kInvalidArgument, "Checkpoint::restore", path,
+               "6 problems", "nothing was changed", "variable 'new' is missing",
+               "'shape': expected float32 [3], got float32 [2]",
+               "'dtype': expected float32 [1], got float64 [1]", "unknown tensor 'old'",
+               "state 'fresh' is missing", "unknown state 'gone'");
   EXPECT_THAT(values_of(fits), ElementsAre(10));
   EXPECT_EQ(number, 6);
 }
@@ -160,19 +158,18 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
   Checkpoint({a}).restore(path, RestoreOptions{.ignore_unknown = true});
   EXPECT_THAT(values_of(a), ElementsAre(1));
   // What is missing stays an error.
-  expect_error(ErrorCode::kInvalidArgument, {"1 problem)", "variable 'b' is missing"}, [&] {
-    Checkpoint({a, variable("b", {1})}).restore(path, RestoreOptions{.ignore_unknown = true});
-  });
+  EXPECT_ERROR(
+      Checkpoint({a, variable("b", {1})}).restore(path, RestoreOptions{.ignore_unknown = true}),
+      kInvalidArgument, "1 problem)", "variable 'b' is missing");
 }
 
 TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
-  expect_error(ErrorCode::kInvalidArgument,
-               {"variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
-                ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions"},
-               [&] { load_weights(path, variables, {.ignore_unknown = true}); });
+  EXPECT_ERROR(load_weights(path, variables, {.ignore_unknown = true}), kInvalidArgument,
+               "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
+               ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
   // What would not help is not advised.
   try {
     load_weights(path, variables, {.ignore_unknown = true});
@@ -243,14 +240,13 @@ TEST(Checkpoint, WhatDoesNotFitTheValuesThatWaitIsNotAdded) {
   Checkpoint checkpoint;
   checkpoint.restore_deferred(path);
   const Variable a = variable("a", {0}), wide = variable("b", {0, 0});
-  expect_error(ErrorCode::kInvalidArgument, {"'b': expected float32 [2], got float32 [1]"}, [&] {
-    checkpoint.add({a, wide});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"variable 'd' is missing", path},
-               [&] { checkpoint.add({variable("d", {0})}); });
+  EXPECT_ERROR(checkpoint.add({a, wide}), kInvalidArgument,
+               "'b': expected float32 [2], got float32 [1]");
+  EXPECT_ERROR(checkpoint.add({variable("d", {0})}), kInvalidArgument, "variable 'd' is missing",
+               path);
   std::int64_t counter = 0;
-  expect_error(ErrorCode::kInvalidArgument, {"state 'counter' is missing"},
-               [&] { checkpoint.add_state("counter", counter_state(counter)); });
+  EXPECT_ERROR(checkpoint.add_state("counter", counter_state(counter)), kInvalidArgument,
+               "state 'counter' is missing");
   EXPECT_THAT(values_of(a), ElementsAre(0));
   EXPECT_TRUE(checkpoint.variables().empty());
   EXPECT_THAT(checkpoint.waiting(), ElementsAre("a", "b"));
@@ -288,13 +284,13 @@ TEST(Checkpoint, SetsBackWhatItChangedWhenTakingOverFails) {
   storage->components[0] = 9;
   number = 6;
   storage->failures = 1;
-  expect_error(ErrorCode::kNotFound, {"other replicas"}, [&] { checkpoint.restore(path); });
+  EXPECT_ERROR(checkpoint.restore(path), kNotFound, "other replicas");
   EXPECT_THAT(values_of(first), ElementsAre(2));
   EXPECT_EQ(storage->components[0], 9);
   EXPECT_EQ(number, 6);
 
   refuse = true;
-  expect_error(ErrorCode::kOutOfRange, {"too far"}, [&] { checkpoint.restore(path); });
+  EXPECT_ERROR(checkpoint.restore(path), kOutOfRange, "too far");
   EXPECT_THAT(values_of(first), ElementsAre(2));
   EXPECT_EQ(storage->components[0], 9);
   EXPECT_EQ(number, 6);
@@ -308,17 +304,16 @@ TEST(Checkpoint, RefusesTwoThingsOfOneName) {
   Variable a = variable("a", {1});
   Checkpoint checkpoint({a, a});  // one variable named twice is one variable
   EXPECT_EQ(checkpoint.variables().size(), 1u);
-  expect_error(ErrorCode::kAlreadyExists, {"'a'"}, [&] { checkpoint.add({variable("a", {1})}); });
+  EXPECT_ERROR(checkpoint.add({variable("a", {1})}), kAlreadyExists, "'a'");
   std::int64_t number = 0;
   checkpoint.add_state("s", counter_state(number));
-  expect_error(ErrorCode::kAlreadyExists, {"'s'"},
-               [&] { checkpoint.add_state("s", counter_state(number)); });
-  expect_error(ErrorCode::kInvalidArgument, {"'t'"}, [&] { checkpoint.add_state("t", {}); });
+  EXPECT_ERROR(checkpoint.add_state("s", counter_state(number)), kAlreadyExists, "'s'");
+  EXPECT_ERROR(checkpoint.add_state("t", {}), kInvalidArgument, "'t'");
   // Names that collide only in the file.
   Checkpoint colliding(
       {Variable(std::make_shared<TwoComponents>("x")), variable("x/replica_1", {1})});
-  expect_error(ErrorCode::kInvalidArgument, {"x/replica_1", "two variables"},
-               [&] { colliding.save(empty_folder() + "/c.safetensors"); });
+  EXPECT_ERROR(colliding.save(empty_folder() + "/c.safetensors"), kInvalidArgument, "x/replica_1",
+               "two variables");
 }
 
 TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
@@ -327,32 +322,27 @@ TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
     write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}, {key, value}}}));
   };
   with("step", "12x");
-  expect_error(ErrorCode::kDataLoss, {path, "'step'", "12x"}, [&] { Checkpoint().restore(path); });
+  EXPECT_ERROR(Checkpoint().restore(path), kDataLoss, path, "'step'", "12x");
   with("state/rng", "{");
-  expect_error(ErrorCode::kDataLoss, {path, "state/rng"}, [&] { Checkpoint().restore(path); });
+  EXPECT_ERROR(Checkpoint().restore(path), kDataLoss, path, "state/rng");
   write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "3"}}}));
-  expect_error(ErrorCode::kUnimplemented, {path, "got 3", "later version"},
-               [&] { Checkpoint().restore(path); });
+  EXPECT_ERROR(Checkpoint().restore(path), kUnimplemented, path, "got 3", "later version");
 }
 
 TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   const std::string path = empty_folder() + "/c.safetensors";
-  std::vector<std::string> warnings;
-  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) warnings.emplace_back(line);
-  });
+  const thrown::WarningLog log;
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
   write_file_atomically(
       path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // of a version that did not say
   Checkpoint().restore(path);
-  EXPECT_THAT(warnings, ElementsAre());
+  EXPECT_THAT(log.lines, ElementsAre());
   write_file_atomically(
       path, format_safetensors({{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}}));
   Checkpoint().restore(path);
-  set_log_sink(previous);
-  EXPECT_THAT(warnings, ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
-                                                   testing::HasSubstr(numerics_fingerprint()))));
+  EXPECT_THAT(log.lines, ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
+                                                    testing::HasSubstr(numerics_fingerprint()))));
 }
 
 TEST(Checkpoint, GoesOverTheWireAsBytes) {
@@ -370,8 +360,8 @@ TEST(Checkpoint, GoesOverTheWireAsBytes) {
   EXPECT_EQ(position, 7);
   std::string damaged = bytes;
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
-  expect_error(ErrorCode::kDataLoss, {"worker 2", "tensor 'a' is damaged"},
-               [&] { checkpoint.restore_from_bytes(damaged, "worker 2"); });
+  EXPECT_ERROR(checkpoint.restore_from_bytes(damaged, "worker 2"), kDataLoss, "worker 2",
+               "tensor 'a' is damaged");
 }
 
 // Every bit of a file that this version writes counts, as those of a CheckpointManager's do.
@@ -396,7 +386,7 @@ TEST(Checkpoint, SavingOverAnOldFileKeepsItWhenSavingFails) {
   Checkpoint broken({variable("a", {2})});
   broken.add_state(
       "bad", {[]() -> Json { fail(ErrorCode::kUnavailable, "no state"); }, [](const Json&) {}});
-  expect_error(ErrorCode::kUnavailable, {"no state"}, [&] { broken.save(path, 2); });
+  EXPECT_ERROR(broken.save(path, 2), kUnavailable, "no state");
   EXPECT_EQ(load_weights(path, {variable("a", {0})}).step, 1);
 }
 
@@ -412,9 +402,8 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
   whole.save(folder + "/c.safetensors", 9);
-  expect_error(ErrorCode::kInvalidArgument,
-               {"load_weights", "unknown tensor 'a/m'", "try the program", ".ignore_unknown"},
-               [&] { load_weights(folder + "/c.safetensors", {a}); });
+  EXPECT_ERROR(load_weights(folder + "/c.safetensors", {a}), kInvalidArgument, "load_weights",
+               "unknown tensor 'a/m'", "try the program", ".ignore_unknown");
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));

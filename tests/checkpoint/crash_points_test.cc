@@ -7,8 +7,8 @@
 
 #include "tests/checkpoint/crash_at.h"
 #include "tests/checkpoint/saved_series.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace crash_points_test {
@@ -59,7 +59,6 @@ void expect_going_on(const std::string& folder) {
 class CrashPoints : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    previous_ = set_log_sink([](LogLevel, std::string_view) {});  // "passing over step_3 ..."
     folder_ = fast_folder("crash");
     options_ = {.max_to_keep = 2, .asynchronous = GetParam()};
     file_faults::arm(folder_, Action::kCount);
@@ -69,7 +68,6 @@ class CrashPoints : public testing::TestWithParam<bool> {
   }
   void TearDown() override {
     file_faults::disarm();
-    set_log_sink(previous_);
     std::filesystem::remove_all(folder_);
   }
 
@@ -100,7 +98,7 @@ class CrashPoints : public testing::TestWithParam<bool> {
     }
   }
 
-  LogSink previous_;
+  const thrown::WarningLog log_;  // takes "passing over step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;

@@ -7,15 +7,14 @@
 
 #include "core/file.h"
 #include "tests/checkpoint/saved_series.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
 namespace tutti {
 namespace damage_test {
 
-using checkpoint_test_util::expect_error;
 using internal::Folder;
 using saved_series::fast_folder;
 using saved_series::restored_number;
@@ -27,9 +26,6 @@ using testing::HasSubstr;
 class Damage : public testing::Test {
  protected:
   void SetUp() override {
-    previous_ = set_log_sink([this](LogLevel level, std::string_view line) {
-      if (level >= LogLevel::kWarning) log_.emplace_back(line);
-    });
     folder_ = fast_folder("damage");
     CheckpointManager manager(series_.checkpoint(), folder_);
     series_.save(manager, 1, 1);
@@ -39,34 +35,24 @@ class Damage : public testing::Test {
     state_ = newest_ + "/state.json";
     tensors_ = newest_ + "/model-00001-of-00001.safetensors";
   }
-  void TearDown() override {
-    set_log_sink(previous_);
-    std::filesystem::remove_all(folder_);
-  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   /// The newest version is refused with a message that names `path`; loading gives the one before.
   void expect_found(const std::string& path) {
-    try {
-      internal::read_version(Folder::open(newest_));
-      ADD_FAILURE() << "not found";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << error.what();
-      EXPECT_THAT(error.message(), HasSubstr(path));
-    }
+    EXPECT_ERROR(internal::read_version(Folder::open(newest_)), kDataLoss, path);
   }
   void expect_going_back(const std::string& path) {
-    log_.clear();
+    log_.lines.clear();
     expect_found(path);
     EXPECT_EQ(restored_number(folder_), 1);
-    EXPECT_THAT(log_, ElementsAre(AllOf(HasSubstr(path), HasSubstr("going back to"),
-                                        HasSubstr(folder_ + "/step_1"))));
+    EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr(path), HasSubstr("going back to"),
+                                              HasSubstr(folder_ + "/step_1"))));
     CheckpointManager manager(series_.checkpoint(), folder_);
-    expect_error(ErrorCode::kDataLoss, {path, "strict", "step_1' is whole"},
-                 [&] { manager.restore_latest({.strict = true}); });
+    EXPECT_ERROR(manager.restore_latest({.strict = true}), kDataLoss, path, "strict",
+                 "step_1' is whole");
   }
 
-  LogSink previous_;
-  std::vector<std::string> log_;
+  thrown::WarningLog log_;
   std::string folder_, newest_, index_, state_, tensors_;
   Series series_;
 };
@@ -124,14 +110,14 @@ TEST_F(Damage, IsNamedByFile) {
   const std::string bytes = read_file(path);
   for (std::size_t size = 0; size < bytes.size(); size += 4096) {
     std::filesystem::resize_file(path, size);
-    expect_error(ErrorCode::kDataLoss, {path, concat(bytes.size()), concat(size)},
-                 [&] { load_weights(version, {large}); });
+    EXPECT_ERROR(load_weights(version, {large}), kDataLoss, path, concat(bytes.size()),
+                 concat(size));
   }
   write_file_atomically(path, bytes);
   for (const std::size_t byte : {std::size_t{20}, bytes.size() - 1'000'000, bytes.size() - 1}) {
     flip(path, 8 * byte);
     EXPECT_THAT(verify_checkpoint(version), ElementsAre(HasSubstr(path)));
-    expect_error(ErrorCode::kDataLoss, {path}, [&] { load_weights(version, {large}); });
+    EXPECT_ERROR(load_weights(version, {large}), kDataLoss, path);
     flip(path, 8 * byte);
   }
   flip(path, 8 * (bytes.size() - 1));
@@ -144,9 +130,8 @@ TEST_F(Damage, IsNamedByFile) {
 TEST_F(Damage, OfAllVersionsIsAnError) {
   flip(tensors_, 8000);
   flip(folder_ + "/step_1/model.safetensors.index.json", 800);
-  expect_error(ErrorCode::kDataLoss,
-               {"no checkpoint", folder_, tensors_, "step_1/model.safetensors.index.json"},
-               [&] { restored_number(folder_); });
+  EXPECT_ERROR(restored_number(folder_), kDataLoss, "no checkpoint", folder_, tensors_,
+               "step_1/model.safetensors.index.json");
 }
 
 TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
@@ -155,7 +140,7 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   expect_going_back(tensors_);
   std::filesystem::create_symlink(elsewhere, tensors_);
   expect_going_back(tensors_);
-  EXPECT_THAT(log_, ElementsAre(HasSubstr("got a symbolic link, which is not followed")));
+  EXPECT_THAT(log_.lines, ElementsAre(HasSubstr("got a symbolic link, which is not followed")));
   std::filesystem::remove(tensors_);
   std::filesystem::create_directory(tensors_);
   expect_going_back(tensors_);
@@ -164,9 +149,9 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   EXPECT_EQ(restored_number(folder_), 2);
   std::filesystem::rename(newest_, elsewhere);
   std::filesystem::create_symlink(elsewhere, newest_);
-  log_.clear();
+  log_.lines.clear();
   EXPECT_EQ(restored_number(folder_), 1);
-  EXPECT_THAT(log_, ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
+  EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
 }
 
 TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
@@ -177,9 +162,9 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   flip(folder_ + "/step_3/model.safetensors.index.json", 800);
   EXPECT_EQ(restored_number(folder_), 1);  // still there
   series_.save(manager, 4, 4);
-  log_.clear();
+  log_.lines.clear();
   EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
-  EXPECT_THAT(log_, testing::IsEmpty());
+  EXPECT_THAT(log_.lines, testing::IsEmpty());
   flip(folder_ + "/step_4/model-00001-of-00001.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
@@ -196,17 +181,15 @@ TEST_F(Damage, OfASaveThatIsRepeatedIsMended) {
 TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
-  expect_error(ErrorCode::kInvalidArgument, {newest_, "'other' is missing"},
-               [&] { manager.restore_latest(); });
+  EXPECT_ERROR(manager.restore_latest(), kInvalidArgument, newest_, "'other' is missing");
   std::string text = to_json(*internal::read_index(Folder::open(newest_))).dump();
   text.replace(text.find("\"version\":3"), 11, "\"version\":4");
   write_file_atomically(index_, internal::sealed(Json::parse(text)));
-  expect_error(ErrorCode::kUnimplemented, {index_, "later version"},
-               [&] { restored_number(folder_); });
+  EXPECT_ERROR(restored_number(folder_), kUnimplemented, index_, "later version");
   std::filesystem::remove(index_);
   write_file_atomically(newest_ + "/manifest.json", "{}");
-  expect_error(ErrorCode::kUnimplemented, {newest_, "manifest.json", "commit 90f32457"},
-               [&] { restored_number(folder_); });
+  EXPECT_ERROR(restored_number(folder_), kUnimplemented, newest_, "manifest.json",
+               "commit 90f32457");
   EXPECT_EQ(list_checkpoints(folder_).back().state, VersionState::kDamaged);
   CheckpointManager again(series_.checkpoint(), folder_);
   series_.save(again, 2, 2);  // replaces it
@@ -221,20 +204,20 @@ TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
   write_file_atomically(earlier + "/manifest.json", "{}");
   write_file_atomically(earlier + "/part_0_of_1.save_7.safetensors", "x");
   CheckpointManager manager(series_.checkpoint(), folder_, {.max_to_keep = 2});
-  expect_error(ErrorCode::kUnimplemented, {earlier, "move all folders with a manifest.json"},
-               [&] { manager.restore_latest(); });
-  expect_error(ErrorCode::kUnimplemented, {earlier, "commit 90f32457"}, [&] { manager.latest(); });
-  log_.clear();
+  EXPECT_ERROR(manager.restore_latest(), kUnimplemented, earlier,
+               "move all folders with a manifest.json");
+  EXPECT_ERROR(manager.latest(), kUnimplemented, earlier, "commit 90f32457");
+  log_.lines.clear();
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT(manager.checkpoints(), ElementsAre(folder_ + "/step_1", newest_));
   }
-  EXPECT_THAT(log_, ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
+  EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
   series_.save(manager, 3, 3);
   EXPECT_EQ(restored_number(folder_), 3);
   EXPECT_EQ(manager.latest(), folder_ + "/step_3");
   EXPECT_EQ(list_checkpoints(folder_).back().sequence, 8);
   flip(folder_ + "/step_3/model-00001-of-00001.safetensors", 8000);
-  expect_error(ErrorCode::kUnimplemented, {earlier}, [&] { restored_number(folder_); });
+  EXPECT_ERROR(restored_number(folder_), kUnimplemented, earlier);
 }
 
 TEST_F(Damage, IndexThatIsNotARegularFileIsFoundAndNothingIsDeleted) {
@@ -267,15 +250,14 @@ TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
     ASSERT_GE(*number, newest);  // whole, and none older than the last one
     newest = *number;
   }
-  EXPECT_THAT(log_, testing::IsEmpty());
+  EXPECT_THAT(log_.lines, testing::IsEmpty());
 }
 
 TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {
   const Folder run = Folder::open(folder_);
   run.lock();
   CheckpointManager manager(series_.checkpoint(), folder_);
-  expect_error(ErrorCode::kFailedPrecondition, {"another process", folder_},
-               [&] { manager.save(3); });
+  EXPECT_ERROR(manager.save(3), kFailedPrecondition, "another process", folder_);
 }
 
 }  // namespace damage_test

@@ -7,13 +7,12 @@
 
 #include "tests/checkpoint/saved_series.h"
 #include "tests/support/file_faults.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace disk_errors_test {
 
-using checkpoint_test_util::expect_error;
 using file_faults::Action;
 using saved_series::fast_folder;
 using saved_series::restored_number;
@@ -23,21 +22,13 @@ using testing::HasSubstr;
 
 class DiskErrors : public testing::TestWithParam<Action> {
  protected:
-  void SetUp() override {
-    previous_ = set_log_sink([this](LogLevel level, std::string_view line) {
-      if (level >= LogLevel::kWarning) log_.emplace_back(line);
-    });
-    folder_ = fast_folder("disk");
-  }
   void TearDown() override {
     file_faults::disarm();
-    set_log_sink(previous_);
     std::filesystem::remove_all(folder_);
   }
 
-  LogSink previous_;
-  std::vector<std::string> log_;
-  std::string folder_;
+  thrown::WarningLog log_;
+  std::string folder_ = fast_folder("disk");
 };
 
 // Calls from the n-th on fail, for every n: the disk stays as it is until somebody does something.
@@ -53,7 +44,7 @@ TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
     Series series;
     CheckpointManager manager(series.checkpoint(), folder_, {.max_to_keep = 1});
     series.save(manager, 1, 10);
-    log_.clear();
+    log_.lines.clear();
     file_faults::arm(folder_, GetParam(), call, 1000);
     std::optional<Error> error;
     try {
@@ -97,17 +88,16 @@ TEST_P(DiskErrorsOnce, NameTheFileAndTheBytesNeeded) {
   CheckpointManager manager(series.checkpoint(), folder_);
   file_faults::arm(folder_, Action::kNoSpace, 4, 100);
   series.set(1);
-  expect_error(ErrorCode::kResourceExhausted,
-               {folder_ + "/step_7/model-00001-of-00001.safetensors", "No space left", "it needs 3",
-                " bytes, ", "are free there", "max_to_keep"},
-               [&] { manager.save(7); });
+  EXPECT_ERROR(manager.save(7), kResourceExhausted,
+               folder_ + "/step_7/model-00001-of-00001.safetensors", "No space left", "it needs 3",
+               " bytes, ", "are free there", "max_to_keep");
   ASSERT_TRUE(manager.last_error());
 }
 
 TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
-    log_.clear();
+    log_.lines.clear();
     Series series;
     CheckpointManager manager(series.checkpoint(), folder_,
                               {.asynchronous = asynchronous, .on_error = OnSaveError::kContinue});
@@ -119,8 +109,9 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
     manager.wait();
     file_faults::disarm();
     ASSERT_TRUE(manager.last_error());
-    EXPECT_THAT(log_, testing::ElementsAre(testing::AllOf(HasSubstr("Input/output error"),
-                                                          HasSubstr("the next save tries again"))));
+    EXPECT_THAT(log_.lines,
+                testing::ElementsAre(testing::AllOf(HasSubstr("Input/output error"),
+                                                    HasSubstr("the next save tries again"))));
     EXPECT_EQ(restored_number(folder_), 1);
     series.save(manager, 3, 3);
     manager.wait();
@@ -135,14 +126,14 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
     CheckpointManager manager(series.checkpoint(), folder_, {.asynchronous = true});
     file_faults::arm(folder_, Action::kReadOnly, 1, 100);
     series.save(manager, 1, 1);
-    expect_error(ErrorCode::kUnavailable, {"Read-only"}, [&] { series.save(manager, 2, 2); });
+    EXPECT_ERROR(series.save(manager, 2, 2), kUnavailable, "Read-only");
     manager.save(2);
-    expect_error(ErrorCode::kUnavailable, {"Read-only"}, [&] { manager.wait(); });
+    EXPECT_ERROR(manager.wait(), kUnavailable, "Read-only");
     manager.wait();  // once is enough
     manager.save(2);
-    EXPECT_THAT(log_, testing::IsEmpty());
+    EXPECT_THAT(log_.lines, testing::IsEmpty());
   }
-  EXPECT_THAT(log_, testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
+  EXPECT_THAT(log_.lines, testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));

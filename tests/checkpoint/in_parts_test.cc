@@ -8,8 +8,8 @@
 #include "tests/checkpoint/crash_at.h"
 #include "tests/checkpoint/saved_series.h"
 #include "tests/support/ranks.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -213,9 +213,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
 TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
-  std::vector<std::string> warnings;
-  const LogSink previous =
-      set_log_sink([&](LogLevel, std::string_view line) { warnings.emplace_back(line); });
+  const thrown::WarningLog log;
   for (const bool is_same : {true, false}) {
     Workers workers(3);
     EXPECT_THAT(errors_of_ranks(3,
@@ -227,9 +225,9 @@ TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
                 Each(""));
     EXPECT_EQ(num_files(folder), 0u);
   }
-  set_log_sink(previous);
-  ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_THAT(warnings[0], AllOf(HasSubstr("workers 1 do not see '" + folder), HasSubstr("share")));
+  ASSERT_EQ(log.lines.size(), 1u);
+  EXPECT_THAT(log.lines[0],
+              AllOf(HasSubstr("workers 1 do not see '" + folder), HasSubstr("share")));
 }
 
 // Reading.

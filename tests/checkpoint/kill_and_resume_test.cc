@@ -7,7 +7,7 @@
 
 #include "tests/checkpoint/saved_series.h"
 #include "tests/data/resumable_iterator.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/random.h"
 
 namespace tutti {
@@ -80,7 +80,7 @@ void train_in_child(const std::string& folder, std::int64_t steps) {
 }
 
 TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
-  const LogSink previous = set_log_sink([](LogLevel, std::string_view) {});
+  const thrown::WarningLog log;
   const std::string folder = fast_folder("kill"), calm_folder = fast_folder("calm");
   const RandomStream random({.seed = 20});
   std::int64_t steps_made = 0;
@@ -103,7 +103,6 @@ TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
   EXPECT_EQ(resumed.counts(), std::vector<double>(kSamples, kEpochs));
   EXPECT_EQ(resumed.order(), calm.order());
   EXPECT_EQ(resumed.step(), calm.step());
-  set_log_sink(previous);
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(calm_folder);
 }

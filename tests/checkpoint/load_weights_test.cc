@@ -56,8 +56,8 @@ TEST(LoadWeights, CastsFloatingPointTensorsToTheTypesOfVariables) {
 TEST(LoadWeights, RefusesIntegersForFloatingPointVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"a", numbers({1.0F}, DType::kInt32)}});
-  expect_error(ErrorCode::kInvalidArgument, {"'a': expected float32 [1], got int32 [1]"},
-               [&] { load_weights(path, {zeros("a", {1})}); });
+  EXPECT_ERROR(load_weights(path, {zeros("a", {1})}), kInvalidArgument,
+               "'a': expected float32 [1], got int32 [1]");
 }
 
 /// A model of two files, as Hugging Face stores it.
@@ -115,18 +115,15 @@ TEST(LoadWeights, RefusesAFileWithoutAnyOfTheVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"fc.weight", numbers({1.0F})}});
   Variable a = zeros("dense/kernel", {1});
-  expect_error(
-      ErrorCode::kInvalidArgument,
-      {"none of the 1 variables is in " + path, "'fc.weight'", "'dense/kernel'", ".rename"},
-      [&] { load_weights(path, {a}, {.strict = false}); });
+  EXPECT_ERROR(load_weights(path, {a}, {.strict = false}), kInvalidArgument,
+               "none of the 1 variables is in " + path, "'fc.weight'", "'dense/kernel'", ".rename");
 }
 
 TEST(LoadWeights, NamesTheKindOfOtherFiles) {
   const std::string path = empty_folder() + "/w.safetensors";
   const auto expect_kind = [&](std::string_view bytes, const std::string& kind) {
     write_file_atomically(path, bytes);
-    expect_error(ErrorCode::kDataLoss, {path, "the file is ", kind},
-                 [&] { load_weights(path, {zeros("a", {1})}); });
+    EXPECT_ERROR(load_weights(path, {zeros("a", {1})}), kDataLoss, path, "the file is ", kind);
   };
   expect_kind("", "an empty file");
   expect_kind("{\"a\": [1, 2, 3]}", "JSON");
@@ -144,16 +141,13 @@ TEST(LoadWeights, NamesLayersThatAreCutIntoOtherNumbersOfParts) {
   const std::vector<Variable> three = {zeros("dense/kernel/part_0", {2}),
                                        zeros("dense/kernel/part_1", {1}),
                                        zeros("dense/kernel/part_2", {1})};
-  expect_error(ErrorCode::kInvalidArgument,
-               {"'dense/kernel': expected it cut into 3, got it cut into 2", rule},
-               [&] { load_weights(path, three); });
-  expect_error(ErrorCode::kInvalidArgument,
-               {"'dense/kernel': expected it not cut, got it cut into 2", rule},
-               [&] { load_weights(path, {zeros("dense/kernel", {4})}); });
+  EXPECT_ERROR(load_weights(path, three), kInvalidArgument,
+               "'dense/kernel': expected it cut into 3, got it cut into 2", rule);
+  EXPECT_ERROR(load_weights(path, {zeros("dense/kernel", {4})}), kInvalidArgument,
+               "'dense/kernel': expected it not cut, got it cut into 2", rule);
   write(path, {{"dense/kernel", numbers({1.0F, 2.0F, 3.0F, 4.0F})}});
-  expect_error(ErrorCode::kInvalidArgument,
-               {"'dense/kernel': expected it cut into 3, got it not cut", rule},
-               [&] { Checkpoint(three).restore(path); });
+  EXPECT_ERROR(Checkpoint(three).restore(path), kInvalidArgument,
+               "'dense/kernel': expected it cut into 3, got it not cut", rule);
 }
 
 }  // namespace load_weights_test

@@ -12,7 +12,6 @@ namespace tutti {
 namespace safetensors_test {
 
 using checkpoint_test_util::empty_folder;
-using checkpoint_test_util::expect_error;
 using testing::ElementsAre;
 
 /// A file with every dtype, a scalar, an empty tensor and a name with quotes and umlauts.
@@ -138,23 +137,15 @@ TEST(Safetensors, RefusesNamesThatTheFormatCannotHold) {
     for (const std::string& name : list) file.tensors.push_back({name, x});
     return file;
   };
-  expect_error(ErrorCode::kInvalidArgument, {"'a'", "occurs twice"}, [&] {
-    format_safetensors(names({"a", "b", "a"}));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"is empty"}, [&] { format_safetensors(names({""})); });
-  expect_error(ErrorCode::kInvalidArgument, {"__metadata__", "reserved"},
-               [&] { format_safetensors(names({"__metadata__"})); });
-  expect_error(ErrorCode::kInvalidArgument, {"not UTF-8"},
-               [&] { format_safetensors(names({"a\xFF"})); });
-  expect_error(ErrorCode::kInvalidArgument, {"'a'", "undefined"}, [] {
-    format_safetensors({{{"a", Tensor()}}, {}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"metadata key 'k'", "occurs twice"}, [] {
-    format_safetensors({{}, {{"k", "1"}, {"k", "2"}}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'k'", "not UTF-8"}, [] {
-    format_safetensors({{}, {{"k", "\xC0"}}});
-  });
+  EXPECT_ERROR(format_safetensors(names({"a", "b", "a"})), kInvalidArgument, "'a'", "occurs twice");
+  EXPECT_ERROR(format_safetensors(names({""})), kInvalidArgument, "is empty");
+  EXPECT_ERROR(format_safetensors(names({"__metadata__"})), kInvalidArgument, "__metadata__",
+               "reserved");
+  EXPECT_ERROR(format_safetensors(names({"a\xFF"})), kInvalidArgument, "not UTF-8");
+  EXPECT_ERROR(format_safetensors({{{"a", Tensor()}}, {}}), kInvalidArgument, "'a'", "undefined");
+  EXPECT_ERROR(format_safetensors({{}, {{"k", "1"}, {"k", "2"}}}), kInvalidArgument,
+               "metadata key 'k'", "occurs twice");
+  EXPECT_ERROR(format_safetensors({{}, {{"k", "\xC0"}}}), kInvalidArgument, "'k'", "not UTF-8");
 }
 
 /// Runs a Python program that knows nothing of tutti; its output. Empty when there is no Python.
@@ -240,8 +231,8 @@ TEST(Safetensors, AreReadFromFilesAndWrittenToThem) {
   EXPECT_EQ(read_file(path), format_safetensors(file));
   EXPECT_THAT(read_safetensors(path).tensors.at(0).value.to_doubles(), ElementsAre(1.0, 2.0));
   write_file_atomically(path, "short");
-  expect_error(ErrorCode::kDataLoss, {path}, [&] { (void)read_safetensors(path); });
-  expect_error(ErrorCode::kNotFound, {path + "x"}, [&] { (void)read_safetensors(path + "x"); });
+  EXPECT_ERROR((void)read_safetensors(path), kDataLoss, path);
+  EXPECT_ERROR((void)read_safetensors(path + "x"), kNotFound, path + "x");
 }
 
 }  // namespace safetensors_test

@@ -92,17 +92,15 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
   kept = Tensor::full({2}, 5.0);
   x.assign(2.0);
   refuses = true;
-  EXPECT_THAT(error_of([&] { checkpoint.restore(folder + "/a.safetensors"); }),
-              ::testing::HasSubstr("refused"));
+  EXPECT_ERROR(checkpoint.restore(folder + "/a.safetensors"), kInvalidArgument, "refused");
   EXPECT_EQ(kept.to_doubles()[0], 5.0);
   EXPECT_EQ(x.value().to_doubles()[0], 2.0);
   checkpoint.restore(folder + "/a.safetensors");
   EXPECT_EQ(kept.to_doubles()[0], 4.0);
   EXPECT_EQ(x.value().to_doubles()[0], 1.0);
-  EXPECT_THAT(error_of([&] { Checkpoint({x}).restore(folder + "/a.safetensors"); }),
-              ::testing::HasSubstr("unknown tensor 'kept/a'"));
-  EXPECT_THAT(error_of([&] { checkpoint.add_tensors("kept", {}); }),
-              ::testing::HasSubstr("expected functions"));
+  EXPECT_ERROR(Checkpoint({x}).restore(folder + "/a.safetensors"), kInvalidArgument,
+               "unknown tensor 'kept/a'");
+  EXPECT_ERROR(checkpoint.add_tensors("kept", {}), kInvalidArgument, "expected functions");
 }
 
 TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {

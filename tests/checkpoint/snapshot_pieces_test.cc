@@ -15,7 +15,6 @@ namespace snapshot_pieces_test {
 using internal::ArrivingSnapshot;
 using internal::pieces_of;
 using internal::SafetensorsLayout;
-using thrown::expect_error;
 
 /// Three variables and a number beside them.
 struct Program {
@@ -73,23 +72,21 @@ TEST(SnapshotPieces, DamageIsNamed) {
     arriving.finish();
   };
   // Wide types first: step (int64), weights (float32), mask (bool).
-  expect_error(ErrorCode::kDataLoss, {"the state of worker 2", "'step' is damaged"},
-               [&] { damaged(0, std::byte{4}); });
-  expect_error(ErrorCode::kDataLoss, {"the state of worker 2", "'weights' is damaged"},
-               [&] { damaged(1, std::byte{1}); });
-  expect_error(ErrorCode::kDataLoss, {"'mask'", "expected 0 or 1, got 3"},
-               [&] { damaged(2, std::byte{2}); });
+  EXPECT_ERROR(damaged(0, std::byte{4}), kDataLoss, "the state of worker 2", "'step' is damaged");
+  EXPECT_ERROR(damaged(1, std::byte{1}), kDataLoss, "the state of worker 2",
+               "'weights' is damaged");
+  EXPECT_ERROR(damaged(2, std::byte{2}), kDataLoss, "'mask'", "expected 0 or 1, got 3");
 }
 
 TEST(SnapshotPieces, AHeadThatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
   Program program(1.0);
   const SafetensorsLayout pieces = pieces_of(program.checkpoint.snapshot(3));
-  expect_error(ErrorCode::kDataLoss, {"worker 1", "the file ends within"},
-               [&] { ArrivingSnapshot(pieces.head.substr(0, 40), pieces.num_bytes, "worker 1"); });
-  expect_error(ErrorCode::kDataLoss, {"worker 1", "the file goes on after its last tensor"},
-               [&] { ArrivingSnapshot(pieces.head, pieces.num_bytes + 1, "worker 1"); });
-  expect_error(ErrorCode::kDataLoss, {"worker 1", "the file ends within tensor 'mask'"},
-               [&] { ArrivingSnapshot(pieces.head, pieces.num_bytes - 1, "worker 1"); });
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head.substr(0, 40), pieces.num_bytes, "worker 1"), kDataLoss,
+               "worker 1", "the file ends within");
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes + 1, "worker 1"), kDataLoss,
+               "worker 1", "the file goes on after its last tensor");
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes - 1, "worker 1"), kDataLoss,
+               "worker 1", "the file ends within tensor 'mask'");
 }
 
 }  // namespace snapshot_pieces_test

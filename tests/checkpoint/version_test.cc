@@ -65,8 +65,7 @@ TEST(Version, OfSeveralFilesIsReadWholeAndInOtherRanges) {
     const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
     std::vector<VersionIndex> files;
     for (int i = count; i-- > 0;) files.push_back(write_file(folder, i, count));  // in any order
-    expect_error(ErrorCode::kNotFound, {internal::kIndexName, "never finished"},
-                 [&] { internal::read_version(folder); });
+    EXPECT_ERROR(internal::read_version(folder), kNotFound, internal::kIndexName, "never finished");
     const VersionIndex committed = commit(folder, files);
     EXPECT_TRUE(internal::read_index(folder) == committed);
     const CheckpointFile file = internal::read_version(folder);
@@ -111,30 +110,22 @@ TEST(Version, HasTheIndexOfHuggingFace) {
 TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex first = write_file(folder, 0, 3), second = write_file(folder, 1, 3);
-  expect_error(ErrorCode::kDataLoss, {"'table'", "[0, 30) once each, got [0, 10), [10, 20)"}, [&] {
-    commit(folder, {first, second});
-  });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "once each, got [10, 20)"},
-               [&] { commit(folder, {second}); });
+  EXPECT_ERROR(commit(folder, {first, second}), kDataLoss, "'table'",
+               "[0, 30) once each, got [0, 10), [10, 20)");
+  EXPECT_ERROR(commit(folder, {second}), kDataLoss, "'table'", "once each, got [10, 20)");
   VersionIndex copy;  // the same elements in another file
   copy.parts["table"] = {DType::kFloat32, kShape, {{"copy.safetensors", {0, 10}}}};
-  expect_error(ErrorCode::kDataLoss, {"'table'", "once each"}, [&] {
-    commit(folder, {first, copy, second, write_file(folder, 2, 3)});
-  });
+  EXPECT_ERROR(commit(folder, {first, copy, second, write_file(folder, 2, 3)}), kDataLoss,
+               "'table'", "once each");
   VersionIndex whole;
   whole.weight_map["table"] = "copy.safetensors";
-  expect_error(ErrorCode::kDataLoss, {"'table'", "all in one file"}, [&] {
-    commit(folder, {first, whole, second, write_file(folder, 2, 3)});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'table'", "copy.safetensors", "once"}, [&] {
-    joined({whole, whole});
-  });
+  EXPECT_ERROR(commit(folder, {first, whole, second, write_file(folder, 2, 3)}), kDataLoss,
+               "'table'", "all in one file");
+  EXPECT_ERROR(joined({whole, whole}), kInvalidArgument, "'table'", "copy.safetensors", "once");
   VersionIndex other = second;
   other.parts["table"].shape = Shape{30};
-  expect_error(ErrorCode::kInvalidArgument, {"'table'", "00001-of-00003", "00002-of-00003", "[30]"},
-               [&] {
-                 joined({first, other});
-               });
+  EXPECT_ERROR(joined({first, other}), kInvalidArgument, "'table'", "00001-of-00003",
+               "00002-of-00003", "[30]");
   EXPECT_FALSE(internal::read_index(folder));
 }
 
@@ -240,8 +231,8 @@ TEST(Version, IsNotCommittedWithSequenceThatReadersRefuse) {
   const Folder folder = Folder::make(empty_folder());
   VersionIndex index = joined({write_file(folder, 0, 1)});
   index.sequence = internal::kMaxSequence + 1;
-  expect_error(ErrorCode::kFailedPrecondition, {folder.path(), "4611686018427387905"},
-               [&] { internal::commit_version(folder, index, {}); });
+  EXPECT_ERROR(internal::commit_version(folder, index, {}), kFailedPrecondition, folder.path(),
+               "4611686018427387905");
   EXPECT_FALSE(internal::read_index(folder));
 }
 
@@ -255,7 +246,7 @@ TEST(Version, FileWithoutTensorsIsCompared) {
   std::string bytes = read_file(path);
   bytes[bytes.find("step")] = 'S';
   write_file_atomically(path, bytes);
-  expect_error(ErrorCode::kDataLoss, {path, "checksum"}, [&] { internal::read_version(folder); });
+  EXPECT_ERROR(internal::read_version(folder), kDataLoss, path, "checksum");
 }
 
 TEST(Version, BadElementOfBoolIsNamedByItsOffsetInTheFile) {
@@ -267,15 +258,15 @@ TEST(Version, BadElementOfBoolIsNamedByItsOffsetInTheFile) {
   std::string bytes = read_file(folder.path_of(name));
   bytes.back() = 2;
   write_file_atomically(folder.path_of(name), bytes);
-  expect_error(ErrorCode::kDataLoss, {concat("offset ", bytes.size() - 1, ":"), "'flags'", "got 2"},
-               [&] { internal::read_version(folder); });
+  EXPECT_ERROR(internal::read_version(folder), kDataLoss, concat("offset ", bytes.size() - 1, ":"),
+               "'flags'", "got 2");
 }
 
 TEST(Folder, SizeThatTheSystemDoesNotTellIsAnError) {
   const Folder folder = Folder::make(empty_folder());
   EXPECT_EQ(folder.size_of("none"), std::nullopt);
   const std::string name(300, 'a');
-  expect_error(ErrorCode::kUnavailable, {name, "too long"}, [&] { folder.size_of(name); });
+  EXPECT_ERROR(folder.size_of(name), kUnavailable, name, "too long");
 }
 
 TEST(Version, OfTheEarlierFormatIsRefusedByName) {

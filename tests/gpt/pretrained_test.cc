@@ -248,7 +248,7 @@ TEST(GptConfig, ComesBackFromItsJson) {
   }
   examples::GptConfig odd;
   odd.heads = 5;
-  EXPECT_THAT(error_of([&] { Gpt model(odd); }), HasSubstr("heads that divide the features"));
+  EXPECT_ERROR(Gpt model(odd), kInvalidArgument, "heads that divide the features");
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
   ADD_FAILURE() << "expected an error with '" << (parts.empty() ? "" : parts[0]) << "'";
 }
 
+/// Expects that the statement throws Error of `code`, a name of ErrorCode, whose message contains
+/// each of the texts that follow: EXPECT_ERROR(Dropout(1.0), kInvalidArgument, "[0, 1)", "got 1").
+#define EXPECT_ERROR(statement, code, ...)                                                      \
+  do {                                                                                          \
+    SCOPED_TRACE(#statement);                                                                   \
+    ::tutti::thrown::expect_error(::tutti::ErrorCode::code, {__VA_ARGS__}, [&] { statement; }); \
+  } while (false)
+
 /// The message of the Error that `action` throws; fails when it throws none.
 inline std::string error_of(const std::function<void()>& action) {
   try {
