@@ -1,4 +1,4 @@
-// The CIFAR-10 tutorial's network, compared with plain loops in double precision.
+// The CIFAR-10 tutorial's network: its published numbers, and plain loops in double precision.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_network.h"
 
@@ -128,6 +128,64 @@ std::vector<double> slow_logits(const std::vector<Variable>& v, const Tensor& im
 }
 
 }  // namespace network_test
+
+TEST(Cifar10Network, HasThePublishedNumberOfParameters) {
+  VariableStore store;
+  const Cifar10Network network(store);
+  std::int64_t count = 0;
+  std::vector<std::string> names;
+  for (const Variable& variable : store.trainable_variables()) {
+    count += variable.shape().num_elements();
+    names.push_back(variable.name());
+  }
+  EXPECT_EQ(count, 1'068'298);
+  EXPECT_EQ(names, (std::vector<std::string>{"conv1/weights", "conv1/biases", "conv2/weights",
+                                             "conv2/biases", "local3/weights", "local3/biases",
+                                             "local4/weights", "local4/biases",
+                                             "softmax_linear/weights", "softmax_linear/biases"}));
+}
+
+TEST(Cifar10Network, WeightsBeginAsTruncatedNormalsOfTheTutorialsDeviations) {
+  set_random_seed(2);
+  VariableStore store;
+  const Cifar10Network network(store);
+  const double stddevs[] = {0.05, 0.05, 0.04, 0.04, 1.0 / 192.0};
+  const double biases[] = {0.0, 0.1, 0.1, 0.1, 0.0};
+  for (std::size_t layer = 0; layer < 5; ++layer) {
+    const std::vector<double> w = store.variables()[2 * layer].value().to_doubles();
+    double squares = 0.0, largest = 0.0;
+    for (const double value : w) {
+      squares += value * value;
+      largest = std::max(largest, std::abs(value));
+    }
+    EXPECT_LE(largest, 2.0 * stddevs[layer] * (1.0 + 1e-6));
+    // Cut at two deviations the variance is 0.77374 of the normal's.
+    const double variance = squares / static_cast<double>(w.size());
+    EXPECT_NEAR(variance / (0.77374 * stddevs[layer] * stddevs[layer]), 1.0,
+                6.0 / std::sqrt(static_cast<double>(w.size())));
+    for (const double bias : store.variables()[2 * layer + 1].value().to_doubles()) {
+      EXPECT_EQ(bias, static_cast<double>(static_cast<float>(biases[layer])));
+    }
+  }
+}
+
+// ln 10 + 0.004 / 2 * 0.77374 * 0.04^2 * (2304 * 384 + 384 * 192) = 4.676; the tutorial's log says
+// 4.68.
+TEST(Cifar10Network, LossOfStep0MatchesPublishedValue) {
+  using namespace network_test;
+  double mean = 0.0;
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    set_random_seed(seed);
+    VariableStore store;
+    const Cifar10Network network(store);
+    Tower tower("tower_0");
+    const Tensor logits = network.inference(tower, standardised_images(16, seed + 20));
+    const double loss = Cifar10Network::loss(tower, logits, labels_of(16)).item();
+    EXPECT_NEAR(loss, 4.676, 0.03) << "seed " << seed;
+    mean += loss / 5.0;
+  }
+  EXPECT_NEAR(mean, 4.676, 0.02);
+}
 
 TEST(Cifar10Network, LogitsMatchDirectComputation) {
   using namespace network_test;
