@@ -170,12 +170,4 @@ inline std::vector<Case> activation_grad_cases() {
   };
 }
 
-inline std::vector<Case> elementwise_cases() {
-  std::vector<Case> cases = unary_cases();
-  for (auto& more : {binary_cases(), activation_grad_cases()}) {
-    cases.insert(cases.end(), more.begin(), more.end());
-  }
-  return cases;
-}
-
 }  // namespace tutti::gradient_check

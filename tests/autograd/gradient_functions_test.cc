@@ -4,10 +4,8 @@
 
 #include "autograd/gradients.h"
 #include "tensor/buffer_allocator.h"
-#include "tests/autograd/gradient_cases_elementwise.h"
-#include "tests/autograd/gradient_cases_linear.h"
-#include "tests/autograd/gradient_cases_other.h"
-#include "tests/autograd/gradient_check.h"
+#include "tests/autograd/gradient_comparison.h"
+#include "tests/support/thrown.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -18,49 +16,17 @@ namespace {
 using gradient_check::Case;
 using gradient_check::check_all;
 
-TEST(GradientFunctions, UnaryAgreeWithCentralDifferences) {
-  check_all(gradient_check::unary_cases());
-}
-TEST(GradientFunctions, BinaryAgreeWithCentralDifferences) {
-  check_all(gradient_check::binary_cases());
-}
-TEST(GradientFunctions, ActivationGradsAgreeWithCentralDifferences) {
-  check_all(gradient_check::activation_grad_cases());
-}
-TEST(GradientFunctions, ReductionsAgreeWithCentralDifferences) {
-  check_all(gradient_check::reduction_cases());
-}
-TEST(GradientFunctions, MatmulAgreesWithCentralDifferences) {
-  check_all(gradient_check::matmul_cases());
-}
-TEST(GradientFunctions, ConvolutionAgreesWithCentralDifferences) {
-  check_all(gradient_check::convolution_cases());
-}
-TEST(GradientFunctions, PoolingAgreesWithCentralDifferences) {
-  check_all(gradient_check::pooling_cases());
-}
-TEST(GradientFunctions, NormalizationAgreesWithCentralDifferences) {
-  check_all(gradient_check::normalization_cases());
-}
-TEST(GradientFunctions, SoftmaxAgreesWithCentralDifferences) {
-  check_all(gradient_check::softmax_cases());
-}
-TEST(GradientFunctions, AttentionAgreesWithCentralDifferences) {
-  check_all(gradient_check::attention_cases());
-}
-TEST(GradientFunctions, ShapeAgreesWithCentralDifferences) {
-  check_all(gradient_check::shape_cases());
-}
+using CheckedGradients = gradient_check::GroupTest;
+
+TEST_P(CheckedGradients, AgreeWithCentralDifferences) { check_all(GetParam().cases()); }
+
+INSTANTIATE_TEST_SUITE_P(Groups, CheckedGradients, ::testing::ValuesIn(gradient_check::kGroups),
+                         gradient_check::group_name);
 
 std::set<OpId> ops_with_cases() {
   std::set<OpId> ops;
-  for (const auto& cases : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
-                            gradient_check::matmul_cases(), gradient_check::convolution_cases(),
-                            gradient_check::pooling_cases(), gradient_check::normalization_cases(),
-                            gradient_check::softmax_cases(), gradient_check::attention_cases(),
-                            gradient_check::shape_cases()}) {
-    for (const Case& c : cases) ops.insert(c.op);
-  }
+  for (const gradient_check::Group& group : gradient_check::kGroups)
+    for (const Case& c : group.cases()) ops.insert(c.op);
   return ops;
 }
 
@@ -121,14 +87,7 @@ TEST(GradientFunctions, MissingSecondOrderNamesTheOperation) {
   inner.watch(x);
   const Tensor y = reduce_sum(square(max_pool2d(x)));
   const Tensor dx = inner.gradient(y, x).dense();
-  try {
-    outer.gradient(dx, x);
-    FAIL() << "expected kUnimplemented";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
-    EXPECT_NE(error.message().find(to_string(OpId::kMaxPoolGrad)), std::string::npos)
-        << error.message();
-  }
+  EXPECT_ERROR(outer.gradient(dx, x), kUnimplemented, concat(to_string(OpId::kMaxPoolGrad)));
 }
 
 TEST(GradientFunctions, BiasGradientIsTheSumOverAllRows) {
@@ -265,14 +224,8 @@ TEST(MixedNormalizationTest, GivesTheBitsOfCastingThereAndBack) {
 
 TEST(MixedNormalizationTest, RefusesParametersOfDifferentTypes) {
   const MixedNormalization c(DType::kBFloat16);
-  try {
-    (void)batch_norm_training(c.x, c.gamma, cast(c.beta, DType::kBFloat16), 1e-3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(error.message().find("expected bfloat16 or float32 [4]"), std::string::npos)
-        << error.message();
-  }
+  EXPECT_ERROR((void)batch_norm_training(c.x, c.gamma, cast(c.beta, DType::kBFloat16), 1e-3),
+               kInvalidArgument, "expected bfloat16 or float32 [4]");
 }
 
 }  // namespace

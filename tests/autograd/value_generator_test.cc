@@ -11,7 +11,6 @@ namespace {
 namespace value_generator {
 
 using Kind = ValueGenerator::Kind;
-using testing::expect_error;
 using testing::expect_same_bits;
 
 constexpr RandomKey kKey{11, kInitializerPurpose, 5};
@@ -80,11 +79,10 @@ TEST(ValueGenerator, AScalarIsOneRow) {
 
 TEST(ValueGenerator, NamesRowsThatAreNotThere) {
   const ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
-  expect_error(ErrorCode::kOutOfRange, {"[4, 2]", "3 rows from 2"},
-               [&] { (void)generator.rows(2, 3); });
-  expect_error(ErrorCode::kOutOfRange, {"from -1"}, [&] { (void)generator.rows(-1, 1); });
-  expect_error(ErrorCode::kInvalidArgument, {"identity", "[3]"},
-               [&] { (void)of(Kind::kIdentity, 1.0, 0.0, {3}, DType::kFloat32).rows(0, 1); });
+  EXPECT_ERROR((void)generator.rows(2, 3), kOutOfRange, "[4, 2]", "3 rows from 2");
+  EXPECT_ERROR((void)generator.rows(-1, 1), kOutOfRange, "from -1");
+  EXPECT_ERROR((void)of(Kind::kIdentity, 1.0, 0.0, {3}, DType::kFloat32).rows(0, 1),
+               kInvalidArgument, "identity", "[3]");
 }
 
 TEST(ValueGenerator, IsFoundInTheInitializerThatItMade) {
