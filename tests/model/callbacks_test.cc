@@ -12,22 +12,12 @@
 #include "tests/support/fake_gpu.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/json.h"
-#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
 namespace {
 
 using namespace model_tests;
 using ::testing::HasSubstr;
-
-/// An empty folder of this test.
-std::string fresh_folder() {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = concat(::testing::TempDir(), "tutti_", test->name());
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
 
 TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
   Sequential model = small_model();
@@ -46,7 +36,7 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
 }
 
 TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
-  const std::string folder = fresh_folder();
+  const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint each(folder + "/{epoch}-{loss}.safetensors", {.save_weights_only = true});
   each.set_model(model);
@@ -69,22 +59,21 @@ TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
 }
 
 TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) {
-  EXPECT_THAT(error_of([] { ModelCheckpoint("run/{epoch:02d}.safetensors"); }),
-              ::testing::AllOf(HasSubstr("got {epoch:02d}"), HasSubstr("try {epoch}")));
-  EXPECT_THAT(error_of([] { ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"); }),
-              HasSubstr("try {val_loss}"));
-  const std::string folder = fresh_folder();
+  EXPECT_ERROR(ModelCheckpoint("run/{epoch:02d}.safetensors"), kInvalidArgument, "got {epoch:02d}",
+               "try {epoch}");
+  EXPECT_ERROR(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), kInvalidArgument,
+               "try {val_loss}");
+  const std::string folder = empty_folder();
   Sequential model = small_model();
   const Tensor x = alternating(8);
   const FitOptions fit{.callbacks = {ModelCheckpoint(folder + "/{val_loss}.safetensors")},
                        .verbose = kSilent};
-  EXPECT_THAT(error_of([&] { model.fit(x, x, fit); }),
-              HasSubstr("expected validation_data for {val_loss}"));
+  EXPECT_ERROR(model.fit(x, x, fit), kInvalidArgument, "expected validation_data for {val_loss}");
   EXPECT_EQ(model.epochs_trained(), 0);
 }
 
 TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
-  const std::string folder = fresh_folder();
+  const std::string folder = empty_folder();
   for (const int replicas : {1, 2}) {
     auto train = [&](std::int64_t stop_after) {
       set_random_seed(9);  // strategies take the seed when they are made
@@ -111,7 +100,7 @@ TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
 }
 
 TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
-  const std::string path = fresh_folder() + "/weights.safetensors";
+  const std::string path = empty_folder() + "/weights.safetensors";
   Sequential model = small_model();
   model.save_weights(path);
   auto strategy = model_tests::mirrored("cpu:0-1");
@@ -122,11 +111,11 @@ TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
   other.load_weights(path);
   EXPECT_EQ(weights_of(other), weights_of(model));
   Sequential different(Input{{1}}, Dense(5), Dense(1));
-  EXPECT_THAT(error_of([&] { different.load_weights(path); }), HasSubstr("dense/kernel"));
+  EXPECT_ERROR(different.load_weights(path), kInvalidArgument, "dense/kernel");
 }
 
 TEST(JsonLogTest, WritesALinePerEpoch) {
-  const std::string folder = fresh_folder();
+  const std::string folder = empty_folder();
   Sequential model = small_model();
   const Tensor x = alternating(8);
   const History history = model.fit(x, x,
@@ -151,21 +140,15 @@ TEST(LearningRateScalingTest, FollowsTheFormulas) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
-  const LinearWarmUp warm_up({.then = 0.5, .initial_learning_rate = 0.1, .warm_up_steps = 4});
-  EXPECT_DOUBLE_EQ(warm_up(0), 0.1);
-  EXPECT_DOUBLE_EQ(warm_up(1), 0.2);
-  EXPECT_DOUBLE_EQ(warm_up(4), 0.5);
-  EXPECT_DOUBLE_EQ(warm_up(100), 0.5);
-  EXPECT_DOUBLE_EQ(LinearWarmUp({.then = 0.3})(0), 0.3);
-  EXPECT_THAT(error_of([] { scaled_learning_rate(0.1, 0, 4); }), HasSubstr("positive batches"));
+  EXPECT_ERROR(scaled_learning_rate(0.1, 0, 4), kInvalidArgument, "positive batches");
 }
 
 TEST(LearningRateScalingTest, UnknownBatchErrorListsTheTable) {
   const std::map<std::int64_t, double> rates = {{5, 0.1}, {10, 0.15}, {20, 0.175}};
   EXPECT_EQ(learning_rate_for_batch(rates, 5), 0.1);
   EXPECT_EQ(learning_rate_for_batch(rates, 10), 0.15);
-  EXPECT_THAT(error_of([&] { learning_rate_for_batch(rates, 7); }),
-              HasSubstr("no rate for a global batch of 7; expected one of 5, 10, 20"));
+  EXPECT_ERROR(learning_rate_for_batch(rates, 7), kNotFound,
+               "no rate for a global batch of 7; expected one of 5, 10, 20");
 }
 
 TEST(LogsTest, AskForUnknownNamesListsThem) {
@@ -173,14 +156,14 @@ TEST(LogsTest, AskForUnknownNamesListsThem) {
   logs.set("loss", 1.0);
   logs.set("loss", 2.0);
   EXPECT_EQ(logs["loss"], 2.0);
-  EXPECT_THAT(error_of([&] { logs.at("accuracy"); }), HasSubstr("expected one of loss"));
+  EXPECT_ERROR(logs.at("accuracy"), kNotFound, "expected one of loss");
   History history;
   history.append(0, logs);
-  EXPECT_THAT(error_of([&] { history.at("val_loss"); }), HasSubstr("expected one of loss"));
+  EXPECT_ERROR(history.at("val_loss"), kNotFound, "expected one of loss");
 }
 
 TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
-  const std::string path = fresh_folder() + "/runs/log.csv";
+  const std::string path = empty_folder() + "/runs/log.csv";
   Sequential model = small_model();
   const Tensor x = alternating(8);
   auto train = [&](CsvLoggerOptions options, FitOptions fit) {
@@ -206,7 +189,7 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
 }
 
 TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
-  const std::string path = fresh_folder() + "/log.csv";
+  const std::string path = empty_folder() + "/log.csv";
   Sequential model = small_model();
   const Tensor x = alternating(8);
   model.fit(x, x, {.callbacks = {CsvLogger(path)}, .verbose = kSilent});
@@ -223,7 +206,7 @@ TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
 }
 
 TEST(CsvLoggerTest, MarksWhatAnEpochLacks) {
-  const std::string path = fresh_folder() + "/log.csv";
+  const std::string path = empty_folder() + "/log.csv";
   CsvLogger logger(path);
   logger.on_train_begin();
   Logs both = one_value("loss", 0.5);
@@ -315,7 +298,7 @@ TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
               ElementsAre(0.1, 0.1, 0.05));
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .min_delta = 0.5}, {3, 2.6, 2.4}),
               ElementsAre(0.1, 0.05, 0.05));
-  EXPECT_THAT(error_of([] { ReduceLROnPlateau bad({.factor = 1.0}); }), HasSubstr("(0, 1), got 1"));
+  EXPECT_ERROR(ReduceLROnPlateau bad({.factor = 1.0}), kInvalidArgument, "(0, 1), got 1");
 }
 
 TEST(LambdaCallbackTest, CallsWhatIsGiven) {
@@ -336,7 +319,7 @@ TEST(LambdaCallbackTest, CallsWhatIsGiven) {
 }
 
 TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
-  const std::string folder = fresh_folder();
+  const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint newest(folder + "/new-{epoch}", {.max_to_keep = 2});
   ModelCheckpoint best(folder + "/best-{epoch}", {.save_best_only = true,
@@ -362,7 +345,7 @@ TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
   using ::testing::ElementsAre;
   // {values of the epochs, epochs that are saved}, for a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
-    const std::string folder = fresh_folder();
+    const std::string folder = empty_folder();
     Sequential model = small_model();
     options.save_best_only = true;
     options.initial_value_threshold = 5.0;
@@ -385,7 +368,7 @@ TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
 }
 
 TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
-  const std::string folder = fresh_folder();
+  const std::string folder = empty_folder();
   Sequential model = small_model();
   model.fit(alternating(10), alternating(10),
             {.epochs = 2,

@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "tests/strategy/worker_threads.h"
 #include "tests/support/protobuf_fields.h"
+#include "tests/support/test_folder.h"
 #include "tests/support/thrown.h"
 #include "tutti/core/error.h"
 #include "tutti/model/log_files.h"
@@ -25,6 +26,7 @@ namespace tutti {
 namespace {
 
 using namespace protobuf_fields;
+using thrown::empty_folder;
 
 /// CRC-32C bit by bit: the polynomial 0x1edc6f41, reflected. Shares nothing with the writer.
 std::uint32_t slow_crc32c(std::string_view bytes) {
@@ -74,9 +76,7 @@ TEST(EventFileTest, TheReadersOwnSumHasThePublishedValue) {  // RFC 3720, B.4
 }
 
 TEST(EventFileTest, AnIndependentReaderFindsTheScalars) {
-  const std::string folder = ::testing::TempDir() + "tutti_events";
-  std::filesystem::remove_all(folder);
-  EventFileWriter writer(folder);
+  EventFileWriter writer(empty_folder());
   writer.scalar("epoch_loss", 0, 0.5);
   writer.scalar("epoch_loss", 300, -1.25);
   const std::vector<std::string> events = events_of(read_file(writer.path()));
@@ -101,16 +101,10 @@ void write_from_inside_run(Strategy& strategy, EventFileWriter& writer) {
   });
 }
 
-std::string new_folder(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + name;
-  std::filesystem::remove_all(folder);
-  return folder;
-}
-
 TEST(EventFileTest, SummariesFromInsideRunAreThoseOfReplica0Alone) {
   for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
     SCOPED_TRACE(each.name);
-    EventFileWriter writer(new_folder("tutti_summaries_" + each.name));
+    EventFileWriter writer(empty_folder(each.name));
     const auto strategy = each.make();
     write_from_inside_run(*strategy, writer);
     const std::vector<std::string> events = events_of(read_file(writer.path()));
@@ -126,7 +120,7 @@ TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
   strategy_tests::expect_no_error(strategy_tests::run_workers(
       strategy_tests::workers_with({2, 1}), [&](MultiWorkerMirroredStrategy& strategy) {
         const int worker = strategy.worker();
-        EventFileWriter writer(new_folder(concat("tutti_summaries_of_worker_", worker)));
+        EventFileWriter writer(empty_folder(concat("_", worker)));
         write_from_inside_run(strategy, writer);
         num_events[worker] = events_of(read_file(writer.path())).size();
       }));
@@ -135,8 +129,7 @@ TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
 }
 
 TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
-  const std::string folder = ::testing::TempDir() + "tutti_small_events";
-  std::filesystem::remove_all(folder);
+  const std::string folder = empty_folder();
   std::optional<EventFileWriter> writer(folder);
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -159,9 +152,7 @@ std::vector<double> doubles_in(std::string_view bytes) {
 }
 
 TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
-  const std::string folder = ::testing::TempDir() + "tutti_histograms";
-  std::filesystem::remove_all(folder);
-  EventFileWriter writer(folder);
+  EventFileWriter writer(empty_folder());
   const std::vector<double> values = {-3.0, 0.0, 0.0, 0.5, 0.5, 0.5, 7.25};
   writer.histogram("conv1/activations", 100, values);
   writer.histogram("empty", 100, {});
@@ -192,22 +183,11 @@ TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
 TEST(EventFileTest, AHistogramOfNaNIsRefused) {
   EventFileWriter writer(::testing::TempDir() + "tutti_histogram_of_nan");
   const std::vector<double> values = {1.0, std::nan("")};
-  try {
-    writer.histogram("weights", 3, values);
-    FAIL() << "no Error was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(error.message().find("'weights' of step 3"), std::string::npos);
-  }
+  EXPECT_ERROR(writer.histogram("weights", 3, values), kInvalidArgument, "'weights' of step 3");
 }
 
 TEST(EventFileTest, AFolderThatCannotBeMadeIsNamed) {
-  try {
-    EventFileWriter writer("/proc/no_such_folder");
-    FAIL() << "no Error was thrown";
-  } catch (const Error& error) {
-    EXPECT_NE(error.message().find("/proc/no_such_folder"), std::string::npos);
-  }
+  EXPECT_ERROR(EventFileWriter("/proc/no_such_folder"), kUnavailable, "/proc/no_such_folder");
 }
 
 using ::testing::HasSubstr;

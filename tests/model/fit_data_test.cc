@@ -45,10 +45,8 @@ TEST(FitData, DataThatNeverEndAreRefusedWithTheRemedy) {
     EXPECT_THAT(fit(finite, {.validation_data = endless}),
                 AllOf(HasSubstr("validation_data"), HasSubstr(".validation_steps")));
     EXPECT_EQ(model.epochs_trained(), 0);
-    EXPECT_THAT(error_of([&] { model.evaluate(endless); }),
-                AllOf(HasSubstr("Model::evaluate"), HasSubstr(".steps")));
-    EXPECT_THAT(error_of([&] { model.predict(endless); }),
-                AllOf(HasSubstr("Model::predict"), HasSubstr(".steps")));
+    EXPECT_ERROR(model.evaluate(endless), kInvalidArgument, "Model::evaluate", ".steps");
+    EXPECT_ERROR(model.predict(endless), kInvalidArgument, "Model::predict", ".steps");
     model.fit(endless, {.validation_data = endless,
                         .steps_per_epoch = 2,
                         .verbose = kSilent,
@@ -82,8 +80,8 @@ TEST(FitData, StepsBoundEvaluateAndPredict) {
     const Tensor x = Tensor::ones({10, 1});
     EXPECT_EQ(model.predict(x, {.batch_size = 3, .steps = 2}).shape(), (Shape{6, 1}));
     EXPECT_NEAR(model.evaluate(x, x, {.batch_size = 3, .steps = 2}).at("loss"), 1.0, 1e-6);
-    EXPECT_THAT(error_of([&] { model.evaluate(x, x, {.steps = 0}); }),
-                HasSubstr("positive number of steps, got 0"));
+    EXPECT_ERROR(model.evaluate(x, x, {.steps = 0}), kInvalidArgument,
+                 "positive number of steps, got 0");
   }
 }
 
@@ -115,7 +113,7 @@ TEST(FitData, AResumedFitBeginsValidationWithTheFirstBatch) {
     }
     return model.fit(labels_to(6).batch(2), fit);
   };
-  EXPECT_THAT(error_of([&] { train(true); }), HasSubstr("stopped"));
+  EXPECT_ERROR(train(true), kCancelled, "stopped");
   EXPECT_THAT(train(false)["val_loss"], ElementsAre(2.5, 2.5, 2.5));
 }
 
@@ -154,8 +152,8 @@ TEST(FitData, OptionsOfTensorsAreRefusedBesideADataset) {
   EXPECT_THAT(error_of([&] { model.evaluate(data, {.batch_size = 3}); }), names_batch);
   EXPECT_THAT(error_of([&] { model.predict(data, {.batch_size = 3}); }), names_batch);
   EXPECT_THAT(error_of([&] { model.predict_all(dataset(), {.batch_size = 3}); }), names_batch);
-  EXPECT_THAT(error_of([&] { model.fit(data, {.verbose = kSilent, .validation_steps = 3}); }),
-              HasSubstr("no validation_steps without validation_data"));
+  EXPECT_ERROR(model.fit(data, {.verbose = kSilent, .validation_steps = 3}), kInvalidArgument,
+               "no validation_steps without validation_data");
   EXPECT_EQ(model.epochs_trained(), 0);
   const Tensor x = Tensor::ones({6, 1});
   EXPECT_EQ(model.fit(x, x, {.batch_size = 3, .verbose = kSilent, .sample_weight = weights})
@@ -188,10 +186,8 @@ TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
   EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("0 .. 2"), HasSubstr("got 3"))));
   Sequential line = constant_model();
   const Tensor x = Tensor::ones({6, 1});
-  EXPECT_THAT(error_of([&] {
-                line.fit(x, x * 0.375f, {.verbose = kSilent, .class_weight = {{0, 0.0}}});
-              }),
-              AllOf(HasSubstr("class numbers"), HasSubstr("0.375")));
+  EXPECT_ERROR(line.fit(x, x * 0.375f, {.verbose = kSilent, .class_weight = {{0, 0.0}}}),
+               kInvalidArgument, "class numbers", "0.375");
 }
 
 namespace masks_in_fit {

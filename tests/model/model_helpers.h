@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/test_folder.h"
 #include "tests/support/thrown.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
@@ -21,6 +22,7 @@
 
 namespace tutti::model_tests {
 
+using thrown::empty_folder;
 using thrown::error_of;
 
 inline constexpr Verbosity kSilent = Verbosity::kSilent;

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "tests/model/model_helpers.h"
+#include "tests/support/warnings.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/logging.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/reduction/average_gradients.h"
@@ -153,24 +153,19 @@ TEST(NormalizationUpdates, UpdatesOfAllTowersAreAveraged) {
 
 TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   using namespace normalization_updates_test;
-  std::vector<std::string> warnings;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) warnings.emplace_back(line);
-  });
   BatchNormalization layer({.name = "forgotten"}), frozen({.name = "frozen"}),
       trained({.name = "trained"});
   for (BatchNormalization* each : {&layer, &frozen, &trained}) each->build_for({1});
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
-  (void)layer(x);  // evaluation: no tape
-  (void)trained(x, {.training = true});
-  {
+  const auto warnings = thrown::warnings_of([&] {
+    (void)layer(x);  // evaluation: no tape
+    (void)trained(x, {.training = true});
     GradientTape tape;
     for (int call = 0; call < 3; ++call) (void)layer(x);
     (void)frozen(x);
     (void)trained(x);
-  }
-  set_log_sink(before);
+  });
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], ::testing::StartsWith("layer 'forgotten' is called with training = "
                                                  "false while a tape records"));
@@ -178,22 +173,19 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
 }
 
 TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
-  std::vector<std::string> warnings;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) warnings.emplace_back(line);
-  });
   BatchNormalization rows({.name = "rows"}), pixels({.name = "pixels"}),
       synchronized({.synchronized = true, .name = "synchronized"});
   rows.build_for({3});
   pixels.build_for({2, 2, 3});
   synchronized.build_for({3});
-  for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
-  (void)rows(Tensor::ones({0, 3}), {.training = true});
-  (void)rows(Tensor::ones({2, 3}), {.training = true});
-  (void)rows(Tensor::ones({1, 3}));  // inference
-  (void)pixels(Tensor::ones({1, 2, 2, 3}), {.training = true});
-  (void)synchronized(Tensor::ones({1, 3}), {.training = true});
-  set_log_sink(before);
+  const auto warnings = thrown::warnings_of([&] {
+    for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
+    (void)rows(Tensor::ones({0, 3}), {.training = true});
+    (void)rows(Tensor::ones({2, 3}), {.training = true});
+    (void)rows(Tensor::ones({1, 3}));  // inference
+    (void)pixels(Tensor::ones({1, 2, 2, 3}), {.training = true});
+    (void)synchronized(Tensor::ones({1, 3}), {.training = true});
+  });
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0],
               ::testing::AllOf(::testing::StartsWith("layer 'rows' is trained on one value per "

@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/test_folder.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/strategies.h"
@@ -17,16 +18,7 @@
 namespace tutti {
 namespace training_session_test {
 
-using testing::expect_error;
-
-/// An empty folder of the test that runs.
-std::string own_folder() {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = concat(::testing::TempDir(), "tutti_session_", test->name());
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
+using thrown::empty_folder;
 
 struct Outcome {
   int code = 0;
@@ -88,13 +80,12 @@ TEST(TrainingSession, DataThatNeverEndNeedSteps) {
     return TrainingSession(strategy, {w}, optimizer, endless,
                            {.steps = steps, .show_progress = false});
   };
-  expect_error(ErrorCode::kInvalidArgument, {"TrainingSession", "never does", ".steps"},
-               [&] { make(0); });
+  EXPECT_ERROR(make(0), kInvalidArgument, "TrainingSession", "never does", ".steps");
   EXPECT_TRUE(make(2).begin_epoch());
 }
 
 TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
-  const std::string folder = own_folder();
+  const std::string folder = empty_folder();
   const Outcome straight = train({.epochs = 4});
   const std::string checkpoints = folder + "/checkpoints";
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -138,7 +129,7 @@ Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::
 
 /// tf's TerminationConfig(grace_period): save, train on, save again, end.
 TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
-  const std::string checkpoints = own_folder() + "/checkpoints";
+  const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);
   // The signal is seen as step 7 ends, after 7 s. 17 s less room for two steps is 15 s.
@@ -152,7 +143,7 @@ TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
 }
 
 TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
-  const std::string checkpoints = own_folder() + "/checkpoints";
+  const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6, 9});
   EXPECT_EQ(stopped.code, 75);
   EXPECT_EQ(stopped.steps, 10);
@@ -174,14 +165,14 @@ TEST(TrainingSession, WhatSavesBecauseOfASignalMayBeTheProgramsOwn) {
 }
 
 TEST(TrainingSession, AGracePeriodNeedsSomethingToSave) {
-  expect_error(ErrorCode::kInvalidArgument, {"grace_period", "checkpoint_dir or save_on_signal"},
-               [] { train({.grace_period = std::chrono::seconds(5)}); });
+  EXPECT_ERROR(train({.grace_period = std::chrono::seconds(5)}), kInvalidArgument, "grace_period",
+               "checkpoint_dir or save_on_signal");
 }
 
 TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
   static int received = 0;
   const auto earlier = std::signal(SIGTERM, [](int) { ++received; });
-  const std::string folder = own_folder();
+  const std::string folder = empty_folder();
   train({.checkpoint_dir = folder + "/checkpoints"});
   std::raise(SIGTERM);
   EXPECT_EQ(received, 1);
@@ -195,7 +186,7 @@ TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
 }
 
 TEST(TrainingSession, LogsWhatItIsTold) {
-  const std::string folder = own_folder();
+  const std::string folder = empty_folder();
   train({.epochs = 2, .log_dir = folder});
   const std::string log = read_file(folder + "/log.jsonl");
   EXPECT_EQ(std::ranges::count(log, '\n'), 8 + 2);
@@ -203,11 +194,10 @@ TEST(TrainingSession, LogsWhatItIsTold) {
 }
 
 TEST(TrainingSession, ThereMustBeSomethingToResumeFrom) {
-  const std::string folder = own_folder();
-  expect_error(ErrorCode::kNotFound, {"TrainingSession", folder, "train without resume"},
-               [&] { train({.checkpoint_dir = folder, .resume = true}); });
-  expect_error(ErrorCode::kInvalidArgument, {"resume needs a checkpoint_dir"},
-               [] { train({.resume = true}); });
+  const std::string folder = empty_folder();
+  EXPECT_ERROR(train({.checkpoint_dir = folder, .resume = true}), kNotFound, "TrainingSession",
+               folder, "train without resume");
+  EXPECT_ERROR(train({.resume = true}), kInvalidArgument, "resume needs a checkpoint_dir");
 }
 
 }  // namespace training_session_test

@@ -328,43 +328,35 @@ TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
 }
 
 TEST(HybridParallelism, RefusesWhatItCannotDo) {
-  using testing::expect_error;
   const auto layers_on = [](const char* devices) {
     return ParallelDensePair(8, 2, {.devices = devices, .input_shape = Shape{3}});
   };
-  expect_error(ErrorCode::kInvalidArgument, {"HybridDense", "input_shape"},
-               [] { HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"); });
-  expect_error(ErrorCode::kInvalidArgument, {"dense_batch of 0 or more", "-1"},
-               [&] { HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}); });
-  expect_error(ErrorCode::kInvalidArgument, {"loss scaling", "sgd"}, [&] {
-    HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")});
-  });
+  EXPECT_ERROR(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"),
+               kInvalidArgument, "HybridDense", "input_shape");
+  EXPECT_ERROR(HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}), kInvalidArgument,
+               "dense_batch of 0 or more", "-1");
+  EXPECT_ERROR(
+      HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")}),
+      kInvalidArgument, "loss scaling", "sgd");
   MirroredStrategy strategy("cpu:0-1");
   const auto train = [&](const char* devices, const Shape& features, HybridDenseOptions options) {
     const HybridDense dense(layers_on(devices), "mse", options);
     strategy.run([&] { dense.train(Tensor::zeros(features), Tensor::zeros({4, 2})); });
   };
-  expect_error(ErrorCode::kInvalidArgument, {"each of the 3 devices", "got 2 replicas"}, [&] {
-    train("cpu:0-2", {4, 3}, {});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"replica 0 is on cpu:0; expected cpu:2"}, [&] {
-    train("cpu:2-3", {4, 3}, {});
-  });
-  expect_error(ErrorCode::kInvalidArgument,
-               {"features [rows, 3] of float32", "[4, 1, 3]", "Flatten"}, [&] {
-                 train("cpu:0-1", {4, 1, 3}, {});
-               });
-  expect_error(ErrorCode::kInvalidArgument, {"features [rows, 3]", "[5, 3]", "labels", "[4, 2]"},
-               [&] {
-                 train("cpu:0-1", {5, 3}, {});
-               });
-  expect_error(ErrorCode::kInvalidArgument, {"a turn has 8 examples", "dense_batch of 4"}, [&] {
-    train("cpu:0-1", {4, 3}, {.scheme = HybridScheme::kAllAtOnce, .dense_batch = 4});
-  });
+  EXPECT_ERROR(train("cpu:0-2", {4, 3}, {}), kInvalidArgument, "each of the 3 devices",
+               "got 2 replicas");
+  EXPECT_ERROR(train("cpu:2-3", {4, 3}, {}), kInvalidArgument,
+               "replica 0 is on cpu:0; expected cpu:2");
+  EXPECT_ERROR(train("cpu:0-1", {4, 1, 3}, {}), kInvalidArgument, "features [rows, 3] of float32",
+               "[4, 1, 3]", "Flatten");
+  EXPECT_ERROR(train("cpu:0-1", {5, 3}, {}), kInvalidArgument, "features [rows, 3]", "[5, 3]",
+               "labels", "[4, 2]");
+  EXPECT_ERROR(train("cpu:0-1", {4, 3}, {.scheme = HybridScheme::kAllAtOnce, .dense_batch = 4}),
+               kInvalidArgument, "a turn has 8 examples", "dense_batch of 4");
   train("cpu:0-1", {4, 3}, {.dense_batch = 4});
   const auto scope = strategy.scope();
-  expect_error(ErrorCode::kFailedPrecondition, {"HybridDense", "outside of strategy.scope()"},
-               [] { HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"); });
+  EXPECT_ERROR(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"),
+               kFailedPrecondition, "HybridDense", "outside of strategy.scope()");
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace tutti {
 namespace {
 using namespace parallel_tests;
 using ::testing::ElementsAre;
-using testing::expect_error;
 using testing::expect_same_bits;
 
 namespace parallel_dense_test {
@@ -99,8 +98,8 @@ TEST(ParallelParts, EarlierPartsAreTheLonger) {
   };
   EXPECT_EQ(text(10, 3), "0+4 4+3 7+3 ");
   EXPECT_EQ(text(4, 1), "0+4 ");
-  expect_error(ErrorCode::kInvalidArgument, {"x: expected 1 to 2 devices", "got 3"},
-               [] { internal::parts_of("x", 2, 3); });
+  EXPECT_ERROR(internal::parts_of("x", 2, 3), kInvalidArgument, "x: expected 1 to 2 devices",
+               "got 3");
 }
 
 TEST(ParallelParts, SumsFollowTheCanonicalTree) {
@@ -215,16 +214,15 @@ TEST(ParallelDense, LongerExamplesAndNoRowsWork) {
 }
 
 TEST(ParallelDense, RefusesWhatCannotBeCut) {
-  expect_error(ErrorCode::kInvalidArgument, {"ColumnParallelDense", "1 to 2 devices", "got 3"},
-               [] { ColumnParallelDense(2, {.devices = "cpu:0-2"}); });
-  expect_error(ErrorCode::kInvalidArgument, {"softmax", "Softmax()"},
-               [] { ColumnParallelDense(4, {.devices = "cpu:0-1", .activation = "softmax"}); });
-  expect_error(ErrorCode::kInvalidArgument, {"RowParallelDense", "one device"},
-               [] { RowParallelDense(4, {}); });
+  EXPECT_ERROR(ColumnParallelDense(2, {.devices = "cpu:0-2"}), kInvalidArgument,
+               "ColumnParallelDense", "1 to 2 devices", "got 3");
+  EXPECT_ERROR(ColumnParallelDense(4, {.devices = "cpu:0-1", .activation = "softmax"}),
+               kInvalidArgument, "softmax", "Softmax()");
+  EXPECT_ERROR(RowParallelDense(4, {}), kInvalidArgument, "RowParallelDense", "one device");
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
-  expect_error(ErrorCode::kFailedPrecondition, {"'mirrored'", "outside of strategy.scope()"},
-               [] { Sequential(Input{{4}}, ColumnParallelDense(4, {.devices = "cpu:0-1"})); });
+  EXPECT_ERROR(Sequential(Input{{4}}, ColumnParallelDense(4, {.devices = "cpu:0-1"})),
+               kFailedPrecondition, "'mirrored'", "outside of strategy.scope()");
 }
 
 // A limit between what a device needs with a part of the model and with all of it.
@@ -238,10 +236,8 @@ TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
   }();
   const std::size_t limit = needed * 7 / 10;
   const MemoryLimits memory(kFirst, 2, limit);
-  expect_error(ErrorCode::kResourceExhausted,
-               {"cpu:5", "no memory for ", " in use", concat("limit ", limit),
-                "parts of the model on several devices"},
-               [] { train_replicated(2); });
+  EXPECT_ERROR(train_replicated(2), kResourceExhausted, "cpu:5", "no memory for ", " in use",
+               concat("limit ", limit), "parts of the model on several devices");
 
   const std::vector<Device> devices{on_cpu(kFirst), on_cpu(kFirst + 1)};
   {

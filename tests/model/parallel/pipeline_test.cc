@@ -12,7 +12,6 @@ namespace tutti {
 namespace {
 using namespace parallel_tests;
 using ::testing::ElementsAre;
-using testing::expect_error;
 
 namespace pipeline_test {
 /// Dropout and batch normalisation, so that random numbers and statistics count.
@@ -125,8 +124,8 @@ TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
   EXPECT_EQ(text(kAlternate, 1, 3, 4), "F0F1B0F2B1F3B2B3");
   EXPECT_EQ(text(kAlternate, 2, 3, 4), "F0B0F1B1F2B2F3B3");
   EXPECT_EQ(text(kAlternate, 0, 4, 2), "F0F1B0B1");
-  expect_error(ErrorCode::kInvalidArgument, {"stage of 0 .. 1", "got stage 2"},
-               [] { pipeline_schedule(kGpipe, 2, 2, 1); });
+  EXPECT_ERROR(pipeline_schedule(kGpipe, 2, 2, 1), kInvalidArgument, "stage of 0 .. 1",
+               "got stage 2");
 }
 
 TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
@@ -153,19 +152,16 @@ TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
 
 TEST(StagedSequential, RefusesWhatIsNoSplit) {
   const auto make = [](StageOptions options) { split_network(std::move(options)); };
-  expect_error(ErrorCode::kInvalidArgument, {"one device or more"}, [&] { make({}); });
-  expect_error(ErrorCode::kInvalidArgument, {"cuts", "1 to 5", "[4, 2]"}, [&] {
-    make({.devices = "cpu:0-2", .cuts = {4, 2}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"cuts", "for 2 devices", "[1, 2]"}, [&] {
-    make({.devices = "cpu:0-1", .cuts = {1, 2}});
-  });
-  expect_error(ErrorCode::kOutOfRange, {"0 .. 1", "got 2"},
-               [] { split_network({.devices = "cpu:0-1"}).device(2); });
+  EXPECT_ERROR(make({}), kInvalidArgument, "one device or more");
+  EXPECT_ERROR(make({.devices = "cpu:0-2", .cuts = {4, 2}}), kInvalidArgument, "cuts", "1 to 5",
+               "[4, 2]");
+  EXPECT_ERROR(make({.devices = "cpu:0-1", .cuts = {1, 2}}), kInvalidArgument, "cuts",
+               "for 2 devices", "[1, 2]");
+  EXPECT_ERROR(split_network({.devices = "cpu:0-1"}).device(2), kOutOfRange, "0 .. 1", "got 2");
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
-  expect_error(ErrorCode::kFailedPrecondition, {"StagedSequential", "'mirrored'", "outside"},
-               [&] { make({.devices = "cpu:0-1"}); });
+  EXPECT_ERROR(make({.devices = "cpu:0-1"}), kFailedPrecondition, "StagedSequential", "'mirrored'",
+               "outside");
 }
 
 TEST(StagedSequential, FitsEvaluatesAndPredicts) {
@@ -306,8 +302,8 @@ TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(6), Failing(1),
                          Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});
-  expect_error(ErrorCode::kOutOfRange, {"stage 1 (cpu:1), micro-batch 1, forward", "made to fail"},
-               [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+  EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kOutOfRange,
+               "stage 1 (cpu:1), micro-batch 1, forward", "made to fail");
   EXPECT_EQ(pipeline.num_steps(), 0u);
   EXPECT_EQ(pipeline.gradients(sample_rows(), sample_classes()).gradients.size(), 6u);
   EXPECT_EQ(pipeline.num_steps(), 1u);
@@ -319,11 +315,10 @@ TEST(Pipeline, AStageThatStaysAwayIsNamed) {
   {
     Pipeline pipeline(model, cross_entropy,
                       {.micro_batches = 2, .timeout = std::chrono::milliseconds(50)});
-    expect_error(ErrorCode::kDeadlineExceeded,
-                 {"no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s"},
-                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
-    expect_error(ErrorCode::kFailedPrecondition, {"still works on an earlier batch"},
-                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+    EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kDeadlineExceeded,
+                 "no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s");
+    EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
+                 "still works on an earlier batch");
     never->set();  // lets the stage's thread end
   }
 }
@@ -341,9 +336,8 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
     }
     EXPECT_TRUE(
         is_running->wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60))));
-    expect_error(ErrorCode::kFailedPrecondition,
-                 {"expected calls of one thread", "outside of Strategy::run()"},
-                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+    EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes()), kFailedPrecondition,
+                 "expected calls of one thread", "outside of Strategy::run()");
     may_end->set();
   });
   pipeline.gradients(sample_rows(), sample_classes());  // one after the other works
@@ -352,14 +346,14 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
 
 TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
-  expect_error(ErrorCode::kInvalidArgument, {"micro_batches of 1 or more"},
-               [&] { Pipeline(model, cross_entropy, {.micro_batches = 0}); });
-  expect_error(ErrorCode::kInvalidArgument, {"no loss function"}, [&] { Pipeline(model, {}); });
+  EXPECT_ERROR(Pipeline(model, cross_entropy, {.micro_batches = 0}), kInvalidArgument,
+               "micro_batches of 1 or more");
+  EXPECT_ERROR(Pipeline(model, {}), kInvalidArgument, "no loss function");
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
-  expect_error(ErrorCode::kInvalidArgument, {"4 micro-batches", "[3, 10]"},
-               [&] { pipeline.gradients(sample_rows(3), sample_classes(3)); });
-  expect_error(ErrorCode::kInvalidArgument, {"[24, 10]", "[23]"},
-               [&] { pipeline.gradients(sample_rows(), sample_classes(23)); });
+  EXPECT_ERROR(pipeline.gradients(sample_rows(3), sample_classes(3)), kInvalidArgument,
+               "4 micro-batches", "[3, 10]");
+  EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes(23)), kInvalidArgument, "[24, 10]",
+               "[23]");
 }
 
 }  // namespace
