@@ -7,12 +7,7 @@
 namespace tutti::parity {
 namespace {
 
-const Record& fit_record() {
-  static const Record record("fit");
-  return record;
-}
-
-double fit_number(const std::string& name) { return fit_record().at(name).item_double(); }
+double fit_number(const std::string& name) { return record_of("fit").at(name).item_double(); }
 
 using MadeMetric = std::shared_ptr<PredictionMetric>;
 
@@ -42,7 +37,7 @@ TEST(FitParity, MetricsOfStepsWithMasksAndWeights) {
       const auto& [metric, one_hot_labels] = made;
       for (const int batch : {0, 1}) {
         const auto part = [&](const char* what) {
-          return fit_record().at(concat("masked/", what, batch));
+          return record_of("fit").at(concat("masked/", what, batch));
         };
         const Tensor labels = part("labels"), predictions = part("predictions");
         Tensor weights = part("weights");
@@ -64,7 +59,7 @@ TEST(FitParity, MetricsOfStepsWithMasksAndWeights) {
 /// The model and options of weights_of_steps() in fit_cases.py.
 Sequential model_of_steps() {
   Sequential model(Input{{5, 2}}, Dense(3, {.activation = "softmax", .use_bias = false}));
-  model.variables()[0].assign(fit_record().at("steps/kernel"));
+  model.variables()[0].assign(record_of("fit").at("steps/kernel"));
   model.compile({.optimizer = SgdOptions{.learning_rate = 0.5},
                  .loss = "sparse_categorical_crossentropy",
                  .metrics = {"accuracy"},
@@ -74,7 +69,7 @@ Sequential model_of_steps() {
 
 TEST(FitParity, WeightsOfStepsTrainAndMeasureUnderAnyNumberOfReplicas) {
   const Float64 policy;
-  const Record& record = fit_record();
+  const Record& record = record_of("fit");
   for (const int replicas : {1, 2, 3}) {
     MirroredStrategy strategy({.devices = concat("cpu:0-", replicas - 1)});
     auto scope = strategy.scope();
@@ -106,24 +101,24 @@ TEST(FitParity, F1OfEqualPredictionsAndOfRowsWithoutAny) {
                                            {ScoreAverage::kMacro, "macro"},
                                            {ScoreAverage::kWeighted, "weighted"}}) {
     F1Score score({.num_classes = 4, .average = average});
-    score.update_state(fit_record().at("f1/labels"), fit_record().at("f1/predictions"));
+    score.update_state(record_of("fit").at("f1/labels"), record_of("fit").at("f1/predictions"));
     // Keras adds 1e-7 to divisors.
     EXPECT_NEAR(score.result().item_double(), fit_number("f1/" + name), 1e-6) << name;
     EXPECT_THAT(score.per_class(),
                 ::testing::Pointwise(::testing::DoubleNear(1e-6),
-                                     fit_record().at("f1/per_class").to_doubles()));
+                                     record_of("fit").at("f1/per_class").to_doubles()));
   }
 }
 
 TEST(FitParity, EarlyStoppingOfRandomValues) {
-  const Tensor options = fit_record().at("stopping/options");
+  const Tensor options = record_of("fit").at("stopping/options");
   const std::int64_t count = options.shape()[0];
   for (std::int64_t number = 0; number < count; ++number) {
     const std::vector<double> option = options.detached_rows(number, 1).to_doubles();
     const std::vector<double> values =
-        fit_record().at("stopping/values").detached_rows(number, 1).to_doubles();
+        record_of("fit").at("stopping/values").detached_rows(number, 1).to_doubles();
     const std::vector<double> ends =
-        fit_record().at("stopping/ends").detached_rows(number, 1).to_doubles();
+        record_of("fit").at("stopping/ends").detached_rows(number, 1).to_doubles();
     Sequential model(Input{{1}}, Dense(1));
     model.compile({.loss = "mse", .metrics = {"auc"}});
     const std::string monitor = option[0] == 1.0 ? "val_auc" : "val_loss";
@@ -148,7 +143,7 @@ TEST(FitParity, EarlyStoppingOfRandomValues) {
 
 TEST(FitParity, BestWeightsAreLeftBehindAveragesStoppedOrNot) {
   const Float64 policy;
-  const Tensor x = fit_record().at("restored/x");
+  const Tensor x = record_of("fit").at("restored/x");
   SgdOptions plain{.learning_rate = 1.0 / 64};
   SgdOptions ema = plain, overwritten = plain;
   ema.ema = EmaOptions{.momentum = 0.75};
@@ -171,10 +166,11 @@ TEST(FitParity, BestWeightsAreLeftBehindAveragesStoppedOrNot) {
                                          .shuffle = false});
       EXPECT_THAT(history.at("val_loss"),
                   ::testing::Pointwise(::testing::DoubleNear(1e-9),
-                                       fit_record().at(which + "_val_loss").to_doubles()))
+                                       record_of("fit").at(which + "_val_loss").to_doubles()))
           << which;
       EXPECT_EQ(static_cast<double>(stopping->best_epoch()), fit_number(which + "_best_epoch"));
-      expect_close(model.variables()[0].value(), fit_record().at(which + "_final"), 1e-9, which);
+      expect_close(model.variables()[0].value(), record_of("fit").at(which + "_final"), 1e-9,
+                   which);
     }
   }
 }

@@ -109,11 +109,6 @@ const std::map<std::string, FunctionOfOne>& function_table() {
   return table;
 }
 
-const Record& function_record() {
-  static const Record record("functions");
-  return record;
-}
-
 /// Keras has no orthogonal regularizer in float64; TensorFlow keeps the slope of leaky_relu, and
 /// Keras the root of 2 in gelu, in float32.
 double tolerance_of_function(const std::string& name) {
@@ -128,7 +123,7 @@ class FunctionParity : public ::testing::TestWithParam<std::string> {};
 TEST_P(FunctionParity, IsKerasForwardAndBackward) {
   const Float64 policy;
   const std::string prefix = GetParam() + "/";
-  const Record& record = function_record();
+  const Record& record = record_of("functions");
   const Variable x(record.at(prefix + "x"), {.name = "x"});
   GradientTape tape;
   const Tensor y = function_table().at(GetParam())(x.value());
@@ -139,12 +134,7 @@ TEST_P(FunctionParity, IsKerasForwardAndBackward) {
                tolerance_of_function(GetParam()), "gradient");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FunctionParity, ::testing::ValuesIn(names_of(function_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(FunctionParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(function_table()), function_record().cases());
-}
+TUTTI_PARITY_CASES(FunctionParity, function_table(), "functions");
 
 }  // namespace
 }  // namespace tutti::parity

@@ -54,11 +54,6 @@ const std::map<std::string, Initializer>& fixed_initializer_table() {
   return table;
 }
 
-const Record& initializer_record() {
-  static const Record record("initializers");
-  return record;
-}
-
 Tensor drawn(const Initializer& initializer, const Shape& shape) {
   return initializer.for_shape(shape)(InitializerContext{});
 }
@@ -67,7 +62,7 @@ class InitializerParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(InitializerParity, HasKerasMomentsAndLimits) {
   for (const auto& [kernel, shape] : kernels()) {
-    const auto expected = initializer_record().at(GetParam() + "/" + kernel).to_doubles();
+    const auto expected = record_of("initializers").at(GetParam() + "/" + kernel).to_doubles();
     const auto values = drawn(initializer_table().at(GetParam()), shape).to_doubles();
     const auto count = static_cast<double>(values.size());
     const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
@@ -90,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(All, InitializerParity, ::testing::ValuesIn(names_of(in
 
 TEST(InitializerParityOfFixedValues, IsKeras) {
   for (const auto& [name, initializer] : fixed_initializer_table())
-    expect_close(drawn(initializer, {3, 4}), initializer_record().at(name + "/equal"), 0.0, name);
+    expect_close(drawn(initializer, {3, 4}), record_of("initializers").at(name + "/equal"), 0.0,
+                 name);
 }
 
 TEST(InitializerParityOfOrthogonal, HasKerasProducts) {
@@ -100,7 +96,7 @@ TEST(InitializerParityOfOrthogonal, HasKerasProducts) {
     const Tensor matrix = reshape(drawn(init::orthogonal(1.5), shape), {-1, shape[-1]});
     const bool tall = matrix.shape()[0] >= matrix.shape()[1];
     const Tensor gram = matmul(matrix, matrix, {.transpose_a = tall, .transpose_b = !tall});
-    const auto expected = initializer_record().at("orthogonal/" + name).to_doubles();
+    const auto expected = record_of("initializers").at("orthogonal/" + name).to_doubles();
     EXPECT_THAT(gram.to_doubles(), ::testing::Pointwise(::testing::DoubleNear(1e-5), expected));
   }
 }
@@ -109,7 +105,7 @@ TEST(InitializerParityTable, HasTheCasesOfTheRecord) {
   std::set<std::string> names = names_of(initializer_table());
   names.merge(names_of(fixed_initializer_table()));
   names.insert("orthogonal");
-  EXPECT_EQ(names, initializer_record().cases());
+  EXPECT_EQ(names, record_of("initializers").cases());
 }
 
 }  // namespace

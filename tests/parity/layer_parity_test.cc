@@ -222,11 +222,6 @@ const std::map<std::string, MakeLayer>& layer_table() {
   return table;
 }
 
-const Record& layer_record() {
-  static const Record record("layers");
-  return record;
-}
-
 bool trains(const std::string& name) {
   return name.starts_with("batch_normalization") && !name.ends_with("inference");
 }
@@ -235,7 +230,7 @@ class LayerParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LayerParity, IsKerasForwardAndBackward) {
   const Float64 policy;
-  const Record& record = layer_record();
+  const Record& record = record_of("layers");
   const std::string prefix = GetParam() + "/";
   const std::shared_ptr<Layer> layer = layer_table().at(GetParam())();
   const std::vector<Tensor> inputs = record.list(prefix + "x");
@@ -280,12 +275,7 @@ TEST_P(LayerParity, IsKerasForwardAndBackward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerParity, ::testing::ValuesIn(names_of(layer_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(LayerParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(layer_table()), layer_record().cases());
-}
+TUTTI_PARITY_CASES(LayerParity, layer_table(), "layers");
 
 }  // namespace
 }  // namespace tutti::parity

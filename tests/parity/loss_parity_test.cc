@@ -115,18 +115,13 @@ const std::map<std::string, LossCase>& loss_table() {
   return table;
 }
 
-const Record& loss_record() {
-  static const Record record("losses");
-  return record;
-}
-
 /// Keras's log_cosh subtracts a logarithm of 2 in float32.
 double tolerance_of_loss(const std::string& name) { return name == "log_cosh" ? 2e-8 : 1e-9; }
 
 class LossParity : public ::testing::TestWithParam<std::string> {
  protected:
   const Tensor& recorded(const std::string& what) const {
-    return loss_record().at(GetParam() + "/" + what);
+    return record_of("losses").at(GetParam() + "/" + what);
   }
 
   /// Values and gradients, computed in the type of the predictions.
@@ -161,12 +156,7 @@ TEST_P(LossParity, TheClassReducesWeightedLossesAsKeras) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LossParity, ::testing::ValuesIn(names_of(loss_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(LossParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(loss_table()), loss_record().cases());
-}
+TUTTI_PARITY_CASES(LossParity, loss_table(), "losses");
 
 }  // namespace
 }  // namespace tutti::parity

@@ -83,11 +83,6 @@ const std::map<std::string, MakeMetric>& metric_table() {
   return table;
 }
 
-const Record& metric_record() {
-  static const Record record("metrics");
-  return record;
-}
-
 /// Keras's log_cosh subtracts a logarithm of 2 in float32; its scores add 1e-7 to divisors, and its
 /// intersections over unions are float32.
 double tolerance_of_metric(const std::string& name) {
@@ -98,7 +93,7 @@ double tolerance_of_metric(const std::string& name) {
 class MetricParity : public ::testing::TestWithParam<std::string> {
  protected:
   void compare_with_record(const char* results, const char* weights) const {
-    const Record& record = metric_record();
+    const Record& record = record_of("metrics");
     const std::string prefix = GetParam() + "/";
     const auto metric = metric_table().at(GetParam())();
     const std::vector<double> expected = record.at(prefix + results).to_doubles();
@@ -124,19 +119,14 @@ double number_of_direction(const Metric& metric) {
   return metric.direction() == MetricDirection::kUp ? 1.0 : -1.0;
 }
 
-const Record& direction_record() {
-  static const Record record("fit");
-  return record;
-}
-
 TEST_P(MetricParity, HasKerasDirection) {
   EXPECT_EQ(number_of_direction(*metric_table().at(GetParam())()),
-            direction_record().at("directions/" + GetParam()).item_double());
+            record_of("fit").at("directions/" + GetParam()).item_double());
 }
 
 TEST(MetricDirections, OfMeansAndOfNames) {
   const auto recorded = [](const std::string& name) {
-    return direction_record().at("directions/" + name).item_double();
+    return record_of("fit").at("directions/" + name).item_double();
   };
   EXPECT_EQ(number_of_direction(Mean()), recorded("mean"));
   EXPECT_EQ(number_of_direction(Sum()), recorded("sum"));
@@ -148,12 +138,7 @@ TEST(MetricDirections, OfMeansAndOfNames) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MetricParity, ::testing::ValuesIn(names_of(metric_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(MetricParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(metric_table()), metric_record().cases());
-}
+TUTTI_PARITY_CASES(MetricParity, metric_table(), "metrics");
 
 }  // namespace
 }  // namespace tutti::parity

@@ -87,11 +87,6 @@ const std::map<std::string, NetworkCase>& network_table() {
   return table;
 }
 
-const Record& network_record() {
-  static const Record record("networks");
-  return record;
-}
-
 /// The rows of the batch of this step.
 Tensor batch_of(const Tensor& all, std::size_t step) {
   return step % 2 == 0 ? all.detached_rows(0, kFirstRows)
@@ -103,7 +98,7 @@ class NetworkParity : public ::testing::TestWithParam<std::string> {};
 TEST_P(NetworkParity, TrainsAsKeras) {
   const Float64 policy;
   const std::string prefix = GetParam() + "/";
-  const Record& record = network_record();
+  const Record& record = record_of("networks");
   const Functional model = network_table().at(GetParam()).make();
   std::vector<Variable> variables = model.variables();
   const std::vector<Tensor> initial = record.list(prefix + "initial");
@@ -128,12 +123,7 @@ TEST_P(NetworkParity, TrainsAsKeras) {
     expect_close(variables[i].value(), final[i], 1e-9, variables[i].name());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NetworkParity, ::testing::ValuesIn(names_of(network_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(NetworkParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(network_table()), network_record().cases());
-}
+TUTTI_PARITY_CASES(NetworkParity, network_table(), "networks");
 
 }  // namespace
 }  // namespace tutti::parity

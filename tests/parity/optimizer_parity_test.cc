@@ -107,11 +107,6 @@ const std::map<std::string, OptimizerSpec>& optimizer_table() {
   return table;
 }
 
-const Record& optimizer_record() {
-  static const Record record("optimizers");
-  return record;
-}
-
 /// Row `step` of a tensor of all steps.
 Tensor of_step(const Tensor& all, std::int64_t step) {
   const Shape& shape = all.shape();
@@ -131,7 +126,7 @@ class OptimizerParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OptimizerParity, IsKerasStepByStep) {
   const std::string prefix = GetParam() + "/";
-  const Record& record = optimizer_record();
+  const Record& record = record_of("optimizers");
   std::vector<Variable> variables;
   for (const Tensor& initial : record.list(prefix + "initial")) {
     variables.emplace_back(initial, VariableOptions{.name = concat("v", variables.size())});
@@ -151,12 +146,7 @@ TEST_P(OptimizerParity, IsKerasStepByStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OptimizerParity, ::testing::ValuesIn(names_of(optimizer_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(OptimizerParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(optimizer_table()), optimizer_record().cases());
-}
+TUTTI_PARITY_CASES(OptimizerParity, optimizer_table(), "optimizers");
 
 }  // namespace
 }  // namespace tutti::parity

@@ -49,12 +49,27 @@ class Record {
   std::map<std::string, Tensor> tensors_;
 };
 
+/// The record of this name, read once.
+inline const Record& record_of(const std::string& name) {
+  static std::map<std::string, Record> records;
+  return records.try_emplace(name, name).first->second;
+}
+
 template <class Table>
 std::set<std::string> names_of(const Table& table) {
   std::set<std::string> names;
   for (const auto& [name, unused] : table) names.insert(name);
   return names;
 }
+
+/// Runs a suite with the names in a table, which are those of the cases in a record.
+#define TUTTI_PARITY_CASES(Suite, table, record)                             \
+  INSTANTIATE_TEST_SUITE_P(All, Suite, ::testing::ValuesIn(names_of(table)), \
+                           [](const auto& info) { return info.param; });     \
+  TEST(Suite##Table, HasTheCasesOfTheRecord) {                               \
+    EXPECT_EQ(names_of(table), record_of(record).cases());                   \
+  }                                                                          \
+  static_assert(true)  // takes the semicolon
 
 /// Every element within `relative` of the expected one, or of a thousandth of the largest.
 inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,

@@ -10,11 +10,6 @@ namespace {
 // As in replica_cases.py.
 constexpr std::int64_t kBatchOfThree = 10;
 
-const Record& replica_record() {
-  static const Record record("replicas");
-  return record;
-}
-
 Sequential network_of_replicas(bool synchronized) {
   return Sequential(Input{{6, 5, 2}},
                     Conv2D(3, 3, {.padding = "same", .activation = "relu", .use_bias = false}),
@@ -26,7 +21,7 @@ class ReplicaParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
   const Float64 policy;
-  const Record& record = replica_record();
+  const Record& record = record_of("replicas");
   const std::string prefix = GetParam() + "/";
   MirroredStrategy strategy({.devices = "cpu:0-2"});
   DistributedDataset batches = strategy.distribute_dataset(
@@ -79,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(All, ReplicaParity, ::testing::Values("each_replica", "
                          [](const auto& info) { return info.param; });
 
 TEST(ReplicaParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(replica_record().cases(), (std::set<std::string>{"each_replica", "synchronized"}));
+  EXPECT_EQ(record_of("replicas").cases(), (std::set<std::string>{"each_replica", "synchronized"}));
 }
 
 }  // namespace

@@ -52,28 +52,18 @@ const std::map<std::string, LearningRate>& schedule_table() {
   return table;
 }
 
-const Record& schedule_record() {
-  static const Record record("schedules");
-  return record;
-}
-
 class ScheduleParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ScheduleParity, IsKerasStepByStep) {
   const LearningRate& schedule = schedule_table().at(GetParam());
-  const std::vector<double> rates = schedule_record().at(GetParam() + "/rates").to_doubles();
+  const std::vector<double> rates = record_of("schedules").at(GetParam() + "/rates").to_doubles();
   for (std::size_t step = 0; step < rates.size(); ++step) {
     EXPECT_NEAR(schedule.at(static_cast<std::int64_t>(step)), rates[step], 1e-9 * rates[step])
         << "step " << step;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ScheduleParity, ::testing::ValuesIn(names_of(schedule_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(ScheduleParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(schedule_table()), schedule_record().cases());
-}
+TUTTI_PARITY_CASES(ScheduleParity, schedule_table(), "schedules");
 
 }  // namespace
 }  // namespace tutti::parity

@@ -11,15 +11,10 @@ namespace {
 
 using FunctionOfOne = std::function<Tensor(const Tensor&)>;
 
-const Record& tensor_record() {
-  static const Record record("tensors");
-  return record;
-}
-
 Tensor in_float64(const Tensor& x) { return cast(x, DType::kFloat64); }
 
 /// What tensor_cases.py multiplies with.
-const Tensor& constant(const char* name) { return tensor_record().at(name); }
+const Tensor& constant(const char* name) { return record_of("tensors").at(name); }
 
 /// The functions of tensor_cases.py.
 const std::map<std::string, FunctionOfOne>& tensor_function_table() {
@@ -120,7 +115,7 @@ class TensorParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TensorParity, IsTensorFlowForwardAndBackward) {
   const std::string prefix = GetParam() + "/";
-  const Record& record = tensor_record();
+  const Record& record = record_of("tensors");
   const Variable x(record.at(prefix + "x"), {.name = "x"});
   GradientTape tape;
   const Tensor y = tensor_function_table().at(GetParam())(x.value());
@@ -135,12 +130,7 @@ TEST_P(TensorParity, IsTensorFlowForwardAndBackward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TensorParity, ::testing::ValuesIn(names_of(tensor_function_table())),
-                         [](const auto& info) { return info.param; });
-
-TEST(TensorParityTable, HasTheCasesOfTheRecord) {
-  EXPECT_EQ(names_of(tensor_function_table()), tensor_record().cases());
-}
+TUTTI_PARITY_CASES(TensorParity, tensor_function_table(), "tensors");
 
 }  // namespace
 }  // namespace tutti::parity
