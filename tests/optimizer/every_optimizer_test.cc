@@ -107,13 +107,7 @@ TEST_P(EveryOptimizer, StateContinuesWhereItStopped) {
   const auto before = make(variable(doubles({1, 2, 3}), "w"));
   weights_after(*before, first);
   const auto after = make(variable(doubles({0, 0, 0}), "w"));
-  Variable(after->variables()[0]).assign(before->variables()[0].value());
-  const auto from = before->state_variables();
-  auto to = after->state_variables();
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    EXPECT_EQ(to[i].name(), from[i].name());
-    to[i].assign(from[i].value());
-  }
+  copy_state(*before, *after);
   EXPECT_EQ(weights_after(*after, rest), expected);
 }
 

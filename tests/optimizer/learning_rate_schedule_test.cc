@@ -23,15 +23,13 @@ TEST(LearningRateScheduleTest, PiecewiseIncludesTheBoundary) {
 }
 
 TEST(LearningRateScheduleTest, RefusesWhatIsNoSchedule) {
-  expect_error(kInvalid, {"PiecewiseConstantDecay", "[1, 2]", "2 values"}, [] {
-    PiecewiseConstantDecay({1, 2}, {0.1, 0.2});
-  });
-  expect_error(kInvalid, {"ascending", "[2, 2]"}, [] {
-    PiecewiseConstantDecay({2, 2}, {0.1, 0.2, 0.3});
-  });
-  expect_error(kInvalid, {"ExponentialDecay", "decay_steps", "0"},
-               [] { ExponentialDecay({.decay_steps = 0}); });
-  expect_error(kInvalid, {"decay_rate"}, [] { ExponentialDecay({.decay_rate = 0.0}); });
+  EXPECT_ERROR(PiecewiseConstantDecay({1, 2}, {0.1, 0.2}), kInvalidArgument,
+               "PiecewiseConstantDecay", "[1, 2]", "2 values");
+  EXPECT_ERROR(PiecewiseConstantDecay({2, 2}, {0.1, 0.2, 0.3}), kInvalidArgument, "ascending",
+               "[2, 2]");
+  EXPECT_ERROR(ExponentialDecay({.decay_steps = 0}), kInvalidArgument, "ExponentialDecay",
+               "decay_steps", "0");
+  EXPECT_ERROR(ExponentialDecay({.decay_rate = 0.0}), kInvalidArgument, "decay_rate");
 }
 
 TEST(LearningRateScheduleTest, TheOptimizerAsksForEachIteration) {
@@ -43,8 +41,8 @@ TEST(LearningRateScheduleTest, TheOptimizerAsksForEachIteration) {
   EXPECT_EQ(optimizer.learning_rate(), 0.1);
   EXPECT_DOUBLE_EQ(weights_after(optimizer, one)[0], -1.1);
   EXPECT_DOUBLE_EQ(weights_after(optimizer, one)[0], -1.11);
-  expect_error(ErrorCode::kFailedPrecondition, {"sgd.set_learning_rate", "schedule"},
-               [&] { optimizer.set_learning_rate(0.5); });
+  EXPECT_ERROR(optimizer.set_learning_rate(0.5), kFailedPrecondition, "sgd.set_learning_rate",
+               "schedule");
 }
 
 TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
@@ -53,12 +51,12 @@ TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
                                      std::numeric_limits<double>::infinity()};
   Sgd optimizer(variables, 0.5);
   for (const double rate : wrong) {
-    expect_error(kInvalid, {"sgd", "learning_rate of 0 or more", concat(rate)},
-                 [&] { Sgd(variables, rate); });
-    expect_error(kInvalid, {"sgd", "learning_rate"}, [&] { optimizer.set_learning_rate(rate); });
+    EXPECT_ERROR(Sgd(variables, rate), kInvalidArgument, "sgd", "learning_rate of 0 or more",
+                 concat(rate));
+    EXPECT_ERROR(optimizer.set_learning_rate(rate), kInvalidArgument, "sgd", "learning_rate");
     Sgd later(variables, PiecewiseConstantDecay({0}, {1.0, rate}));
     (void)weights_after(later, {{0.0}});
-    expect_error(kInvalid, {"sgd", "learning_rate"}, [&] { (void)weights_after(later, {{1.0}}); });
+    EXPECT_ERROR((void)weights_after(later, {{1.0}}), kInvalidArgument, "sgd", "learning_rate");
     EXPECT_EQ(variables[0].value().item_double(), 1.0);
   }
   EXPECT_EQ(optimizer.learning_rate(), 0.5);
@@ -142,31 +140,27 @@ TEST(LearningRateSpecTest, MakesEverySchedule) {
 }
 
 TEST(LearningRateSpecTest, ListsWhatThereIs) {
-  expect_error(kInvalid, {"'cosine'", "constant, cosine_decay, cosine_decay_restarts"},
-               [] { make_learning_rate("cosine", {}); });
-  expect_error(kInvalid, {"'polynomial_decay'", "'steps'", "decay_steps", "power, cycle"}, [] {
-    make_learning_rate("polynomial_decay", {{"steps", 1.0}});
-  });
-  expect_error(kInvalid, {"decay_steps", "whole number", "1.5"}, [] {
-    make_learning_rate("polynomial_decay", {{"decay_steps", 1.5}});
-  });
-  expect_error(kInvalid, {"CosineDecay", "decay_steps", "0"}, [] {
-    make_learning_rate("cosine_decay", {{"decay_steps", 0}});
-  });
+  EXPECT_ERROR(make_learning_rate("cosine", {}), kInvalidArgument, "'cosine'",
+               "constant, cosine_decay, cosine_decay_restarts");
+  EXPECT_ERROR(make_learning_rate("polynomial_decay", {{"steps", 1.0}}), kInvalidArgument,
+               "'polynomial_decay'", "'steps'", "decay_steps", "power, cycle");
+  EXPECT_ERROR(make_learning_rate("polynomial_decay", {{"decay_steps", 1.5}}), kInvalidArgument,
+               "decay_steps", "whole number", "1.5");
+  EXPECT_ERROR(make_learning_rate("cosine_decay", {{"decay_steps", 0}}), kInvalidArgument,
+               "CosineDecay", "decay_steps", "0");
 }
 
 TEST(LearningRateSpecTest, SchedulesRefuseWhatMakesNoSense) {
-  expect_error(kInvalid, {"CosineDecay", "warmup_target"},
-               [] { CosineDecay({.warmup_steps = 3}); });
-  expect_error(kInvalid, {"CosineDecayRestarts", "t_mul", "0.5"},
-               [] { CosineDecayRestarts({.t_mul = 0.5}); });
-  expect_error(kInvalid, {"PolynomialDecay", "decay_steps"},
-               [] { PolynomialDecay({.decay_steps = 0}); });
-  expect_error(kInvalid, {"InverseTimeDecay", "decay_rate"},
-               [] { InverseTimeDecay({.decay_rate = -1.0}); });
-  expect_error(kInvalid, {"LinearWarmUp", "-1"}, [] { LinearWarmUp({.warm_up_steps = -1}); });
-  expect_error(kInvalid, {"WarmUpStableDecay", "-5"},
-               [] { WarmUpStableDecay({.stable_steps = -5}); });
+  EXPECT_ERROR(CosineDecay({.warmup_steps = 3}), kInvalidArgument, "CosineDecay", "warmup_target");
+  EXPECT_ERROR(CosineDecayRestarts({.t_mul = 0.5}), kInvalidArgument, "CosineDecayRestarts",
+               "t_mul", "0.5");
+  EXPECT_ERROR(PolynomialDecay({.decay_steps = 0}), kInvalidArgument, "PolynomialDecay",
+               "decay_steps");
+  EXPECT_ERROR(InverseTimeDecay({.decay_rate = -1.0}), kInvalidArgument, "InverseTimeDecay",
+               "decay_rate");
+  EXPECT_ERROR(LinearWarmUp({.warm_up_steps = -1}), kInvalidArgument, "LinearWarmUp", "-1");
+  EXPECT_ERROR(WarmUpStableDecay({.stable_steps = -5}), kInvalidArgument, "WarmUpStableDecay",
+               "-5");
 }
 
 }  // namespace

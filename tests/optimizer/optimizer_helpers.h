@@ -52,6 +52,18 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
   return optimizer.variables()[0].value().to_doubles();
 }
 
+/// Gives `to` the weights and the state of `from`, an optimizer of the same kind.
+inline void copy_state(const Optimizer& from, const Optimizer& to) {
+  const auto copy = [](std::span<const Variable> source, std::span<const Variable> target) {
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      EXPECT_EQ(target[i].name(), source[i].name());
+      Variable(target[i]).assign(source[i].value());
+    }
+  };
+  copy(from.variables(), to.variables());
+  copy(from.state_variables(), to.state_variables());
+}
+
 inline void expect_near_all(const std::vector<double>& actual, const std::vector<double>& expected,
                             double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
