@@ -12,7 +12,6 @@ namespace tutti {
 namespace image_augmentation_test {
 
 using namespace layer_tests;
-using ::testing::HasSubstr;
 
 Tensor in_training(const Layer& layer, const Tensor& x, std::uint64_t step = 1,
                    std::uint32_t replica = 0) {
@@ -20,14 +19,7 @@ Tensor in_training(const Layer& layer, const Tensor& x, std::uint64_t step = 1,
   return layer(x, {.training = true});
 }
 
-TEST(ImageAugmentation, HoldsWhatEveryLayerMust) {
-  RandomFlip flip;
-  RandomBrightness brightness(0.3);
-  RandomContrast contrast(0.3);
-  CenterCrop crop({2, 1});
-  for (Layer* layer : std::initializer_list<Layer*>{&flip, &brightness, &contrast, &crop})
-    layer_tests::check_shapes(*layer, {{3, 4, 2}});
-  layer_tests::check_layer([] { return CenterCrop({2, 1}); }, {{3, 4, 2}});
+TEST(ImageAugmentation, HasTheGradientsOfDifferencesInTraining) {
   const layer_tests::ExactLayers exact;
   RandomFlip exact_flip;
   RandomContrast exact_contrast(0.5, {.value_range = {-9.0, 9.0}});
@@ -46,7 +38,8 @@ TEST(ImageAugmentation, HoldsWhatEveryLayerMust) {
 }
 
 TEST(ImageAugmentation, OutsideTrainingNothingChanges) {
-  const Tensor x = counting({2, 3, 2, 1});
+  set_random_seed(4);
+  const Tensor x = counting({8, 3, 2, 1});
   RandomFlip flip;
   RandomBrightness brightness(1.0);
   RandomContrast contrast(1.0);
@@ -163,18 +156,14 @@ TEST(CenterCropLayer, TakesTheMiddleAlsoOfBytes) {
 }
 
 TEST(ImageAugmentation, MistakesAreNamed) {
-  EXPECT_THAT(error_of([] { RandomFlip bad({.mode = "sideways"}); }), HasSubstr("got 'sideways'"));
-  EXPECT_THAT(error_of([] { RandomBrightness bad(1.5); }), HasSubstr("a factor in [0, 1]"));
-  EXPECT_THAT(error_of([] { RandomContrast bad(-0.5); }), HasSubstr("a factor in [0, 1]"));
-  EXPECT_THAT(error_of([] {
-                RandomContrast bad(0.5, {.value_range = {1.0, 0.0}});
-              }),
-              HasSubstr("value_range"));
-  EXPECT_THAT(error_of([] {
-                CenterCrop({5, 5}).build_for({4, 6, 3});
-              }),
-              HasSubstr("at least 5 x 5 pixels, got 4 x 6"));
-  EXPECT_THAT(error_of([] { RandomFlip().build_for({784}); }), HasSubstr("[height, width"));
+  EXPECT_ERROR(RandomFlip bad({.mode = "sideways"}), kInvalidArgument, "got 'sideways'");
+  EXPECT_ERROR(RandomBrightness bad(1.5), kInvalidArgument, "a factor in [0, 1]");
+  EXPECT_ERROR(RandomContrast bad(-0.5), kInvalidArgument, "a factor in [0, 1]");
+  EXPECT_ERROR(RandomContrast bad(0.5, {.value_range = {1.0, 0.0}}), kInvalidArgument,
+               "value_range");
+  EXPECT_ERROR(CenterCrop({5, 5}).build_for({4, 6, 3}), kInvalidArgument,
+               "at least 5 x 5 pixels, got 4 x 6");
+  EXPECT_ERROR(RandomFlip().build_for({784}), kInvalidArgument, "[height, width");
 }
 
 }  // namespace image_augmentation_test

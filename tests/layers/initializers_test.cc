@@ -12,36 +12,6 @@ namespace tutti {
 namespace {
 
 using namespace layer_tests;
-using ::testing::HasSubstr;
-
-struct Statistics {
-  double mean = 0.0, variance = 0.0, low = 0.0, high = 0.0;
-};
-
-Statistics statistics_of(const Initializer& initializer, const Shape& shape) {
-  const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
-  const std::vector<double> values = initializer.for_shape(shape)(context).to_doubles();
-  Statistics s;
-  for (const double value : values) s.mean += value / static_cast<double>(values.size());
-  for (const double value : values)
-    s.variance += (value - s.mean) * (value - s.mean) / static_cast<double>(values.size());
-  s.low = *std::min_element(values.begin(), values.end());
-  s.high = *std::max_element(values.begin(), values.end());
-  return s;
-}
-
-TEST(InitializerTest, NormalIsNotCutAndTruncatedIs) {
-  EXPECT_GT(statistics_of("random_normal", {100'000}).high, 0.15);
-  EXPECT_NEAR(statistics_of("random_normal", {100'000}).variance, 0.0025, 0.00005);
-  EXPECT_LE(statistics_of("truncated_normal", {100'000}).high, 0.1);
-}
-
-TEST(InitializerTest, ConstantsAreConstant) {
-  const InitializerContext context{};
-  expect_values(Initializer("zeros").for_shape({2})(context), {0, 0});
-  expect_values(Initializer("ones").for_shape({2})(context), {1, 1});
-  expect_values(initializers::constant(0.5).for_shape({2})(context), {0.5, 0.5});
-}
 
 TEST(InitializerTest, DistributionsCanBeMadeByRows) {
   const RandomKey key{9, kInitializerPurpose, 2};
@@ -66,45 +36,22 @@ TEST(InitializerTest, ValuesDependOnTheKey) {
 }
 
 TEST(InitializerTest, ErrorsNameTheChoiceAndTheShapes) {
-  EXPECT_THAT(error_of([] { Initializer initializer("glorot"); }),
-              HasSubstr("no initializer is named 'glorot'; expected one of zeros, ones, "
-                        "glorot_uniform"));
-  EXPECT_THAT(error_of([] {
-                initializers::values(Tensor::ones({3})).for_shape({2})(InitializerContext{});
-              }),
-              HasSubstr("expected values of shape [2], got [3]"));
+  EXPECT_ERROR(Initializer initializer("glorot"), kInvalidArgument,
+               "no initializer is named 'glorot'; expected one of zeros, ones, "
+               "glorot_uniform");
+  EXPECT_ERROR(initializers::values(Tensor::ones({3})).for_shape({2})(InitializerContext{}),
+               kInvalidArgument, "expected values of shape [2], got [3]");
 }
 
-TEST(InitializerTest, OrthogonalHasOrthonormalColumnsOrRows) {
+TEST(InitializerTest, DrawsInFloat32ForEveryType) {
   const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
-  for (const Shape& shape : {Shape{5, 3}, Shape{3, 5}, Shape{4, 4}, Shape{2, 3, 4}}) {
-    const Tensor weight = initializers::orthogonal(2.0).for_shape(shape)(context);
-    EXPECT_EQ(weight.shape(), shape);
-    const Tensor matrix = reshape(weight, {-1, shape[-1]});
-    const bool tall = matrix.shape()[0] >= matrix.shape()[1];
-    const Tensor products = matmul(matrix, matrix, {.transpose_a = tall, .transpose_b = !tall});
-    const std::int64_t count = products.shape()[0];
-    for (std::int64_t i = 0; i < count * count; ++i) {
-      EXPECT_NEAR(products.to_doubles()[static_cast<std::size_t>(i)],
-                  i / count == i % count ? 4.0 : 0.0, 1e-5);
-    }
-  }
-  EXPECT_THAT(error_of([&] { initializers::orthogonal().for_shape({3})(context); }),
-              HasSubstr("rank 2 or more, got shape [3]"));
-}
-
-TEST(InitializerTest, IdentityAndVarianceScalingAndTheType) {
-  const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
-  expect_values(initializers::identity(2.0).for_shape({2, 3})(context), {2, 0, 0, 0, 2, 0});
-  const Initializer wide = initializers::variance_scaling(
-      {.scale = 3.0,
-       .mode = initializers::FanMode::kOut,
-       .distribution = initializers::Distribution::kUntruncatedNormal});
-  EXPECT_NEAR(statistics_of(wide, {200, 300}).variance, 3.0 / 300, 2e-4);
   const Tensor f64 = Initializer("glorot_uniform").for_shape({3, 2}, DType::kFloat64)(context);
   EXPECT_EQ(f64.dtype(), DType::kFloat64);
   EXPECT_EQ(f64.to_doubles(),
             Initializer("glorot_uniform").for_shape({3, 2})(context).to_doubles());
+  EXPECT_EQ(Initializer("orthogonal").for_shape({2, 3, 4})(context).shape(), (Shape{2, 3, 4}));
+  EXPECT_ERROR(Initializer("orthogonal").for_shape({3})(context), kInvalidArgument,
+               "rank 2 or more, got shape [3]");
 }
 
 TEST(ConstraintTest, BringNormsAndSignsBack) {
@@ -126,14 +73,8 @@ TEST(ConstraintTest, BringNormsAndSignsBack) {
   expect_values(constraints::max_norm({.max_value = 10.0, .axis = {0, 1, 2}})(filters),
                 {3, 0, 4, 120 / 13.0, 0, 30 / 13.0, 0, 40 / 13.0});
   EXPECT_TRUE(Constraint("").empty());
-  EXPECT_THAT(error_of([] { Constraint constraint("maxnorm"); }),
-              HasSubstr("expected one of max_norm, non_neg, unit_norm, min_max_norm"));
-}
-
-TEST(RegularizerTest, OrthogonalPunishesCosinesOfRows) {
-  // Rows (1, 0), (1, 1), (0, 2): cosines 1/sqrt 2, 0, 1/sqrt 2; each pair counts half of 2.
-  const Tensor w = Tensor::from<float>({3, 2}, {1, 0, 1, 1, 0, 2});
-  expect_values(regularizers::orthogonal(0.3)(w), {0.3 * (2 / std::sqrt(2.0)) / 3});
+  EXPECT_ERROR(Constraint constraint("maxnorm"), kInvalidArgument,
+               "expected one of max_norm, non_neg, unit_norm, min_max_norm");
 }
 
 }  // namespace

@@ -119,21 +119,6 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   }
 }
 
-/// Both, on layers of their own.
-template <class L>
-void check_layer(const L& make, const std::vector<Shape>& examples) {
-  auto shaped = make();
-  const auto copy = shaped;  // shares what build() makes
-  check_shapes(shaped, examples);
-  const std::vector<Tensor> inputs = inputs_for(examples, 2);
-  const std::vector<Tensor> results = shaped.apply(inputs), same = copy.apply(inputs);
-  for (std::size_t i = 0; i < results.size(); ++i)
-    EXPECT_EQ(same.at(i).to_doubles(), results[i].to_doubles());
-  const ExactLayers scope;
-  auto exact = make();
-  check_gradients(exact, examples);
-}
-
 /// The names of the variables without that of the layer, with their shapes.
 inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   std::vector<std::string> lines;

@@ -13,7 +13,6 @@ namespace {
 
 using namespace layer_tests;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Two sequences of three steps; the second has one step only.
 Tensor gappy() { return Tensor::from<float>({2, 3, 1}, {1, 2, 3, 4, 0, 0}); }
@@ -55,8 +54,8 @@ TEST(MaskTest, LayersThatWorkOnEachStepKeepIt) {
   EXPECT_THAT(mask_values(built(BatchNormalization())(x)), kept);
   EXPECT_THAT(mask_values(built(LSTM(2))(x)), ::testing::IsEmpty());
   EXPECT_THAT(mask_values(built(Flatten())(x)), ::testing::IsEmpty());
-  EXPECT_THAT(error_of([&] { built(BatchNormalization())(x, {.training = true}); }),
-              HasSubstr("LayerNormalization"));
+  EXPECT_ERROR(built(BatchNormalization())(x, {.training = true}), kUnimplemented,
+               "LayerNormalization");
 }
 
 TEST(MaskTest, EndsWithItsScope) {
@@ -98,42 +97,10 @@ TEST(MaskTest, StatesStayWhereAStepDoesNotCount) {
   EXPECT_FLOAT_EQ(masked[2].to_doubles()[2], single[2].to_doubles()[0]) << "the cell's state";
 }
 
-TEST(MaskTest, ResultsOfStepsThatDoNotCountAreZeroWhereAsked) {
+TEST(MaskTest, AveragePoolingOfNoStepIsZero) {
   const MaskScope masks;
-  const Tensor x = built(Masking())(gappy());
-  RecurrentOptions options{.return_sequences = true, .zero_output_for_mask = true};
-  const LSTM layer = built(LSTM(1, options));
-  const std::vector<double> zeroed = layer(x).to_doubles();
-  for (std::size_t step = 0; step < 6; ++step) EXPECT_EQ(zeroed[step] == 0.0, step >= 4) << step;
-  options.return_sequences = false;
-  const std::vector<double> last = built(GRU(1, options))(x).to_doubles();
-  EXPECT_NE(last[0], 0.0);
-  EXPECT_EQ(last[1], 0.0) << "Keras's rule: the last step is one that does not count";
-}
-
-TEST(MaskTest, BidirectionalSequencesAreZeroWhereAStepDoesNotCount) {
-  const MaskScope masks;
-  const Bidirectional layer =
-      built(Bidirectional(LSTM(1, {.kernel_initializer = initializers::constant(0.5),
-                                   .recurrent_initializer = initializers::constant(0.5),
-                                   .return_sequences = true,
-                                   .unit_forget_bias = false})));
-  const std::vector<double> y = layer(built(Masking())(gappy())).to_doubles();
-  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(y[i] == 0.0, i >= 8) << i;
-  // Without sequences: the states after the steps that count.
-  const Bidirectional last = built(Bidirectional(GRU(1)));
-  EXPECT_THAT(last(built(Masking())(gappy())).to_doubles(), ::testing::Each(::testing::Ne(0.0)));
-}
-
-TEST(MaskTest, AveragePoolingTakesTheStepsThatCount) {
-  const MaskScope masks;
-  const GlobalAveragePooling1D pool = built(GlobalAveragePooling1D());
-  expect_values(pool(built(Masking())(gappy())), {2, 4});
-  expect_values(pool(gappy()), {2, 4.0 / 3});
-  expect_values(pool(built(Masking())(Tensor::zeros({1, 3, 1}))), {0});
-  check_layer([] { return GlobalAveragePooling1D(); }, {{3, 2}});
-  check_layer([] { return GlobalMaxPooling1D(); }, {{3, 2}});
-  check_layer([] { return Masking(); }, {{3, 2}});
+  const Tensor none = built(Masking())(Tensor::zeros({1, 3, 1}));
+  expect_values(built(GlobalAveragePooling1D())(none), {0});
 }
 
 TEST(MaskTest, LossesTakeTheMeanOverTheStepsThatCount) {
@@ -148,18 +115,15 @@ TEST(MaskTest, LossesTakeTheMeanOverTheStepsThatCount) {
   const Tensor logits = built(Dense(2, {.kernel_initializer = "zeros"}))(x);
   expect_values(Loss("sparse_categorical_crossentropy").per_example(classes, logits),
                 {std::log(2.0), std::log(2.0)});
-  EXPECT_THAT(error_of([&] { loss.per_example(Tensor::zeros({2}), x); }),
-              HasSubstr("[batch, steps, ...]"));
+  EXPECT_ERROR(loss.per_example(Tensor::zeros({2}), x), kInvalidArgument, "[batch, steps, ...]");
 }
 
 TEST(MaskTest, RefusesMasksThatDoNotFit) {
   const MaskScope masks;
   const Tensor x = gappy();
-  EXPECT_THAT(error_of([&] { MaskScope::set_mask(x, Tensor::ones({2, 3})); }), HasSubstr("bool"));
-  EXPECT_THAT(error_of([&] {
-                MaskScope::set_mask(x, Tensor::ones({2, 4}, DType::kBool));
-              }),
-              HasSubstr("[2, 3, 1]"));
+  EXPECT_ERROR(MaskScope::set_mask(x, Tensor::ones({2, 3})), kInvalidArgument, "bool");
+  EXPECT_ERROR(MaskScope::set_mask(x, Tensor::ones({2, 4}, DType::kBool)), kInvalidArgument,
+               "[2, 3, 1]");
 }
 
 }  // namespace

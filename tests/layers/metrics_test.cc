@@ -10,9 +10,6 @@
 namespace tutti {
 namespace {
 
-using layer_tests::error_of;
-using ::testing::HasSubstr;
-
 TEST(MetricTest, MeanOfEqualValuesIsThatValue) {
   Mean first("first"), second("second");
   first.update_state(5.0f);
@@ -56,22 +53,6 @@ TEST(MetricTest, CountsBeyondTwoToTheTwentyFourAreExact) {
   EXPECT_EQ(sum.result().item_double(), 16777219.0);
 }
 
-TEST(MetricTest, AccuraciesCountHits) {
-  const Tensor predictions = Tensor::from<float>({3, 2}, {0.1, 0.9, 0.8, 0.2, 0.3, 0.7});
-  SparseCategoricalAccuracy sparse;
-  sparse.update_state(Tensor::from<std::int64_t>({3}, {1, 0, 0}), predictions);
-  EXPECT_FLOAT_EQ(sparse.result().item(), 2.0f / 3);
-  sparse.update_state(Tensor::zeros({0}, DType::kInt64), Tensor::zeros({0, 2}));
-  EXPECT_FLOAT_EQ(sparse.result().item(), 2.0f / 3);
-  CategoricalAccuracy categorical;
-  categorical.update_state(Tensor::from<float>({3, 2}, {0, 1, 1, 0, 1, 0}), predictions);
-  EXPECT_FLOAT_EQ(categorical.result().item(), 2.0f / 3);
-  BinaryAccuracy binary;
-  binary.update_state(Tensor::from<std::int64_t>({4}, {1, 0, 1, 0}),
-                      Tensor::from<float>({4, 1}, {0.9, 0.4, 0.2, 0.1}));
-  EXPECT_FLOAT_EQ(binary.result().item(), 0.75f);
-}
-
 TEST(MetricTest, AccuracyByNameFollowsTheLoss) {
   const Tensor logits = Tensor::from<float>({2, 1}, {0.3, -2});
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
@@ -95,16 +76,9 @@ TEST(MetricTest, LossesAreMetricsByName) {
   mse->update_state(Tensor::from<float>({2, 1}, {0, 0}), Tensor::from<float>({2, 1}, {1, 3}));
   mse->update_state(Tensor::from<float>({1, 1}, {0}), Tensor::from<float>({1, 1}, {1}));
   EXPECT_FLOAT_EQ(mse->result().item(), 11.0f / 3);
-  EXPECT_THAT(error_of([] { MetricSpec spec("accuray"); }),
-              ::testing::AllOf(HasSubstr("no metric is named 'accuray'; expected a loss ("),
-                               HasSubstr(") or one of accuracy, "),
-                               HasSubstr("; did you mean 'accuracy'?")));
-}
-
-TEST(MetricTest, CosineSimilarityIsMinusTheLossOfThatName) {
-  const auto metric = MetricSpec("cosine_similarity").make(Loss("mse"));
-  metric->update_state(Tensor::from<float>({1, 2}, {3, 4}), Tensor::from<float>({1, 2}, {4, 3}));
-  EXPECT_NEAR(metric->result().item_double(), 24.0 / 25, 1e-6);
+  EXPECT_ERROR(MetricSpec spec("accuray"), kInvalidArgument,
+               "no metric is named 'accuray'; expected a loss (", ") or one of accuracy, ",
+               "; did you mean 'accuracy'?");
 }
 
 TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
@@ -125,37 +99,18 @@ TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
   SparseTopKCategoricalAccuracy outside(3);
   outside.update_state(Tensor::from<std::int64_t>({1}, {7}), Tensor::ones({1, 4}));
   EXPECT_EQ(outside.result().item(), 0.0f);
-  EXPECT_THAT(error_of([] { TopKCategoricalAccuracy bad(0); }), HasSubstr("a positive k"));
+  EXPECT_ERROR(TopKCategoricalAccuracy bad(0), kInvalidArgument, "a positive k");
 }
 
-TEST(MetricTest, RootMeanSquaredErrorIsTheRootOverAllBatches) {
-  RootMeanSquaredError metric;
-  metric.update_state(Tensor::from<float>({2}, {0, 0}), Tensor::from<float>({2}, {3, 0}));
-  metric.update_state(Tensor::from<float>({1}, {1}), Tensor::from<float>({1}, {5}));
-  EXPECT_NEAR(metric.result().item_double(), std::sqrt((9.0 + 16.0) / 3), 1e-12);
-}
-
-TEST(MetricTest, PrecisionAndRecallCountDecisions) {
-  const Tensor labels = Tensor::from<float>({6}, {1, 0, 1, 1, 0, 0});
-  const Tensor predictions = Tensor::from<float>({6}, {0.9, 0.8, 0.3, 0.6, 0.5, 0.1});
+TEST(MetricTest, APredictionAtTheThresholdIsANo) {
+  const Tensor labels = Tensor::from<float>({3}, {1, 0, 1});
+  const Tensor predictions = Tensor::from<float>({3}, {0.9, 0.5, 0.5});
   Precision precision;
   Recall recall;
   precision.update_state(labels, predictions);
   recall.update_state(labels, predictions);
-  EXPECT_DOUBLE_EQ(precision.result().item_double(), 2.0 / 3) << "0.5 is not above 0.5";
-  EXPECT_DOUBLE_EQ(recall.result().item_double(), 2.0 / 3);
-  const Tensor weights = Tensor::from<float>({6}, {2, 1, 4, 0, 1, 1});
-  auto weighted = [&](auto metric) {
-    metric.update_state(labels, predictions, weights);
-    return metric.result().item_double();
-  };
-  EXPECT_DOUBLE_EQ(weighted(Precision()), 2.0 / 3);
-  EXPECT_DOUBLE_EQ(weighted(Recall()), 2.0 / 6);
-  EXPECT_DOUBLE_EQ(weighted(TruePositives()), 2.0);
-  EXPECT_DOUBLE_EQ(weighted(FalsePositives()), 1.0);
-  EXPECT_DOUBLE_EQ(weighted(TrueNegatives()), 2.0);
-  EXPECT_DOUBLE_EQ(weighted(FalseNegatives()), 4.0);
-  EXPECT_EQ(Precision().result().item(), 0.0f) << "of nothing";
+  EXPECT_EQ(precision.result().item_double(), 1.0);
+  EXPECT_EQ(recall.result().item_double(), 0.5);
 }
 
 TEST(MetricTest, PrecisionOfTheTopKAndOfOneClass) {
@@ -169,81 +124,21 @@ TEST(MetricTest, PrecisionOfTheTopKAndOfOneClass) {
   last.update_state(labels, predictions);
   EXPECT_EQ(last.result().item(), 1.0f);
   Precision outside({.class_id = 4});
-  EXPECT_THAT(error_of([&] { outside.update_state(labels, predictions); }),
-              HasSubstr("precision: expected class_id below 4, got 4"));
+  EXPECT_ERROR(outside.update_state(labels, predictions), kInvalidArgument,
+               "precision: expected class_id below 4, got 4");
 }
 
-TEST(MetricTest, AucHasTheValuesOfKeras) {
-  const Tensor labels = Tensor::from<float>({4}, {0, 0, 1, 1});
-  const Tensor predictions = Tensor::from<float>({4}, {0, 0.5, 0.3, 0.9});
-  Auc three({.num_thresholds = 3});
-  three.update_state(labels, predictions);
-  EXPECT_NEAR(three.result().item_double(), 0.75, 1e-9);  // in Keras's documentation
-  three.reset_state();
-  three.update_state(labels, predictions, Tensor::from<float>({4}, {1, 0, 0, 1}));
-  EXPECT_NEAR(three.result().item_double(), 1.0, 1e-9);
-  Auc of_logits({.from_logits = true});
-  of_logits.update_state(labels, Tensor::from<float>({4}, {-9, -1, 1, 9}));
-  EXPECT_NEAR(of_logits.result().item_double(), 1.0, 1e-9);
-}
-
-TEST(MetricTest, AucApproachesTheShareOfOrderedPairs) {
-  const std::int64_t rows = 400;
-  const std::vector<double> p = random_uniform({rows}, {.seed = 5}).to_doubles();
-  const std::vector<double> noise = random_uniform({rows}, {.seed = 6}).to_doubles();
-  std::vector<float> labels, predictions;
-  double ordered = 0.0, pairs = 0.0;
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    predictions.push_back(static_cast<float>(p[i]));
-    labels.push_back(noise[i] < p[i] ? 1.0f : 0.0f);
-  }
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    for (std::size_t j = 0; j < p.size(); ++j) {
-      if (labels[i] == 0.0f || labels[j] == 1.0f) continue;
-      pairs += 1.0;
-      ordered += predictions[i] > predictions[j] ? 1.0 : 0.0;
-    }
-  }
-  Auc roc;
-  roc.update_state(Tensor::from({rows}, labels), Tensor::from({rows}, predictions));
-  EXPECT_NEAR(roc.result().item_double(), ordered / pairs, 2e-3);
-  // The other curve by sums over single examples: average precision.
-  std::vector<std::size_t> order(p.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return predictions[a] > predictions[b]; });
-  double hits = 0.0, average_precision = 0.0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (labels[order[i]] == 0.0f) continue;
-    hits += 1.0;
-    average_precision += hits / static_cast<double>(i + 1);
-  }
-  Auc pr({.curve = AucCurve::kPrecisionRecall});
-  pr.update_state(Tensor::from({rows}, labels), Tensor::from({rows}, predictions));
-  EXPECT_NEAR(pr.result().item_double(), average_precision / hits, 1e-2);
-}
-
-TEST(MetricTest, F1ScoreCombinesPrecisionAndRecall) {
+TEST(MetricTest, F1ScoreHasAValuePerClass) {
   // Keras's example: scores 0.5, 0.8, 0.6667.
   const Tensor labels = Tensor::from<float>({3, 3}, {1, 1, 1, 1, 0, 0, 1, 1, 0});
   const Tensor predictions =
       Tensor::from<float>({3, 3}, {0.2, 0.6, 0.7, 0.2, 0.6, 0.6, 0.6, 0.8, 0.0});
   F1Score macro({.num_classes = 3, .threshold = 0.5});
   macro.update_state(labels, predictions);
-  const std::vector<double> scores = macro.per_class();
-  EXPECT_NEAR(scores[0], 0.5, 1e-9);
-  EXPECT_NEAR(scores[1], 0.8, 1e-9);
-  EXPECT_NEAR(scores[2], 2.0 / 3, 1e-9);
-  EXPECT_NEAR(macro.result().item_double(), (0.5 + 0.8 + 2.0 / 3) / 3, 1e-9);
-  F1Score weighted({.num_classes = 3, .average = ScoreAverage::kWeighted, .threshold = 0.5});
-  weighted.update_state(labels, predictions);
-  EXPECT_NEAR(weighted.result().item_double(), (3 * 0.5 + 2 * 0.8 + 2.0 / 3) / 6, 1e-9);
-  F1Score micro({.num_classes = 3, .average = ScoreAverage::kMicro, .threshold = 0.5});
-  micro.update_state(labels, predictions);
-  // 4 hits, 2 false alarms, 2 misses.
-  EXPECT_NEAR(micro.result().item_double(), 2.0 * 4 / (2 * 4 + 2 + 2), 1e-9);
-  EXPECT_THAT(error_of([&] { F1Score().update_state(labels, predictions); }),
-              HasSubstr("try .num_classes = 3"));
+  EXPECT_THAT(macro.per_class(), ::testing::Pointwise(::testing::DoubleNear(1e-9),
+                                                      std::vector<double>{0.5, 0.8, 2.0 / 3}));
+  EXPECT_ERROR(F1Score().update_state(labels, predictions), kInvalidArgument,
+               "try .num_classes = 3");
 }
 
 TEST(MetricTest, MeanIoUIsOverClassesThatOccur) {
@@ -257,11 +152,8 @@ TEST(MetricTest, MeanIoUIsOverClassesThatOccur) {
   EXPECT_NEAR(with_absent.result().item_double(), 1.0 / 3, 1e-9);
   ignoring.update_state(labels, predictions);
   EXPECT_NEAR(ignoring.result().item_double(), 0.25, 1e-9);  // 1 of 2, and 0 of 1
-  MeanIoU of_scores(2);
-  of_scores.update_state(labels, one_hot(predictions, 2));
-  EXPECT_NEAR(of_scores.result().item_double(), 1.0 / 3, 1e-9);
-  EXPECT_THAT(error_of([&] { metric.update_state(labels, predictions + predictions); }),
-              HasSubstr("mean_io_u: expected class numbers below 2, got label 0 and prediction 2"));
+  EXPECT_ERROR(metric.update_state(labels, predictions + predictions), kInvalidArgument,
+               "mean_io_u: expected class numbers below 2, got label 0 and prediction 2");
 }
 
 TEST(MetricTest, NoRowsChangeNothing) {
@@ -280,6 +172,8 @@ TEST(MetricTest, NoRowsChangeNothing) {
   check(F1Score({.num_classes = 3}), none, none);
   check(MeanIoU(3), no_classes, no_classes);
   check(RootMeanSquaredError(), none, none);
+  check(CategoricalAccuracy(), none, none);
+  check(SparseCategoricalAccuracy(), no_classes, none);
   check(TopKCategoricalAccuracy(2), none, none);
   check(SparseTopKCategoricalAccuracy(2), no_classes, none);
 }
@@ -322,14 +216,6 @@ TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
           << name << " of " << loss;
     }
   }
-}
-
-// By hand: sigmoid(0.2) > 0.5 says 1, sigmoid(-0.2) says 0.
-TEST(MetricNames, BinaryAccuracyOfLogitsDecidesAtZero) {
-  auto metric = MetricSpec("binary_accuracy").make(Loss("binary_crossentropy"));
-  metric->update_state(Tensor::from<float>({4, 1}, {1, 1, 0, 1}),
-                       Tensor::from<float>({4, 1}, {0.2f, 3.0f, -0.2f, -0.1f}));
-  EXPECT_DOUBLE_EQ(metric->result().item_double(), 0.75);
 }
 
 TEST(MetricTest, UpdatesAreNotRecorded) {

@@ -18,8 +18,6 @@
 namespace tutti {
 namespace mixed_policy_test {
 
-using ::testing::HasSubstr;
-
 struct PolicyScope {
   explicit PolicyScope(const char* name) { set_dtype_policy(name); }
   ~PolicyScope() { set_dtype_policy("float32"); }
@@ -182,8 +180,7 @@ TEST(MixedPolicy, OneLayerMayHaveItsOwn) {
   head.build_for(Shape{3});
   EXPECT_EQ(head(Tensor::ones({1, 3}, DType::kFloat16)).dtype(), DType::kFloat32);
   EXPECT_EQ(head.dtype_policy().name, "float32");
-  EXPECT_THAT(layer_tests::error_of([&] { head.set_dtype_policy("float64"); }),
-              HasSubstr("before the layer is added"));
+  EXPECT_ERROR(head.set_dtype_policy("float64"), kFailedPrecondition, "before the layer is added");
 }
 
 TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
@@ -194,13 +191,8 @@ TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
   tutti::testing::expect_tensor(value, {2}, {90000, 90000});  // more than a float16 holds
 }
 
-struct PolicyForTest {
-  explicit PolicyForTest(const char* name) { set_dtype_policy(name); }
-  ~PolicyForTest() { set_dtype_policy("float32"); }
-};
-
 TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
-  const PolicyForTest policy("float64");
+  const PolicyScope policy("float64");
   Dense dense(2);
   dense.build_for({3});
   for (const Variable& weight : dense.variables()) EXPECT_EQ(weight.dtype(), DType::kFloat64);
@@ -210,16 +202,15 @@ TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
 
 TEST(DTypePolicyTest, ALayerKeepsThePolicyUnderWhichItWasMade) {
   Dense single(2);
-  const PolicyForTest policy("float64");
+  const PolicyScope policy("float64");
   single.build_for({3});
   EXPECT_EQ(single.variables()[0].dtype(), DType::kFloat32);
   EXPECT_EQ(single(Tensor::ones({1, 3}, DType::kFloat64)).dtype(), DType::kFloat32);
 }
 
 TEST(DTypePolicyTest, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_THAT(
-      layer_tests::error_of([] { DTypePolicy("float128"); }),
-      ::testing::HasSubstr("no policy is named 'float128'; expected one of float32, float64"));
+  EXPECT_ERROR(DTypePolicy("float128"), kInvalidArgument,
+               "no policy is named 'float128'; expected one of float32, float64");
 }
 
 TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
@@ -239,8 +230,7 @@ TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
   }
   const Tensor x = random_uniform({5, 4}, {.seed = 1});
   EXPECT_EQ(x.device(), kFirst);
-  testing::expect_error(ErrorCode::kInvalidArgument, {"dense", "several devices", "cpu:0", "cpu:1"},
-                        [&] { dense(x); });
+  EXPECT_ERROR(dense(x), kInvalidArgument, "dense", "several devices", "cpu:0", "cpu:1");
   GradientTape tape;
   tape.watch(x);
   Tensor y;
