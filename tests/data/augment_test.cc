@@ -82,7 +82,7 @@ TEST(Augment, UnreadableElementsCountAlikeInAllThreads) {
                         .iterate(0);
     elements->next();
     elements->next();
-    expect_error(ErrorCode::kDataLoss, {"broken"}, [&] { elements->next(); });
+    EXPECT_ERROR(elements->next(), kDataLoss, "broken");
     EXPECT_EQ((*elements->next())[0].item_int(), promised_number(9, 0, 3));
   }
 }
@@ -106,16 +106,14 @@ TEST(Augment, KnowsHowLongItIs) {
 }
 
 TEST(Augment, MistakesAreNamed) {
-  const auto kInvalid = ErrorCode::kInvalidArgument;
-  expect_error(kInvalid, {"augment", "expected a function"},
-               [] { augment(Dataset::range(1), nullptr); });
-  expect_error(kInvalid, {"num_parallel_calls", "at least 1", "got 0"},
-               [] { augment(Dataset::range(1), random_number, {.num_parallel_calls = 0}); });
-  expect_error(kInvalid, {"augment_images", "at least one step"},
-               [] { augment_images(Dataset::range(1), {}); });
-  expect_error(kInvalid, {"augment_images", "step 1 is no function"}, [] {
-    augment_images(Dataset::range(1), {image::random_flip_up_down(), nullptr});
-  });
+  EXPECT_ERROR(augment(Dataset::range(1), nullptr), kInvalidArgument, "augment",
+               "expected a function");
+  EXPECT_ERROR(augment(Dataset::range(1), random_number, {.num_parallel_calls = 0}),
+               kInvalidArgument, "num_parallel_calls", "at least 1", "got 0");
+  EXPECT_ERROR(augment_images(Dataset::range(1), {}), kInvalidArgument, "augment_images",
+               "at least one step");
+  EXPECT_ERROR(augment_images(Dataset::range(1), {image::random_flip_up_down(), nullptr}),
+               kInvalidArgument, "augment_images", "step 1 is no function");
 }
 
 // Pictures whose pixel (y, x) of channel 0 is 10 y + x.
@@ -230,9 +228,9 @@ TEST(AugmentImages, ChangesTheNamedComponentAlone) {
     EXPECT_EQ(element.at("photo").shape(), Shape({2, 2, 3}));
     EXPECT_EQ(element.at("label").shape(), Shape());
   }
-  expect_error(ErrorCode::kNotFound, {"'image'", "label, photo"}, [&] {
-    augment_images(named, {image::random_crop(2)}, {.component = "image"}).iterate()->next();
-  });
+  EXPECT_ERROR(
+      augment_images(named, {image::random_crop(2)}, {.component = "image"}).iterate()->next(),
+      kNotFound, "'image'", "label, photo");
 }
 
 // The recipe of CIFAR-10, from bytes to standardised floats.
@@ -281,25 +279,25 @@ TEST(Augment, MasksFollowTheirPictures) {
 }
 
 TEST(AugmentImages, MistakesInStepsAreNamed) {
-  const auto kInvalid = ErrorCode::kInvalidArgument;
-  expect_error(kInvalid, {"image::random_crop", "at least 9 x 9", "got 5 x 4", "padding of 1"}, [] {
-    augment_images(coordinates(1, 5, 4), {image::random_crop(9, {.padding = 1})}).iterate()->next();
-  });
-  expect_error(kInvalid, {"image::random_flip_left_right", "before batch()"}, [] {
-    augment_images(coordinates(4, 5, 4).batch(2), {image::random_flip_left_right()})
-        .iterate()
-        ->next();
-  });
-  expect_error(kInvalid, {"image::random_crop", "1 x 1", "0 x 0"}, [] { image::random_crop(0); });
-  expect_error(kInvalid, {"padding", "-1"}, [] { image::random_crop(3, {.padding = -1}); });
-  expect_error(kInvalid, {"image::random_contrast", "lower < upper", "lower 2"},
-               [] { image::random_contrast(2.0, 1.0); });
-  expect_error(kInvalid, {"image::random_saturation", "lower -1"},
-               [] { image::random_saturation(-1.0, 1.0); });
-  expect_error(kInvalid, {"image::random_brightness", "-0.1"},
-               [] { image::random_brightness(-0.1); });
-  expect_error(kInvalid, {"image::random_hue", "[0, 0.5]", "0.6"}, [] { image::random_hue(0.6); });
-  expect_error(kInvalid, {"image::cutout", "0 x 0"}, [] { image::cutout(0); });
+  EXPECT_ERROR(augment_images(coordinates(1, 5, 4), {image::random_crop(9, {.padding = 1})})
+                   .iterate()
+                   ->next(),
+               kInvalidArgument, "image::random_crop", "at least 9 x 9", "got 5 x 4",
+               "padding of 1");
+  EXPECT_ERROR(augment_images(coordinates(4, 5, 4).batch(2), {image::random_flip_left_right()})
+                   .iterate()
+                   ->next(),
+               kInvalidArgument, "image::random_flip_left_right", "before batch()");
+  EXPECT_ERROR(image::random_crop(0), kInvalidArgument, "image::random_crop", "1 x 1", "0 x 0");
+  EXPECT_ERROR(image::random_crop(3, {.padding = -1}), kInvalidArgument, "padding", "-1");
+  EXPECT_ERROR(image::random_contrast(2.0, 1.0), kInvalidArgument, "image::random_contrast",
+               "lower < upper", "lower 2");
+  EXPECT_ERROR(image::random_saturation(-1.0, 1.0), kInvalidArgument, "image::random_saturation",
+               "lower -1");
+  EXPECT_ERROR(image::random_brightness(-0.1), kInvalidArgument, "image::random_brightness",
+               "-0.1");
+  EXPECT_ERROR(image::random_hue(0.6), kInvalidArgument, "image::random_hue", "[0, 0.5]", "0.6");
+  EXPECT_ERROR(image::cutout(0), kInvalidArgument, "image::cutout", "0 x 0");
 }
 
 std::vector<double> draws(double a, double b, int count) {
@@ -454,25 +452,23 @@ TEST(Mixup, KeepsTheBatchSize) {
 }
 
 TEST(Mixup, MistakesAreNamed) {
-  const auto kInvalid = ErrorCode::kInvalidArgument;
-  expect_error(kInvalid, {"mixup", "alpha above 0", "got 0"},
-               [] { mixup(one_hot_rows().batch(2), {.alpha = 0.0}); });
-  expect_error(kInvalid, {"cutmix", "alpha above 0", "-1"},
-               [] { cutmix(one_hot_rows().batch(2), {.alpha = -1.0}); });
+  EXPECT_ERROR(mixup(one_hot_rows().batch(2), {.alpha = 0.0}), kInvalidArgument, "mixup",
+               "alpha above 0", "got 0");
+  EXPECT_ERROR(cutmix(one_hot_rows().batch(2), {.alpha = -1.0}), kInvalidArgument, "cutmix",
+               "alpha above 0", "-1");
   const Dataset integers =
       Dataset::from_tensor_slices({Tensor::zeros({4, 2}), Tensor::zeros({4}, DType::kInt64)});
-  expect_error(kInvalid, {"mixup", "'labels'", "int64", "one_hot()"},
-               [&] { mixup(integers.batch(2)).iterate()->next(); });
-  expect_error(kInvalid, {"mixup", "'features'", "uint8", "convert_image_dtype()"}, [] {
-    mixup(Dataset::from_tensor_slices({Tensor::zeros({4, 2}, DType::kUInt8)}).batch(2))
-        .iterate()
-        ->next();
-  });
-  expect_error(ErrorCode::kFailedPrecondition, {"not batched", "batch()"},
-               [] { mixup(one_hot_rows()).iterate()->next(); });
-  expect_error(kInvalid, {"cutmix", "[rows, height, width, channels]", "[2, 2]"}, [] {
-    cutmix(Dataset::from_tensor_slices({Tensor::zeros({4, 2})}).batch(2)).iterate()->next();
-  });
+  EXPECT_ERROR(mixup(integers.batch(2)).iterate()->next(), kInvalidArgument, "mixup", "'labels'",
+               "int64", "one_hot()");
+  EXPECT_ERROR(mixup(Dataset::from_tensor_slices({Tensor::zeros({4, 2}, DType::kUInt8)}).batch(2))
+                   .iterate()
+                   ->next(),
+               kInvalidArgument, "mixup", "'features'", "uint8", "convert_image_dtype()");
+  EXPECT_ERROR(mixup(one_hot_rows()).iterate()->next(), kFailedPrecondition, "not batched",
+               "batch()");
+  EXPECT_ERROR(
+      cutmix(Dataset::from_tensor_slices({Tensor::zeros({4, 2})}).batch(2)).iterate()->next(),
+      kInvalidArgument, "cutmix", "[rows, height, width, channels]", "[2, 2]");
 }
 
 TEST(Cutmix, PutsARectangleOfTheOtherPictureIn) {

@@ -25,7 +25,7 @@ using Numbers = std::vector<std::int64_t>;
 
 // "part-0" ... "part-9": record r of file f is the text of the number 10 f + r.
 std::string record_files(int count = kFiles) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   for (int f = 0; f < count; ++f) {
     TFRecordWriter writer(concat(folder, "/part-", f));
     for (int r = 0; r < kRecords; ++r) writer.write(concat(kRecords * f + r));
@@ -148,26 +148,11 @@ TEST(AutoShard, InterleavedFilesAreDistributed) {
   EXPECT_EQ(scalars_of(auto_shard(even, 2, 1, AutoShardPolicy::kFile)), records_of_files({2, 6}));
 }
 
-TEST(AutoShard, FilesAreShardedThroughEveryTransformation) {
-  const Dataset all = records_of(record_files())
-                          .shuffle(50, 3)
-                          .cache()
-                          .filter([](const Element&) { return true; })
-                          .take_while([](const Element&) { return true; })
-                          .enumerate()
-                          .map([](const Element& e) { return Element({e[1]}); })
-                          .batch(4)
-                          .unbatch()
-                          .padded_batch(2)
-                          .unbatch()
-                          .repeat(2)
-                          .skip(0)
-                          .take(1000)
-                          .shard(1, 0)
-                          .prefetch(2);
-  Numbers twice = records_of_files({3, 3, 8, 8});
-  EXPECT_EQ(sorted(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile))), sorted(twice));
-  // The cache of the whole dataset is not that of a part.
+TEST(AutoShard, CacheOfTheWholeIsNotThatOfAPart) {
+  const Dataset all =
+      records_of(record_files()).shuffle(50, 3).cache().batch(4).unbatch().repeat(2);
+  EXPECT_EQ(sorted(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile))),
+            sorted(records_of_files({3, 3, 8, 8})));
   EXPECT_EQ(scalars_of(all).size(), 200u);
   EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
 }
@@ -254,8 +239,8 @@ TEST(AutoShard, FileWithoutFilesIsAnError) {
        {Dataset::range(1024), Dataset::range(8).batch(2), generated,
         Dataset::zip({records, Dataset::range(100)}), records.concatenate(Dataset::range(5)),
         Dataset(std::make_shared<Opaque>(records))}) {
-    expect_error(ErrorCode::kNotFound, {"FILE", "kData"},
-                 [&] { (void)auto_shard(dataset, 2, 0, AutoShardPolicy::kFile); });
+    EXPECT_ERROR((void)auto_shard(dataset, 2, 0, AutoShardPolicy::kFile), kNotFound, "FILE",
+                 "kData");
   }
 }
 
@@ -300,14 +285,13 @@ TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
 
 TEST(AutoShard, FewerElementsThanWorkers) {
   const auto any = [](const Element&) { return true; };
-  expect_error(ErrorCode::kInvalidArgument, {"at least 10", "got 5"},
-               [] { (void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData); });
+  EXPECT_ERROR((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), kInvalidArgument,
+               "at least 10", "got 5");
   // Where the number is not known before: at the first element, on every worker.
   for (int worker = 0; worker < 10; ++worker) {
     const Dataset part =
         auto_shard(Dataset::range(5).filter(any), 10, worker, AutoShardPolicy::kData);
-    expect_error(ErrorCode::kInvalidArgument, {"at least 10", "got 5"},
-                 [&] { (void)scalars_of(part); });
+    EXPECT_ERROR((void)scalars_of(part), kInvalidArgument, "at least 10", "got 5");
   }
   EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0), 10, 3, AutoShardPolicy::kData)), Numbers{});
   EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0).filter(any), 10, 3, AutoShardPolicy::kData)),
@@ -318,9 +302,8 @@ TEST(AutoShard, FewerElementsThanWorkers) {
 
 TEST(AutoShard, IndexMustBeThatOfAWorker) {
   const auto expect_refused = [](int workers, int index) {
-    expect_error(ErrorCode::kInvalidArgument, {"0 <= index < num_workers"}, [&] {
-      (void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto);
-    });
+    EXPECT_ERROR((void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto),
+                 kInvalidArgument, "0 <= index < num_workers");
   };
   expect_refused(2, 2);
   expect_refused(2, -1);
@@ -361,7 +344,7 @@ TEST(AutoShard, ShardsOfShuffledListingsAreDisjointAndComplete) {
 }
 
 TEST(AutoShard, TextFilesAreDistributedByPositionInTheList) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   std::vector<std::string> paths;
   for (int f = 0; f < 3; ++f) {
     paths.push_back(concat(folder, "/", f, ".csv"));
@@ -393,30 +376,6 @@ TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
   const Dataset both = Dataset::zip({records_of(record_files(3)), records});
   EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
-}
-
-TEST(AutoShard, ResumesAtEveryPosition) {
-  const std::string pattern = record_files(4);
-  for (AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kData}) {
-    const Dataset part = auto_shard(records_of(pattern).shuffle(8, 5).batch(3), 3, 1, policy);
-    const auto run = [&](ResumableIterator& iterator) {
-      Rows rows;
-      while (iterator.position().epoch < 2) {
-        auto element = iterator.next();
-        rows.push_back(element ? numbers_of((*element)[0]) : Numbers{});
-      }
-      return rows;
-    };
-    ResumableIterator straight(part);
-    const Rows all = run(straight);
-    ResumableIterator walker(part);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      ResumableIterator resumed(part);
-      resumed.restore(walker.position());
-      EXPECT_EQ(run(resumed), Rows(all.begin() + static_cast<std::ptrdiff_t>(i), all.end())) << i;
-      (void)walker.next();
-    }
-  }
 }
 
 // As several calls at once may: an element that cannot be read takes no other with it.

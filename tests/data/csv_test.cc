@@ -6,13 +6,14 @@
 
 #include "data/csv_schema.h"
 #include "tests/data/dataset_values.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 
 namespace tutti {
 namespace csv_test {
 
 using namespace data_test;
 using testing::ElementsAre;
+using thrown::warnings_of;
 
 std::string file_of(const std::string& bytes, const std::string& name = "a.csv") {
   const auto folder = std::filesystem::path(testing::TempDir()) / "tutti_csv_test" /
@@ -80,17 +81,15 @@ TEST(CsvReader, RefusesMisplacedQuotesNamingTheLineAndGoesOnBehind) {
   internal::CsvRecord record;
   ASSERT_TRUE(reader.next(record));
   EXPECT_EQ(record.line(), 1);
-  expect_error(ErrorCode::kDataLoss, {"here:3: field 1", "within", "try"},
-               [&] { reader.next(record); });
-  expect_error(ErrorCode::kDataLoss, {"here:4: field 1", "behind a quoted field", "got byte 104"},
-               [&] { reader.next(record); });
+  EXPECT_ERROR(reader.next(record), kDataLoss, "here:3: field 1", "within", "try");
+  EXPECT_ERROR(reader.next(record), kDataLoss, "here:4: field 1", "behind a quoted field",
+               "got byte 104");
   ASSERT_TRUE(reader.next(record));
   EXPECT_EQ(record[0], "i");
   EXPECT_EQ(record.line(), 5);
-  expect_error(ErrorCode::kDataLoss, {"here:6: field 1", "end of the file"},
-               [&] { reader.next(record); });
+  EXPECT_ERROR(reader.next(record), kDataLoss, "here:6: field 1", "end of the file");
   EXPECT_FALSE(reader.next(record));
-  expect_error(ErrorCode::kDataLoss, {"UTF-8"}, [] { records_of("\xef\xbb"); });
+  EXPECT_ERROR(records_of("\xef\xbb"), kDataLoss, "UTF-8");
 }
 
 TEST(Csv, FindsTypesAndNamesComponentsByColumns) {
@@ -182,8 +181,8 @@ TEST(Csv, Reads16BitColumnsAndRefusesWhatTheyCannotHold) {
   EXPECT_EQ(table.rows.at("h").dtype(), DType::kFloat16);
   EXPECT_THAT(table.rows.at("h").to_doubles(), ElementsAre(65504, 0x1.998p-4));
   EXPECT_TRUE(std::isinf(table.rows.at("b").to_doubles()[1]));
-  expect_error(ErrorCode::kInvalidArgument, {":2: column 'h'", "float16", "'65520'"},
-               [&] { read_csv({file_of("h,b\n65520,1\n")}, options); });
+  EXPECT_ERROR(read_csv({file_of("h,b\n65520,1\n")}, options), kInvalidArgument, ":2: column 'h'",
+               "float16", "'65520'");
 }
 
 // The way of the tutorials: the training file gives types and vocabularies, which read the others.
@@ -238,29 +237,16 @@ TEST(Csv, RefusesFieldsThatDoNotFitNamingLineAndColumnAndGoesOn) {
 
 TEST(Csv, SaysThatATypeWasFoundInTheFirstRecords) {
   const std::string path = file_of("a\n1\n2\n2.5\n");
-  expect_error(ErrorCode::kInvalidArgument,
-               {path + ":4", "expected int64, got '2.5'", "first records", "CsvColumn::dtype"},
-               [&] { data_test::rows_of(csv_dataset({path}, {.num_rows_for_inference = 2})); });
+  EXPECT_ERROR(data_test::rows_of(csv_dataset({path}, {.num_rows_for_inference = 2})),
+               kInvalidArgument, path + ":4", "expected int64, got '2.5'", "first records",
+               "CsvColumn::dtype");
   EXPECT_EQ(csv_dataset({path}).begin()->at("a").dtype(), DType::kFloat32);
 }
 
 TEST(Csv, NamesTheFirstTextOfAColumnOfNumbers) {
   const std::string path = file_of("a,b\n1,2\n3,4.5\n5,six\n7,eight\n");
-  expect_error(ErrorCode::kInvalidArgument,
-               {"column 'b' holds texts, such as 'six' in line 4", "expected numbers"},
-               [&] { csv_dataset({path}); });
-}
-
-/// The warnings of the log while `action` runs.
-template <class Action>
-std::vector<std::string> warnings_of(const Action& action) {
-  std::vector<std::string> lines;
-  LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    if (level == LogLevel::kWarning) lines.emplace_back(line);
-  });
-  action();
-  set_log_sink(std::move(before));
-  return lines;
+  EXPECT_ERROR(csv_dataset({path}), kInvalidArgument,
+               "column 'b' holds texts, such as 'six' in line 4", "expected numbers");
 }
 
 // Auto MPG's horsepower, whose missing values are '?'.
@@ -272,10 +258,10 @@ TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
   for (const char* part : {"read_csv", "'hp'", "'?' in line 4", "na_values", "category"}) {
     EXPECT_NE(warnings[0].find(part), std::string::npos) << part << " in " << warnings[0];
   }
-  expect_error(ErrorCode::kInvalidArgument, {"read_csv", "'hp'", "'?' in line 4", "na_values"},
-               [&] { read_csv({path}, {.pack_features = true}); });
-  expect_error(ErrorCode::kInvalidArgument, {"csv_dataset", "'hp'", "'?' in line 4", "na_values"},
-               [&] { csv_dataset({path}); });
+  EXPECT_ERROR(read_csv({path}, {.pack_features = true}), kInvalidArgument, "read_csv", "'hp'",
+               "'?' in line 4", "na_values");
+  EXPECT_ERROR(csv_dataset({path}), kInvalidArgument, "csv_dataset", "'hp'", "'?' in line 4",
+               "na_values");
   // By the remedies: as numbers, and as a category that was asked for.
   CsvOptions numbers{.pack_features = true, .na_values = {"?"}};
   numbers.columns = {{.name = "hp", .default_value = -1}};
@@ -289,8 +275,8 @@ TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
 TEST(Csv, TextsArePackedOnlyWhereAskedFor) {
   const std::string path = file_of("age,sex,y\n22,male,0\n38,female,1\n");
   CsvOptions options{.label_column = "y", .pack_features = true};
-  expect_error(ErrorCode::kInvalidArgument, {"'sex'", "'male' in line 2", "categorical"},
-               [&] { read_csv({path}, options); });
+  EXPECT_ERROR(read_csv({path}, options), kInvalidArgument, "'sex'", "'male' in line 2",
+               "categorical");
   options.columns = {{.name = "sex", .categorical = true}};
   EXPECT_THAT(read_csv({path}, options).rows[0].to_doubles(), ElementsAre(22, 1, 38, 0));
   // A label of texts is a class; texts of their own component are not packed.
@@ -313,15 +299,13 @@ TEST(Csv, NamesForeignFormsOfNumbers) {
         Form{"$1,200.50", "thousands separators"}, Form{"7 %", "a currency or percent sign"}}) {
     const std::string path = file_of(concat("x;y\n", form.text, ";1\n", form.text, ";2\n"));
     const CsvOptions options{.delimiter = ';'};
-    expect_error(ErrorCode::kInvalidArgument, {"'x'", form.text, form.name},
-                 [&] { csv_dataset({path}, options); });
+    EXPECT_ERROR(csv_dataset({path}, options), kInvalidArgument, "'x'", form.text, form.name);
     const auto warnings = warnings_of([&] { read_csv({path}, options); });
     ASSERT_EQ(warnings.size(), 1u) << form.text;
     EXPECT_NE(warnings[0].find(form.name), std::string::npos) << warnings[0];
     CsvOptions typed = options;
     typed.columns = {{.name = "x", .dtype = DType::kFloat32}};
-    expect_error(ErrorCode::kInvalidArgument, {path + ":2", form.text, form.name},
-                 [&] { read_csv({path}, typed); });
+    EXPECT_ERROR(read_csv({path}, typed), kInvalidArgument, path + ":2", form.text, form.name);
   }
   for (const char* text :
        {"red", "v1", "2020-01-05", "12:30", "1.2.3", "-", "", "$", "%", ",", "1,2,3", "abc,5"}) {
@@ -331,13 +315,13 @@ TEST(Csv, NamesForeignFormsOfNumbers) {
 
 TEST(Csv, AsksForTheDelimiterWhereAnotherSeemsToBeMeant) {
   const std::string path = file_of("a;b;c\n1;2;3\n");
-  expect_error(ErrorCode::kInvalidArgument, {path + ":1", "one field 'a;b;c'", "delimiter ';'?"},
-               [&] { csv_dataset({path}); });
-  expect_error(ErrorCode::kInvalidArgument, {"delimiter '\\t'?"},
-               [&] { read_csv({file_of("1\t2\n", "b.csv")}, {.header = false}); });
+  EXPECT_ERROR(csv_dataset({path}), kInvalidArgument, path + ":1", "one field 'a;b;c'",
+               "delimiter ';'?");
+  EXPECT_ERROR(read_csv({file_of("1\t2\n", "b.csv")}, {.header = false}), kInvalidArgument,
+               "delimiter '\\t'?");
   CsvOptions named{.header = false, .column_names = {"a", "b", "c"}};
-  expect_error(ErrorCode::kDataLoss, {path + ":1", "expected 3 fields, got 1", "delimiter ';'?"},
-               [&] { read_csv({path}, named); });
+  EXPECT_ERROR(read_csv({path}, named), kDataLoss, path + ":1", "expected 3 fields, got 1",
+               "delimiter ';'?");
   // One column of texts with other characters has its name from the options.
   const CsvTable one = read_csv({path}, {.column_names = {"text"}});
   EXPECT_THAT(one.columns[0].vocabulary, ElementsAre("1;2;3"));
@@ -355,9 +339,8 @@ TEST(Csv, NamesFilesOfOtherKinds) {
   };
   for (const auto& [bytes, kind] : others) {
     const std::string path = file_of(bytes);
-    expect_error(ErrorCode::kDataLoss, {path + ":1", "expected a CSV file, got", kind},
-                 [&] { csv_dataset({path}); });
-    expect_error(ErrorCode::kDataLoss, {path + ":1", kind}, [&] { read_csv({path}); });
+    EXPECT_ERROR(csv_dataset({path}), kDataLoss, path + ":1", "expected a CSV file, got", kind);
+    EXPECT_ERROR(read_csv({path}), kDataLoss, path + ":1", kind);
   }
 }
 
@@ -370,7 +353,7 @@ struct Refused {
 class RefusedCsv : public testing::TestWithParam<Refused> {};
 
 TEST_P(RefusedCsv, IsRefusedBeforeReading) {
-  const std::string path = empty_folder("") + "/a.csv";
+  const std::string path = empty_folder() + "/a.csv";
   write_bytes(path, "a,b,a b\n1,x,2\n");
   std::vector<std::string> parts = GetParam().parts;
   parts.push_back("csv_dataset");
@@ -421,18 +404,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Csv, RefusesFilesThatAreMissingEmptyOrOfOtherColumns) {
   const std::string path = file_of("a,b\n1,2\n");
   const std::string other = file_of("a,c\n1,2\n", "other.csv");
-  expect_error(ErrorCode::kInvalidArgument,
-               {other + ":1", "expected the columns [a, b] as in " + path, "got [a, c]"}, [&] {
-                 data_test::rows_of(csv_dataset({path, other}));
-               });
-  expect_error(ErrorCode::kDataLoss, {"empty.csv:1", "a header", "empty file"},
-               [&] { csv_dataset({file_of("", "empty.csv")}); });
-  expect_error(ErrorCode::kNotFound, {"csv_dataset: cannot read '/nowhere.csv'"},
-               [] { csv_dataset({"/nowhere.csv"}); });
-  expect_error(ErrorCode::kNotFound, {"read_csv: cannot read '/nowhere.csv'"},
-               [] { read_csv({"/nowhere.csv"}); });
-  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { csv_dataset({}); });
-  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { read_csv({}); });
+  EXPECT_ERROR(data_test::rows_of(csv_dataset({path, other})), kInvalidArgument, other + ":1",
+               "expected the columns [a, b] as in " + path, "got [a, c]");
+  EXPECT_ERROR(csv_dataset({file_of("", "empty.csv")}), kDataLoss, "empty.csv:1", "a header",
+               "empty file");
+  EXPECT_ERROR(csv_dataset({"/nowhere.csv"}), kNotFound, "csv_dataset: cannot read '/nowhere.csv'");
+  EXPECT_ERROR(read_csv({"/nowhere.csv"}), kNotFound, "read_csv: cannot read '/nowhere.csv'");
+  EXPECT_ERROR(csv_dataset({}), kInvalidArgument, "at least one path");
+  EXPECT_ERROR(read_csv({}), kInvalidArgument, "at least one path");
 }
 
 }  // namespace csv_test

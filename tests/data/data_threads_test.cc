@@ -116,8 +116,7 @@ TEST(Prefetch, YieldsTheSameElements) {
   }
   EXPECT_EQ(Dataset::range(50).prefetch(3).cardinality(), 50);
   EXPECT_TRUE(scalars_of(Dataset::range(0).prefetch(2)).empty());
-  expect_error(ErrorCode::kInvalidArgument, {"Dataset::prefetch", "-1"},
-               [] { Dataset::range(5).prefetch(-1); });
+  EXPECT_ERROR(Dataset::range(5).prefetch(-1), kInvalidArgument, "Dataset::prefetch", "-1");
 }
 
 TEST(Prefetch, ReadsAheadUpToItsDepth) {

@@ -12,11 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_folder.h"
 #include "tests/support/thrown.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::data_test {
 
+using thrown::empty_folder;
 using thrown::expect_error;
 
 /// One list of numbers per element: the elements of its first component.
@@ -57,16 +59,6 @@ inline std::vector<std::int64_t> first_numbers(std::int64_t count) {
 inline Tensor number(std::int64_t value) { return Tensor::from<std::int64_t>({}, {value}); }
 
 inline std::int64_t number_in(const Element& element) { return element[0].item_int(); }
-
-/// A folder that is empty at the start of the test that names it.
-inline std::string empty_folder(const std::string& name) {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const auto path = std::filesystem::path(testing::TempDir()) /
-                    (std::string("tutti_") + test->test_suite_name() + "_" + test->name() + name);
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path.string();
-}
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<long>(bytes.size()));

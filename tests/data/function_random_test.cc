@@ -167,7 +167,7 @@ TEST(RandomFunction, DatasetsChangeNoOtherNumberOfTheProgram) {
 
 // Four files of three records.
 Dataset records() {
-  const std::string folder = data_test::empty_folder("");
+  const std::string folder = data_test::empty_folder();
   std::vector<std::string> paths;
   for (int f = 0; f < 4; ++f) {
     paths.push_back(concat(folder, "/", f));

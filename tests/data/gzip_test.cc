@@ -21,25 +21,23 @@ using namespace data_test;
 using testing::ElementsAre;
 
 TEST(Gzip, ReadsCompressedFilesWhateverTheirName) {
-  const std::string path = empty_folder("") + "/labels";
+  const std::string path = empty_folder() + "/labels";
   write_bytes(path, packed_idx_file());
   EXPECT_THAT(read_idx(path).to_doubles(), ElementsAre(5, 6, 7));
 }
 
 TEST(Gzip, RefusesDamagedCompressedFiles) {
-  const std::string path = empty_folder("") + "/labels.gz";
+  const std::string path = empty_folder() + "/labels.gz";
   for (std::size_t length : {std::size_t{2}, std::size_t{12}, packed_idx_file().size() - 1}) {
     write_bytes(path, packed_idx_file().substr(0, length));
-    expect_error(ErrorCode::kDataLoss, {path, "offset", "ends early"}, [&] { read_idx(path); });
+    EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "ends early");
   }
   std::string wrong_sum = packed_idx_file();
   wrong_sum[wrong_sum.size() - 8] ^= 1;
   write_bytes(path, wrong_sum);
-  expect_error(ErrorCode::kDataLoss, {path, "offset", "incorrect data check"},
-               [&] { read_idx(path); });
+  EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "incorrect data check");
   write_bytes(path, packed_idx_file() + "rest");
-  expect_error(ErrorCode::kDataLoss, {path, "offset", "expected gzip data"},
-               [&] { read_idx(path); });
+  EXPECT_ERROR(read_idx(path), kDataLoss, path, "offset", "expected gzip data");
 }
 
 std::string packed_file(const std::string& name, const std::string& bytes) {
@@ -58,7 +56,7 @@ TEST(PackedInput, IsReadLikePlainFiles) {
 }
 
 TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
-  const std::string tar = empty_folder("") + "/plain.tar";
+  const std::string tar = empty_folder() + "/plain.tar";
   TarWriter writer(tar);
   writer.write("cifar-10-batches-bin/test_batch.bin",
                std::string(1, '\x07') + std::string(3072, 'x'));
@@ -72,7 +70,7 @@ TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
   }
   const std::string bytes = read_file(packed);
   data_test::write_bytes(packed, bytes.substr(0, bytes.size() / 2));
-  expect_error(ErrorCode::kDataLoss, {packed}, [&] { read_cifar10(folder, Split::kTest); });
+  EXPECT_ERROR(read_cifar10(folder, Split::kTest), kDataLoss, packed);
 }
 
 // Larger than one piece of the file.
@@ -89,7 +87,7 @@ TEST(PackedInput, IsUnpackedWhole) {
 TEST(PackedInput, IsRefusedWhereItIsCut) {
   const std::string path = packed_file("a.csv.gz", "x\n1\n2\n");
   data_test::write_bytes(path, read_file(path).substr(0, 15));
-  expect_error(ErrorCode::kDataLoss, {path, "ends early"}, [&] { csv_dataset({path}); });
+  EXPECT_ERROR(csv_dataset({path}), kDataLoss, path, "ends early");
 }
 
 // 300 MB of zeros in a third of a megabyte.
@@ -111,11 +109,10 @@ TEST(PackedInput, BombsAreRefusedByEveryReader) {
   }
   const InputLimits raised{.max_expansion = 1100};
   EXPECT_EQ(rows_of(tar_dataset({path}, raised)).size(), 0u);
-  expect_error(ErrorCode::kDataLoss, {path + ":1: ", "bytes that are all 0"},
-               [&] { csv_dataset({path}, {.limits = raised}); });
-  expect_error(ErrorCode::kResourceExhausted,
-               {path, "at most 1000 bytes", "InputLimits::max_bytes"},
-               [&] { read_idx(path, {.max_bytes = 1000}); });
+  EXPECT_ERROR(csv_dataset({path}, {.limits = raised}), kDataLoss,
+               path + ":1: ", "bytes that are all 0");
+  EXPECT_ERROR(read_idx(path, {.max_bytes = 1000}), kResourceExhausted, path, "at most 1000 bytes",
+               "InputLimits::max_bytes");
 }
 
 std::vector<std::string> records_in(const Dataset& dataset) {
@@ -133,7 +130,7 @@ void write_packed(const std::string& path, Compression how,
 
 TEST(PackedTFRecord, ReadsWhatItWrote) {
   const std::vector<std::string> records = {"first", "", std::string(3000000, 'x'), "last"};
-  const std::string path = empty_folder("") + "/a.tfrecord";
+  const std::string path = empty_folder() + "/a.tfrecord";
   for (Compression how : {Compression::kGzip, Compression::kZlib}) {
     write_packed(path, how, records);
     EXPECT_LT(std::filesystem::file_size(path), 30000u);
@@ -142,16 +139,16 @@ TEST(PackedTFRecord, ReadsWhatItWrote) {
 }
 
 TEST(PackedTFRecord, ReadAsPlainItNamesTheRemedy) {
-  const std::string path = empty_folder("") + "/a.tfrecord";
+  const std::string path = empty_folder() + "/a.tfrecord";
   write_packed(path, Compression::kGzip, {"abc"});
-  expect_error(ErrorCode::kDataLoss, {path, "record 0", "offset", "try Compression::kGzip"},
-               [&] { records_in(tfrecord_dataset({path})); });
+  EXPECT_ERROR(records_in(tfrecord_dataset({path})), kDataLoss, path, "record 0", "offset",
+               "try Compression::kGzip");
 }
 
 TEST(PackedNpz, ReadsDeflatedFilesOfPython) { npy_seeds::expect_arrays_of_python("deflated.npz"); }
 
 std::string file_of(const std::string& bytes) {
-  const std::string path = empty_folder("") + "/some";
+  const std::string path = empty_folder() + "/some";
   data_test::write_bytes(path, bytes);
   return path;
 }
@@ -160,12 +157,12 @@ TEST(InputLimits, AreForWhatIsLargeAndUnlikely) {
   constexpr std::uint64_t kMegabyte = 1 << 20;
   internal::require_within({}, 256 * kMegabyte, 1, "f");
   internal::require_within({}, 249 * 2 * kMegabyte, 2 * kMegabyte, "f");
-  expect_error(ErrorCode::kResourceExhausted,
-               {"f: ", "2097152 compressed bytes", "less than 250 times", "max_expansion"},
-               [&] { internal::require_within({}, 501 * kMegabyte, 2 * kMegabyte, "f"); });
+  EXPECT_ERROR(internal::require_within({}, 501 * kMegabyte, 2 * kMegabyte, "f"),
+               kResourceExhausted, "f: ", "2097152 compressed bytes", "less than 250 times",
+               "max_expansion");
   internal::require_within({.max_expansion = 1000}, 501 * kMegabyte, 2 * kMegabyte, "f");
-  expect_error(ErrorCode::kResourceExhausted, {"f: ", "at most 10 bytes", "got 11", "max_bytes"},
-               [] { internal::require_within({.max_bytes = 10}, 11, 11, "f"); });
+  EXPECT_ERROR(internal::require_within({.max_bytes = 10}, 11, 11, "f"), kResourceExhausted,
+               "f: ", "at most 10 bytes", "got 11", "max_bytes");
 }
 
 TEST(InputLimits, ALineOfCsvEndsSomewhere) {
@@ -175,17 +172,16 @@ TEST(InputLimits, ALineOfCsvEndsSomewhere) {
                                          .max_line_bytes = 19}))
                 .size(),
             2u);
-  expect_error(ErrorCode::kResourceExhausted,
-               {path + ":2: ", "at most 18 bytes", "CsvOptions::max_line_bytes"},
-               [&] { read_csv({path}, {.max_line_bytes = 18}); });
-  expect_error(ErrorCode::kInvalidArgument, {"max_line_bytes of at least 1"},
-               [&] { read_csv({path}, {.max_line_bytes = 0}); });
+  EXPECT_ERROR(read_csv({path}, {.max_line_bytes = 18}), kResourceExhausted,
+               path + ":2: ", "at most 18 bytes", "CsvOptions::max_line_bytes");
+  EXPECT_ERROR(read_csv({path}, {.max_line_bytes = 0}), kInvalidArgument,
+               "max_line_bytes of at least 1");
   // Empty fields and quoted line ends take memory, too.
   for (const std::string& record :
        {std::string(3 << 20, ','), std::string(3 << 20, 'x'), "\"" + std::string(3 << 20, '\n')}) {
     const std::string long_path = file_of(record + "\n1\n");
-    expect_error(ErrorCode::kResourceExhausted, {long_path + ":1: "},
-                 [&] { csv_dataset({long_path}, {.header = false}); });
+    EXPECT_ERROR(csv_dataset({long_path}, {.header = false}), kResourceExhausted,
+                 long_path + ":1: ");
   }
 }
 
@@ -194,19 +190,18 @@ TEST(InputLimits, NothingIsReadBehindALineWithoutEnd) {
   internal::CsvReader reader(internal::InputFile("/dev/zero"), {.max_line_bytes = 1000});
   internal::CsvRecord record;
   for (int i = 0; i < 2; ++i) {
-    expect_error(ErrorCode::kResourceExhausted, {"/dev/zero:1: ", "at most 1000 bytes"},
-                 [&] { reader.next(record); });
+    EXPECT_ERROR(reader.next(record), kResourceExhausted, "/dev/zero:1: ", "at most 1000 bytes");
   }
 }
 
 TEST(InputLimits, AFileInATarFileIsAMember) {
-  const std::string path = empty_folder("") + "/a.tar";
+  const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   writer.write("a.bin", "12345");
   writer.close();
   EXPECT_EQ(rows_of(tar_dataset({path}, {.max_bytes = 5})).size(), 1u);
-  expect_error(ErrorCode::kResourceExhausted, {path, "at most 4 bytes, got 5", "max_bytes"},
-               [&] { rows_of(tar_dataset({path}, {.max_bytes = 4})); });
+  EXPECT_ERROR(rows_of(tar_dataset({path}, {.max_bytes = 4})), kResourceExhausted, path,
+               "at most 4 bytes, got 5", "max_bytes");
 }
 
 // The members' headers and data stand as they should; two entries of the directory share them.
@@ -217,14 +212,13 @@ TEST(InputLimits, MembersOfNpzFilesDoNotOverlap) {
   const std::size_t second = bytes.find("PK\x01\x02", first + 1);
   constexpr std::size_t kOffset = 42;
   bytes.replace(second + kOffset, 4, bytes, first + kOffset, 4);
-  expect_error(ErrorCode::kDataLoss, {"f: member 'y.npy'", "members overlap", "'x.npy'"},
-               [&] { parse_npz(bytes, "f"); });
+  EXPECT_ERROR(parse_npz(bytes, "f"), kDataLoss, "f: member 'y.npy'", "members overlap", "'x.npy'");
 }
 
 TEST(InputLimits, NpzFilesSayHowLargeTheyBecome) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
-  expect_error(ErrorCode::kResourceExhausted, {"f: member 'x.npy'", "max_bytes"},
-               [&] { parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}); });
+  EXPECT_ERROR(parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}), kResourceExhausted,
+               "f: member 'x.npy'", "max_bytes");
   // Each of them may become 200 MiB, both may not.
   const std::string large("\0\0\x80\x0c", 4);
   constexpr std::size_t kSize = 24;
@@ -232,8 +226,8 @@ TEST(InputLimits, NpzFilesSayHowLargeTheyBecome) {
        at = bytes.find("PK\x01\x02", at + 1)) {
     bytes.replace(at + kSize, 4, large);
   }
-  expect_error(ErrorCode::kResourceExhausted, {"f: ", "become 419430400", "max_expansion"},
-               [&] { parse_npz(bytes, "f"); });
+  EXPECT_ERROR(parse_npz(bytes, "f"), kResourceExhausted, "f: ", "become 419430400",
+               "max_expansion");
 }
 
 class Exhausting : public internal::FileElements {
@@ -247,10 +241,8 @@ class Exhausting : public internal::FileElements {
 TEST(InputLimits, MemoryThatRunsOutIsToldWithThePath) {
   const Dataset dataset = internal::dataset_of_files(
       {"some/path"}, [](const std::string&) { return std::make_unique<Exhausting>(); }, "test");
-  expect_error(ErrorCode::kResourceExhausted, {"some/path: not enough memory"},
-               [&] { rows_of(dataset); });
-  expect_error(ErrorCode::kResourceExhausted, {"some/path", "allocator: no memory"},
-               [&] { dataset.iterate()->skip(1); });
+  EXPECT_ERROR(rows_of(dataset), kResourceExhausted, "some/path: not enough memory");
+  EXPECT_ERROR(dataset.iterate()->skip(1), kResourceExhausted, "some/path", "allocator: no memory");
 }
 
 }  // namespace gzip_test

@@ -102,9 +102,9 @@ TEST(ImageOps, ReflectedPaddingIsNumpys) {
                                        3, 2, 1, 2, 3, 2, 1,  //
                                        6, 5, 4, 5, 6, 5, 4,  //
                                        3, 2, 1, 2, 3, 2, 1}));
-  expect_error(ErrorCode::kInvalidArgument, {"fewer reflected pixels", "2 x 3", "2 rows"}, [] {
-    image::crop_or_pad_to_bounding_box(counting(2, 3), -2, 0, 2, 3, image::PaddingMode::kReflect);
-  });
+  EXPECT_ERROR(
+      image::crop_or_pad_to_bounding_box(counting(2, 3), -2, 0, 2, 3, image::PaddingMode::kReflect),
+      kInvalidArgument, "fewer reflected pixels", "2 x 3", "2 rows");
 }
 
 TEST(ImageOps, FlipsReverseWholePixelsOfAnySize) {
@@ -133,8 +133,8 @@ TEST(ImageOps, EraseFillsWhatLiesInside) {
   const Tensor image = counting(1, 2, DType::kFloat32);
   EXPECT_THAT(image::erase(image, 0, 0, 1, 1, 0.5).to_doubles(), ElementsAre(0.5, 2.0));
   EXPECT_THAT(image.to_doubles(), ElementsAre(1.0, 2.0));  // untouched
-  expect_error(ErrorCode::kInvalidArgument, {"image::erase", "0 .. 255", "got 256"},
-               [] { image::erase(counting(2, 3), 0, 0, 1, 1, 256); });
+  EXPECT_ERROR(image::erase(counting(2, 3), 0, 0, 1, 1, 256), kInvalidArgument, "image::erase",
+               "0 .. 255", "got 256");
 }
 
 // AdjustBrightnessTest of tf.
@@ -169,8 +169,8 @@ TEST(ImageOps, ColoursGiveThePublishedValues) {
   EXPECT_THAT(numbers_of(image::adjust_hue(published(), -0.25)),
               ElementsAre(0, 13, 1, 54, 226, 59, 8, 234, 150, 255, 39, 1));
   EXPECT_THAT(numbers_of(image::adjust_hue(published(), 1.0)), ElementsAreArray(kPublished));
-  expect_error(ErrorCode::kInvalidArgument, {"image::adjust_hue", "3 channels", "got 1"},
-               [] { image::adjust_hue(counting(2, 2), 0.1); });
+  EXPECT_ERROR(image::adjust_hue(counting(2, 2), 0.1), kInvalidArgument, "image::adjust_hue",
+               "3 channels", "got 1");
 }
 
 TEST(ImageOps, WithoutAChangeEveryByteComesBack) {
@@ -229,33 +229,27 @@ TEST(ImageOps, StandardizationOfNearlyUniformImagesDividesByTheFloor) {
 }
 
 TEST(ImageOps, MistakesAreNamed) {
-  const auto kInvalid = ErrorCode::kInvalidArgument;
-  expect_error(
-      kInvalid,
-      {"image::flip_left_right", "[height, width, channels]", "[2, 3, 4, 1]", "before batch()"},
-      [] {
-        image::flip_left_right(Tensor::zeros({2, 3, 4, 1}));
-      });
-  expect_error(kInvalid, {"image::adjust_contrast", "got shape [28, 28]", "reshape()"}, [] {
-    image::adjust_contrast(Tensor::zeros({28, 28}), 2.0);
-  });
-  expect_error(kInvalid, {"image::per_image_standardization", "uint8 or float32", "int64"}, [] {
-    image::per_image_standardization(Tensor::zeros({2, 2, 1}, DType::kInt64));
-  });
-  expect_error(kInvalid, {"image::center_crop", "at most 2 x 3", "got 4 x 2", "crop_or_pad"},
-               [] { image::center_crop(counting(2, 3), 4, 2); });
-  expect_error(kInvalid, {"image::crop_to_bounding_box", "2 x 3 picture", "2 x 2", "(1, 0)"},
-               [] { image::crop_to_bounding_box(counting(2, 3), 1, 0, 2, 2); });
-  expect_error(kInvalid, {"image::resize_with_crop_or_pad", "got 0 x 2"},
-               [] { image::resize_with_crop_or_pad(counting(2, 3), 0, 2); });
-  expect_error(kInvalid, {"image::adjust_brightness", "finite"},
-               [] { image::adjust_brightness(counting(2, 3), std::nan("")); });
-  expect_error(kInvalid, {"image::adjust_saturation", "at least 0", "-1"},
-               [] { image::adjust_saturation(published(), -1.0); });
-  expect_error(kInvalid, {"image::adjust_hue", "[-1, 1]", "1.5"},
-               [] { image::adjust_hue(published(), 1.5); });
-  expect_error(kInvalid, {"image::convert_image_dtype", "uint8 or float32", "int32"},
-               [] { image::convert_image_dtype(published(), DType::kInt32); });
+  EXPECT_ERROR(image::flip_left_right(Tensor::zeros({2, 3, 4, 1})), kInvalidArgument,
+               "image::flip_left_right", "[height, width, channels]", "[2, 3, 4, 1]",
+               "before batch()");
+  EXPECT_ERROR(image::adjust_contrast(Tensor::zeros({28, 28}), 2.0), kInvalidArgument,
+               "image::adjust_contrast", "got shape [28, 28]", "reshape()");
+  EXPECT_ERROR(image::per_image_standardization(Tensor::zeros({2, 2, 1}, DType::kInt64)),
+               kInvalidArgument, "image::per_image_standardization", "uint8 or float32", "int64");
+  EXPECT_ERROR(image::center_crop(counting(2, 3), 4, 2), kInvalidArgument, "image::center_crop",
+               "at most 2 x 3", "got 4 x 2", "crop_or_pad");
+  EXPECT_ERROR(image::crop_to_bounding_box(counting(2, 3), 1, 0, 2, 2), kInvalidArgument,
+               "image::crop_to_bounding_box", "2 x 3 picture", "2 x 2", "(1, 0)");
+  EXPECT_ERROR(image::resize_with_crop_or_pad(counting(2, 3), 0, 2), kInvalidArgument,
+               "image::resize_with_crop_or_pad", "got 0 x 2");
+  EXPECT_ERROR(image::adjust_brightness(counting(2, 3), std::nan("")), kInvalidArgument,
+               "image::adjust_brightness", "finite");
+  EXPECT_ERROR(image::adjust_saturation(published(), -1.0), kInvalidArgument,
+               "image::adjust_saturation", "at least 0", "-1");
+  EXPECT_ERROR(image::adjust_hue(published(), 1.5), kInvalidArgument, "image::adjust_hue",
+               "[-1, 1]", "1.5");
+  EXPECT_ERROR(image::convert_image_dtype(published(), DType::kInt32), kInvalidArgument,
+               "image::convert_image_dtype", "uint8 or float32", "int32");
 }
 
 using namespace image_seeds;
@@ -337,18 +331,14 @@ TEST(ResizeImage, CropsTheMiddleToKeepProportions) {
 }
 
 TEST(ResizeImage, RefusesWhatIsNoPicture) {
-  expect_error(ErrorCode::kInvalidArgument, {"resize_image", "[4, 4]"}, [] {
-    resize_image(Tensor::zeros({4, 4}), {2, 2});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"resize_image", "int64"}, [] {
-    resize_image(Tensor::zeros({4, 4, 1}, DType::kInt64), {2, 2});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"resize_image", "[0, 4, 1]"}, [] {
-    resize_image(Tensor::zeros({0, 4, 1}), {2, 2});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"at least 1 x 1, got 0 x 2"}, [] {
-    resize_image(Tensor::zeros({4, 4, 1}), {0, 2});
-  });
+  EXPECT_ERROR(resize_image(Tensor::zeros({4, 4}), {2, 2}), kInvalidArgument, "resize_image",
+               "[4, 4]");
+  EXPECT_ERROR(resize_image(Tensor::zeros({4, 4, 1}, DType::kInt64), {2, 2}), kInvalidArgument,
+               "resize_image", "int64");
+  EXPECT_ERROR(resize_image(Tensor::zeros({0, 4, 1}), {2, 2}), kInvalidArgument, "resize_image",
+               "[0, 4, 1]");
+  EXPECT_ERROR(resize_image(Tensor::zeros({4, 4, 1}), {0, 2}), kInvalidArgument,
+               "at least 1 x 1, got 0 x 2");
 }
 
 }  // namespace image_ops_test

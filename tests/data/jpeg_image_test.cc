@@ -7,7 +7,6 @@
 namespace tutti {
 namespace jpeg_image_test {
 
-using data_test::expect_error;
 using image_seeds::picture_of;
 using image_seeds::pixel_at;
 using image_seeds::seed_bytes;
@@ -65,33 +64,27 @@ TEST(Jpeg, RefusesFilesThatAreCut) {
   for (const char* name : {"rgb.jpg", "progressive.jpg", "gray.jpg"}) {
     const std::string good = seed_bytes(name);
     for (std::size_t length = 0; length < good.size(); length += length < 20 ? 1 : 7) {
-      expect_error(ErrorCode::kDataLoss, {"here", "offset"},
-                   [&] { decode_jpeg(good.substr(0, length), "here"); });
+      EXPECT_ERROR(decode_jpeg(good.substr(0, length), "here"), kDataLoss, "here", "offset");
     }
   }
-  expect_error(ErrorCode::kDataLoss, {"here", "libjpeg refuses", "Not a JPEG"},
-               [] { decode_jpeg("no picture", "here"); });
+  EXPECT_ERROR(decode_jpeg("no picture", "here"), kDataLoss, "here", "libjpeg refuses",
+               "Not a JPEG");
 }
 
 TEST(Jpeg, RefusesPicturesThatAreTooLarge) {
-  expect_error(ErrorCode::kResourceExhausted,
-               {"here", "at most 191 pixels", "got 12 x 16", "max_pixels"},
-               [] { decode_jpeg(seed_bytes("rgb.jpg"), "here", {.max_pixels = 191}); });
+  EXPECT_ERROR(decode_jpeg(seed_bytes("rgb.jpg"), "here", {.max_pixels = 191}), kResourceExhausted,
+               "here", "at most 191 pixels", "got 12 x 16", "max_pixels");
 }
 
 TEST(Jpeg, IsNotWrittenFromOtherTensors) {
-  expect_error(ErrorCode::kInvalidArgument, {"encode_jpeg", "uint8", "float32"}, [] {
-    encode_jpeg(Tensor::zeros({2, 2, 3}));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_jpeg", "1 or 3 channels, got 4"}, [] {
-    encode_jpeg(Tensor::zeros({2, 2, 4}, DType::kUInt8));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_jpeg", "65500", "[1, 65501, 1]"}, [] {
-    encode_jpeg(Tensor::zeros({1, 65501, 1}, DType::kUInt8));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_jpeg", "from 1 to 100, got 0"}, [] {
-    encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8), {.quality = 0});
-  });
+  EXPECT_ERROR(encode_jpeg(Tensor::zeros({2, 2, 3})), kInvalidArgument, "encode_jpeg", "uint8",
+               "float32");
+  EXPECT_ERROR(encode_jpeg(Tensor::zeros({2, 2, 4}, DType::kUInt8)), kInvalidArgument,
+               "encode_jpeg", "1 or 3 channels, got 4");
+  EXPECT_ERROR(encode_jpeg(Tensor::zeros({1, 65501, 1}, DType::kUInt8)), kInvalidArgument,
+               "encode_jpeg", "65500", "[1, 65501, 1]");
+  EXPECT_ERROR(encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8), {.quality = 0}),
+               kInvalidArgument, "encode_jpeg", "from 1 to 100, got 0");
 }
 
 }  // namespace jpeg_image_test

@@ -58,7 +58,7 @@ struct Malformed {
 class MalformedIdx : public testing::TestWithParam<Malformed> {};
 
 TEST_P(MalformedIdx, IsRefusedWithPathOffsetExpectedAndGot) {
-  const std::string path = empty_folder("") + "/some-images";
+  const std::string path = empty_folder() + "/some-images";
   write_bytes(path, GetParam().bytes);
   std::vector<std::string> parts = GetParam().parts;
   parts.push_back(path);
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Idx, NamesTheFileThatIsNotThere) {
-  expect_error(ErrorCode::kNotFound, {"/nowhere/images"}, [] { read_idx("/nowhere/images"); });
+  EXPECT_ERROR(read_idx("/nowhere/images"), kNotFound, "/nowhere/images");
 }
 
 constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
@@ -135,7 +135,7 @@ std::string idx(std::vector<int> dims, int num_values, int first) {
 }
 
 std::string small_folder() {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   write_bytes(folder + "/t10k-images-idx3-ubyte", idx({2, 2, 3}, 12, 0));
   write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({2}, 2, 8));
   return folder;
@@ -161,22 +161,19 @@ TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
 
 TEST(Mnist, SaysWhichFileIsMissingAndWhatToInstall) {
   const std::string folder = small_folder();
-  expect_error(ErrorCode::kNotFound,
-               {"train-images-idx3-ubyte", folder, "dataset-fashion-mnist", "TUTTI_DATA_DIR"},
-               [&] { read_mnist(folder, Split::kTrain); });
+  EXPECT_ERROR(read_mnist(folder, Split::kTrain), kNotFound, "train-images-idx3-ubyte", folder,
+               "dataset-fashion-mnist", "TUTTI_DATA_DIR");
 }
 
 TEST(Mnist, RefusesFilesThatDoNotBelongTogether) {
   const std::string folder = small_folder();
   write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({3}, 3, 0));
-  expect_error(ErrorCode::kDataLoss, {folder, "labels", "expected 2 labels", "got 3"},
-               [&] { read_mnist(folder, Split::kTest); });
+  EXPECT_ERROR(read_mnist(folder, Split::kTest), kDataLoss, folder, "labels", "expected 2 labels",
+               "got 3");
   write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({2, 1}, 2, 0));
-  expect_error(ErrorCode::kDataLoss, {folder, "rank 1", "[2, 1]"},
-               [&] { read_mnist(folder, Split::kTest); });
+  EXPECT_ERROR(read_mnist(folder, Split::kTest), kDataLoss, folder, "rank 1", "[2, 1]");
   write_bytes(folder + "/t10k-images-idx3-ubyte", idx({2}, 2, 0));
-  expect_error(ErrorCode::kDataLoss, {folder, "rank 3", "[2]"},
-               [&] { read_mnist(folder, Split::kTest); });
+  EXPECT_ERROR(read_mnist(folder, Split::kTest), kDataLoss, folder, "rank 3", "[2]");
 }
 
 TEST(ImageDataset, ScalesToOneAndWidensLabels) {

@@ -5,7 +5,7 @@
 #include "data/input_file.h"
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 
 namespace tutti {
 namespace npy_test {
@@ -46,8 +46,8 @@ TEST(Npy, ReadsWhatItWroteOfEveryType) {
 }
 
 TEST(Npy, Bfloat16HasNoName) {
-  expect_error(ErrorCode::kUnimplemented, {"bfloat16", "float16, float32", "cast()"},
-               [] { format_npy(Tensor::zeros({1}, DType::kBFloat16)); });
+  EXPECT_ERROR(format_npy(Tensor::zeros({1}, DType::kBFloat16)), kUnimplemented, "bfloat16",
+               "float16, float32", "cast()");
 }
 
 TEST(Npy, ConvertsBigEndianAndFortranOrder) {
@@ -62,20 +62,20 @@ TEST(Npy, ConvertsBigEndianAndFortranOrder) {
 TEST(Npy, RefusesDamagedFiles) {
   const std::string good = format_npy(Tensor::from<float>({2}, {1, 2}));
   for (std::size_t length = 0; length < good.size(); ++length) {
-    expect_error(ErrorCode::kDataLoss, {"some.npy", "offset", "expected"},
-                 [&] { parse_npy(good.substr(0, length), "some.npy"); });
+    EXPECT_ERROR(parse_npy(good.substr(0, length), "some.npy"), kDataLoss, "some.npy", "offset",
+                 "expected");
   }
-  expect_error(ErrorCode::kDataLoss, {"goes on", "got 9"}, [&] { parse_npy(good + "x", "f"); });
-  expect_error(ErrorCode::kUnimplemented, {"'<c8'", "try"},
-               [] { parse_npy(file(header_of("<c8", "False", "()"), "12345678"), "f"); });
-  expect_error(ErrorCode::kDataLoss, {"dimension"},
-               [] { parse_npy(file(header_of("|u1", "False", "(-1,)"), ""), "f"); });
+  EXPECT_ERROR(parse_npy(good + "x", "f"), kDataLoss, "goes on", "got 9");
+  EXPECT_ERROR(parse_npy(file(header_of("<c8", "False", "()"), "12345678"), "f"), kUnimplemented,
+               "'<c8'", "try");
+  EXPECT_ERROR(parse_npy(file(header_of("|u1", "False", "(-1,)"), ""), "f"), kDataLoss,
+               "dimension");
   const std::string huge = "(0, 9223372036854775807, 9223372036854775807)";
-  expect_error(ErrorCode::kDataLoss, {"some.npy: offset", "9223372036854775807"},
-               [&] { parse_npy(file(header_of("|u1", "False", huge), ""), "some.npy"); });
-  expect_error(ErrorCode::kDataLoss, {"True or False"},
-               [] { parse_npy(file(header_of("|u1", "Maybe", "()"), "1"), "f"); });
-  expect_error(ErrorCode::kDataLoss, {"lacks a key"}, [] { parse_npy(file("{}", ""), "f"); });
+  EXPECT_ERROR(parse_npy(file(header_of("|u1", "False", huge), ""), "some.npy"), kDataLoss,
+               "some.npy: offset", "9223372036854775807");
+  EXPECT_ERROR(parse_npy(file(header_of("|u1", "Maybe", "()"), "1"), "f"), kDataLoss,
+               "True or False");
+  EXPECT_ERROR(parse_npy(file("{}", ""), "f"), kDataLoss, "lacks a key");
 }
 
 // numpy.array([...], '<i2').tobytes() and so on; numpy's own values are [-1, 258].
@@ -97,8 +97,7 @@ TEST(Npy, WidensIntegersThatNoTensorHas) {
   const Tensor fortran =
       parse_npy(file(header_of("<i2", "True", "(2, 2)"), "\x01\0\x02\0\x03\0\x04\0"s), "f");
   EXPECT_THAT(fortran.to_doubles(), ElementsAre(1, 3, 2, 4));
-  expect_error(ErrorCode::kUnimplemented, {"'<u8'", "u4"},
-               [&] { parsed("<u8", std::string(16, '\0')); });
+  EXPECT_ERROR(parsed("<u8", std::string(16, '\0')), kUnimplemented, "'<u8'", "u4");
 }
 
 TEST(Npy, ReadsHeadersOfPython2) {
@@ -109,7 +108,7 @@ TEST(Npy, ReadsHeadersOfPython2) {
 }
 
 TEST(Npy, NamesFilesOfOtherKindsAndTheCalledFunction) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   const std::vector<std::pair<std::string, const char*>> others = {
       {"", "an empty file"},
       {"{\"a\": [1, 2]}", "a JSON file"},
@@ -121,23 +120,19 @@ TEST(Npy, NamesFilesOfOtherKindsAndTheCalledFunction) {
   const std::string path = folder + "/a";
   for (const auto& [bytes, kind] : others) {
     data_test::write_bytes(path, bytes);
-    expect_error(ErrorCode::kDataLoss, {path, "expected a .npy file, got", kind},
-                 [&] { read_npy(path); });
-    expect_error(ErrorCode::kDataLoss, {path, "expected a .npz file, got", kind},
-                 [&] { read_npz(path); });
+    EXPECT_ERROR(read_npy(path), kDataLoss, path, "expected a .npy file, got", kind);
+    EXPECT_ERROR(read_npz(path), kDataLoss, path, "expected a .npz file, got", kind);
   }
   write_npz(path, {{"x", Tensor(1.0f)}});
-  expect_error(ErrorCode::kDataLoss, {path, "a zip archive"}, [&] { read_npy(path); });
+  EXPECT_ERROR(read_npy(path), kDataLoss, path, "a zip archive");
   write_npy(path, Tensor(1.0f));
-  expect_error(ErrorCode::kDataLoss, {path, "a .npy file"}, [&] { read_npz(path); });
-  expect_error(ErrorCode::kNotFound, {"read_npy: cannot read '/nothing'"},
-               [] { read_npy("/nothing"); });
-  expect_error(ErrorCode::kNotFound, {"read_npz: cannot read '/nothing'"},
-               [] { read_npz("/nothing"); });
+  EXPECT_ERROR(read_npz(path), kDataLoss, path, "a .npy file");
+  EXPECT_ERROR(read_npy("/nothing"), kNotFound, "read_npy: cannot read '/nothing'");
+  EXPECT_ERROR(read_npz("/nothing"), kNotFound, "read_npz: cannot read '/nothing'");
 }
 
 TEST(Npz, ReadsWhatItWrote) {
-  const std::string path = empty_folder("") + "/a.npz";
+  const std::string path = empty_folder() + "/a.npz";
   write_npz(path,
             {{"x", Tensor::from<float>({2}, {1, 2})}, {"y", Tensor::scalar(3, DType::kInt64)}});
   const NamedTensors read = read_npz(path);
@@ -146,9 +141,8 @@ TEST(Npz, ReadsWhatItWrote) {
   EXPECT_THAT(read[0].second.to_doubles(), ElementsAre(1, 2));
   EXPECT_EQ(read[1].first, "y");
   EXPECT_EQ(read[1].second.item_int(), 3);
-  expect_error(ErrorCode::kInvalidArgument, {"format_npz", "'x'"}, [] {
-    format_npz({{"x", Tensor(1.0f)}, {"x", Tensor(1.0f)}});
-  });
+  EXPECT_ERROR(format_npz({{"x", Tensor(1.0f)}, {"x", Tensor(1.0f)}}), kInvalidArgument,
+               "format_npz", "'x'");
 }
 
 /// format_npz() with what numpy.savez writes for np.array(['cat', 'dog'], object) as member "o",
@@ -190,27 +184,22 @@ TEST(Npz, ReadsArraysByNameWhateverElseIsInTheFile) {
   EXPECT_EQ(chosen.at(1).first, "x_train");  // as of a vector
   EXPECT_TRUE(chosen.has("x_train"));
   EXPECT_FALSE(chosen.has("o"));
-  expect_error(ErrorCode::kNotFound, {"'x_test'", "[y_train, x_train]"},
-               [&] { chosen.at("x_test"); });
-  expect_error(ErrorCode::kNotFound, {"f: ", "'x_test'", "[x_train, o, README.txt, y_train]"}, [&] {
-    parse_npz(bytes, "f", {.names = {"x_train", "x_test"}});
-  });
-  expect_error(ErrorCode::kUnimplemented, {"f: member 'o.npy'", "'|O'"},
-               [&] { parse_npz(bytes, "f", {.names = {"o"}}); });
+  EXPECT_ERROR(chosen.at("x_test"), kNotFound, "'x_test'", "[y_train, x_train]");
+  EXPECT_ERROR(parse_npz(bytes, "f", {.names = {"x_train", "x_test"}}), kNotFound,
+               "f: ", "'x_test'", "[x_train, o, README.txt, y_train]");
+  EXPECT_ERROR(parse_npz(bytes, "f", {.names = {"o"}}), kUnimplemented, "f: member 'o.npy'",
+               "'|O'");
 }
 
 TEST(Npz, LeavesOutWhatNoTensorHoldsWithAWarning) {
-  std::string line;
-  LogSink before = set_log_sink([&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::kWarning) line = text;
-  });
-  const NamedTensors all = parse_npz(mixed_npz(), "f");
-  set_log_sink(std::move(before));
+  NamedTensors all;
+  const auto lines = thrown::warnings_of([&] { all = parse_npz(mixed_npz(), "f"); });
+  ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(all.size(), 2u);
   EXPECT_THAT(all.at("x_train").to_doubles(), ElementsAre(1, 2));
   EXPECT_THAT(all.at("y_train").to_doubles(), ElementsAre(3, 4));
   for (const char* part : {"f: left out", "'o.npy'", "'|O'", "'README.txt'", "NpzOptions::names"}) {
-    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+    EXPECT_NE(lines[0].find(part), std::string::npos) << part << " in " << lines[0];
   }
 }
 
@@ -219,13 +208,12 @@ TEST(Npz, ReadsStoredFilesOfPython) { npy_seeds::expect_arrays_of_python("stored
 TEST(Npz, RefusesDamagedFiles) {
   const std::string good = format_npz({{"x", Tensor::from<float>({2}, {1, 2})}});
   for (std::size_t length = 0; length < good.size(); ++length) {
-    expect_error(ErrorCode::kDataLoss, {"some.npz", "offset", "expected"},
-                 [&] { parse_npz(good.substr(0, length), "some.npz"); });
+    EXPECT_ERROR(parse_npz(good.substr(0, length), "some.npz"), kDataLoss, "some.npz", "offset",
+                 "expected");
   }
   std::string wrong = good;
   wrong[200 > good.size() / 2 ? 160 : 200] ^= 1;
-  expect_error(ErrorCode::kDataLoss, {"member 'x.npy'", "checksum"},
-               [&] { parse_npz(wrong, "f"); });
+  EXPECT_ERROR(parse_npz(wrong, "f"), kDataLoss, "member 'x.npy'", "checksum");
 }
 
 }  // namespace npy_test

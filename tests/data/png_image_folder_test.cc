@@ -28,7 +28,7 @@ void put(const std::string& path, const std::string& bytes) {
 
 /// Classes cats (10, 11, 12) and dogs (20, 21), with things that are no pictures.
 std::string pets() {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   put(folder + "/dogs/b.png", flat_picture(21, 5, 5));
   put(folder + "/dogs/a.PNG", flat_picture(20));
   put(folder + "/cats/y.png", flat_picture(11));
@@ -108,7 +108,7 @@ TEST(ImageFolders, GiveColorsTypesAndLabelsThatAreAskedFor) {
 }
 
 TEST(ImageFolders, SplitIntoPartsThatAreTheWhole) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   for (int i = 0; i < 10; ++i) {
     put(folder + (i < 5 ? "/a/" : "/b/") + std::to_string(i) + ".png", flat_picture(10 * i));
   }
@@ -136,23 +136,21 @@ TEST(ImageFolders, RefuseADamagedPictureByItsPathAndGoOn) {
   put(folder + "/cats/y.png", flat_picture(11).substr(0, 50));
   auto elements = image_folder(folder, small()).dataset.iterate();
   elements->next();
-  expect_error(ErrorCode::kDataLoss, {folder + "/cats/y.png", "offset"}, [&] { elements->next(); });
+  EXPECT_ERROR(elements->next(), kDataLoss, folder + "/cats/y.png", "offset");
   EXPECT_EQ(data_test::drain(*elements).size(), 3u);
 }
 
 TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
-  const std::string folder = empty_folder("");
-  expect_error(ErrorCode::kNotFound, {folder, "a folder per class", "kNone"},
-               [&] { image_folder(folder); });
+  const std::string folder = empty_folder();
+  EXPECT_ERROR(image_folder(folder), kNotFound, folder, "a folder per class", "kNone");
   std::filesystem::create_directories(folder + "/a");
-  expect_error(ErrorCode::kNotFound,
-               {"class 'a'", folder + "/a", ".png", "got none", "class_names"},
-               [&] { image_folder(folder); });
-  expect_error(ErrorCode::kNotFound, {"/nowhere"}, [] { image_folder("/nowhere"); });
+  EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a", ".png", "got none",
+               "class_names");
+  EXPECT_ERROR(image_folder("/nowhere"), kNotFound, "/nowhere");
   // Keras reads such a class as one without pictures; here nothing is trained on half the classes.
   put(folder + "/b/1.png", flat_picture(1));
   put(folder + "/a/notes.txt", "no picture");
-  expect_error(ErrorCode::kNotFound, {"class 'a'", folder + "/a"}, [&] { image_folder(folder); });
+  EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a");
   ImageFolderOptions others;
   others.class_names = {"b"};
   EXPECT_EQ(image_folder(folder, others).paths.size(), 1u);
@@ -160,8 +158,7 @@ TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
   others.label_mode = LabelMode::kNone;
   EXPECT_EQ(image_folder(folder, others).paths.size(), 1u);
   put(folder + "/a/b.gif", "GIF89a");
-  expect_error(ErrorCode::kUnimplemented, {folder + "/a/b.gif", "convert"},
-               [&] { image_folder(folder); });
+  EXPECT_ERROR(image_folder(folder), kUnimplemented, folder + "/a/b.gif", "convert");
 }
 
 TEST(ImageFolders, RefuseOptionsThatDoNotFit) {

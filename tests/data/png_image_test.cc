@@ -9,8 +9,6 @@ namespace tutti {
 namespace png_image_test {
 
 using namespace image_seeds;  // NOLINT: the pixels of the pictures
-using data_test::expect_error;
-using testing::ElementsAre;
 
 void expect_picture(const Tensor& image, const Pixel& pixel) {
   const Tensor expected = picture_of(pixel);
@@ -104,42 +102,39 @@ TEST(PngColors, ComeBackFromWhatIsEncoded) {
 }
 
 TEST(PngFile, IsReadByPath) {
-  const std::string path = data_test::empty_folder("") + "/a.png";
+  const std::string path = data_test::empty_folder() + "/a.png";
   data_test::write_bytes(path, seed_bytes("rgb.png"));
   expect_picture(read_image(path), rgb_pixel);
-  expect_error(ErrorCode::kNotFound, {"/nowhere.png"}, [] { read_image("/nowhere.png"); });
+  EXPECT_ERROR(read_image("/nowhere.png"), kNotFound, "/nowhere.png");
   data_test::write_bytes(path, "no picture");
-  expect_error(ErrorCode::kDataLoss,
-               {path, "offset 0", "PNG or JPEG", "text that begins with 'no picture'"},
-               [&] { read_image(path); });
+  EXPECT_ERROR(read_image(path), kDataLoss, path, "offset 0", "PNG or JPEG",
+               "text that begins with 'no picture'");
 }
 
 TEST(PngFile, IsRefusedWhereItIsCutOrChanged) {
   const std::string good = seed_bytes("rgb.png");
   for (std::size_t length = 0; length < good.size(); ++length) {
-    expect_error(ErrorCode::kDataLoss, {"here", "offset"},
-                 [&] { decode_png(good.substr(0, length), "here"); });
+    EXPECT_ERROR(decode_png(good.substr(0, length), "here"), kDataLoss, "here", "offset");
   }
-  expect_error(ErrorCode::kDataLoss, {"here", "offset", "libpng refuses", "ends early"},
-               [&] { decode_png(good.substr(0, 60), "here"); });
+  EXPECT_ERROR(decode_png(good.substr(0, 60), "here"), kDataLoss, "here", "offset",
+               "libpng refuses", "ends early");
   for (std::size_t place = 0; place < good.size(); ++place) {
     std::string wrong = good;
     wrong[place] ^= 0x40;
-    expect_error(ErrorCode::kDataLoss, {"here"}, [&] { decode_png(wrong, "here"); });
+    EXPECT_ERROR(decode_png(wrong, "here"), kDataLoss, "here");
   }
 }
 
 TEST(PngFile, IsRefusedWhereItIsTooLarge) {
-  expect_error(ErrorCode::kResourceExhausted,
-               {"here", "at most 19 pixels", "got 4 x 5", "max_pixels"},
-               [] { decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 19}); });
+  EXPECT_ERROR(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 19}), kResourceExhausted,
+               "here", "at most 19 pixels", "got 4 x 5", "max_pixels");
   EXPECT_EQ(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 20}).num_elements(), 60);
   // The header of a picture of 10000 x 10000 pixels, by Python's zlib.crc32.
   const std::string bomb(
       "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x27\x10\0\0\x27\x10\x08\x02\0\0\0"
       "\x35\x2c\xf5\x70",
       33);
-  expect_error(ErrorCode::kDataLoss, {"here", "offset"}, [&] { decode_png(bomb, "here"); });
+  EXPECT_ERROR(decode_png(bomb, "here"), kDataLoss, "here", "offset");
 }
 
 // libpng would take 16 GiB for rows of this width.
@@ -149,32 +144,24 @@ TEST(PngFile, IsRefusedForItsWidthBeforeRowsTakeMemory) {
       "\x00\x00\x00\x01\x08\x06\x00\x00\x00\xa0\x36\x33\xdd\x00\x00\x00\x00\x49\x44\x41"
       "\x54\x35\xaf\x06\x1e",
       45);
-  expect_error(ErrorCode::kResourceExhausted, {"here", "got 1 x 2147483647"},
-               [&] { decode_png(wide, "here"); });
+  EXPECT_ERROR(decode_png(wide, "here"), kResourceExhausted, "here", "got 1 x 2147483647");
 }
 
 TEST(PngFile, IsNotWrittenFromOtherTensors) {
-  expect_error(ErrorCode::kInvalidArgument, {"encode_png", "uint8", "float32", "[2, 2, 3]", "try"},
-               [] {
-                 encode_png(Tensor::zeros({2, 2, 3}));
-               });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_png", "[2, 2]"}, [] {
-    encode_png(Tensor::zeros({2, 2}, DType::kUInt8));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_png", "1 to 4 channels, got 5"}, [] {
-    encode_png(Tensor::zeros({2, 2, 5}, DType::kUInt8));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"encode_png", "[0, 2, 3]"}, [] {
-    encode_png(Tensor::zeros({0, 2, 3}, DType::kUInt8));
-  });
+  EXPECT_ERROR(encode_png(Tensor::zeros({2, 2, 3})), kInvalidArgument, "encode_png", "uint8",
+               "float32", "[2, 2, 3]", "try");
+  EXPECT_ERROR(encode_png(Tensor::zeros({2, 2}, DType::kUInt8)), kInvalidArgument, "encode_png",
+               "[2, 2]");
+  EXPECT_ERROR(encode_png(Tensor::zeros({2, 2, 5}, DType::kUInt8)), kInvalidArgument, "encode_png",
+               "1 to 4 channels, got 5");
+  EXPECT_ERROR(encode_png(Tensor::zeros({0, 2, 3}, DType::kUInt8)), kInvalidArgument, "encode_png",
+               "[0, 2, 3]");
 }
 
 TEST(OtherPictures, AreRefusedByName) {
-  expect_error(ErrorCode::kUnimplemented, {"here", "got GIF", "try"},
-               [] { decode_image("GIF89a", "here"); });
-  expect_error(ErrorCode::kUnimplemented, {"got WebP"},
-               [] { decode_image("RIFF....WEBP", "here"); });
-  expect_error(ErrorCode::kDataLoss, {"got an empty file"}, [] { decode_image("", "here"); });
+  EXPECT_ERROR(decode_image("GIF89a", "here"), kUnimplemented, "here", "got GIF", "try");
+  EXPECT_ERROR(decode_image("RIFF....WEBP", "here"), kUnimplemented, "got WebP");
+  EXPECT_ERROR(decode_image("", "here"), kDataLoss, "got an empty file");
 }
 
 }  // namespace png_image_test

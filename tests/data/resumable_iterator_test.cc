@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/resumable_iterator.h"
 
+#include <numeric>
+
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
 #include "tutti/data/dataset.h"
+#include "tutti/data/records.h"
 #include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti {
@@ -97,7 +100,19 @@ std::vector<Pipeline> pipelines() {
        [=] { return base.take_while([](const Element& e) { return number_in(e) < 6; }); }},
       {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
       {"SharedByElements",
-       [=] { return auto_shard(base.shuffle(5, 2).batch(2), 3, 1, AutoShardPolicy::kData); }},
+       [=] { return auto_shard(base.shuffle(5, 2), 3, 1, AutoShardPolicy::kData); }},
+      {"SharedByFiles",
+       [] {
+         std::vector<std::string> paths;
+         for (int f = 0; f < 4; ++f) {
+           paths.push_back(concat(thrown::empty_folder(concat("_", f)), "/file"));
+           std::string bytes(10, '\0');
+           std::iota(bytes.begin(), bytes.end(), static_cast<char>(10 * f));
+           write_bytes(paths.back(), bytes);
+         }
+         const Dataset bytes = fixed_length_record_dataset(paths, 1);
+         return auto_shard(bytes.shuffle(8, 5).batch(3), 3, 1, AutoShardPolicy::kFile);
+       }},
       {"Packed",
        [=] {
          return base.batch(4)
@@ -197,7 +212,7 @@ TEST(ResumableIterator, AnExceptionLeavesThePositionAlone) {
   }));
   iterator.next();
   iterator.next();
-  expect_error(ErrorCode::kDataLoss, {"broken element"}, [&] { iterator.next(); });
+  EXPECT_ERROR(iterator.next(), kDataLoss, "broken element");
   EXPECT_EQ(iterator.position(), (DatasetPosition{0, 2}));
 }
 
@@ -205,18 +220,16 @@ TEST(ResumableIterator, RefusesPositionsOutsideTheDataset) {
   ResumableIterator iterator(Dataset::range(4));
   iterator.restore({7, 4});
   EXPECT_FALSE(iterator.next());
-  expect_error(ErrorCode::kOutOfRange, {"position 5", "epoch 2", "0 .. 4"}, [&] {
-    iterator.restore({2, 5});
-  });
-  expect_error(ErrorCode::kOutOfRange, {"position -1"}, [&] { iterator.restore({2, -1}); });
+  EXPECT_ERROR(iterator.restore({2, 5}), kOutOfRange, "position 5", "epoch 2", "0 .. 4");
+  EXPECT_ERROR(iterator.restore({2, -1}), kOutOfRange, "position -1");
   EXPECT_EQ(iterator.position(), (DatasetPosition{8, 0}));
 }
 
 TEST(DatasetPosition, RefusesJsonThatIsNoPosition) {
-  expect_error(ErrorCode::kInvalidArgument, {"elements"},
-               [] { DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")); });
-  expect_error(ErrorCode::kInvalidArgument, {"epoch", "-1"},
-               [] { DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")); });
+  EXPECT_ERROR(DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")), kInvalidArgument,
+               "elements");
+  EXPECT_ERROR(DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")),
+               kInvalidArgument, "epoch", "-1");
   expect_error(ErrorCode::kInvalidArgument, {},
                [] { DatasetPosition::from_json(Json::parse(R"({"epoch": "a", "elements": 0})")); });
 }

@@ -81,8 +81,8 @@ TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
 TEST(Shuffle, KeepsCardinalityAndRefusesABufferOfNothing) {
   EXPECT_EQ(Dataset::range(8).shuffle(3, 1).cardinality(), 8);
   EXPECT_EQ(Dataset::range(8).repeat().shuffle(3, 1).cardinality(), kInfinite);
-  expect_error(ErrorCode::kInvalidArgument, {"Dataset::shuffle", "at least 1", "got 0"},
-               [] { Dataset::range(8).shuffle(0, 1); });
+  EXPECT_ERROR(Dataset::range(8).shuffle(0, 1), kInvalidArgument, "Dataset::shuffle", "at least 1",
+               "got 0");
 }
 
 TEST(Shuffle, OfTheEmptyDatasetIsEmpty) {
@@ -102,7 +102,7 @@ TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
 }
 
 std::string folder_of(const std::vector<std::string>& names) {
-  const std::string folder = empty_folder("") + "/";
+  const std::string folder = empty_folder() + "/";
   for (const std::string& name : names) {
     std::filesystem::create_directories(std::filesystem::path(folder + name).parent_path());
     write_bytes(folder + name, "x");
@@ -136,8 +136,8 @@ TEST(ListFiles, ShufflesBySeedAlone) {
 TEST(ListFiles, RefusesPatternsThatMatchNothing) {
   const std::string f = folder_of({"a.rec"});
   for (const std::string& pattern : {f + "*.csv", f + "a.rec/*", f + "nowhere/*", std::string()}) {
-    expect_error(ErrorCode::kNotFound, {"no file matches '" + pattern + "'", "expected", "try"},
-                 [&] { list_files(pattern); });
+    EXPECT_ERROR(list_files(pattern), kNotFound, "no file matches '" + pattern + "'", "expected",
+                 "try");
   }
 }
 

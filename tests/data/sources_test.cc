@@ -32,33 +32,25 @@ TEST(Element, FindsComponentsByNameAndNumber) {
   EXPECT_EQ(element[0].item(), 1.0f);
   EXPECT_TRUE(element.has("left"));
   EXPECT_FALSE(element.has("labels"));
-  expect_error(ErrorCode::kNotFound, {"'labels'", "left, right"}, [&] { element.at("labels"); });
-  expect_error(ErrorCode::kOutOfRange, {"component 2", "left, right"}, [&] { element[2]; });
+  EXPECT_ERROR(element.at("labels"), kNotFound, "'labels'", "left, right");
+  EXPECT_ERROR(element[2], kOutOfRange, "component 2", "left, right");
 }
 
 TEST(Element, RefusesNamesThatDoNotFit) {
   const Tensor x(1.0f);
-  expect_error(ErrorCode::kInvalidArgument, {"1 names for 2 components"}, [&] {
-    Element({x, x}, {"a"});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'a' occurs twice"}, [&] {
-    Element({x, x}, {"a", "a"});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"component 1", "undefined"}, [&] {
-    Element({x, Tensor()});
-  });
+  EXPECT_ERROR(Element({x, x}, {"a"}), kInvalidArgument, "1 names for 2 components");
+  EXPECT_ERROR(Element({x, x}, {"a", "a"}), kInvalidArgument, "'a' occurs twice");
+  EXPECT_ERROR(Element({x, Tensor()}), kInvalidArgument, "component 1", "undefined");
 }
 
 TEST(Element, RowsAreTheCommonFirstDimension) {
   EXPECT_EQ(batch_of(3).rows(), 3);
   EXPECT_EQ(batch_of(0).rows(), 0);
-  expect_error(ErrorCode::kFailedPrecondition, {"not batched", "'labels'", "scalar"}, [] {
-    Element({Tensor::zeros({2}), Tensor(1.0f)}).rows();
-  });
-  expect_error(ErrorCode::kFailedPrecondition, {"not batched", "'labels'", "[3]", "2 rows"}, [] {
-    Element({Tensor::zeros({2}), Tensor::zeros({3})}).rows();
-  });
-  expect_error(ErrorCode::kFailedPrecondition, {"no components"}, [] { Element().rows(); });
+  EXPECT_ERROR(Element({Tensor::zeros({2}), Tensor(1.0f)}).rows(), kFailedPrecondition,
+               "not batched", "'labels'", "scalar");
+  EXPECT_ERROR(Element({Tensor::zeros({2}), Tensor::zeros({3})}).rows(), kFailedPrecondition,
+               "not batched", "'labels'", "[3]", "2 rows");
+  EXPECT_ERROR(Element().rows(), kFailedPrecondition, "no components");
 }
 
 TEST(Element, SliceRowsKeepsPlaceInTheGlobalBatchThroughTwoCuts) {
@@ -92,8 +84,7 @@ TEST(Element, SliceRowsSharesStorageAndMayBeEmpty) {
 TEST(Element, SliceRowsRefusesRowsThatAreNotThere) {
   const Element batch = batch_of(4);
   for (auto [first, count] : {std::pair{-1, 2}, {0, 5}, {3, 2}, {5, 0}, {0, -1}}) {
-    expect_error(ErrorCode::kInvalidArgument, {"slice_rows", "0 .. 4"},
-                 [&, first = first, count = count] { batch.slice_rows(first, count); });
+    EXPECT_ERROR(batch.slice_rows(first, count), kInvalidArgument, "slice_rows", "0 .. 4");
   }
 }
 
@@ -119,7 +110,7 @@ TEST(Batch, TakesApartIntoFeaturesAndLabels) {
 TEST(Batch, SaysWhenThereAreNoLabels) {
   const Batch batch(Element({Tensor::zeros({2})}));
   EXPECT_FALSE(batch.has_labels());
-  expect_error(ErrorCode::kNotFound, {"no second component", "features"}, [&] { batch.labels(); });
+  EXPECT_ERROR(batch.labels(), kNotFound, "no second component", "features");
 }
 
 TEST(Batch, FindsSampleWeights) {
@@ -149,12 +140,10 @@ TEST(Dataset, FromTensorSlicesYieldsRows) {
 }
 
 TEST(Dataset, FromTensorSlicesRefusesUnequalFirstDimensions) {
-  expect_error(ErrorCode::kInvalidArgument, {"[3, 2]", "[4]", "component 1"}, [] {
-    Dataset::from_tensor_slices({int_tensor({3, 2}), int_tensor({4})});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"[]"},
-               [] { Dataset::from_tensor_slices({Tensor(1.0f)}); });
-  expect_error(ErrorCode::kInvalidArgument, {"got none"}, [] { Dataset::from_tensor_slices({}); });
+  EXPECT_ERROR(Dataset::from_tensor_slices({int_tensor({3, 2}), int_tensor({4})}), kInvalidArgument,
+               "[3, 2]", "[4]", "component 1");
+  EXPECT_ERROR(Dataset::from_tensor_slices({Tensor(1.0f)}), kInvalidArgument, "[]");
+  EXPECT_ERROR(Dataset::from_tensor_slices({}), kInvalidArgument, "got none");
 }
 
 TEST(Dataset, FromTensorSlicesOfNoRowsIsEmpty) {
@@ -192,7 +181,7 @@ TEST(Dataset, RangeCountsUpAndDown) {
   EXPECT_EQ(Dataset::range(2, 9, 3).cardinality(), 3);
   EXPECT_EQ(Dataset::range(3, -3, -2).cardinality(), 3);
   EXPECT_EQ(Dataset::range(INT64_MIN, INT64_MAX, INT64_MAX).cardinality(), 3);
-  expect_error(ErrorCode::kInvalidArgument, {"step", "got 0"}, [] { Dataset::range(0, 5, 0); });
+  EXPECT_ERROR(Dataset::range(0, 5, 0), kInvalidArgument, "step", "got 0");
 }
 
 TEST(Dataset, RangeSkipsWithoutCounting) {
@@ -224,11 +213,10 @@ TEST(Dataset, FromGeneratorStartsAnewForEachPassAndStopsAskingAtTheEnd) {
 }
 
 TEST(Dataset, FromGeneratorRefusesEmptyFunctions) {
-  expect_error(ErrorCode::kInvalidArgument, {"from_generator"},
-               [] { Dataset::from_generator(nullptr); });
+  EXPECT_ERROR(Dataset::from_generator(nullptr), kInvalidArgument, "from_generator");
   const Dataset dataset =
       Dataset::from_generator([](std::uint64_t) { return Dataset::Generator(); });
-  expect_error(ErrorCode::kInvalidArgument, {"from_generator"}, [&] { dataset.iterate(); });
+  EXPECT_ERROR(dataset.iterate(), kInvalidArgument, "from_generator");
 }
 
 TEST(Dataset, ZipEndsWithTheShortest) {
@@ -246,7 +234,7 @@ TEST(Dataset, ZipEndsWithTheShortest) {
   EXPECT_FALSE(elements->next());
   EXPECT_EQ(Dataset::zip({Dataset::range(5), Dataset::range(2).repeat()}).cardinality(), 5);
   EXPECT_EQ(Dataset::zip({Dataset::range(2).repeat()}).cardinality(), kInfinite);
-  expect_error(ErrorCode::kInvalidArgument, {"Dataset::zip", "none"}, [] { Dataset::zip({}); });
+  EXPECT_ERROR(Dataset::zip({}), kInvalidArgument, "Dataset::zip", "none");
 }
 
 TEST(Dataset, ZipKeepsNamesThatAreAllDifferent) {
@@ -270,12 +258,11 @@ TEST(Dataset, ConcatenateYieldsOneAfterTheOther) {
 
 TEST(Dataset, ConcatenateRefusesOtherComponentsAndTypes) {
   const Dataset two = Dataset::from_tensor_slices({int_tensor({2}), int_tensor({2})});
-  expect_error(ErrorCode::kInvalidArgument,
-               {"concatenate", "features int64 of rank 0", "labels int64 of rank 0"},
-               [&] { rows_of(Dataset::range(2).concatenate(two)); });
+  EXPECT_ERROR(rows_of(Dataset::range(2).concatenate(two)), kInvalidArgument, "concatenate",
+               "features int64 of rank 0", "labels int64 of rank 0");
   const Dataset floats = Dataset::from_tensor_slices({Tensor::zeros({2})});
-  expect_error(ErrorCode::kInvalidArgument, {"features int64", "features float32"},
-               [&] { rows_of(Dataset::range(2).concatenate(floats)); });
+  EXPECT_ERROR(rows_of(Dataset::range(2).concatenate(floats)), kInvalidArgument, "features int64",
+               "features float32");
 }
 
 /// Documents of these numbers.
@@ -338,16 +325,13 @@ TEST(PackDataset, SaysWhatItKnows) {
 }
 
 TEST(PackDataset, ErrorsSayWhatIsExpected) {
-  expect_error(ErrorCode::kInvalidArgument, {"Dataset::pack", "got 0 and 1"},
-               [] { kDocuments.pack(0, {.shift = 1}); });
-  expect_error(ErrorCode::kInvalidArgument,
-               {"numbers [n] of int64 or int32, got 1 components", "int64 []"},
-               [] { rows_of(Dataset::range(3).pack(2)); });
-  expect_error(ErrorCode::kInvalidArgument, {"got 2 components"}, [] {
-    rows_of(Dataset::from_tensors({Tensor::zeros({3}), Tensor::zeros({3})}).pack(2));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"float32 [3]"},
-               [] { rows_of(Dataset::from_tensors({Tensor::zeros({3})}).pack(2)); });
+  EXPECT_ERROR(kDocuments.pack(0, {.shift = 1}), kInvalidArgument, "Dataset::pack", "got 0 and 1");
+  EXPECT_ERROR(rows_of(Dataset::range(3).pack(2)), kInvalidArgument,
+               "numbers [n] of int64 or int32, got 1 components", "int64 []");
+  EXPECT_ERROR(rows_of(Dataset::from_tensors({Tensor::zeros({3}), Tensor::zeros({3})}).pack(2)),
+               kInvalidArgument, "got 2 components");
+  EXPECT_ERROR(rows_of(Dataset::from_tensors({Tensor::zeros({3})}).pack(2)), kInvalidArgument,
+               "float32 [3]");
 }
 
 }  // namespace sources_test

@@ -64,7 +64,7 @@ TEST(Tar, ReadsTheFilesOfPythonAsSamples) {
 
 TEST(Tar, WritesWhatTheProgramTarReads) {
   ASSERT_EQ(std::system("tar --version > /dev/null"), 0) << "apt-get install tar";
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   const std::string long_name = std::string(60, 'd') + "/" + std::string(120, 'n') + ".txt";
   TarWriter writer(folder + "/a.tar");
   writer.write("one.txt", "first");
@@ -95,7 +95,7 @@ TEST(Tar, ReadsNamesOfEveryLengthThatItWrote) {
 }
 
 TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAnywhere) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   for (int shard = 0; shard < 3; ++shard) {
     TarWriter writer(folder + "/" + std::to_string(shard));
     for (int i = 0; i < shard; ++i) {
@@ -125,7 +125,7 @@ TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAnywhere) {
 }
 
 TEST(TarDataset, DecodesSamplesAlsoInParallelAndNamesTheOneThatFails) {
-  const std::string path = empty_folder("") + "/a.tar";
+  const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (int i = 0; i < 20; ++i) {
     writer.write(
@@ -138,27 +138,24 @@ TEST(TarDataset, DecodesSamplesAlsoInParallelAndNamesTheOneThatFails) {
   for (int calls : {1, 3}) {
     auto elements = tar_dataset({path}, decode, {.num_parallel_calls = calls}).iterate();
     for (int i = 0; i < 7; ++i) EXPECT_EQ(data_test::number_in(*elements->next()), i);
-    expect_error(ErrorCode::kNotFound, {"sample 's7'", "no file 'cls'", "[other]"},
-                 [&] { elements->next(); });
+    EXPECT_ERROR(elements->next(), kNotFound, "sample 's7'", "no file 'cls'", "[other]");
     EXPECT_EQ(data_test::number_in(*elements->next()), 8);
     EXPECT_EQ(data_test::drain(*elements).size(), 11u);
   }
-  expect_error(ErrorCode::kInvalidArgument, {"a function"}, [&] { tar_dataset({path}, nullptr); });
-  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { tar_dataset({}); });
+  EXPECT_ERROR(tar_dataset({path}, nullptr), kInvalidArgument, "a function");
+  EXPECT_ERROR(tar_dataset({}), kInvalidArgument, "at least one path");
 }
 
 TEST(Tar, RefusesFilesThatAreCut) {
   const std::string good = written({{"a.x", std::string(600, 'a')}, {"b.x", "b"}});
   for (std::size_t length = 1; length <= 4 * 512; length += 73) {
-    expect_error(ErrorCode::kDataLoss, {"here", "offset", "ends", "expected", "got"},
-                 [&] { samples_in(good.substr(0, length)); });
+    EXPECT_ERROR(samples_in(good.substr(0, length)), kDataLoss, "here", "offset", "ends",
+                 "expected", "got");
   }
   // Cut between two files: told from a whole one by the block of zeros that is missing.
-  expect_error(ErrorCode::kDataLoss, {"offset 1536", "ends early", "got 0"},
-               [&] { samples_in(good.substr(0, 1536)); });
-  expect_error(ErrorCode::kDataLoss,
-               {"offset 512", "within a file", "expected 1024 bytes, got 788"},
-               [&] { samples_of_bytes(good.substr(0, 1300)).skip(9); });
+  EXPECT_ERROR(samples_in(good.substr(0, 1536)), kDataLoss, "offset 1536", "ends early", "got 0");
+  EXPECT_ERROR(samples_of_bytes(good.substr(0, 1300)).skip(9), kDataLoss, "offset 512",
+               "within a file", "expected 1024 bytes, got 788");
   EXPECT_EQ(samples_in(good.substr(0, 5 * 512 + 512)).size(), 2u);
 }
 
@@ -171,9 +168,8 @@ TEST(Tar, NamesFilesOfOtherKinds) {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "a Git LFS pointer"},
       {"<!DOCTYPE html><html><body>404</body></html>" + std::string(600, ' '), "an HTML page"},
   };
-  for (const auto& [bytes, kind] : others) {
-    expect_error(ErrorCode::kDataLoss, {"here", "expected a tar file", kind},
-                 [&bytes = bytes] { samples_in(bytes); });
+  for (const auto& other : others) {
+    EXPECT_ERROR(samples_in(other.first), kDataLoss, "here", "expected a tar file", other.second);
   }
   // An archive without files is one all the same: blocks of zeros.
   EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);
@@ -209,18 +205,14 @@ TEST(Tar, RefusesDamagedHeaders) {
   for (std::size_t place : {0, 5, 100, 130, 156, 257, 300, 511}) {
     std::string wrong = good;
     wrong[place] = static_cast<char>(wrong[place] + 1);
-    expect_error(ErrorCode::kDataLoss, {"here", "offset 148", "checksum", "expected", "got"},
-                 [&] { samples_in(wrong); });
+    EXPECT_ERROR(samples_in(wrong), kDataLoss, "here", "offset 148", "checksum", "expected", "got");
   }
-  expect_error(ErrorCode::kDataLoss, {"is this a tar file?"},
-               [] { samples_in(std::string(2000, '7')); });
-  expect_error(ErrorCode::kDataLoss, {"offset 124", "octal"},
-               [&] { samples_in(with_header(good, 124, "0000000000x")); });
-  expect_error(ErrorCode::kDataLoss, {"offset 512", "within a file"},
-               [&] { samples_in(with_header(good, 124, "77777777777")); });
+  EXPECT_ERROR(samples_in(std::string(2000, '7')), kDataLoss, "is this a tar file?");
+  EXPECT_ERROR(samples_in(with_header(good, 124, "0000000000x")), kDataLoss, "offset 124", "octal");
+  EXPECT_ERROR(samples_in(with_header(good, 124, "77777777777")), kDataLoss, "offset 512",
+               "within a file");
   const std::string huge = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff";
-  expect_error(ErrorCode::kDataLoss, {"offset 124", "2^62"},
-               [&] { samples_in(with_header(good, 124, huge)); });
+  EXPECT_ERROR(samples_in(with_header(good, 124, huge)), kDataLoss, "offset 124", "2^62");
   EXPECT_EQ(samples_in(with_header(good, 0, "a.y"))[0].at("y"), "content");
 }
 
@@ -233,55 +225,44 @@ TEST(Tar, ReadsSizesOfGnuInBytes) {
 
 TEST(Tar, RefusesKindsAndRecordsThatItDoesNotKnow) {
   const std::string good = written({{"a.x", "content"}});
-  expect_error(ErrorCode::kUnimplemented, {"here", "offset 0", "sparse"},
-               [&] { samples_in(with_header(good, 156, "S")); });
-  expect_error(ErrorCode::kUnimplemented, {"part of one"},
-               [&] { samples_in(with_header(good, 156, "M")); });
-  expect_error(ErrorCode::kDataLoss, {"records", "pax"},
-               [&] { samples_in(with_header(good, 156, "x")); });
+  EXPECT_ERROR(samples_in(with_header(good, 156, "S")), kUnimplemented, "here", "offset 0",
+               "sparse");
+  EXPECT_ERROR(samples_in(with_header(good, 156, "M")), kUnimplemented, "part of one");
+  EXPECT_ERROR(samples_in(with_header(good, 156, "x")), kDataLoss, "records", "pax");
   const auto pax = [](const std::string& records) {
     return samples_in(with_header(written({{"p", records}, {"a.x", "content"}}), 156, "x"));
   };
   EXPECT_EQ(pax("12 path=b.y\n")[0].at("y"), "content");
   EXPECT_EQ(pax("10 size=3\n")[0].at("x"), "con");
   EXPECT_EQ(pax("14 comment=me\n")[0].at("x"), "content");
-  expect_error(ErrorCode::kDataLoss, {"pax"}, [&] { pax("13 path=b.y\n"); });
-  expect_error(ErrorCode::kDataLoss, {"size"}, [&] { pax("10 size=x\n"); });
-  expect_error(ErrorCode::kUnimplemented, {"sparse"}, [&] { pax("22 GNU.sparse.major=1\n"); });
-  expect_error(ErrorCode::kDataLoss, {"behind its name"}, [] {
-    samples_in(with_header(written({{"p", "12 path=b.y\n"}}), 156, "x"));
-  });
+  EXPECT_ERROR(pax("13 path=b.y\n"), kDataLoss, "pax");
+  EXPECT_ERROR(pax("10 size=x\n"), kDataLoss, "size");
+  EXPECT_ERROR(pax("22 GNU.sparse.major=1\n"), kUnimplemented, "sparse");
+  EXPECT_ERROR(samples_in(with_header(written({{"p", "12 path=b.y\n"}}), 156, "x")), kDataLoss,
+               "behind its name");
 }
 
 TEST(Tar, RefusesTwoFilesOfOneExtension) {
-  expect_error(ErrorCode::kDataLoss, {"here", "offset 1024", "sample 'a'", "'a.X'", "'x' again"},
-               [] {
-                 samples_in(written({{"a.x", "1"}, {"a.X", "2"}}));
-               });
+  EXPECT_ERROR(samples_in(written({{"a.x", "1"}, {"a.X", "2"}})), kDataLoss, "here", "offset 1024",
+               "sample 'a'", "'a.X'", "'x' again");
 }
 
 TEST(TarWriter, RefusesNamesThatWouldNotComeBack) {
-  const std::string path = empty_folder("") + "/a.tar";
+  const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (const std::string& name : {std::string(), std::string("folder/"), std::string("a\0b", 3)}) {
-    expect_error(ErrorCode::kInvalidArgument, {"TarWriter", "name of a file"},
-                 [&] { writer.write(name, "x"); });
+    EXPECT_ERROR(writer.write(name, "x"), kInvalidArgument, "TarWriter", "name of a file");
   }
-  expect_error(ErrorCode::kInvalidArgument, {"with files", "'k'"}, [&] {
-    writer.write(TarSample{"k", {}});
-  });
+  EXPECT_ERROR(writer.write(TarSample{"k", {}}), kInvalidArgument, "with files", "'k'");
   for (const char* key : {"k.1", "", "folder/"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"would not be read", "without a dot"}, [&] {
-      writer.write(TarSample{key, {{"x", "1"}}});
-    });
+    EXPECT_ERROR(writer.write(TarSample{key, {{"x", "1"}}}), kInvalidArgument, "would not be read",
+                 "without a dot");
   }
-  expect_error(ErrorCode::kInvalidArgument, {"small letters"}, [&] {
-    writer.write(TarSample{"k", {{"X", "1"}}});
-  });
+  EXPECT_ERROR(writer.write(TarSample{"k", {{"X", "1"}}}), kInvalidArgument, "small letters");
   EXPECT_FALSE(std::filesystem::exists(path));
   writer.close();
   EXPECT_EQ(std::filesystem::file_size(path), 10240u);
-  expect_error(ErrorCode::kFailedPrecondition, {path, "closed"}, [&] { writer.write("a", "x"); });
+  EXPECT_ERROR(writer.write("a", "x"), kFailedPrecondition, path, "closed");
 }
 
 }  // namespace tar_test

@@ -33,18 +33,18 @@ std::vector<std::string> texts_of(const Dataset& dataset) {
 }
 
 TEST(TFRecord, WritesTheFormat) {
-  const std::string path = empty_folder("") + "/a.tfrecord";
+  const std::string path = empty_folder() + "/a.tfrecord";
   TFRecordWriter writer(path);
   writer.write("abc");
   EXPECT_FALSE(std::filesystem::exists(path));
   writer.close();
   EXPECT_EQ(read_file(path), record_abc());
-  expect_error(ErrorCode::kFailedPrecondition, {path, "closed"}, [&] { writer.write("x"); });
+  EXPECT_ERROR(writer.write("x"), kFailedPrecondition, path, "closed");
 }
 
 TEST(TFRecord, ReadsWhatItWrote) {
   const std::vector<std::string> records = {"first", "", std::string(100000, 'x'), "last"};
-  const std::string path = empty_folder("") + "/a.tfrecord";
+  const std::string path = empty_folder() + "/a.tfrecord";
   TFRecordWriter writer(path);
   for (const std::string& record : records) writer.write(record);
   writer.close();
@@ -52,7 +52,7 @@ TEST(TFRecord, ReadsWhatItWrote) {
 }
 
 TEST(TFRecord, ReadsFilesOneAfterTheOtherAndResumesAnywhere) {
-  const std::string folder = empty_folder("");
+  const std::string folder = empty_folder();
   write_bytes(folder + "/1", record_abc() + record_abc());
   write_bytes(folder + "/2", "");
   write_bytes(folder + "/3", record_abc());
@@ -65,11 +65,11 @@ TEST(TFRecord, ReadsFilesOneAfterTheOtherAndResumesAnywhere) {
     EXPECT_EQ(data_test::drain(*elements).size(),
               static_cast<std::size_t>(std::max<std::int64_t>(3 - start, 0)));
   }
-  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { tfrecord_dataset({}); });
+  EXPECT_ERROR(tfrecord_dataset({}), kInvalidArgument, "at least one path");
 }
 
 TEST(TFRecord, RefusesDamagedFilesNamingRecordAndOffset) {
-  const std::string path = empty_folder("") + "/broken";
+  const std::string path = empty_folder() + "/broken";
   const std::string good = record_abc();
   auto expect_refused = [&](const std::string& bytes, std::vector<std::string> parts) {
     write_bytes(path, bytes);
@@ -142,12 +142,12 @@ TEST(Example, TheLastValueOfANameHolds) {
 
 TEST(Example, EveryCutIsRefusedOrSmaller) {
   for (std::size_t length = 1; length < packed_bytes().size(); ++length) {
-    expect_error(ErrorCode::kDataLoss, {"file.tfrecord", "offset", "expected", "got"},
-                 [&] { parse_example(packed_bytes().substr(0, length), "file.tfrecord"); });
+    EXPECT_ERROR(parse_example(packed_bytes().substr(0, length), "file.tfrecord"), kDataLoss,
+                 "file.tfrecord", "offset", "expected", "got");
   }
-  expect_error(ErrorCode::kDataLoss, {"offset 0", "type 3"}, [] { parse_example("\x0b", "e"); });
-  expect_error(ErrorCode::kDataLoss, {"offset 0", "at most 10 bytes"},
-               [] { parse_example(std::string(11, '\xff'), "e"); });
+  EXPECT_ERROR(parse_example("\x0b", "e"), kDataLoss, "offset 0", "type 3");
+  EXPECT_ERROR(parse_example(std::string(11, '\xff'), "e"), kDataLoss, "offset 0",
+               "at most 10 bytes");
 }
 
 TEST(Example, BecomesAnElement) {
@@ -169,18 +169,14 @@ TEST(Example, BecomesAnElement) {
 
 TEST(Example, RefusesFeaturesThatDoNotFit) {
   const Example example = {{"a", Integers{1, 2}}, {"s", Strings{"x", "y"}}};
-  expect_error(ErrorCode::kNotFound, {"e: ", "'b'", "[a, s]", "default_value"}, [&] {
-    element_of(example, {{"b", DType::kInt64}}, "e");
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'a'", "a float_list", "got an int64_list"}, [&] {
-    element_of(example, {{"a", DType::kFloat32}}, "e");
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'a'", "3 values", "got 2"}, [&] {
-    element_of(example, {{"a", DType::kInt64, Shape{3}}}, "e");
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'s'", "one string, got 2"}, [&] {
-    element_of(example, {{"s", DType::kUInt8}}, "e");
-  });
+  EXPECT_ERROR(element_of(example, {{"b", DType::kInt64}}, "e"), kNotFound, "e: ", "'b'", "[a, s]",
+               "default_value");
+  EXPECT_ERROR(element_of(example, {{"a", DType::kFloat32}}, "e"), kInvalidArgument, "'a'",
+               "a float_list", "got an int64_list");
+  EXPECT_ERROR(element_of(example, {{"a", DType::kInt64, Shape{3}}}, "e"), kInvalidArgument, "'a'",
+               "3 values", "got 2");
+  EXPECT_ERROR(element_of(example, {{"s", DType::kUInt8}}, "e"), kInvalidArgument, "'s'",
+               "one string, got 2");
 }
 
 }  // namespace tfrecord_test

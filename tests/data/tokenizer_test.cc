@@ -99,8 +99,8 @@ TEST(NormalForms, AreThoseOfTheStandard) {
 }
 
 TEST(TextPieces, NameRegularExpressionsThatAreNotKnown) {
-  expect_error(ErrorCode::kUnimplemented, {"GPT-2, Llama 3 or Qwen 2", "got \\w+"},
-               [] { internal::text_pattern_of("\\w+"); });
+  EXPECT_ERROR(internal::text_pattern_of("\\w+"), kUnimplemented, "GPT-2, Llama 3 or Qwen 2",
+               "got \\w+");
 }
 
 BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "f"); }
@@ -337,11 +337,10 @@ TEST(Tokenizer, RefusesOtherKindsByName) {
 
 TEST(Tokenizer, RefusesNumbersThatAreNoTokens) {
   for (const std::int64_t token : {-1, 263}) {
-    expect_error(ErrorCode::kOutOfRange, {"0 to 262", concat(token)},
-                 [&] { (void)small_tokenizer().decode(std::vector{token}); });
+    EXPECT_ERROR((void)small_tokenizer().decode(std::vector{token}), kOutOfRange, "0 to 262",
+                 concat(token));
   }
-  expect_error(ErrorCode::kNotFound, {"'nothing' is not a token"},
-               [] { (void)small_tokenizer().number_of("nothing"); });
+  EXPECT_ERROR((void)small_tokenizer().number_of("nothing"), kNotFound, "'nothing' is not a token");
 }
 
 TEST(Tokenizer, ReadsTheFilesOfGpt2) {
@@ -357,13 +356,12 @@ TEST(Tokenizer, ReadsTheFilesOfGpt2) {
   EXPECT_THAT(parse({"<|end|>"}).encode("the the<|end|>"), ElementsAre(258, 259, 261));
   EXPECT_THAT(parse({}).encode("the<|"), ElementsAre(258, '<', '|'));
   EXPECT_EQ(parse({}).encode("<|end|>").size(), 7u);
-  expect_error(ErrorCode::kInvalidArgument, {"vocab.json", "'<|no|>' is not in the vocabulary"},
-               [&] { parse({"<|no|>"}); });
-  expect_error(ErrorCode::kInvalidArgument, {"merges, line 2", "got 'th'"}, [&] {
-    parse_gpt2_tokenizer(vocabulary.dump(), "t h\nth", "vocab.json, merges.txt");
-  });
-  expect_error(ErrorCode::kNotFound, {"read_tokenizer: ", "/no/tokenizer.json"},
-               [] { read_tokenizer("/no/tokenizer.json"); });
+  EXPECT_ERROR(parse({"<|no|>"}), kInvalidArgument, "vocab.json",
+               "'<|no|>' is not in the vocabulary");
+  EXPECT_ERROR(parse_gpt2_tokenizer(vocabulary.dump(), "t h\nth", "vocab.json, merges.txt"),
+               kInvalidArgument, "merges, line 2", "got 'th'");
+  EXPECT_ERROR(read_tokenizer("/no/tokenizer.json"), kNotFound,
+               "read_tokenizer: ", "/no/tokenizer.json");
 }
 
 /// Merges by the definition: all pairs counted anew each time.
@@ -433,9 +431,8 @@ TEST(TrainTokenizer, MayBeOfBytesAlone) {
   EXPECT_EQ(bytes.encode("aaaa").size(), 4u);
   // Nothing comes twice: fewer tokens than were allowed.
   EXPECT_EQ(parse_tokenizer(train_tokenizer("abcd", 300), "few").vocabulary_size(), 256);
-  expect_error(ErrorCode::kInvalidArgument,
-               {"train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256"},
-               [] { (void)train_tokenizer("a", 256, {"<|end|>"}); });
+  EXPECT_ERROR((void)train_tokenizer("a", 256, {"<|end|>"}), kInvalidArgument,
+               "train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256");
 }
 
 }  // namespace tokenizer_test

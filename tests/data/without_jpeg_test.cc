@@ -8,12 +8,10 @@ namespace tutti {
 namespace without_jpeg_test {
 
 TEST(WithoutJpeg, PicturesAreRefusedWithTheRemedy) {
-  data_test::expect_error(ErrorCode::kUnimplemented,
-                          {"here", "no JPEG", "libjpeg-dev", "TUTTI_JPEG"},
-                          [] { decode_image(image_seeds::seed_bytes("rgb.jpg"), "here"); });
-  data_test::expect_error(ErrorCode::kUnimplemented, {"encode_jpeg", "libjpeg-dev"}, [] {
-    encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8));
-  });
+  EXPECT_ERROR(decode_image(image_seeds::seed_bytes("rgb.jpg"), "here"), kUnimplemented, "here",
+               "no JPEG", "libjpeg-dev", "TUTTI_JPEG");
+  EXPECT_ERROR(encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_jpeg",
+               "libjpeg-dev");
 }
 
 }  // namespace without_jpeg_test

@@ -8,11 +8,10 @@ namespace tutti {
 namespace without_png_test {
 
 TEST(WithoutPng, PicturesAreRefusedWithTheRemedy) {
-  data_test::expect_error(ErrorCode::kUnimplemented, {"here", "no PNG", "libpng-dev", "TUTTI_PNG"},
-                          [] { decode_image(image_seeds::seed_bytes("rgb.png"), "here"); });
-  data_test::expect_error(ErrorCode::kUnimplemented, {"encode_png", "libpng-dev"}, [] {
-    encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8));
-  });
+  EXPECT_ERROR(decode_image(image_seeds::seed_bytes("rgb.png"), "here"), kUnimplemented, "here",
+               "no PNG", "libpng-dev", "TUTTI_PNG");
+  EXPECT_ERROR(encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_png",
+               "libpng-dev");
 }
 
 }  // namespace without_png_test
