@@ -331,18 +331,18 @@ TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
 
 TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   const std::string path = empty_folder() + "/c.safetensors";
-  const thrown::WarningLog log;
+  const thrown::LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
   write_file_atomically(
       path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // of a version that did not say
   Checkpoint().restore(path);
-  EXPECT_THAT(log.lines, ElementsAre());
+  EXPECT_THAT(log.list(), ElementsAre());
   write_file_atomically(
       path, format_safetensors({{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}}));
   Checkpoint().restore(path);
-  EXPECT_THAT(log.lines, ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
-                                                    testing::HasSubstr(numerics_fingerprint()))));
+  EXPECT_THAT(log.list(), ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
+                                                     testing::HasSubstr(numerics_fingerprint()))));
 }
 
 TEST(Checkpoint, GoesOverTheWireAsBytes) {

@@ -42,17 +42,17 @@ class Damage : public testing::Test {
     EXPECT_ERROR(internal::read_version(Folder::open(newest_)), kDataLoss, path);
   }
   void expect_going_back(const std::string& path) {
-    log_.lines.clear();
+    log_.clear();
     expect_found(path);
     EXPECT_EQ(restored_number(folder_), 1);
-    EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr(path), HasSubstr("going back to"),
-                                              HasSubstr(folder_ + "/step_1"))));
+    EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr(path), HasSubstr("going back to"),
+                                               HasSubstr(folder_ + "/step_1"))));
     CheckpointManager manager(series_.checkpoint(), folder_);
     EXPECT_ERROR(manager.restore_latest({.strict = true}), kDataLoss, path, "strict",
                  "step_1' is whole");
   }
 
-  thrown::WarningLog log_;
+  thrown::LogLines log_{LogLevel::kWarning};
   std::string folder_, newest_, index_, state_, tensors_;
   Series series_;
 };
@@ -140,7 +140,7 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   expect_going_back(tensors_);
   std::filesystem::create_symlink(elsewhere, tensors_);
   expect_going_back(tensors_);
-  EXPECT_THAT(log_.lines, ElementsAre(HasSubstr("got a symbolic link, which is not followed")));
+  EXPECT_THAT(log_.list(), ElementsAre(HasSubstr("got a symbolic link, which is not followed")));
   std::filesystem::remove(tensors_);
   std::filesystem::create_directory(tensors_);
   expect_going_back(tensors_);
@@ -149,9 +149,9 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   EXPECT_EQ(restored_number(folder_), 2);
   std::filesystem::rename(newest_, elsewhere);
   std::filesystem::create_symlink(elsewhere, newest_);
-  log_.lines.clear();
+  log_.clear();
   EXPECT_EQ(restored_number(folder_), 1);
-  EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
+  EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
 }
 
 TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
@@ -162,9 +162,9 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   flip(folder_ + "/step_3/model.safetensors.index.json", 800);
   EXPECT_EQ(restored_number(folder_), 1);  // still there
   series_.save(manager, 4, 4);
-  log_.lines.clear();
+  log_.clear();
   EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
-  EXPECT_THAT(log_.lines, testing::IsEmpty());
+  EXPECT_THAT(log_.list(), testing::IsEmpty());
   flip(folder_ + "/step_4/model-00001-of-00001.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
@@ -207,11 +207,11 @@ TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
   EXPECT_ERROR(manager.restore_latest(), kUnimplemented, earlier,
                "move all folders with a manifest.json");
   EXPECT_ERROR(manager.latest(), kUnimplemented, earlier, "commit 90f32457");
-  log_.lines.clear();
+  log_.clear();
   for (int i = 0; i < 2; ++i) {
     EXPECT_THAT(manager.checkpoints(), ElementsAre(folder_ + "/step_1", newest_));
   }
-  EXPECT_THAT(log_.lines, ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
+  EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr("leaving out"), HasSubstr(earlier))));
   series_.save(manager, 3, 3);
   EXPECT_EQ(restored_number(folder_), 3);
   EXPECT_EQ(manager.latest(), folder_ + "/step_3");
@@ -250,7 +250,7 @@ TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
     ASSERT_GE(*number, newest);  // whole, and none older than the last one
     newest = *number;
   }
-  EXPECT_THAT(log_.lines, testing::IsEmpty());
+  EXPECT_THAT(log_.list(), testing::IsEmpty());
 }
 
 TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {

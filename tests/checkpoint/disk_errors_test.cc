@@ -27,7 +27,7 @@ class DiskErrors : public testing::TestWithParam<Action> {
     std::filesystem::remove_all(folder_);
   }
 
-  thrown::WarningLog log_;
+  thrown::LogLines log_{LogLevel::kWarning};
   std::string folder_ = fast_folder("disk");
 };
 
@@ -44,7 +44,7 @@ TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
     Series series;
     CheckpointManager manager(series.checkpoint(), folder_, {.max_to_keep = 1});
     series.save(manager, 1, 10);
-    log_.lines.clear();
+    log_.clear();
     file_faults::arm(folder_, GetParam(), call, 1000);
     std::optional<Error> error;
     try {
@@ -97,7 +97,7 @@ TEST_P(DiskErrorsOnce, NameTheFileAndTheBytesNeeded) {
 TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
-    log_.lines.clear();
+    log_.clear();
     Series series;
     CheckpointManager manager(series.checkpoint(), folder_,
                               {.asynchronous = asynchronous, .on_error = OnSaveError::kContinue});
@@ -109,7 +109,7 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
     manager.wait();
     file_faults::disarm();
     ASSERT_TRUE(manager.last_error());
-    EXPECT_THAT(log_.lines,
+    EXPECT_THAT(log_.list(),
                 testing::ElementsAre(testing::AllOf(HasSubstr("Input/output error"),
                                                     HasSubstr("the next save tries again"))));
     EXPECT_EQ(restored_number(folder_), 1);
@@ -131,9 +131,9 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
     EXPECT_ERROR(manager.wait(), kUnavailable, "Read-only");
     manager.wait();  // once is enough
     manager.save(2);
-    EXPECT_THAT(log_.lines, testing::IsEmpty());
+    EXPECT_THAT(log_.list(), testing::IsEmpty());
   }
-  EXPECT_THAT(log_.lines, testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
+  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));

@@ -213,7 +213,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
 TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
-  const thrown::WarningLog log;
+  const thrown::LogLines log(LogLevel::kWarning);
   for (const bool is_same : {true, false}) {
     Workers workers(3);
     EXPECT_THAT(errors_of_ranks(3,
@@ -225,8 +225,8 @@ TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
                 Each(""));
     EXPECT_EQ(num_files(folder), 0u);
   }
-  ASSERT_EQ(log.lines.size(), 1u);
-  EXPECT_THAT(log.lines[0],
+  ASSERT_EQ(log.list().size(), 1u);
+  EXPECT_THAT(log.list()[0],
               AllOf(HasSubstr("workers 1 do not see '" + folder), HasSubstr("share")));
 }
 

@@ -80,7 +80,7 @@ void train_in_child(const std::string& folder, std::int64_t steps) {
 }
 
 TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
-  const thrown::WarningLog log;
+  const thrown::LogLines log(LogLevel::kWarning);
   const std::string folder = fast_folder("kill"), calm_folder = fast_folder("calm");
   const RandomStream random({.seed = 20});
   std::int64_t steps_made = 0;

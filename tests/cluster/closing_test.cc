@@ -45,7 +45,7 @@ double leave(std::shared_ptr<Transport>& rank) {
 
 void expect_end_of(int leaver, Transport& mine) {
   std::array<std::byte, 1> more{};
-  EXPECT_ERROR(ErrorCode::kUnavailable, mine.recv(leaver, 2, {}, more)->wait(late()),
+  EXPECT_ERROR(mine.recv(leaver, 2, {}, more)->wait(late()), kUnavailable,
                concat("tcp: rank ", leaver, " (127.0.0.1:"), "is gone: ");
 }
 
@@ -262,7 +262,7 @@ TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
   memory.reset();  // though a part of it may be still to be written
   waits->join();   // rank 0 is still there: its end tells nothing
   EXPECT_NE(heard.find("rank 0: the disk is full"), std::string::npos) << heard;
-  EXPECT_ERROR(ErrorCode::kAborted, send->wait(in(1s)), "the disk is full");
+  EXPECT_ERROR(send->wait(in(1s)), kAborted, "the disk is full");
 }
 
 // Its memory goes away in the middle of the body; the next message comes whole.
@@ -434,7 +434,7 @@ void expect_that_it_ends(const Wait& wait, const std::function<void()>& before =
     interruption->raise(kReason);
     interruption->raise(Error(ErrorCode::kInternal, "the second one does not count"));
   });
-  EXPECT_ERROR(ErrorCode::kUnavailable, wait(std::shared_ptr<const Interruption>(interruption)),
+  EXPECT_ERROR(wait(std::shared_ptr<const Interruption>(interruption)), kUnavailable,
                "worker 1 (pid 4711) died");
   EXPECT_GE(Clock::system().now() - begin, 100ms);
 }
@@ -514,7 +514,7 @@ TEST(Interruption, SaysItsReasonAgainAndAgain) {
   interruption.check();
   interruption.raise(kReason);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_ERROR(ErrorCode::kUnavailable, interruption.check(), "worker 1");
+    EXPECT_ERROR(interruption.check(), kUnavailable, "worker 1");
   }
 }
 

@@ -78,14 +78,13 @@ TEST(ClusterSpec, SupportsListsAndSparseJobs) {
 
 TEST(ClusterSpec, MissingTaskErrorListsExistingTasks) {
   const ClusterSpec cluster({{"ps", {"a:1"}}, {"sparse", {{0, "b:1"}, {3, "c:1"}}}});
-  EXPECT_ERROR(ErrorCode::kNotFound, cluster.task_address("sparse", 2), "'sparse' has no task 2",
-               "0, 3");
+  EXPECT_ERROR(cluster.task_address("sparse", 2), kNotFound, "'sparse' has no task 2", "0, 3");
   const std::vector<std::string> parts{"no job 'worker'", "jobs are ps, sparse"};
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.num_tasks("worker"); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.task_indices("worker"); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.task_address("worker", 0); });
   expect_error(ErrorCode::kNotFound, parts, [&] { cluster.job_tasks("worker"); });
-  EXPECT_ERROR(ErrorCode::kNotFound, ClusterSpec().num_tasks("worker"), "the cluster is empty");
+  EXPECT_ERROR(ClusterSpec().num_tasks("worker"), kNotFound, "the cluster is empty");
   EXPECT_EQ(cluster.count("worker"), 0);
   EXPECT_FALSE(cluster.has_job("worker"));
   EXPECT_FALSE(cluster.has_task({"sparse", 2}));
@@ -98,7 +97,7 @@ TEST(ClusterSpec, KeepsAJobWithoutTasks) {
   EXPECT_TRUE(cluster.job_tasks("ps").empty());
   EXPECT_EQ(ClusterSpec::from_json(cluster.to_json()), cluster);
   EXPECT_EQ(ClusterSpec::from_cluster_def(cluster.as_cluster_def()), cluster);
-  EXPECT_ERROR(ErrorCode::kNotFound, cluster.task_address("ps", 0), "it has no tasks");
+  EXPECT_ERROR(cluster.task_address("ps", 0), kNotFound, "it has no tasks");
 }
 
 TEST(ClusterSpec, RefusesInvalidClusters) {
@@ -361,7 +360,7 @@ TEST(ResolverRegistry, MakesResolversByName) {
   EXPECT_EQ(make_cluster_resolver("auto", with(slurm()))->name(), "Slurm");
   EXPECT_TRUE(make_cluster_resolver("local", with(slurm()))->cluster_spec().empty());
   EXPECT_TRUE(make_cluster_resolver("tf_config", Environment())->cluster_spec().empty());
-  EXPECT_ERROR(ErrorCode::kNotFound, make_cluster_resolver("pbs", Environment()), "'pbs'",
+  EXPECT_ERROR(make_cluster_resolver("pbs", Environment()), kNotFound, "'pbs'",
                "auto, tf_config, slurm");
 }
 
@@ -370,7 +369,7 @@ TEST(ResolverRegistry, TakesResolversOfOthers) {
     return std::make_unique<StaticResolver>(ClusterSpec({{"worker", {"a:1"}}}));
   });
   EXPECT_EQ(make_cluster_resolver("table")->cluster_spec().num_tasks("worker"), 1);
-  EXPECT_ERROR(ErrorCode::kAlreadyExists, register_cluster_resolver("table", nullptr), "'table'");
+  EXPECT_ERROR(register_cluster_resolver("table", nullptr), kAlreadyExists, "'table'");
   EXPECT_INVALID(register_cluster_resolver("", nullptr), "a name");
 }
 
@@ -399,7 +398,7 @@ TEST(Environment, NamesTheVariableThatIsNoNumber) {
                    concat(name, ": expected a whole number from 0 to 9"));
   }
   EXPECT_INVALID(environment.find_int("A", 8, 9), "A: expected", "from 8");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, environment.at("me", "F", "do that"),
+  EXPECT_ERROR(environment.at("me", "F", "do that"), kFailedPrecondition,
                "me: the variable F is not set; do that");
 }
 

@@ -58,7 +58,7 @@ TEST(Control, WaitsForAValueOrTheDeadline) {
     b->set("address", "here");
   });
   EXPECT_EQ(a->wait("address", late()), "here");
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, a->wait("missing", in(5ms)),
+  EXPECT_ERROR(a->wait("missing", in(5ms)), kDeadlineExceeded,
                "worker 0: control store: nobody has set 'missing'");
 }
 
@@ -97,7 +97,7 @@ TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   b.reset();
   auto c = join(*server, 2);
   c->leave();
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, c->get("k"), "worker 2 has left the job");
+  EXPECT_ERROR(c->get("k"), kFailedPrecondition, "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 5; }));
   const auto verdicts = a->verdicts();
   EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
@@ -225,7 +225,7 @@ TEST(Control, WaitsForMissingMembersAndNamesThem) {
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0, {.say_every = 50ms});
   const thrown::LogLines lines;
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, a->wait_for_members(in(1s)),
+  EXPECT_ERROR(a->wait_for_members(in(1s)), kDeadlineExceeded,
                "control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
                "come within ",
                " s; start what is missing, or check its address and its log");
@@ -245,10 +245,10 @@ TEST(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0);
   EXPECT_ERROR(
-      ErrorCode::kFailedPrecondition, join(*server, 0),
+      join(*server, 0), kFailedPrecondition,
       "control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
       ") is here already; expected one process per task; check the task index in TF_CONFIG");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 7),
+  EXPECT_ERROR(join(*server, 7), kFailedPrecondition,
                "worker 7 is no task of this job; expected one of worker 0, worker 1; check");
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
@@ -260,8 +260,8 @@ TEST(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
   auto host = join(*server, 0);
   join(*server, 1)->leave();
   const std::string target = server->target();
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               (void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}),
+  EXPECT_ERROR((void)connect_control(target, tasks_of(2).back(), {.timeout = 1s}),
+               kDeadlineExceeded,
                "the server of the strategy before, which worker 0 has not left yet");
   host.reset();
   server.reset();
@@ -292,8 +292,7 @@ TEST(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.what();
   }
   EXPECT_EQ(a->get("k"), "young");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1),
-               "worker 1 was restarted 1 times already");
+  EXPECT_ERROR(join(*server, 1), kFailedPrecondition, "worker 1 was restarted 1 times already");
 }
 
 TEST(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
@@ -302,14 +301,12 @@ TEST(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   options.job_id = "job-1";
   const auto server = ControlServer::start(options);
   const thrown::LogLines lines;
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               join(*server, 1, {.job_id = "job-1", .secret = JobSecret::generate()}),
-               "worker 1 cannot join at 127.0.0.1:", "launcher 0",
+  EXPECT_ERROR(join(*server, 1, {.job_id = "job-1", .secret = JobSecret::generate()}),
+               kFailedPrecondition, "worker 1 cannot join at 127.0.0.1:", "launcher 0",
                "does not know this job's secret");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1, {.job_id = "job-1"}),
+  EXPECT_ERROR(join(*server, 1, {.job_id = "job-1"}), kFailedPrecondition,
                "only one side has a job secret", "worker 1 has none", "TUTTI_JOB_SECRET_FILE");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               join(*server, 1, {.job_id = "job-2", .secret = options.secret}),
+  EXPECT_ERROR(join(*server, 1, {.job_id = "job-2", .secret = options.secret}), kFailedPrecondition,
                "two jobs met: ", "'job-1'", "'job-2'", "TUTTI_JOB_ID");
   EXPECT_TRUE(
       comes_true([&] { return lines.text().find("refused a connection") != std::string::npos; }));
@@ -324,8 +321,7 @@ TEST(Control, AnyTextIsAJobId) {
     options.job_id = id;
     const auto server = ControlServer::start(options);
     join(*server, 1, {.job_id = id})->set("k", "v");
-    EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 1, {.job_id = id + "2"}),
-                 "two jobs met: ");
+    EXPECT_ERROR(join(*server, 1, {.job_id = id + "2"}), kFailedPrecondition, "two jobs met: ");
   }
 }
 
@@ -362,8 +358,8 @@ TEST(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollective
 
 TEST(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
   // A connection to all machines: TCP has no such thing, and the system says so at once.
-  EXPECT_ERROR(ErrorCode::kUnavailable,
-               (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
+  EXPECT_ERROR((void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
+               kUnavailable,
                "control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
                "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or ");
 }
@@ -408,7 +404,7 @@ TEST(Control, PortInUseIsNamedWithItsOwner) {
   const auto server = ControlServer::start(server_options());
   auto options = server_options();
   options.address = server->target().substr(server->target().rfind('/') + 1);
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)ControlServer::start(options),
+  EXPECT_ERROR((void)ControlServer::start(options), kUnavailable,
                concat("listening at ", options.address, " failed: Address already in use by pid ",
                       ::getpid(), " ("),
                "end that process or try another port");
@@ -536,7 +532,7 @@ TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
   }
   EXPECT_FALSE(std::filesystem::exists(path));
   std::filesystem::rename(kept, path);
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, (void)connect_control(target, {}, {.timeout = 2s}),
+  EXPECT_ERROR((void)connect_control(target, {}, {.timeout = 2s}), kDeadlineExceeded,
                "Connection refused");
   auto options = server_options();
   options.address = target.substr(target.rfind('/') + 1);
@@ -596,13 +592,12 @@ TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
   member->set("k", "v");
   EXPECT_EQ(member->get("k"), "v");
   ControlOptions stranger{.timeout = 500ms};
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               (void)connect_control(server->target(), {"worker", 1, ""}, stranger),
-               "worker 1 did not reach the control server at");
+  EXPECT_ERROR((void)connect_control(server->target(), {"worker", 1, ""}, stranger),
+               kDeadlineExceeded, "worker 1 did not reach the control server at");
   stranger.tls = testing::make_certificate("other");
   stranger.timeout = 60s;
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               (void)connect_control(server->target(), {"worker", 1, ""}, stranger),
+  EXPECT_ERROR((void)connect_control(server->target(), {"worker", 1, ""}, stranger),
+               kFailedPrecondition,
                "worker 1 cannot join at 127.0.0.1:", "the TLS handshake fails");
 }
 
@@ -621,7 +616,7 @@ TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
   const auto near =
       connect_control("grpc://127.0.0.1" + port, {"worker", 1, ""}, {.secret = options.secret});
   EXPECT_EQ(near->get("k"), "v");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, join(*server, 2, {.secret = JobSecret::generate()}),
+  EXPECT_ERROR(join(*server, 2, {.secret = JobSecret::generate()}), kFailedPrecondition,
                "the TLS handshake fails", "expected a server that knows this job's secret");
 }
 

@@ -248,14 +248,14 @@ TEST(JobSecret, IsWrittenForItsOwnerAloneAndReadBack) {
   write_job_secret_file(path);
   EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0600));
   EXPECT_EQ(JobSecret::from_file(path).bytes().size(), 32u);
-  EXPECT_ERROR(ErrorCode::kAlreadyExists, write_job_secret_file(path), path);
+  EXPECT_ERROR(write_job_secret_file(path), kAlreadyExists, path);
   EXPECT_FALSE(JobSecret().is_set());
   EXPECT_TRUE(JobSecret::generate().is_set());
 }
 
 TEST(JobSecret, RefusesFilesThatOthersReadOrThatAreTooShort) {
   const std::string path = secret_path("bad");
-  EXPECT_ERROR(ErrorCode::kNotFound, (void)JobSecret::from_file(path), path);
+  EXPECT_ERROR((void)JobSecret::from_file(path), kNotFound, path);
   std::ofstream(path) << "short";
   ::chmod(path.c_str(), 0644);
   EXPECT_INVALID((void)JobSecret::from_file(path),
@@ -551,12 +551,11 @@ TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
   expect_on_ranks(2, [&](int rank) {
     const std::string reason =
         rank == 0 ? "it died, or has another secret" : "does not know this job's secret";
-    EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-                 connect_by_tcp(rank, 2, store,
+    EXPECT_ERROR(connect_by_tcp(rank, 2, store,
                                 {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
                                  .key_prefix = "other",
                                  .secret = JobSecret::generate()}),
-                 reason, rank == 0 ? "rank 1 did not come" : "");
+                 kDeadlineExceeded, reason, rank == 0 ? "rank 1 did not come" : "");
   });
 }
 
@@ -569,9 +568,8 @@ TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
                  "'0.0.0.0' means every interface");
   // With one it is tried.
   EXPECT_ERROR(
-      ErrorCode::kUnavailable,
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()}),
-      "192.0.2.7", "an address of this machine");
+      kUnavailable, "192.0.2.7", "an address of this machine");
 }
 
 }  // namespace handshake_test

@@ -95,7 +95,7 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
     FileKeyValueStore(folder).set("address", "x");
   });
   EXPECT_EQ(store.wait("address", late()), "x");
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, store.wait("missing", in(5ms)), folder, "'missing'");
+  EXPECT_ERROR(store.wait("missing", in(5ms)), kDeadlineExceeded, folder, "'missing'");
 }
 
 TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
@@ -105,7 +105,7 @@ TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
   const std::string folder = new_folder("removed");
   FileKeyValueStore store(folder);
   std::filesystem::remove_all(folder);
-  EXPECT_ERROR(ErrorCode::kUnavailable, store.set("k", "x"), folder, "writing the value of 'k'");
+  EXPECT_ERROR(store.set("k", "x"), kUnavailable, folder, "writing the value of 'k'");
 }
 
 std::vector<std::unique_ptr<MessageKeyValueStore>> stores(int size) {
@@ -139,8 +139,7 @@ TEST(MessageKeyValueStore, EveryRankGetsWhatOneHasSet) {
 
 TEST(MessageKeyValueStore, DeadlinesAndKeysAreNamed) {
   const auto all = stores(2);
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, all[1]->wait("missing", in(5ms)), "rank 1 of 2",
-               "'missing'");
+  EXPECT_ERROR(all[1]->wait("missing", in(5ms)), kDeadlineExceeded, "rank 1 of 2", "'missing'");
   EXPECT_INVALID(all[0]->set("a b", "x"), "the key 'a b'");
 }
 

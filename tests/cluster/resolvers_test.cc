@@ -113,11 +113,9 @@ TEST(KubernetesPodsResolver, SortsWithinEachSelector) {
 }
 
 TEST(KubernetesPodsResolver, NamesPodThatIsNotRunning) {
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")}),
-               "'tensorflow-1'", "'Failed'");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}),
+  EXPECT_ERROR(KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")}),
+               kFailedPrecondition, "'tensorflow-1'", "'Failed'");
+  EXPECT_ERROR(KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}), kFailedPrecondition,
                "'tensorflow-1' has no address");
 }
 
@@ -195,10 +193,9 @@ TEST(SageMakerResolver, IsEmptyWhenTheHostIsNotInTheList) {
 }
 
 TEST(SageMakerResolver, ReportsMissingSageMakerEnvironment) {
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, SageMakerResolver(2223, {}, Environment()),
+  EXPECT_ERROR(SageMakerResolver(2223, {}, Environment()), kFailedPrecondition,
                "Not a SageMaker Environment", "SM_HOSTS");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               SageMakerResolver(2223, {}, Environment({{"SM_HOSTS", "[]"}})),
+  EXPECT_ERROR(SageMakerResolver(2223, {}, Environment({{"SM_HOSTS", "[]"}})), kFailedPrecondition,
                "Not a SageMaker Environment", "SM_CURRENT_HOST");
 }
 
@@ -254,9 +251,9 @@ TEST(SlurmGrammar, SaysWhereAListBreaks) {
     EXPECT_INVALID(expand_tasks_per_node(list), "cannot read");
   }
   for (const char* list : {"n[0-65536]", "n[0-999999999]", "n[0-255][0-256]"}) {
-    EXPECT_ERROR(ErrorCode::kResourceExhausted, expand_node_list(list), "65536");
+    EXPECT_ERROR(expand_node_list(list), kResourceExhausted, "65536");
   }
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, expand_tasks_per_node("1(x999999999)"), "65536");
+  EXPECT_ERROR(expand_tasks_per_node("1(x999999999)"), kResourceExhausted, "65536");
 }
 
 TEST(SlurmResolver, MakesEveryTaskAWorker) {
@@ -327,7 +324,7 @@ TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
   EXPECT_EQ(resolver.num_accelerators(), gpus(2));
   EXPECT_EQ(resolver.num_accelerators("worker", 2), gpus(2));
   EXPECT_EQ(resolver.num_accelerators("worker", 4), gpus(3));
-  EXPECT_ERROR(ErrorCode::kNotFound, resolver.num_accelerators("worker", 5), "worker");
+  EXPECT_ERROR(resolver.num_accelerators("worker", 5), kNotFound, "worker");
   const SlurmResolver without({}, two_nodes("0"));
   EXPECT_TRUE(without.num_accelerators("worker", 4).empty());
 }
@@ -380,8 +377,7 @@ TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
   EXPECT_EQ(resolver.master(), "ps0:2222");
   EXPECT_EQ(resolver.master("worker", 1), "worker1:2222");
   EXPECT_EQ(resolver.master("ps", 1, "test"), "test://ps1:2222");
-  EXPECT_ERROR(ErrorCode::kNotFound, resolver.master("worker", 3), "'worker' has no task 3",
-               "0, 1, 2");
+  EXPECT_ERROR(resolver.master("worker", 3), kNotFound, "'worker' has no task 3", "0, 1, 2");
 }
 
 TEST(TfConfigResolver, PrefixesMasterWithRpcLayer) {
@@ -562,16 +558,16 @@ TEST(UnionResolver, KeepsIndicesOfSparseJobs) {
             ClusterSpec({{"worker", {"a:1", "b:1", "c:1", "d:1"}}}));
   EXPECT_EQ(joined(odd, of({{"worker", {{6, "g:1"}}}})),
             ClusterSpec({{"worker", {{1, "b:1"}, {3, "d:1"}, {6, "g:1"}}}}));
-  EXPECT_ERROR(ErrorCode::kAlreadyExists, joined(odd, of({{"worker", {{3, "x:1"}, {9, "y:1"}}}})),
-               "worker 3", "d:1", "x:1");
+  EXPECT_ERROR(joined(odd, of({{"worker", {{3, "x:1"}, {9, "y:1"}}}})), kAlreadyExists, "worker 3",
+               "d:1", "x:1");
 }
 
 TEST(UnionResolver, ListIndicesStartAtZeroNextToASparseJob) {
   const StaticResolver list = of({{"worker", {"a:1", "b:1"}}});
   EXPECT_EQ(joined(list, of({{"worker", {{4, "e:1"}, {6, "g:1"}}}})),
             ClusterSpec({{"worker", {{0, "a:1"}, {1, "b:1"}, {4, "e:1"}, {6, "g:1"}}}}));
-  EXPECT_ERROR(ErrorCode::kAlreadyExists, joined(list, of({{"worker", {{1, "x:1"}, {6, "g:1"}}}})),
-               "worker 1", "b:1", "x:1");
+  EXPECT_ERROR(joined(list, of({{"worker", {{1, "x:1"}, {6, "g:1"}}}})), kAlreadyExists, "worker 1",
+               "b:1", "x:1");
 }
 
 TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
@@ -581,7 +577,7 @@ TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
   EXPECT_EQ(resolver.master(), "");
   EXPECT_EQ(resolver.master("worker", 1), "worker1:2222");
   EXPECT_EQ(resolver.master("worker", 1, "grpc"), "grpc://worker1:2222");
-  EXPECT_ERROR(ErrorCode::kNotFound, resolver.master("chief", 0), "no job 'chief'", "ps, worker");
+  EXPECT_ERROR(resolver.master("chief", 0), kNotFound, "no job 'chief'", "ps, worker");
 }
 
 TEST(UnionResolver, MasterWithoutTaskIsThatOfTheFirst) {
@@ -609,9 +605,9 @@ TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError)
   const OwnProcessResolver own;
   EXPECT_EQ(own.num_accelerators("worker", 0), own.num_accelerators());
   EXPECT_EQ(own.num_accelerators("worker"), own.num_accelerators());
-  EXPECT_ERROR(ErrorCode::kUnimplemented, own.num_accelerators("worker", 1), "Own", "worker 1",
+  EXPECT_ERROR(own.num_accelerators("worker", 1), kUnimplemented, "Own", "worker 1",
                "list_devices");
-  EXPECT_ERROR(ErrorCode::kNotFound, own.num_accelerators("worker", 2), "worker");
+  EXPECT_ERROR(own.num_accelerators("worker", 2), kNotFound, "worker");
   const StaticResolver said({{"worker", {"a:1", "b:1"}}}, {.num_accelerators = {{"GPU", 8}}});
   EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
 }
@@ -621,11 +617,9 @@ TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirst) {
   const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
   const UnionResolver resolver({&said, &second});
   EXPECT_EQ(resolver.num_accelerators("worker", 0), (std::map<std::string, int>{{"GPU", 8}}));
-  EXPECT_ERROR(ErrorCode::kUnimplemented, resolver.num_accelerators("worker", 1), "UnionResolver",
-               "worker 1");
+  EXPECT_ERROR(resolver.num_accelerators("worker", 1), kUnimplemented, "UnionResolver", "worker 1");
   const OwnProcessResolver own;
-  EXPECT_ERROR(ErrorCode::kUnimplemented, UnionResolver({&own}).num_accelerators("worker", 1),
-               "worker 1");
+  EXPECT_ERROR(UnionResolver({&own}).num_accelerators("worker", 1), kUnimplemented, "worker 1");
 }
 
 TEST(UnionResolver, NeedsAResolver) { EXPECT_INVALID(UnionResolver({}), "at least one resolver"); }

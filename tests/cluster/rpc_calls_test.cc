@@ -85,7 +85,7 @@ TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
                            all.begin() + static_cast<std::ptrdiff_t>(first)));
     EXPECT_EQ(part.bytes.size(), count);
   }
-  EXPECT_ERROR(ErrorCode::kDataLoss, (void)payload_range(answer, 1, all.size()), "payload_range");
+  EXPECT_ERROR((void)payload_range(answer, 1, all.size()), kDataLoss, "payload_range");
 }
 
 TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
@@ -123,8 +123,7 @@ TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
               concat("answer to call ", i));
   }
   EXPECT_TRUE(replies.front()->is_ready());
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, (void)replies.front()->wait(late()),
-               "was taken before");
+  EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition, "was taken before");
 }
 
 TEST_F(RpcCalls, WhoWaitsForSomethingElseTooIsToldOfTheAnswer) {
@@ -146,7 +145,7 @@ TEST_F(RpcCalls, WhoWaitsForSomethingElseTooIsToldOfTheAnswer) {
   EXPECT_TRUE(told_late.is_set());
   client->fail_all(Error(ErrorCode::kUnavailable, "it is gone"));
   EXPECT_TRUE(told_of_failure.wait_until(late()));
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)failed->wait(late()), "it is gone");
+  EXPECT_ERROR((void)failed->wait(late()), kUnavailable, "it is gone");
 }
 
 TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
@@ -209,8 +208,7 @@ TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
     if (what == "other") throw std::runtime_error("something else");
     if (what == "twice") {
       call->reply({});
-      EXPECT_ERROR(ErrorCode::kFailedPrecondition, call->reply({}), "worker 0",
-                   "one answer per call");
+      EXPECT_ERROR(call->reply({}), kFailedPrecondition, "worker 0", "one answer per call");
     }
   });
   const auto server = serve(handler);
@@ -218,10 +216,10 @@ TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
   const auto ask = [&](std::string_view what) { (void)client->call(packet(what), late()); };
   const std::string name = client->server_name();
   EXPECT_EQ(name, concat("ps 1 (", address_of(*server), ")"));
-  EXPECT_ERROR(ErrorCode::kNotFound, ask("fail"), name + ": no variable 'w'");
-  EXPECT_ERROR(ErrorCode::kOutOfRange, ask("throw"), name + ": row 9 of 3");
-  EXPECT_ERROR(ErrorCode::kInternal, ask("other"), name, "something else");
-  EXPECT_ERROR(ErrorCode::kInternal, ask("drop"), name, "dropped without an answer");
+  EXPECT_ERROR(ask("fail"), kNotFound, name + ": no variable 'w'");
+  EXPECT_ERROR(ask("throw"), kOutOfRange, name + ": row 9 of 3");
+  EXPECT_ERROR(ask("other"), kInternal, name, "something else");
+  EXPECT_ERROR(ask("drop"), kInternal, name, "dropped without an answer");
   ask("twice");
 }
 
@@ -231,7 +229,7 @@ TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
   const auto server = serve(handler);
   const auto client = connect(*server);
   const auto reply = client->start(packet("slow"));
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, (void)reply->wait(in(50ms)), "worker 0: ps 1 (",
+  EXPECT_ERROR((void)reply->wait(in(50ms)), kDeadlineExceeded, "worker 0: ps 1 (",
                "did not answer within");
   EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
   keeper.release().front()->reply(packet("at last"));
@@ -251,7 +249,7 @@ TEST_F(RpcCalls, WhoLeavesIsToldToTheHandlerAfterItsCalls) {
     reply = client->start(packet("last words"));
     EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
   }
-  EXPECT_ERROR(ErrorCode::kCancelled, (void)reply->wait(late()), "worker 2", "ps 1 (");
+  EXPECT_ERROR((void)reply->wait(late()), kCancelled, "worker 2", "ps 1 (");
   EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
   EXPECT_EQ(handler.left().front().task.to_string(), "worker 2");
   for (const auto& call : keeper.release()) call->reply(packet("to nobody"));
@@ -266,8 +264,7 @@ TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {
   client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
   const auto after = client->start(packet("after"));
   for (const auto& reply : {before, after}) {
-    EXPECT_ERROR(ErrorCode::kUnavailable, (void)reply->wait(late()),
-                 "ps 1 died: its process is gone");
+    EXPECT_ERROR((void)reply->wait(late()), kUnavailable, "ps 1 died: its process is gone");
   }
 }
 
@@ -283,10 +280,9 @@ TEST_F(RpcCalls, CallsEndWhenTheServerStaysAway) {
   const std::string address = address_of(*server);
   server.reset();
   for (const auto& call : keeper.release()) call->reply({});  // goes nowhere
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)reply->wait(late()),
+  EXPECT_ERROR((void)reply->wait(late()), kUnavailable,
                "worker 0: ps 1 (" + address + ") is gone since");
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)client->call(packet("later"), late()),
-               "worker 0: ps 1 (");
+  EXPECT_ERROR((void)client->call(packet("later"), late()), kUnavailable, "worker 0: ps 1 (");
   // It comes back after all: new calls reach it.
   auto again = server_options();
   again.address = address;
@@ -320,7 +316,7 @@ TEST_F(RpcCalls, ARestartedServerEndsCallsUnlessTheyOutliveIt) {
     if (survives) {
       EXPECT_EQ(text_of(reply->wait(late()).head), "asked");
     } else {
-      EXPECT_ERROR(ErrorCode::kAborted, (void)reply->wait(late()), "ps 1 (",
+      EXPECT_ERROR((void)reply->wait(late()), kAborted, "ps 1 (",
                    "was started again (incarnation 1)");
     }
     EXPECT_EQ(text_of(client->call(packet("new"), late()).head), "new");
@@ -365,7 +361,7 @@ TEST_F(RpcCalls, ArgumentsAreChecked) {
   EXPECT_INVALID((void)client->start(packet("", pattern(4097, 1))), "worker 0: ps 1 (",
                  "4097 of payload", "4096");
   EXPECT_INVALID((void)client->start({Bytes((4 << 20) + 1), {}}), "bytes of head");
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, (void)client->call(packet("x"), late()), "ps 1 (",
+  EXPECT_ERROR((void)client->call(packet("x"), late()), kResourceExhausted, "ps 1 (",
                "5000 of payload");
   for (const char* target : {"", "127.0.0.1:1", "ftp://127.0.0.1:1", "grpc://127.0.0.1",
                              "inproc://", "grpc://127.0.0.1:0", "tcp://127.0.0.1:1"}) {
@@ -381,17 +377,15 @@ TEST_F(RpcCalls, AServerThatNeverComesIsNamed) {
   server.reset();
   auto options = client_options();
   options.connect_timeout = 100ms;
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               (void)RpcClient::connect(target, RpcMethod::kApply, options),
+  EXPECT_ERROR((void)RpcClient::connect(target, RpcMethod::kApply, options), kDeadlineExceeded,
                "worker 0 did not reach ps 1 (" + address + ") within 0.1 s");
 }
 
 TEST_F(RpcCalls, MethodsThatATaskDoesNotServeAreNamed) {
   Handler handler;
   const auto server = serve(handler);
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               (void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()),
-               "cannot call ps 1 (", "does not serve /tutti.v1.Worker/Run");
+  EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()),
+               kFailedPrecondition, "cannot call ps 1 (", "does not serve /tutti.v1.Worker/Run");
 }
 
 TEST_F(RpcCalls, OtherMachinesNeedASecret) {
@@ -401,7 +395,7 @@ TEST_F(RpcCalls, OtherMachinesNeedASecret) {
   EXPECT_INVALID((void)start_server(options, handler),
                  "RpcServer: other machines reach '192.0.2.1'");
   options.secret = JobSecret::generate();
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)start_server(options, handler), "192.0.2.1");
+  EXPECT_ERROR((void)start_server(options, handler), kUnavailable, "192.0.2.1");
   options.address = "127.0.0.1";
   EXPECT_INVALID((void)start_server(options, handler), "the address '127.0.0.1'",
                  "expected host:port");
@@ -412,7 +406,7 @@ TEST_F(RpcCalls, ATakenPortIsAnError) {
   auto options = server_options();
   const auto server = start_server(options, handler);
   options.address = address_of(*server);
-  EXPECT_ERROR(ErrorCode::kUnavailable, (void)start_server(options, handler), options.address);
+  EXPECT_ERROR((void)start_server(options, handler), kUnavailable, options.address);
 }
 
 TEST_F(RpcCalls, WithCertificatesThoseOfTheAuthorityComeIn) {
@@ -427,14 +421,12 @@ TEST_F(RpcCalls, WithCertificatesThoseOfTheAuthorityComeIn) {
   EXPECT_EQ(all_of(client->call(request, late())), all_of(request));
   auto stranger = client_options();
   stranger.connect_timeout = 500ms;  // at a loopback address it looks for a local socket
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               (void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
-               "worker 0 did not reach ps 1 (");
+  EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
+               kDeadlineExceeded, "worker 0 did not reach ps 1 (");
   stranger.connect_timeout = 60s;
   stranger.tls = testing::make_certificate("rpc_other");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition,
-               (void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
-               "worker 0 cannot call ps 1 (", "the TLS handshake fails");
+  EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
+               kFailedPrecondition, "worker 0 cannot call ps 1 (", "the TLS handshake fails");
 }
 
 using internal::CallMessage;
@@ -529,7 +521,7 @@ TEST(CallMessages, ErrorsKeepCodeAndText) {
 TEST(CallMessages, WhatIsNoneIsRefused) {
   const auto refuse = [](const std::vector<std::string>& messages, Side side,
                          const std::string& part) {
-    EXPECT_ERROR(ErrorCode::kDataLoss, (void)read(messages, side), part, "calls.proto");
+    EXPECT_ERROR((void)read(messages, side), kDataLoss, part, "calls.proto");
   };
   v1::ApplyRequest request;
   request.set_call(1);

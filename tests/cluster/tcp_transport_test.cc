@@ -40,8 +40,8 @@ TEST(TcpFrame, EveryChangedBitOfAHeaderIsSeen) {
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     auto bytes = good;
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
-    EXPECT_ERROR(ErrorCode::kUnavailable, internal::decode_frame_header(bytes),
-                 "damaged on the way", "expected", "got");
+    EXPECT_ERROR(internal::decode_frame_header(bytes), kUnavailable, "damaged on the way",
+                 "expected", "got");
   }
 }
 
@@ -137,7 +137,7 @@ TEST(TcpTransport, RanksThatWantGroupsOfDifferentSizeAreToldSo) {
 TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   InProcessStore store;
   const ConnectOptions brief{.timeout = 50ms};
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, connect_by_tcp(0, 3, store, brief), "rank 0 of 3",
+  EXPECT_ERROR(connect_by_tcp(0, 3, store, brief), kDeadlineExceeded, "rank 0 of 3",
                "rank 1, 2 did not come", "0.05 s");
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 2 of 3", "rank 1 did not", "127.0.0.1:"}, [&] {
     InProcessStore other;
@@ -154,9 +154,8 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   });
   EXPECT_INVALID(connect_by_tcp(2, 2, store, brief), "rank 2 of 2");
   EXPECT_ERROR(
-      ErrorCode::kUnavailable,
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true}),
-      "192.0.2.7", "an address of this machine");
+      kUnavailable, "192.0.2.7", "an address of this machine");
   expect_error(ErrorCode::kNotFound,
                {"rank 0 did not answer", "255.255.255.255:80", "Network is unreachable"}, [&] {
                  InProcessStore other;
@@ -180,8 +179,7 @@ TEST(TcpTransport, MessagesThatNobodyReceivesAreKeptUpToALimit) {
   zero->recv(1, 1, {}, bytes)->wait(late());  // makes room again
   one->send(0, 2, {}, bytes)->wait(late());
   one->send(0, 3, {}, bytes)->wait(late());
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, never->wait(late()), "rank 1 (", "1000",
-               "600 more with tag 3");
+  EXPECT_ERROR(never->wait(late()), kResourceExhausted, "rank 1 (", "1000", "600 more with tag 3");
   zero->recv(1, 2, {}, bytes)->wait(late());  // what came before it is there
 }
 

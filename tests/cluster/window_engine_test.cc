@@ -242,13 +242,11 @@ TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
   InProcessStore store;
   // More than there are addresses.
   EXPECT_ERROR(
-      ErrorCode::kResourceExhausted,
       connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60}),
-      "mapping", "try");
+      kResourceExhausted, "mapping", "try");
   const auto group = transports(2, {.place_bytes = 1 << 20});
-  EXPECT_ERROR(ErrorCode::kResourceExhausted,
-               group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers), "rank 0",
-               "ConnectOptions::place_bytes");
+  EXPECT_ERROR(group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers),
+               kResourceExhausted, "rank 0", "ConnectOptions::place_bytes");
   const std::size_t first = group[0]->host_memory()->allocate(700'000, HostMemory::Use::kBuffers);
   group[0]->host_memory()->release(first);
   EXPECT_EQ(group[0]->host_memory()->allocate(900'000, HostMemory::Use::kBuffers), first);

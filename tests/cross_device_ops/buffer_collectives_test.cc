@@ -102,9 +102,8 @@ TEST(BufferCollectives, UnsupportedReductionsFallBackOrAreErrorsWhenStrict) {
   EXPECT_EQ(out, (std::vector<Floats>{{4}, {5}}));
   EXPECT_TRUE(ops.calls.empty());
   EXPECT_ERROR(
-      ErrorCode::kUnimplemented,
       ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out), {.strict = true}),
-      "recorder", "MAX of float32");
+      kUnimplemented, "recorder", "MAX of float32");
 }
 
 TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
@@ -283,8 +282,8 @@ TEST(InProcessTransport, ASendEndsOnlyWhenItsMessageWasReceived) {
   std::vector<std::byte> sent(100, std::byte{7}), received(100);
   const auto send = ranks[0]->send(1, 3, {}, sent);
   EXPECT_FALSE(send->test());
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, send->wait(in(milliseconds(5))),
-               "rank 1 has not received", "tag 3", "100 bytes");
+  EXPECT_ERROR(send->wait(in(milliseconds(5))), kDeadlineExceeded, "rank 1 has not received",
+               "tag 3", "100 bytes");
   EXPECT_EQ(ranks[0]->stats().bytes_sent, 0u);
   EXPECT_TRUE(ranks[1]->recv(0, 3, {}, received)->test());
   EXPECT_TRUE(send->test());
@@ -324,8 +323,8 @@ TEST(InProcessStore, AWaiterSeesWhatAnotherThreadSets) {
     store.set("address", "x");
   });
   EXPECT_EQ(store.wait("address", in(milliseconds(8000))), "x");
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, store.wait("missing", in(milliseconds(5))),
-               "in-process store", "'missing'");
+  EXPECT_ERROR(store.wait("missing", in(milliseconds(5))), kDeadlineExceeded, "in-process store",
+               "'missing'");
 }
 
 TEST(InProcessStore, BadKeysAndLargeValuesAreRefused) {

@@ -124,7 +124,7 @@ TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
   const PerReplica<int> values({1, 2, 3});
   EXPECT_EQ(values.map([](int v) { return v * 2.5; }).values(),
             (std::vector<double>{2.5, 5.0, 7.5}));
-  EXPECT_ERROR(ErrorCode::kOutOfRange, (void)values[3], "below 3", "got 3");
+  EXPECT_ERROR((void)values[3], kOutOfRange, "below 3", "got 3");
   static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
 }
 

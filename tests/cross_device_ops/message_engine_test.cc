@@ -244,7 +244,7 @@ TEST(MessageEngine, NamesAndGrades) {
     EXPECT_EQ(engine->determinism(),
               name == "ring" ? Determinism::kRunToRun : Determinism::kCanonical);
   }
-  EXPECT_ERROR(ErrorCode::kNotFound, message_engine(transport, "gossip"), "'gossip'",
+  EXPECT_ERROR(message_engine(transport, "gossip"), kNotFound, "'gossip'",
                "canonical, ring, halving_doubling");
 }
 

@@ -163,23 +163,20 @@ TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
   const auto store = std::make_shared<InProcessStore>();
   const auto peer = Executor::system().start("rank-1", [&] {
     EXPECT_ERROR(
-        ErrorCode::kUnimplemented,
-        make_communicator(Group{2, 1, {Device{}}, store, transports[1]}, {.algorithm = good}), good,
-        "within one process");
+        make_communicator(Group{2, 1, {Device{}}, store, transports[1]}, {.algorithm = good}),
+        kUnimplemented, good, "within one process");
   });
   EXPECT_ERROR(
-      ErrorCode::kUnimplemented,
-      make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = good}), good,
-      "within one process");
+      make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = good}),
+      kUnimplemented, good, "within one process");
   EXPECT_INVALID(make_communicator(Group{2, 0, {Device{}}, store}, {.algorithm = good}),
                  "Group::transport");
   EXPECT_INVALID(
       make_communicator(Group{2, 1, {Device{}}, store, transports[0]}, {.algorithm = good}),
       "one local device", "rank 1 of 2");
   EXPECT_ERROR(
-      ErrorCode::kNotFound,
       make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = "nonsense"}),
-      "'nonsense'");
+      kNotFound, "'nonsense'");
 }
 
 }  // namespace ops_engine_test

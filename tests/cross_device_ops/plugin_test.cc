@@ -81,9 +81,8 @@ TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
   EXPECT_FALSE(op->spans_processes());
   EXPECT_TRUE(op->provides(Collective::kAllReduce));
   EXPECT_FALSE(op->provides(Collective::kBroadcast));
-  EXPECT_ERROR(ErrorCode::kUnimplemented,
-               build_cross_device_ops(make_cross_device_ops(one_process), {4, 0, cpus(2)}),
-               "plugin_one_process", "within one process", "got 4");
+  EXPECT_ERROR(build_cross_device_ops(make_cross_device_ops(one_process), {4, 0, cpus(2)}),
+               kUnimplemented, "plugin_one_process", "within one process", "got 4");
 }
 
 TEST(Plugin, WhatIsNoPluginIsRefusedWithTheReason) {
@@ -109,13 +108,13 @@ TEST(Plugin, WhatIsNoPluginIsRefusedWithTheReason) {
     parts.push_back(path_of(kind));
     expect_error(kInvalid, parts, [kind = kind] { load_cross_device_ops_plugin(path_of(kind)); });
   }
-  EXPECT_ERROR(ErrorCode::kAlreadyExists, load_cross_device_ops_plugin(path_of("taken")),
-               path_of("taken"), "'ring' is taken");
+  EXPECT_ERROR(load_cross_device_ops_plugin(path_of("taken")), kAlreadyExists, path_of("taken"),
+               "'ring' is taken");
   EXPECT_EQ(registered_cross_device_ops(), before);
 }
 
 TEST(Plugin, FilesThatAreMissingOrNoLibraryAreNamed) {
-  EXPECT_ERROR(ErrorCode::kNotFound, load_cross_device_ops_plugin("./nowhere.so"), "'./nowhere.so'",
+  EXPECT_ERROR(load_cross_device_ops_plugin("./nowhere.so"), kNotFound, "'./nowhere.so'",
                "no such file");
   EXPECT_INVALID(load_cross_device_ops_plugin("nowhere.so"), "'nowhere.so'", "cannot be loaded",
                  "try a path");
@@ -126,17 +125,17 @@ TEST(Plugin, FilesThatAreMissingOrNoLibraryAreNamed) {
 
 TEST(Plugin, ItsErrorsKeepCodeAndText) {
   const std::string fails = load_cross_device_ops_plugin(path_of("create_fails"));
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, make_op(fails, 2), "plugin_create_fails",
+  EXPECT_ERROR(make_op(fails, 2), kResourceExhausted, "plugin_create_fails",
                "create failed: no fabric", path_of("create_fails"));
   const std::string silent = load_cross_device_ops_plugin(path_of("create_is_silent"));
-  EXPECT_ERROR(ErrorCode::kInternal, make_op(silent, 2), "code 0", "it says: nothing");
+  EXPECT_ERROR(make_op(silent, 2), kInternal, "code 0", "it says: nothing");
   const std::string late = load_cross_device_ops_plugin(path_of("reduce_fails"));
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded, sums_of(late, 2),
+  EXPECT_ERROR(sums_of(late, 2), kDeadlineExceeded,
                "all_reduce failed: peer 3 is silent for -1 ms");
   const std::string odd = load_cross_device_ops_plugin(path_of("odd_code"));
-  EXPECT_ERROR(ErrorCode::kInternal, sums_of(odd, 2), "all_reduce failed with code 99", "xxxx");
+  EXPECT_ERROR(sums_of(odd, 2), kInternal, "all_reduce failed with code 99", "xxxx");
   const std::string grade = load_cross_device_ops_plugin(path_of("odd_grade"));
-  EXPECT_ERROR(ErrorCode::kInternal, make_op(grade, 2), "determinism() returned 7", "from 0 to 2");
+  EXPECT_ERROR(make_op(grade, 2), kInternal, "determinism() returned 7", "from 0 to 2");
 }
 
 using internal::carry_out_unchecked;
@@ -267,7 +266,7 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
   run_processes(name, brief, [](CrossDeviceOps& op, int first) {
     if (first != 0) return;
     Lists all(first, 2);
-    EXPECT_ERROR(ErrorCode::kDeadlineExceeded, carry_out_unchecked(op, {.outputs = all.buffers()}),
+    EXPECT_ERROR(carry_out_unchecked(op, {.outputs = all.buffers()}), kDeadlineExceeded,
                  "plugin_store", "all_reduce failed: member 2 is");
   });
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
@@ -279,7 +278,7 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
     });
     Lists all(first, 2);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_ERROR(ErrorCode::kAborted, carry_out_unchecked(op, {.outputs = all.buffers()}),
+      EXPECT_ERROR(carry_out_unchecked(op, {.outputs = all.buffers()}), kAborted,
                    "the disk is full");
     }
   });
@@ -289,7 +288,7 @@ TEST(PluginBetweenProcesses, ItNeedsTheGroupsStore) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
                  "plugin_store", "key-value store", "Group::store");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, make_op(name, 2),
+  EXPECT_ERROR(make_op(name, 2), kFailedPrecondition,
                "the group has no store");  // one process: it may do without, this one does not
 }
 

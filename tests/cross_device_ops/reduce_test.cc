@@ -403,7 +403,7 @@ TEST(CrossDeviceOpsGather, OtherDimensionsMustBeEqual) {
 
 TEST(CrossDeviceOpsGather, SparseRowsAreRefused) {
   const PerReplica<IndexedSlices> value({rows_of({1}, {0}, {5, 1}), rows_of({1}, {0}, {5, 1})});
-  EXPECT_ERROR(ErrorCode::kUnimplemented, (void)make_op("canonical", 2)->gather(value, 0, cpu(0)),
+  EXPECT_ERROR((void)make_op("canonical", 2)->gather(value, 0, cpu(0)), kUnimplemented,
                "gather does not support IndexedSlices");
 }
 
@@ -459,7 +459,7 @@ TEST(GradientOps, CopiesAreOnTheirDevice) {
   EXPECT_EQ(rows.slices().indices.device(), cpu(2));
   expect_tensor(rows.to_dense(), {3, 2}, {1, 2, 0, 0, 3, 4});
   EXPECT_TRUE(copy_to(Gradient(), cpu(1)).is_none());
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, device_of(Gradient()), "none");
+  EXPECT_ERROR(device_of(Gradient()), kFailedPrecondition, "none");
 }
 
 }  // namespace reduce_test

@@ -335,8 +335,7 @@ TEST(CapturedStep, OptimizersThatUpdateOnTheHostAreRefused) {
   });
   const Tensor x = Tensor::ones({2}, DType::kFloat32, kGpu);
   strategy->run(step, x);
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, strategy->run(step, x),
-               "a value is read on the host");
+  EXPECT_ERROR(strategy->run(step, x), kFailedPrecondition, "a value is read on the host");
 }
 
 TEST(CapturedStep, OptionsBelowOneAreRefused) {

@@ -69,9 +69,8 @@ TEST(HybridDenseOnGpus, TrainsAndTransfersAsOnCpus) {
 
 TEST(HybridDenseOnGpus, ACapturedStepIsRefused) {
   EXPECT_ERROR(
-      ErrorCode::kUnimplemented,
       hybrid_dense_test::trained("gpu:0-1", HybridScheme::kSharesOfAll, /*is_captured=*/true),
-      "HybridDense::train", "not captured");
+      kUnimplemented, "HybridDense::train", "not captured");
 }
 
 }  // namespace

@@ -71,8 +71,8 @@ TEST(GpuOperations, HalfTypesAgreeWithTheCpu) {
 
 TEST(GpuErrors, HostAccessNamesTheDevice) {
   const Tensor x = Tensor::ones({2, 3}, DType::kFloat32, kGpu);
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, (void)x.host_span<float>(), "float32", "[2, 3]",
-               "gpu:0", "to(Device{})");
+  EXPECT_ERROR((void)x.host_span<float>(), kFailedPrecondition, "float32", "[2, 3]", "gpu:0",
+               "to(Device{})");
   expect_tensor(x.to(Device{}), {2, 3}, {1, 1, 1, 1, 1, 1});
 }
 
@@ -86,16 +86,14 @@ TEST(GpuErrors, MixedDevicesAreBothNamed) {
 
 TEST(GpuErrors, MissingGpusAreListed) {
   const int count = static_cast<int>(logical_gpus().size());
-  EXPECT_ERROR(ErrorCode::kUnavailable,
-               (void)Tensor::ones({2}, DType::kFloat32, {DeviceType::kGpu, count}),
+  EXPECT_ERROR((void)Tensor::ones({2}, DType::kFloat32, {DeviceType::kGpu, count}), kUnavailable,
                concat("gpu:", count), "gpu:0");
 }
 
 TEST(GpuErrors, OutOfMemorySaysWhatIsHeldAndLeavesTheDeviceUsable) {
   const auto limit = GpuDevice::of(kGpu).description().memory_limit;
-  EXPECT_ERROR(ErrorCode::kResourceExhausted,
-               (void)Tensor::zeros({limit / 2}, DType::kFloat32, kGpu), "gpu:0", "no memory for",
-               "in use", "cached", "limit", "try a smaller batch");
+  EXPECT_ERROR((void)Tensor::zeros({limit / 2}, DType::kFloat32, kGpu), kResourceExhausted, "gpu:0",
+               "no memory for", "in use", "cached", "limit", "try a smaller batch");
   expect_tensor(Tensor::ones({3}, DType::kFloat32, kGpu) * 2.0f, {3}, {2, 2, 2});
 }
 

@@ -210,7 +210,7 @@ TEST_F(MpiConformance, AnAbortEndsTheCallsOfAllRanks) {
   if (all->rank() == all->size() - 1) {
     all->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
   }
-  EXPECT_ERROR(ErrorCode::kAborted, all->all_reduce(ReduceOp::kSum, std::span(values)),
+  EXPECT_ERROR(all->all_reduce(ReduceOp::kSum, std::span(values)), kAborted,
                "the loss is not a number");
 }
 
@@ -244,7 +244,7 @@ TEST_F(MpiConformance, OneProcessAsSeveralRanksIsRefused) {
     EXPECT_THROW(communicator_of(transport, "mpi"), Error);
   });
   const auto transport = mpi_transport({.processes = {process, process}, .rank = 0});
-  EXPECT_ERROR(ErrorCode::kUnimplemented, communicator_of(transport, "mpi"), "ranks 0 and 1",
+  EXPECT_ERROR(communicator_of(transport, "mpi"), kUnimplemented, "ranks 0 and 1",
                concat("MPI process ", process));
 }
 

@@ -137,7 +137,7 @@ TEST_F(MpiProcesses, ADeadlineNamesThePeer) {
   const int last = size() - 1;
   if (rank() == 0) {
     const auto work = group_->recv(last, 6, {}, bytes);
-    EXPECT_ERROR(ErrorCode::kDeadlineExceeded, work->wait(in(std::chrono::milliseconds(20))),
+    EXPECT_ERROR(work->wait(in(std::chrono::milliseconds(20))), kDeadlineExceeded,
                  concat("rank ", last), "tag 6");
     meet(7);
     work->wait(late());
@@ -153,7 +153,7 @@ TEST_F(MpiProcesses, AnAbortReachesAllProcesses) {
   Bytes bytes(10);
   const auto work = group_->recv((rank() + 1) % size(), 2, {}, bytes);
   if (rank() == size() - 1) group_->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
-  EXPECT_ERROR(ErrorCode::kAborted, work->wait(late()), "the loss is not a number");
+  EXPECT_ERROR(work->wait(late()), kAborted, "the loss is not a number");
 }
 
 TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
@@ -167,8 +167,7 @@ TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   const int last = size() - 1;
   group_->recv(last, 4, {}, bytes)->wait(late());
   EXPECT_EQ(bytes, pattern(1000, 5));
-  EXPECT_ERROR(ErrorCode::kUnavailable, group_->recv(last, 4, {}, bytes)->wait(late()),
-               concat("rank ", last));
+  EXPECT_ERROR(group_->recv(last, 4, {}, bytes)->wait(late()), kUnavailable, concat("rank ", last));
 }
 
 TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
@@ -194,9 +193,8 @@ TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
 
 TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
   if (rank() == size() - 1) return;
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)}),
-               concat("rank ", size() - 1), "MPI process");
+  EXPECT_ERROR(mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)}),
+               kDeadlineExceeded, concat("rank ", size() - 1), "MPI process");
 }
 
 TEST_F(MpiProcesses, ArgumentsAreChecked) {

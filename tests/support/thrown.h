@@ -35,6 +35,8 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
     SCOPED_TRACE(#statement);                                                                   \
     ::tutti::thrown::expect_error(::tutti::ErrorCode::code, {__VA_ARGS__}, [&] { statement; }); \
   } while (false)
+/// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
+#define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
 /// The message of the Error that `action` throws; fails when it throws none.
 inline std::string error_of(const std::function<void()>& action) {
@@ -48,11 +50,3 @@ inline std::string error_of(const std::function<void()>& action) {
 }
 
 }  // namespace tutti::thrown
-
-/// Expects `statement` to throw an Error of `code` whose message has each of the texts that follow.
-/// A comma outside of parentheses ends the statement; put such a statement into parentheses.
-#define EXPECT_ERROR(code, statement, ...) \
-  ::tutti::thrown::expect_error(code, {__VA_ARGS__}, [&] { statement; })
-/// Same as EXPECT_ERROR(kInvalidArgument, ...).
-#define EXPECT_INVALID(statement, ...) \
-  EXPECT_ERROR(::tutti::ErrorCode::kInvalidArgument, statement, __VA_ARGS__)

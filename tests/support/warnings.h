@@ -29,6 +29,10 @@ class LogLines {
     MutexLock lock(mutex_);
     return lines_;
   }
+  void clear() {
+    MutexLock lock(mutex_);
+    lines_.clear();
+  }
   /// Returns all lines as one text.
   std::string text() const { return join(list(), "\n"); }
 

@@ -103,8 +103,7 @@ TEST(Buffer, PeakFollowsTheLargestUse) {
 }
 
 TEST(Buffer, ImpossibleSizesAreRefused) {
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, BufferRef::allocate(std::size_t{1} << 62),
-               "no memory");
+  EXPECT_ERROR(BufferRef::allocate(std::size_t{1} << 62), kResourceExhausted, "no memory");
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
@@ -279,7 +278,7 @@ TEST(DeviceMemory, OtherDevicesAreNotCounted) {
 TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
   const OwnMemory memory(16u << 10);
   std::optional<Tensor> first = zeros_there(12);
-  EXPECT_ERROR(ErrorCode::kResourceExhausted, zeros_there(8), "cpu:61: no memory for 8192 bytes",
+  EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
                "12288 in use", "limit 16384",
                "try a smaller batch, or parts of the model on several devices");
   EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failure took nothing
@@ -312,7 +311,7 @@ TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
 }
 
 TEST(DeviceMemory, GpusHaveLimitsOfTheirOwn) {
-  EXPECT_ERROR(ErrorCode::kUnavailable, set_memory_limit({DeviceType::kGpu, 63}, 1), "gpu:63");
+  EXPECT_ERROR(set_memory_limit({DeviceType::kGpu, 63}, 1), kUnavailable, "gpu:63");
 }
 
 }  // namespace buffer_test

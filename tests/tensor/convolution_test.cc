@@ -127,7 +127,7 @@ TEST(Conv2d, ErrorsNameBothShapesAndTheLine) {
   EXPECT_INVALID(conv2d(x, fitting, Tensor::zeros({5})), "bias", "[4]", "[5]");
   EXPECT_INVALID(conv2d(x, Tensor::zeros({5, 5, 1, 4}, DType::kFloat64)), "float32", "float64");
   EXPECT_INVALID(conv2d(x, fitting, {.stride_w = 0}), "strides", "0");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, conv2d(x, Tensor()), "undefined");
+  EXPECT_ERROR(conv2d(x, Tensor()), kFailedPrecondition, "undefined");
   EXPECT_INVALID(conv2d_backward_filter(x, Tensor::zeros({8, 3, 3, 4}), fitting.shape(), {}),
                  "conv2d_backward_filter", "[8, 3, 3, 4]");
   EXPECT_INVALID(conv2d_backward_input(Tensor::zeros({8, 28, 28, 5}), fitting, x.shape(), {}),

@@ -55,13 +55,13 @@ TEST(Device, TpusAreDevicesOfXla) {
   EXPECT_EQ(expected.to_string(), "xla:2");
   EXPECT_EQ(parse_devices("xla:0-1,tpu:2").back(), expected);
   EXPECT_EQ(DeviceSpec::parse("/task:1/device:TPU:2").to_string(), "/task:1/device:XLA:2");
-  EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse("xla:64"), "xla:64");
-  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("xla:0-9999"), "xla:9999");
+  EXPECT_ERROR(Device::parse("xla:64"), kUnavailable, "xla:64");
+  EXPECT_ERROR(parse_devices("xla:0-9999"), kUnavailable, "xla:9999");
 }
 
 TEST(Device, CudaNamesGpus) {
   for (const char* text : {"cuda:77", "CUDA:77", "/device:CUDA:77"}) {
-    EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse(text), "gpu:77 is unavailable");
+    EXPECT_ERROR(Device::parse(text), kUnavailable, "gpu:77 is unavailable");
   }
   EXPECT_EQ(DeviceSpec::parse("/task:1/device:CUDA:2").to_string(), "/task:1/device:GPU:2");
   EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
@@ -90,12 +90,12 @@ TEST(Device, RefusesWhatItCannotRead) {
 
 TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
   for (const char* text : {"gpu:77", "/gpu:77", "/device:GPU:77"}) {
-    EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse(text),
+    EXPECT_ERROR(Device::parse(text), kUnavailable,
                  "gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)");
   }
   EXPECT_NO_THROW(Device::parse("cpu:63"));
-  EXPECT_ERROR(ErrorCode::kUnavailable, Device::parse("cpu:64"), "cpu:64 is unavailable");
-  EXPECT_ERROR(ErrorCode::kUnavailable, Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 77}),
+  EXPECT_ERROR(Device::parse("cpu:64"), kUnavailable, "cpu:64 is unavailable");
+  EXPECT_ERROR(Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 77}), kUnavailable,
                "gpu:77 is unavailable");
 }
 
@@ -113,8 +113,8 @@ TEST(Device, RefusesListsWithGapsAndDuplicates) {
   EXPECT_INVALID(parse_devices("cpu:0,"), "empty");
   EXPECT_INVALID(parse_devices("cpu:0-2,cpu:1"), "cpu:1 stands twice");
   EXPECT_INVALID(parse_devices("cpu:3-1"), "cpu:3-1");
-  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("cpu:62-64"), "cpu:64");
-  EXPECT_ERROR(ErrorCode::kUnavailable, parse_devices("gpu:77,gpu:78"), "gpu:77");
+  EXPECT_ERROR(parse_devices("cpu:62-64"), kUnavailable, "cpu:64");
+  EXPECT_ERROR(parse_devices("gpu:77,gpu:78"), kUnavailable, "gpu:77");
 }
 
 TEST(DeviceSpec, RoundTrips) {
@@ -133,7 +133,7 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
   EXPECT_EQ(spec.type, DeviceType::kGpu);
   EXPECT_EQ(spec.index, 99);
   EXPECT_FALSE(spec.replica);
-  EXPECT_ERROR(ErrorCode::kUnavailable, resolve(spec), "gpu:99", "cpu:0 ... cpu:63");
+  EXPECT_ERROR(resolve(spec), kUnavailable, "gpu:99", "cpu:0 ... cpu:63");
 }
 
 TEST(DeviceSpec, NamesThePartItCannotRead) {
@@ -299,7 +299,7 @@ TEST(DeviceScope, OtherTasksAreRefusedByName) {
                                        "'/job:worker/replica:0/task:0'", "run() of a Session"};
   expect_error(ErrorCode::kUnavailable, parts, [] { Tensor::zeros({2}); });
   expect_error(ErrorCode::kUnavailable, parts, [&] { negate(x); });
-  EXPECT_ERROR(ErrorCode::kUnavailable, negate(x), "negate at device_test.cc");
+  EXPECT_ERROR(negate(x), kUnavailable, "negate at device_test.cc");
   const DeviceScope here("/job:localhost/task:0/cpu:0");
   EXPECT_FALSE(here.is_remote());
   EXPECT_EQ(negate(x).device(), on_cpu(0));
@@ -330,8 +330,8 @@ TEST(DeviceScope, TransfersCanBeAskedFor) {
   EXPECT_EQ(moved.device(), on_cpu(1));
   EXPECT_NE(moved.id(), x.id());
   EXPECT_EQ(log.count(), 1u);
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, transfer(Tensor(), on_cpu(1)),
-               "transfer at device_test.cc", "undefined");
+  EXPECT_ERROR(transfer(Tensor(), on_cpu(1)), kFailedPrecondition, "transfer at device_test.cc",
+               "undefined");
 }
 
 TEST(DeviceScope, WorksWithGpus) {

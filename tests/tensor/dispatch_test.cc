@@ -88,8 +88,7 @@ TEST(Dispatch, NamesOperationTypeAndDeviceWithoutKernel) {
   call.where = SourceLocation::current();
   call.inputs = {Tensor::zeros({2}, DType::kBool)};
   call.outputs = {{{2}, DType::kBool}};
-  EXPECT_ERROR(ErrorCode::kUnimplemented, dispatch(call), "exp at dispatch_test.cc", "bool",
-               "cpu:0");
+  EXPECT_ERROR(dispatch(call), kUnimplemented, "exp at dispatch_test.cc", "bool", "cpu:0");
 }
 
 TEST(Dispatch, ResultsOfViewsShareStorageUnderANewIdentity) {

@@ -375,10 +375,8 @@ TEST(Elementwise, WrongTypesNameOperationTypesAndLine) {
   EXPECT_INVALID(tutti::exp(n), "exp at", "int32");
   EXPECT_INVALID(logical_and(x, x), "logical_and at", "bool", "float32");
   EXPECT_INVALID(where(x, x, x), "where at", "bool", "float32");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, x + Tensor(), "add at elementwise_test.cc",
-               "undefined");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, relu(Tensor()), "relu at elementwise_test.cc",
-               "undefined");
+  EXPECT_ERROR(x + Tensor(), kFailedPrecondition, "add at elementwise_test.cc", "undefined");
+  EXPECT_ERROR(relu(Tensor()), kFailedPrecondition, "relu at elementwise_test.cc", "undefined");
 }
 
 TEST(Elementwise, BitwiseNotInvertsEveryBitOfIntegers) {

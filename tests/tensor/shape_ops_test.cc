@@ -172,7 +172,7 @@ TEST(Concat, RefusesPartsThatDoNotFit) {
                  "int32");
   EXPECT_INVALID(concat(std::span<const Tensor>(), 0), "concat at", "at least one");
   EXPECT_INVALID(concat({a, a}, 2), "concat at", "axis 2");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, concat({a, Tensor()}, 0), "concat at", "undefined");
+  EXPECT_ERROR(concat({a, Tensor()}, 0), kFailedPrecondition, "concat at", "undefined");
 }
 
 TEST(Split, SplitsEquallyOrNamesTheSizes) {

@@ -117,7 +117,7 @@ TEST(Tensor, MovesBetweenDevicesShareStorageUnderANewIdentity) {
   EXPECT_EQ(there.bytes().data(), here.bytes().data());
   EXPECT_NE(there.id(), here.id());
   EXPECT_EQ(here.to("cpu:0").id(), here.id());
-  EXPECT_ERROR(ErrorCode::kUnavailable, here.to({DeviceType::kGpu, 77}), "gpu:77");
+  EXPECT_ERROR(here.to({DeviceType::kGpu, 77}), kUnavailable, "gpu:77");
 }
 
 TEST(Tensor, CopiesShareIdentityAndAliasesDoNot) {
@@ -212,9 +212,9 @@ TEST(Gradient, KnowsItsKind) {
   EXPECT_TRUE(dense.is_dense());
   EXPECT_TRUE(sparse.is_slices());
   expect_tensor(dense.to_dense(), {2}, {1, 1});
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, none.to_dense(), "none");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, sparse.dense(), "IndexedSlices");
-  EXPECT_ERROR(ErrorCode::kFailedPrecondition, dense.slices(), "dense");
+  EXPECT_ERROR(none.to_dense(), kFailedPrecondition, "none");
+  EXPECT_ERROR(sparse.dense(), kFailedPrecondition, "IndexedSlices");
+  EXPECT_ERROR(dense.slices(), kFailedPrecondition, "dense");
 }
 
 TEST(IndexedSlices, AddUpRowsThatOccurSeveralTimes) {
