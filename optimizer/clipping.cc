@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/names.h"
 #include "tensor/step_hooks.h"
 #include "tensor/sum_of_squares.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -27,14 +28,11 @@ double factor_for(double norm, double limit) { return norm > limit ? limit / nor
 
 void ClippingOptions::validate(std::string_view who) const {
   const int set = clipnorm.has_value() + clipvalue.has_value() + global_clipnorm.has_value();
-  if (set > 1) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": expected at most one of clipnorm, clipvalue and global_clipnorm, got ", set);
-  }
+  internal::require(set <= 1, who,
+                    ": expected at most one of clipnorm, clipvalue and global_clipnorm, got ", set);
   for (const auto& value : {clipnorm, clipvalue, global_clipnorm}) {
-    if (value && !(*value > 0.0)) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected a positive clipping limit, got ", *value);
-    }
+    internal::require(!value || *value > 0.0, who, ": expected a positive clipping limit, got ",
+                      value.value_or(0.0));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -29,13 +30,9 @@ void change_by(Variable average, const Tensor& change) {
 
 ExponentialMovingAverage::ExponentialMovingAverage(ExponentialMovingAverageOptions options)
     : options_(std::move(options)) {
-  if (!(options_.decay >= 0.0 && options_.decay <= 1.0)) {
-    fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: expected a decay in [0, 1], got ",
-         options_.decay);
-  }
-  if (options_.name.empty()) {
-    fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: expected a name, got none");
-  }
+  internal::require(options_.decay >= 0.0 && options_.decay <= 1.0,
+                    "ExponentialMovingAverage: expected a decay in [0, 1], got ", options_.decay);
+  internal::require(!options_.name.empty(), "ExponentialMovingAverage: expected a name, got none");
 }
 
 std::string ExponentialMovingAverage::average_name(const std::string& name) const {
@@ -53,10 +50,8 @@ void ExponentialMovingAverage::check_is_new(const std::string& name) const {
 void ExponentialMovingAverage::track(std::span<const Variable> variables) {
   for (const Variable& variable : variables) {
     check_is_new(variable.name());
-    if (!is_floating(variable.dtype())) {
-      fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: variable '", variable.name(),
-           "': expected a floating type, got ", variable.dtype());
-    }
+    internal::require(is_floating(variable.dtype()), "ExponentialMovingAverage: variable '",
+                      variable.name(), "': expected a floating type, got ", variable.dtype());
     Variable average = variable.storage().create_slot(average_name(variable.name()), 0.0);
     average.assign(variable.value());
     pairs_.push_back({variable, average});

@@ -7,27 +7,26 @@
 #include <limits>
 #include <set>
 
+#include "core/names.h"
 #include "optimizer/optimizer_state.h"
 
 namespace tutti {
 namespace {
 
 void check_variables(const std::string& name, std::span<const Variable> variables) {
-  if (variables.empty()) {
-    fail(ErrorCode::kInvalidArgument, name,
-         ": there is nothing to train; expected one variable or more, got none; is the model built "
-         "(Input{...} first)?");
-  }
+  internal::require(
+      !variables.empty(), name,
+      ": there is nothing to train; expected one variable or more, got none; is the model built "
+      "(Input{...} first)?");
   std::set<const VariableStorage*> seen;
   for (const Variable& variable : variables) {
-    if (!seen.insert(&variable.storage()).second) {
-      fail(ErrorCode::kInvalidArgument, name, ": variable '", variable.name(), "' is given twice");
-    }
-    if (variable.dtype() != DType::kFloat32 && variable.dtype() != DType::kFloat64) {
-      fail(ErrorCode::kInvalidArgument, name, ": variable '", variable.name(),
-           "' cannot be trained; expected float32 or float64, got ", variable.dtype(),
-           is_half(variable.dtype()) ? "; try the policy mixed_bfloat16 or mixed_float16" : "");
-    }
+    internal::require(seen.insert(&variable.storage()).second, name, ": variable '",
+                      variable.name(), "' is given twice");
+    internal::require(
+        variable.dtype() == DType::kFloat32 || variable.dtype() == DType::kFloat64, name,
+        ": variable '", variable.name(), "' cannot be trained; expected float32 or float64, got ",
+        variable.dtype(),
+        is_half(variable.dtype()) ? "; try the policy mixed_bfloat16 or mixed_float16" : "");
   }
 }
 
@@ -43,7 +42,7 @@ void check_same_scope(const std::string& name, std::span<const Variable> variabl
 }
 
 std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
-  if (!rule) fail(ErrorCode::kInvalidArgument, "Optimizer: expected an UpdateRule, got none");
+  internal::require(rule, "Optimizer: expected an UpdateRule, got none");
   return rule;
 }
 
@@ -172,10 +171,8 @@ void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_
 }
 
 void Optimizer::set_decaying(std::vector<bool> decays) {
-  if (decays.size() != variables_.size()) {
-    fail(ErrorCode::kInvalidArgument, name_, ".set_decaying: expected ", variables_.size(),
-         " flags, one for each variable, got ", decays.size());
-  }
+  internal::require(decays.size() == variables_.size(), name_, ".set_decaying: expected ",
+                    variables_.size(), " flags, one for each variable, got ", decays.size());
   decays_ = std::move(decays);
   describe_settings();
 }

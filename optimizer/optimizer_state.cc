@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -30,10 +31,8 @@ bool is_zero(const Tensor& held) {
 GradientAccumulator::GradientAccumulator(const std::string& optimizer,
                                          std::span<const Variable> variables, std::int64_t steps)
     : steps_(steps) {
-  if (steps < 1) {
-    fail(ErrorCode::kInvalidArgument, optimizer,
-         ": expected gradient_accumulation_steps of 1 or more, got ", steps);
-  }
+  internal::require(steps >= 1, optimizer,
+                    ": expected gradient_accumulation_steps of 1 or more, got ", steps);
   num_held_ = state_variable(Tensor::scalar(0, DType::kInt64), optimizer + "/accumulated_steps");
   for (const Variable& variable : variables) {
     VariableOptions options;
@@ -131,12 +130,10 @@ DynamicLossScale::DynamicLossScale(const std::string& optimizer,
                                    const DynamicLossScaleOptions& options)
     : options_(options) {
   const auto [initial, growth_steps, multiplier] = options;
-  if (!(initial >= 1.0 && initial <= kLargest) || growth_steps < 1 || !(multiplier > 1.0)) {
-    fail(ErrorCode::kInvalidArgument, optimizer,
-         ": dynamic loss scale: expected an initial_scale from 1 to ", kLargest,
-         ", growth_steps of 1 or more and a multiplier above 1, got ", initial, ", ", growth_steps,
-         " and ", multiplier);
-  }
+  internal::require(initial >= 1.0 && initial <= kLargest && growth_steps >= 1 && multiplier > 1.0,
+                    optimizer, ": dynamic loss scale: expected an initial_scale from 1 to ",
+                    kLargest, ", growth_steps of 1 or more and a multiplier above 1, got ", initial,
+                    ", ", growth_steps, " and ", multiplier);
   scale_ = state_variable(Tensor::scalar(initial, DType::kFloat32), optimizer + "/dynamic_scale");
   good_steps_ = state_variable(Tensor::scalar(0, DType::kInt64), optimizer + "/step_counter");
 }

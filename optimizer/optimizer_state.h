@@ -47,8 +47,6 @@ class MovingAverageRule final : public FormulaRule {
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
-  double momentum_at(std::int64_t iteration) const;
-  bool overwrites_at(std::int64_t iteration) const;
   EmaOptions options_;
 };
 

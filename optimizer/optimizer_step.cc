@@ -4,6 +4,7 @@
 
 #include "autograd/replica_shards.h"
 #include "core/call_site.h"
+#include "core/names.h"
 #include "core/thread_random.h"
 #include "optimizer/optimizer_state.h"
 #include "tensor/step_hooks.h"
@@ -24,11 +25,8 @@ thread_local GradientReducer* current_reducer = nullptr;
 
 GradientReducer* GradientReducer::current() { return current_reducer; }
 
-GradientReducerScope::GradientReducerScope(GradientReducer* reducer) : previous_(current_reducer) {
-  current_reducer = reducer;
-}
-
-GradientReducerScope::~GradientReducerScope() { current_reducer = previous_; }
+GradientReducerScope::GradientReducerScope(GradientReducer* reducer)
+    : ThreadScope(current_reducer, reducer) {}
 
 namespace {
 
@@ -196,11 +194,9 @@ std::vector<Gradient> Optimizer::with_held(std::span<const Gradient> gradients) 
 }
 
 void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
-  if (gradients.size() != variables_.size()) {
-    fail(ErrorCode::kInvalidArgument, name_,
-         ".apply_gradients: expected one gradient for each of the ", variables_.size(),
-         " variables, got ", gradients.size());
-  }
+  internal::require(gradients.size() == variables_.size(), name_,
+                    ".apply_gradients: expected one gradient for each of the ", variables_.size(),
+                    " variables, got ", gradients.size());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const Gradient& gradient = gradients[i];
     if (gradient.is_none()) continue;
@@ -208,12 +204,11 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
         gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
     const DType dtype =
         gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
-    if (shape != variables_[i].shape() || dtype != variables_[i].dtype()) {
-      fail(ErrorCode::kInvalidArgument, name_, ".apply_gradients: the gradient of variable '",
-           variables_[i].name(), "' does not fit; expected shape ", variables_[i].shape(), " of ",
-           variables_[i].dtype(), ", got ", shape, " of ", dtype,
-           "; are gradients in the order of variables()?");
-    }
+    internal::require(shape == variables_[i].shape() && dtype == variables_[i].dtype(), name_,
+                      ".apply_gradients: the gradient of variable '", variables_[i].name(),
+                      "' does not fit; expected shape ", variables_[i].shape(), " of ",
+                      variables_[i].dtype(), ", got ", shape, " of ", dtype,
+                      "; are gradients in the order of variables()?");
   }
 }
 

@@ -15,27 +15,29 @@ namespace tutti {
 
 namespace {
 
+/// An optimizer by name: its options with their defaults, and register_optimizer() of these.
 struct NamedSpec {
   const char* name;
   OptimizerSpec (*make)();
+  void (*register_options)();
 };
 
 template <class Options>
-OptimizerSpec with_defaults() {
-  return OptimizerSpec(Options{});
+constexpr NamedSpec named(const char* name) {
+  return {name, [] { return OptimizerSpec(Options{}); }, &register_optimizer<Options>};
 }
 
-constexpr NamedSpec kNamedSpecs[] = {{"adadelta", with_defaults<AdadeltaOptions>},
-                                     {"adagrad", with_defaults<AdagradOptions>},
-                                     {"adam", with_defaults<AdamOptions>},
-                                     {"adamw", with_defaults<AdamWOptions>},
-                                     {"ftrl", with_defaults<FtrlOptions>},
-                                     {"lamb", with_defaults<LambOptions>},
-                                     {"lars", with_defaults<LarsOptions>},
-                                     {"lion", with_defaults<LionOptions>},
-                                     {"nadam", with_defaults<NadamOptions>},
-                                     {"rmsprop", with_defaults<RmspropOptions>},
-                                     {"sgd", with_defaults<SgdOptions>}};
+constexpr NamedSpec kNamedSpecs[] = {named<AdadeltaOptions>("adadelta"),
+                                     named<AdagradOptions>("adagrad"),
+                                     named<AdamOptions>("adam"),
+                                     named<AdamWOptions>("adamw"),
+                                     named<FtrlOptions>("ftrl"),
+                                     named<LambOptions>("lamb"),
+                                     named<LarsOptions>("lars"),
+                                     named<LionOptions>("lion"),
+                                     named<NadamOptions>("nadam"),
+                                     named<RmspropOptions>("rmsprop"),
+                                     named<SgdOptions>("sgd")};
 
 }  // namespace
 
@@ -91,17 +93,7 @@ OptionsRegistry& empty_registry() {
 
 OptionsRegistry& options_registry() {
   static const bool filled = [] {
-    register_optimizer<AdadeltaOptions>();
-    register_optimizer<AdagradOptions>();
-    register_optimizer<AdamOptions>();
-    register_optimizer<AdamWOptions>();
-    register_optimizer<FtrlOptions>();
-    register_optimizer<LambOptions>();
-    register_optimizer<LarsOptions>();
-    register_optimizer<LionOptions>();
-    register_optimizer<NadamOptions>();
-    register_optimizer<RmspropOptions>();
-    register_optimizer<SgdOptions>();
+    for (const NamedSpec& each : kNamedSpecs) each.register_options();
     return true;
   }();
   static_cast<void>(filled);

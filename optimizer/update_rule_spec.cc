@@ -11,15 +11,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json_values.h"
 #include "tutti/core/sync.h"
-#include "tutti/optimizer/adadelta.h"
-#include "tutti/optimizer/adagrad.h"
-#include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/ftrl.h"
-#include "tutti/optimizer/lamb.h"
-#include "tutti/optimizer/lars.h"
-#include "tutti/optimizer/lion.h"
-#include "tutti/optimizer/rmsprop.h"
-#include "tutti/optimizer/sgd.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti {
 namespace {
@@ -51,18 +43,16 @@ struct DecayingRule {
 
 Rule make_decoupled_weight_decay(const Json& d) {
   const Rule then = make_described(d.at("then"));
-  if (then->uses_norms()) {
-    fail(ErrorCode::kInvalidArgument, "decoupled_weight_decay: '", then->name(),
-         "' uses norms of the whole variable; expected a rule without");
-  }
+  internal::require(!then->uses_norms(), "decoupled_weight_decay: '", then->name(),
+                    "' uses norms of the whole variable; expected a rule without");
   const auto both = std::make_shared<const DecayingRule>(then);
   return {both, &both->rule};
 }
 
 /// Makes a rule of its hyperparameters, all of which must be there.
-template <class MadeRule, class Hyperparameters>
-Rule rule_of(const Json& d) {
-  Hyperparameters hyper;
+template <class MadeRule>
+Rule described_rule(const Json& d) {
+  typename MadeRule::Hyperparameters hyper;
   internal::for_each_field(hyper, [&]<class Field>(std::string_view name, Field& field) {
     field = value_of<Field>(d.at(name));
   });
@@ -70,15 +60,15 @@ Rule rule_of(const Json& d) {
 }
 
 std::vector<Entry> builtin_rules() {
-  return {{"adadelta", &rule_of<AdadeltaRule, AdadeltaHyperparameters>},
-          {"adagrad", &rule_of<AdagradRule, AdagradHyperparameters>},
-          {"adam", &rule_of<AdamRule, AdamHyperparameters>},
-          {"ftrl", &rule_of<FtrlRule, FtrlHyperparameters>},
-          {"lamb", &rule_of<LambRule, LambHyperparameters>},
-          {"lars", &rule_of<LarsRule, LarsHyperparameters>},
-          {"lion", &rule_of<LionRule, LionHyperparameters>},
-          {"nadam", &rule_of<NadamRule, NadamHyperparameters>},
-          {"rmsprop", &rule_of<RmspropRule, RmspropHyperparameters>},
+  return {{"adadelta", &described_rule<AdadeltaRule>},
+          {"adagrad", &described_rule<AdagradRule>},
+          {"adam", &described_rule<AdamRule>},
+          {"ftrl", &described_rule<FtrlRule>},
+          {"lamb", &described_rule<LambRule>},
+          {"lars", &described_rule<LarsRule>},
+          {"lion", &described_rule<LionRule>},
+          {"nadam", &described_rule<NadamRule>},
+          {"rmsprop", &described_rule<RmspropRule>},
           {"sgd", make_sgd},
           {"ema", make_moving_average},
           {"decoupled_weight_decay", make_decoupled_weight_decay}};
@@ -109,7 +99,7 @@ UpdateRuleFactory factory_of(const std::string& name) {
 Rule make_described(const Json& description) {
   const std::string& name = description.at("rule").as_string();
   Rule rule = factory_of(name)(description);
-  if (!rule) fail(ErrorCode::kInvalidArgument, "the factory of '", name, "' gave no rule");
+  internal::require(rule, "the factory of '", name, "' gave no rule");
   // A number that the factory did not read would be lost without a word.
   const Json made = rule->describe();
   for (const Json::Member& member : description.as_object()) {
@@ -153,10 +143,9 @@ std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description)
 }
 
 void register_update_rule(const std::string& name, UpdateRuleFactory factory) {
-  if (name.empty() || !factory) {
-    fail(ErrorCode::kInvalidArgument, "register_update_rule: expected a name and a function, got '",
-         name, "' and ", factory ? "a function" : "none");
-  }
+  internal::require(!name.empty() && factory,
+                    "register_update_rule: expected a name and a function, got '", name, "' and ",
+                    factory ? "a function" : "none");
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {

@@ -16,20 +16,11 @@ struct AdadeltaHyperparameters {
 /// Keras's Adadelta: a = rho * a + (1 - rho) * g^2; d = -sqrt(x + epsilon) * g / sqrt(a + epsilon);
 /// x = rho * x + (1 - rho) * d^2; w += lr * d. Slots "accumulated_grad" (a) and
 /// "accumulated_delta_var" (x).
-class AdadeltaRule final : public FormulaRule {
- public:
-  explicit AdadeltaRule(AdadeltaHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "adadelta"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  AdadeltaHyperparameters hyper_;
-};
+using AdadeltaRule = RuleWith<AdadeltaHyperparameters>;
 
 struct AdadeltaOptions {
   using MadeOptimizer = OptimizerWith<AdadeltaOptions>;
+  using Rule = AdadeltaRule;
   LearningRate learning_rate = 0.001;
   double rho = 0.95;
   double epsilon = 1e-7;
@@ -40,8 +31,6 @@ struct AdadeltaOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adadelta. The paper has learning_rate 1.

@@ -14,21 +14,11 @@ struct AdagradHyperparameters {
 };
 
 /// Keras's Adagrad: a += g^2; w -= lr * g / sqrt(a + epsilon). Slot "accumulator".
-class AdagradRule final : public FormulaRule {
- public:
-  explicit AdagradRule(AdagradHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "adagrad"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-  bool skips_zero_gradient() const override;
-
- private:
-  AdagradHyperparameters hyper_;
-};
+using AdagradRule = RuleWith<AdagradHyperparameters>;
 
 struct AdagradOptions {
   using MadeOptimizer = OptimizerWith<AdagradOptions>;
+  using Rule = AdagradRule;
   LearningRate learning_rate = 0.001;
   double initial_accumulator_value = 0.1;
   double epsilon = 1e-7;
@@ -39,8 +29,6 @@ struct AdagradOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adagrad.

@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <span>
-
 #include "tutti/optimizer/optimizer.h"
 
 namespace tutti {
@@ -22,20 +19,11 @@ struct AdamHyperparameters {
 /// * (1 - beta_1); v += (g * g - v) * (1 - beta_2); w -= m * alpha / (sqrt(v) + epsilon), with the
 /// largest v so far instead of v under amsgrad. Slots "momentum", "velocity" and, under amsgrad,
 /// "velocity_hat".
-class AdamRule final : public FormulaRule {
- public:
-  explicit AdamRule(AdamHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "adam"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  AdamHyperparameters hyper_;
-};
+using AdamRule = RuleWith<AdamHyperparameters>;
 
 struct AdamOptions {
   using MadeOptimizer = OptimizerWith<AdamOptions>;
+  using Rule = AdamRule;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -48,8 +36,6 @@ struct AdamOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Adam.
@@ -57,9 +43,9 @@ using Adam = AdamOptions::MadeOptimizer;
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
 
-class AdamW;
 struct AdamWOptions {
-  using MadeOptimizer = AdamW;
+  using MadeOptimizer = OptimizerWith<AdamWOptions>;
+  using Rule = AdamRule;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -74,16 +60,11 @@ struct AdamWOptions {
   std::string name = "";
 };
 
+/// Called "adamw" unless the options name it. Throws kInvalidArgument without weight_decay.
+OptimizerOptions shared_options(const AdamWOptions& options);
+
 /// Adam with weight decay: w -= w * weight_decay * lr, then Adam's rule. keras.optimizers.AdamW.
-class AdamW final : public Optimizer {
- public:
-  /// Throws kInvalidArgument without weight_decay.
-  explicit AdamW(std::span<const Variable> variables, const AdamWOptions& options = {});
-  /// `AdamW(variables, 1e-3)`, and with a schedule.
-  template <std::convertible_to<LearningRate> Rate>
-  AdamW(std::span<const Variable> variables, const Rate& learning_rate)
-      : AdamW(variables, AdamWOptions{.learning_rate = learning_rate}) {}
-};
+using AdamW = AdamWOptions::MadeOptimizer;
 
 // Nadam (Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016).
 
@@ -96,20 +77,11 @@ struct NadamHyperparameters {
 /// Keras's Nadam, t = iteration + 1: u(t) = beta_1 * (1 - 0.5 * 0.96^t), p(t) = u(1) * ... * u(t);
 /// m and v as Adam's; m_hat = u(t + 1) * m / (1 - p(t + 1)) + (1 - u(t)) * g / (1 - p(t)); v_hat =
 /// v / (1 - beta_2^t); w -= lr * m_hat / (sqrt(v_hat) + epsilon). Slots "momentum" and "velocity".
-class NadamRule final : public FormulaRule {
- public:
-  explicit NadamRule(NadamHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "nadam"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  NadamHyperparameters hyper_;
-};
+using NadamRule = RuleWith<NadamHyperparameters>;
 
 struct NadamOptions {
   using MadeOptimizer = OptimizerWith<NadamOptions>;
+  using Rule = NadamRule;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -121,8 +93,6 @@ struct NadamOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Nadam.

@@ -21,21 +21,11 @@ struct FtrlHyperparameters {
 /// - n^p) / lr * w; w = (clip(z, -l1, l1) - z) / (n'^p / lr + 2 * l2 + beta / lr). Slots
 /// "accumulator" (n) and "linear" (z). As z begins at 0, a weight is 0 after a first gradient of 0,
 /// as Keras's is.
-class FtrlRule final : public FormulaRule {
- public:
-  explicit FtrlRule(FtrlHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "ftrl"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  double l2_at(double rate) const;
-  FtrlHyperparameters hyper_;
-};
+using FtrlRule = RuleWith<FtrlHyperparameters>;
 
 struct FtrlOptions {
   using MadeOptimizer = OptimizerWith<FtrlOptions>;
+  using Rule = FtrlRule;
   LearningRate learning_rate = 0.001;
   double learning_rate_power = -0.5;
   double initial_accumulator_value = 0.1;
@@ -50,8 +40,6 @@ struct FtrlOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Ftrl.

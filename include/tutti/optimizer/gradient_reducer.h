@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/core/thread_scope.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti {
@@ -65,15 +66,9 @@ class GradientReducer {
 };
 
 /// Makes `reducer` current on this thread until destroyed.
-class GradientReducerScope {
+class GradientReducerScope : internal::ThreadScope<GradientReducer*> {
  public:
   explicit GradientReducerScope(GradientReducer* reducer);
-  ~GradientReducerScope();
-  GradientReducerScope(const GradientReducerScope&) = delete;
-  GradientReducerScope& operator=(const GradientReducerScope&) = delete;
-
- private:
-  GradientReducer* previous_;
 };
 
 namespace internal {

@@ -17,22 +17,11 @@ struct LambHyperparameters {
 /// LAMB, t = iteration + 1: m and v as Adam's; r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) +
 /// epsilon) + weight_decay * w; w -= lr * |w| / |r| * r, or lr * r where either norm is 0. Slots
 /// "momentum" and "velocity".
-class LambRule final : public FormulaRule {
- public:
-  explicit LambRule(LambHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "lamb"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-  bool decays_weights() const override { return true; }
-  bool uses_norms() const override { return true; }
-
- private:
-  LambHyperparameters hyper_;
-};
+using LambRule = RuleWith<LambHyperparameters>;
 
 struct LambOptions {
   using MadeOptimizer = OptimizerWith<LambOptions>;
+  using Rule = LambRule;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.999;
@@ -44,8 +33,6 @@ struct LambOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// The paper's, with weight decay inside the trust ratio. keras.optimizers.Lamb is this with

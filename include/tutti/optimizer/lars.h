@@ -16,22 +16,11 @@ struct LarsHyperparameters {
 
 /// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 where a norm
 /// is 0; m = momentum * m + lr * rate * (g + weight_decay * w); w -= m. Slot "momentum".
-class LarsRule final : public FormulaRule {
- public:
-  explicit LarsRule(LarsHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "lars"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-  bool decays_weights() const override { return true; }
-  bool uses_norms() const override { return true; }
-
- private:
-  LarsHyperparameters hyper_;
-};
+using LarsRule = RuleWith<LarsHyperparameters>;
 
 struct LarsOptions {
   using MadeOptimizer = OptimizerWith<LarsOptions>;
+  using Rule = LarsRule;
   LearningRate learning_rate = 0.1;
   double momentum = 0.9;
   double trust_coefficient = 0.001;
@@ -43,8 +32,6 @@ struct LarsOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// The paper's, for convolutional networks with large batches.

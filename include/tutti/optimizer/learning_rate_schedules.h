@@ -28,6 +28,19 @@ class LearningRateSchedule {
   virtual Json describe() const;
 };
 
+/// The schedule that these options are for: CosineDecay, LinearWarmUp, ...
+template <class Options>
+class ScheduleWith final : public LearningRateSchedule {
+ public:
+  /// Throws kInvalidArgument for numbers out of range.
+  explicit ScheduleWith(Options options);
+  double operator()(std::int64_t iteration) const override;
+  Json describe() const override;
+
+ private:
+  Options options_;
+};
+
 struct ExponentialDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
@@ -36,15 +49,7 @@ struct ExponentialDecayOptions {
 };
 
 /// initial * decay_rate ^ (iteration / decay_steps), the exponent rounded down with staircase.
-class ExponentialDecay final : public LearningRateSchedule {
- public:
-  explicit ExponentialDecay(ExponentialDecayOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  ExponentialDecayOptions options_;
-};
+using ExponentialDecay = ScheduleWith<ExponentialDecayOptions>;
 
 /// values[0] while iteration <= boundaries[0], values[1] while iteration <= boundaries[1], ...; one
 /// value more than boundaries.
@@ -92,15 +97,7 @@ struct PolynomialDecayOptions {
 
 /// (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; with cycle n is
 /// the next multiple of decay_steps instead. keras.optimizers.schedules.PolynomialDecay.
-class PolynomialDecay final : public LearningRateSchedule {
- public:
-  explicit PolynomialDecay(PolynomialDecayOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  PolynomialDecayOptions options_;
-};
+using PolynomialDecay = ScheduleWith<PolynomialDecayOptions>;
 
 struct InverseTimeDecayOptions {
   double initial_learning_rate = 0.1;
@@ -111,15 +108,7 @@ struct InverseTimeDecayOptions {
 
 /// initial / (1 + decay_rate * iteration / decay_steps), the quotient rounded down with staircase.
 /// keras.optimizers.schedules.InverseTimeDecay.
-class InverseTimeDecay final : public LearningRateSchedule {
- public:
-  explicit InverseTimeDecay(InverseTimeDecayOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  InverseTimeDecayOptions options_;
-};
+using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 
 // Cosine learning rates, with warm-up and with restarts.
 
@@ -135,15 +124,7 @@ struct CosineDecayOptions {
 /// first * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha), then first * alpha.
 /// With warmup_target: a line from initial_learning_rate to it in warmup_steps, then the same from
 /// there. keras.optimizers.schedules.CosineDecay.
-class CosineDecay final : public LearningRateSchedule {
- public:
-  explicit CosineDecay(CosineDecayOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  CosineDecayOptions options_;
-};
+using CosineDecay = ScheduleWith<CosineDecayOptions>;
 
 struct CosineDecayRestartsOptions {
   double initial_learning_rate = 0.1;
@@ -156,15 +137,7 @@ struct CosineDecayRestartsOptions {
 /// Periods of a cosine (Loshchilov and Hutter, "SGDR", ICLR 2017). Keras's form: rate = initial *
 /// ((1 - alpha) * m_mul^period * (1 + cos(pi * share of the period)) / 2 + alpha).
 /// keras.optimizers.schedules.CosineDecayRestarts.
-class CosineDecayRestarts final : public LearningRateSchedule {
- public:
-  explicit CosineDecayRestarts(CosineDecayRestartsOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  CosineDecayRestartsOptions options_;
-};
+using CosineDecayRestarts = ScheduleWith<CosineDecayRestartsOptions>;
 
 // Learning rates that begin low: a linear warm-up for any schedule, and warm-up, stable, decay.
 
@@ -178,16 +151,7 @@ struct LinearWarmUpOptions {
 /// A line from initial_learning_rate to then(0) in warm_up_steps, then then(iteration -
 /// warm_up_steps): against the unstable start of large batches (Goyal et al., "Accurate, large
 /// minibatch SGD", 2017).
-class LinearWarmUp final : public LearningRateSchedule {
- public:
-  /// Throws kInvalidArgument for a negative number of steps.
-  explicit LinearWarmUp(LinearWarmUpOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  LinearWarmUpOptions options_;
-};
+using LinearWarmUp = ScheduleWith<LinearWarmUpOptions>;
 
 /// How the last phase of a WarmUpStableDecay falls; x goes from 0 to 1: 1 - x; half a cosine; 1 -
 /// sqrt(x), which Haegele et al. ("Scaling laws and compute-optimal training beyond fixed training
@@ -206,16 +170,7 @@ struct WarmUpStableDecayOptions {
 
 /// A line up, a constant, a fall to final_learning_rate, which stays (Hu et al., "MiniCPM", 2024):
 /// a run can go on from the stable phase without knowing its length.
-class WarmUpStableDecay final : public LearningRateSchedule {
- public:
-  /// Throws kInvalidArgument for a negative number of steps.
-  explicit WarmUpStableDecay(WarmUpStableDecayOptions options);
-  double operator()(std::int64_t iteration) const override;
-  Json describe() const override;
-
- private:
-  WarmUpStableDecayOptions options_;
-};
+using WarmUpStableDecay = ScheduleWith<WarmUpStableDecayOptions>;
 
 // Learning-rate schedules by name: for configuration files and command lines.
 

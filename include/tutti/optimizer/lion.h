@@ -15,20 +15,11 @@ struct LionHyperparameters {
 
 /// Keras's Lion: w -= lr * sign(beta_1 * m + (1 - beta_1) * g); m = beta_2 * m + (1 - beta_2) * g.
 /// Slot "momentum".
-class LionRule final : public FormulaRule {
- public:
-  explicit LionRule(LionHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "lion"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  LionHyperparameters hyper_;
-};
+using LionRule = RuleWith<LionHyperparameters>;
 
 struct LionOptions {
   using MadeOptimizer = OptimizerWith<LionOptions>;
+  using Rule = LionRule;
   LearningRate learning_rate = 0.001;
   double beta_1 = 0.9;
   double beta_2 = 0.99;
@@ -39,8 +30,6 @@ struct LionOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.Lion. Wants a rate 3 to 10 times smaller than Adam's.

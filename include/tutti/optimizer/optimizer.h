@@ -30,6 +30,25 @@ class FormulaRule : public UpdateRule {
   void update(const UpdateArgs& args, void* direction) const;
 };
 
+/// The formula that these hyperparameters are for: AdamRule, LionRule, ...
+template <class Hyper>
+class RuleWith final : public FormulaRule {
+ public:
+  using Hyperparameters = Hyper;
+  /// Throws kInvalidArgument for numbers out of range.
+  explicit RuleWith(Hyperparameters hyperparameters = {});
+  std::string_view name() const override;
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+  bool skips_zero_gradient() const override;
+  bool decays_weights() const override;
+  bool uses_norms() const override;
+
+ private:
+  Hyper hyper_;
+};
+
 // Limits on gradients, applied to what was summed over replicas.
 
 /// At most one may be set; each positive. Keras's names.
@@ -103,6 +122,12 @@ OptimizerOptions shared_options(const Options& options) {
           .gradient_accumulation_steps = options.gradient_accumulation_steps,
           .name = options.name};
 }
+
+namespace internal {
+/// The rule that `options`, those of an optimizer of this library, describe.
+template <class Options>
+std::unique_ptr<UpdateRule> rule_of(const Options& options);
+}  // namespace internal
 
 namespace internal {
 class DynamicLossScale;
@@ -226,7 +251,7 @@ template <class Options>
 class OptimizerWith final : public Optimizer {
  public:
   explicit OptimizerWith(std::span<const Variable> variables, const Options& options = {})
-      : Optimizer(variables, options.make_rule(), shared_options(options)) {}
+      : Optimizer(variables, internal::rule_of(options), shared_options(options)) {}
   /// `Adam(variables, 1e-3)`, and with a schedule.
   template <std::convertible_to<LearningRate> Rate>
   OptimizerWith(std::span<const Variable> variables, const Rate& learning_rate)

@@ -18,20 +18,11 @@ struct RmspropHyperparameters {
 /// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
 /// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
 /// momentum * m + step, w -= m. Slots "velocity", then "momentum" and "average_gradient" if used.
-class RmspropRule final : public FormulaRule {
- public:
-  explicit RmspropRule(RmspropHyperparameters hyperparameters = {});
-  std::string_view name() const override { return "rmsprop"; }
-  Json describe() const override;
-  std::vector<SlotSpec> slots() const override;
-  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
-
- private:
-  RmspropHyperparameters hyper_;
-};
+using RmspropRule = RuleWith<RmspropHyperparameters>;
 
 struct RmspropOptions {
   using MadeOptimizer = OptimizerWith<RmspropOptions>;
+  using Rule = RmspropRule;
   LearningRate learning_rate = 0.001;
   double rho = 0.9;
   double momentum = 0.0;
@@ -44,8 +35,6 @@ struct RmspropOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.RMSprop.

@@ -39,8 +39,6 @@ struct SgdOptions {
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";
-
-  std::unique_ptr<UpdateRule> make_rule() const;
 };
 
 /// keras.optimizers.SGD. `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`

@@ -1,0 +1,26 @@
+// A value of a thread that is another one while an object lives.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+namespace tutti::internal {
+
+/// Sets a variable of this thread until it is destroyed: what scopes derive from. Scopes nest.
+template <class T>
+class ThreadScope {
+ public:
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ protected:
+  ThreadScope(T& variable, T value)
+      : variable_(variable), previous_(std::exchange(variable, std::move(value))) {}
+  ~ThreadScope() { variable_ = std::move(previous_); }
+
+ private:
+  T& variable_;
+  T previous_;
+};
+
+}  // namespace tutti::internal
