@@ -37,28 +37,6 @@ Gradients choice_gradient(const GradientContext& c, const Tensor& first_wins) {
   return result;
 }
 
-Gradients negate_gradient(const GradientContext& c) { return single(-c.dy()); }
-Gradients exp_gradient(const GradientContext& c) { return single(c.dy() * c.out()); }
-Gradients log_gradient(const GradientContext& c) { return single(c.dy() / c.in(0)); }
-Gradients sqrt_gradient(const GradientContext& c) { return single(c.dy() * 0.5 / c.out()); }
-Gradients rsqrt_gradient(const GradientContext& c) {
-  return single(c.dy() * -0.5 * (square(c.out()) * c.out()));
-}
-Gradients square_gradient(const GradientContext& c) { return single(c.dy() * 2.0 * c.in(0)); }
-Gradients abs_gradient(const GradientContext& c) { return single(c.dy() * sign(c.in(0))); }
-Gradients reciprocal_gradient(const GradientContext& c) {
-  return single(-(c.dy() * square(c.out())));
-}
-Gradients cast_gradient(const GradientContext& c) { return single(cast(c.dy(), c.dtype(0))); }
-
-Gradients erf_gradient(const GradientContext& c) {
-  return single(c.dy() * (exp(-square(c.in(0))) * (2.0 * std::numbers::inv_sqrtpi)));
-}
-Gradients log1p_gradient(const GradientContext& c) { return single(c.dy() / (c.in(0) + 1.0)); }
-Gradients expm1_gradient(const GradientContext& c) { return single(c.dy() * (c.out() + 1.0)); }
-Gradients sin_gradient(const GradientContext& c) { return single(c.dy() * cos(c.in(0))); }
-Gradients cos_gradient(const GradientContext& c) { return single(-(c.dy() * sin(c.in(0)))); }
-
 Gradients clip_gradient(const GradientContext& c) {
   const auto& [low, high] = c.attributes_as<ClipAttributes>();
   const Tensor inside = logical_and(greater_equal(c.in(0), low), less_equal(c.in(0), high));
@@ -139,23 +117,12 @@ Gradients where_gradient(const GradientContext& c) {
   return result;
 }
 
-Gradients relu_gradient(const GradientContext& c) { return single(relu_grad(c.dy(), c.out())); }
 Gradients add_relu_gradient(const GradientContext& c) {
   const Tensor both = relu_grad(c.dy(), c.out());
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, both);
   if (c.needs(1)) result[1] = unbroadcast(c, 1, both);
   return result;
-}
-Gradients sigmoid_gradient(const GradientContext& c) {
-  return single(sigmoid_grad(c.dy(), c.out()));
-}
-Gradients tanh_gradient(const GradientContext& c) { return single(tanh_grad(c.dy(), c.out())); }
-Gradients softplus_gradient(const GradientContext& c) { return single(c.dy() * sigmoid(c.in(0))); }
-Gradients elu_gradient(const GradientContext& c) { return single(elu_grad(c.dy(), c.out())); }
-Gradients gelu_gradient(const GradientContext& c) { return single(gelu_grad(c.dy(), c.in(0))); }
-Gradients gelu_tanh_gradient(const GradientContext& c) {
-  return single(gelu_tanh_grad(c.dy(), c.in(0)));
 }
 
 // Below, g is the gradient with respect to the result of xxx_grad(dy, y).
@@ -225,21 +192,29 @@ Gradients gelu_tanh_grad_gradient(const GradientContext& c) {
   return result;
 }
 
+using C = const GradientContext&;  // in rows of the table
+
 constexpr OpGradient kElementwiseGradients[] = {
-    {OpId::kNegate, negate_gradient, kNoTensor},
-    {OpId::kExp, exp_gradient, kNoTensor, kFirstTensor},
-    {OpId::kLog, log_gradient, kEveryTensor},
-    {OpId::kSqrt, sqrt_gradient, kNoTensor, kFirstTensor},
-    {OpId::kRsqrt, rsqrt_gradient, kNoTensor, kFirstTensor},
-    {OpId::kSquare, square_gradient, kEveryTensor},
-    {OpId::kAbs, abs_gradient, kEveryTensor},
-    {OpId::kReciprocal, reciprocal_gradient, kNoTensor, kFirstTensor},
-    {OpId::kErf, erf_gradient, kEveryTensor},
-    {OpId::kLog1p, log1p_gradient, kEveryTensor},
-    {OpId::kExpm1, expm1_gradient, kNoTensor, kFirstTensor},
-    {OpId::kSin, sin_gradient, kEveryTensor},
-    {OpId::kCos, cos_gradient, kEveryTensor},
-    {OpId::kCast, cast_gradient, kNoTensor},
+    {OpId::kNegate, [](C c) { return single(-c.dy()); }, kNoTensor},
+    {OpId::kExp, [](C c) { return single(c.dy() * c.out()); }, kNoTensor, kFirstTensor},
+    {OpId::kLog, [](C c) { return single(c.dy() / c.in(0)); }, kEveryTensor},
+    {OpId::kSqrt, [](C c) { return single(c.dy() * 0.5 / c.out()); }, kNoTensor, kFirstTensor},
+    {OpId::kRsqrt, [](C c) { return single(c.dy() * -0.5 * (square(c.out()) * c.out())); },
+     kNoTensor, kFirstTensor},
+    {OpId::kSquare, [](C c) { return single(c.dy() * 2.0 * c.in(0)); }, kEveryTensor},
+    {OpId::kAbs, [](C c) { return single(c.dy() * sign(c.in(0))); }, kEveryTensor},
+    {OpId::kReciprocal, [](C c) { return single(-(c.dy() * square(c.out()))); }, kNoTensor,
+     kFirstTensor},
+    {OpId::kErf,
+     [](C c) {
+       return single(c.dy() * (exp(-square(c.in(0))) * (2.0 * std::numbers::inv_sqrtpi)));
+     },
+     kEveryTensor},
+    {OpId::kLog1p, [](C c) { return single(c.dy() / (c.in(0) + 1.0)); }, kEveryTensor},
+    {OpId::kExpm1, [](C c) { return single(c.dy() * (c.out() + 1.0)); }, kNoTensor, kFirstTensor},
+    {OpId::kSin, [](C c) { return single(c.dy() * cos(c.in(0))); }, kEveryTensor},
+    {OpId::kCos, [](C c) { return single(-(c.dy() * sin(c.in(0)))); }, kEveryTensor},
+    {OpId::kCast, [](C c) { return single(cast(c.dy(), c.dtype(0))); }, kNoTensor},
     {OpId::kClip, clip_gradient, kEveryTensor},
     {OpId::kAdd, add_gradient, kNoTensor},
     {OpId::kSubtract, subtract_gradient, kNoTensor},
@@ -251,14 +226,15 @@ constexpr OpGradient kElementwiseGradients[] = {
     {OpId::kFloorMod, floor_mod_gradient, kEveryTensor},
     {OpId::kWhere, where_gradient, kFirstTensor},
     {OpId::kDropout, dropout_gradient, kNoTensor},
-    {OpId::kRelu, relu_gradient, kNoTensor, kFirstTensor},
+    {OpId::kRelu, [](C c) { return single(relu_grad(c.dy(), c.out())); }, kNoTensor, kFirstTensor},
     {OpId::kAddRelu, add_relu_gradient, kNoTensor, kFirstTensor},
-    {OpId::kSigmoid, sigmoid_gradient, kNoTensor, kFirstTensor},
-    {OpId::kTanh, tanh_gradient, kNoTensor, kFirstTensor},
-    {OpId::kSoftplus, softplus_gradient, kEveryTensor},
-    {OpId::kElu, elu_gradient, kNoTensor, kFirstTensor},
-    {OpId::kGelu, gelu_gradient, kEveryTensor},
-    {OpId::kGeluTanh, gelu_tanh_gradient, kEveryTensor},
+    {OpId::kSigmoid, [](C c) { return single(sigmoid_grad(c.dy(), c.out())); }, kNoTensor,
+     kFirstTensor},
+    {OpId::kTanh, [](C c) { return single(tanh_grad(c.dy(), c.out())); }, kNoTensor, kFirstTensor},
+    {OpId::kSoftplus, [](C c) { return single(c.dy() * sigmoid(c.in(0))); }, kEveryTensor},
+    {OpId::kElu, [](C c) { return single(elu_grad(c.dy(), c.out())); }, kNoTensor, kFirstTensor},
+    {OpId::kGelu, [](C c) { return single(gelu_grad(c.dy(), c.in(0))); }, kEveryTensor},
+    {OpId::kGeluTanh, [](C c) { return single(gelu_tanh_grad(c.dy(), c.in(0))); }, kEveryTensor},
     {OpId::kReluGrad, relu_grad_gradient, kSecondTensor},
     {OpId::kSigmoidGrad, sigmoid_grad_gradient, kEveryTensor},
     {OpId::kTanhGrad, tanh_grad_gradient, kEveryTensor},

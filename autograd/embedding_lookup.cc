@@ -22,8 +22,7 @@ namespace {
 
 Tensor as_int64(const Tensor& indices) {
   internal::require_index(OpId::kGather, indices);
-  const Tensor host = indices.to(Device{});
-  return host.dtype() == DType::kInt64 ? host : cast(host, DType::kInt64);
+  return cast(indices.to(Device{}), DType::kInt64);
 }
 
 /// Ascending, each once.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/recording.h"
+#include "core/names.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/tensor/device_scope.h"
 
@@ -30,10 +31,10 @@ struct GradientTape::Impl {
     const Tensor initial = output_gradient.defined()
                                ? output_gradient
                                : Tensor::ones(target.shape(), target.dtype(), target.device());
-    internal::BackwardPass pass(
+    return internal::walk_back(
         recording, std::move(sources),
-        options.persistent ? internal::NodeLifetime::kKeep : internal::NodeLifetime::kRelease);
-    return pass.run(recording.slot_of(target), initial, on_ready);
+        options.persistent ? internal::NodeLifetime::kKeep : internal::NodeLifetime::kRelease,
+        recording.slot_of(target), initial, on_ready);
   }
 
   void note_target(const Tensor& target) const {
@@ -43,17 +44,15 @@ struct GradientTape::Impl {
   }
 
   static void check_target(const Tensor& target, const Tensor& output_gradient) {
-    if (!target.defined() || !is_floating(target.dtype())) {
-      fail(ErrorCode::kInvalidArgument, "GradientTape::gradient: expected a floating target, got ",
-           target.defined() ? to_string(target.dtype()) : "an undefined tensor");
-    }
+    internal::require(target.defined() && is_floating(target.dtype()),
+                      "GradientTape::gradient: expected a floating target, got ",
+                      target.defined() ? to_string(target.dtype()) : "an undefined tensor");
     if (!output_gradient.defined()) return;
-    if (output_gradient.shape() != target.shape() || output_gradient.dtype() != target.dtype()) {
-      fail(ErrorCode::kInvalidArgument,
-           "GradientTape::gradient_with: the output gradient does not fit the target; expected ",
-           target.shape(), " of ", target.dtype(), ", got ", output_gradient.shape(), " of ",
-           output_gradient.dtype());
-    }
+    internal::require(
+        output_gradient.shape() == target.shape() && output_gradient.dtype() == target.dtype(),
+        "GradientTape::gradient_with: the output gradient does not fit the target; expected ",
+        target.shape(), " of ", target.dtype(), ", got ", output_gradient.shape(), " of ",
+        output_gradient.dtype());
   }
 
   template <class Source>
@@ -103,10 +102,9 @@ std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
                                                   const Tensor& output_gradient,
                                                   std::span<const Variable> variables,
                                                   std::span<const Tensor> values) {
-  if (!output_gradient.defined()) {
-    fail(ErrorCode::kInvalidArgument,
-         "GradientTape::gradient_with: the output gradient is undefined; try gradient()");
-  }
+  internal::require(
+      output_gradient.defined(),
+      "GradientTape::gradient_with: the output gradient is undefined; try gradient()");
   std::vector<int> slots = impl_->slots(variables);
   for (const int slot : impl_->slots(values)) slots.push_back(slot);
   return impl_->gradient(target, output_gradient, std::move(slots), {});
@@ -118,18 +116,15 @@ std::vector<Variable> GradientTape::watched_variables() const {
   return impl_->recording.variables();
 }
 
-GradientTape::StopRecording::StopRecording()
-    : previous_(std::exchange(internal::recording_stopped(), true)) {}
-GradientTape::StopRecording::~StopRecording() { internal::recording_stopped() = previous_; }
+GradientTape::StopRecording::StopRecording() : ThreadScope(internal::recording_stopped(), true) {}
 
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward) {
   for (const Tensor& output : outputs) {
     for (const Tensor& input : inputs) {
-      if (output.id() == input.id()) {
-        fail(ErrorCode::kInvalidArgument,
-             "record_custom_gradient: an output is one of the inputs; try output.alias()");
-      }
+      internal::require(
+          output.id() != input.id(),
+          "record_custom_gradient: an output is one of the inputs; try output.alias()");
     }
   }
   const BackwardFunction in_this_scope =

@@ -104,19 +104,7 @@ Gradients conv2d_backward_filter_gradient(const GradientContext& c) {
   return result;
 }
 
-Gradients bias_grad_gradient(const GradientContext& c) {
-  return single(broadcast_to(c.dy(), c.shape(0)));
-}
-
 // Gradients of pooling.
-
-Gradients max_pool_gradient(const GradientContext& c) {
-  return single(max_pool2d_grad(c.in(0), c.dy(), c.attributes_as<Pool2dAttributes>()));
-}
-
-Gradients average_pool_gradient(const GradientContext& c) {
-  return single(average_pool2d_grad(c.dy(), c.shape(0), c.attributes_as<Pool2dAttributes>()));
-}
 
 /// Averaging is linear: the gradient of its gradient is averaging again.
 Gradients average_pool_grad_gradient(const GradientContext& c) {
@@ -128,14 +116,24 @@ Gradients average_pool_grad_gradient(const GradientContext& c) {
   return single(dispatch_one(std::move(call)));
 }
 
+using C = const GradientContext&;  // in rows of the table
+
 constexpr OpGradient kLinearGradients[] = {
     {OpId::kMatMul, matmul_gradient, kFirstTensor | kSecondTensor, kFirstTensor},
     {OpId::kConv2d, conv2d_gradient, kFirstTensor | kSecondTensor, kFirstTensor},
     {OpId::kConv2dBackwardInput, conv2d_backward_input_gradient, kEveryTensor},
     {OpId::kConv2dBackwardFilter, conv2d_backward_filter_gradient, kEveryTensor},
-    {OpId::kBiasGrad, bias_grad_gradient, kNoTensor},
-    {OpId::kMaxPool, max_pool_gradient, kEveryTensor},
-    {OpId::kAveragePool, average_pool_gradient, kNoTensor},
+    {OpId::kBiasGrad, [](C c) { return single(broadcast_to(c.dy(), c.shape(0))); }, kNoTensor},
+    {OpId::kMaxPool,
+     [](C c) {
+       return single(max_pool2d_grad(c.in(0), c.dy(), c.attributes_as<Pool2dAttributes>()));
+     },
+     kEveryTensor},
+    {OpId::kAveragePool,
+     [](C c) {
+       return single(average_pool2d_grad(c.dy(), c.shape(0), c.attributes_as<Pool2dAttributes>()));
+     },
+     kNoTensor},
     {OpId::kAveragePoolGrad, average_pool_grad_gradient, kNoTensor},
 };
 

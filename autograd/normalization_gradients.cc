@@ -80,24 +80,11 @@ Gradients group_norm_gradient(const GradientContext& c) {
   return result;
 }
 
-Gradients lrn_gradient(const GradientContext& c) {
-  return single(
-      local_response_normalization_grad(c.in(0), c.dy(), c.attributes_as<LrnAttributes>()));
-}
-
 /// Sums over rows, as a column.
 Tensor row_sum(const Tensor& x) { return reduce_sum(x, {.axes = {-1}, .keep_dims = true}); }
 
 /// [batch] -> [batch, 1].
 Tensor as_column(const Tensor& x) { return reshape(x, Shape{x.num_elements(), 1}); }
-
-Gradients softmax_gradient(const GradientContext& c) {
-  return single(softmax_grad(c.out(), c.dy()));
-}
-
-Gradients log_softmax_gradient(const GradientContext& c) {
-  return single(log_softmax_grad(c.out(), c.dy()));
-}
 
 /// softmax_grad(y, dy) = (dy - sum(dy y)) y.
 Gradients softmax_grad_gradient(const GradientContext& c) {
@@ -182,14 +169,23 @@ Gradients attention_gradient(const GradientContext& c) {
 }
 
 constexpr std::uint32_t kStatistics = 0b110;  // mean and variance, of the outputs
+using C = const GradientContext&;             // in rows of the table
+
 constexpr OpGradient kNormalizationGradients[] = {
     {OpId::kBatchNormTraining, batch_norm_training_gradient, kFirstTensor | kSecondTensor,
      kStatistics},
     {OpId::kBatchNormInference, batch_norm_inference_gradient, kEveryTensor},
-    {OpId::kLrn, lrn_gradient, kEveryTensor},
+    {OpId::kLrn,
+     [](C c) {
+       return single(
+           local_response_normalization_grad(c.in(0), c.dy(), c.attributes_as<LrnAttributes>()));
+     },
+     kEveryTensor},
     {OpId::kGroupNorm, group_norm_gradient, kFirstTensor | kSecondTensor, kStatistics},
-    {OpId::kSoftmax, softmax_gradient, kNoTensor, kFirstTensor},
-    {OpId::kLogSoftmax, log_softmax_gradient, kNoTensor, kFirstTensor},
+    {OpId::kSoftmax, [](C c) { return single(softmax_grad(c.out(), c.dy())); }, kNoTensor,
+     kFirstTensor},
+    {OpId::kLogSoftmax, [](C c) { return single(log_softmax_grad(c.out(), c.dy())); }, kNoTensor,
+     kFirstTensor},
     {OpId::kSoftmaxGrad, softmax_grad_gradient, kEveryTensor},
     {OpId::kLogSoftmaxGrad, log_softmax_grad_gradient, kEveryTensor},
     {OpId::kSoftmaxCrossEntropy, softmax_cross_entropy_gradient, kEveryTensor},

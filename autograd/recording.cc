@@ -7,6 +7,7 @@
 
 #include "autograd/gradients.h"
 #include "autograd/replica_shards.h"
+#include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/tensor/device_scope.h"
@@ -66,18 +67,17 @@ int Recording::new_slot(int variable_slot) {
 }
 
 void Recording::watch(const Tensor& value) {
-  if (!value.defined() || !is_floating(value.dtype())) {
-    fail(ErrorCode::kInvalidArgument, "GradientTape::watch: expected a floating tensor, got ",
-         value.defined() ? to_string(value.dtype()) : "an undefined one", "; try cast()");
-  }
+  internal::require(value.defined() && is_floating(value.dtype()),
+                    "GradientTape::watch: expected a floating tensor, got ",
+                    value.defined() ? to_string(value.dtype()) : "an undefined one",
+                    "; try cast()");
   if (slot_of(value) == kNoSlot) tensor_slots_.emplace(value.id(), new_slot());
 }
 
 void Recording::watch(const Variable& variable) {
-  if (!is_floating(variable.dtype())) {
-    fail(ErrorCode::kInvalidArgument, "GradientTape::watch: expected a floating variable, got '",
-         variable.name(), "' of ", variable.dtype());
-  }
+  internal::require(is_floating(variable.dtype()),
+                    "GradientTape::watch: expected a floating variable, got '", variable.name(),
+                    "' of ", variable.dtype());
   if (slot_of(variable) == kNoSlot) track(variable);
 }
 
@@ -342,8 +342,7 @@ std::vector<Tensor> apart(std::vector<Tensor> outputs) {
 
 }  // namespace
 
-internal::RepeatScope::RepeatScope() : previous_(std::exchange(repeating(), true)) {}
-internal::RepeatScope::~RepeatScope() { repeating() = previous_; }
+internal::RepeatScope::RepeatScope() : ThreadScope(repeating(), true) {}
 bool internal::RepeatScope::active() { return repeating(); }
 
 std::vector<Tensor> recompute_grad(const RecomputedFunction& function,

@@ -52,10 +52,6 @@ Tensor exclusive_product(const Tensor& x, Side side) {
   return product;
 }
 
-Gradients reduce_sum_gradient(const GradientContext& c) {
-  return single(broadcast_to(reshape(c.dy(), Reduction(c).kept), c.shape(0)));
-}
-
 Gradients reduce_mean_gradient(const GradientContext& c) {
   const Reduction reduction(c);
   const Tensor dy = reshape(c.dy(), reduction.kept) / static_cast<double>(reduction.count);
@@ -96,8 +92,12 @@ Gradients reduce_product_gradient(const GradientContext& c) {
   return single(x.rank() < 2 ? gradient : transpose(gradient, inverse));
 }
 
+using C = const GradientContext&;  // in rows of the table
+
 constexpr OpGradient kReductionGradients[] = {
-    {OpId::kReduceSum, reduce_sum_gradient, kNoTensor},
+    {OpId::kReduceSum,
+     [](C c) { return single(broadcast_to(reshape(c.dy(), Reduction(c).kept), c.shape(0))); },
+     kNoTensor},
     {OpId::kReduceMean, reduce_mean_gradient, kNoTensor},
     {OpId::kReduceMax, reduce_extreme_gradient, kEveryTensor, kFirstTensor},
     {OpId::kReduceMin, reduce_extreme_gradient, kEveryTensor, kFirstTensor},

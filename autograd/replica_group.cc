@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/replica_group.h"
 
-#include <utility>
-
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -44,8 +42,6 @@ ReplicaGroup& ReplicaGroup::current(std::string_view who) {
 
 ReplicaGroup* ReplicaGroup::find_current() { return current_group(); }
 
-ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group)
-    : previous_(std::exchange(current_group(), group)) {}
-ReplicaGroupScope::~ReplicaGroupScope() { current_group() = previous_; }
+ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group) : ThreadScope(current_group(), group) {}
 
 }  // namespace tutti

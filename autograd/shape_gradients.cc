@@ -24,8 +24,6 @@ namespace {
 
 std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
-Gradients reshape_gradient(const GradientContext& c) { return single(reshape(c.dy(), c.shape(0))); }
-
 Gradients transpose_gradient(const GradientContext& c) {
   const auto& permutation = c.attributes_as<TransposeAttributes>().permutation;
   const auto rank = static_cast<std::size_t>(c.shape(0).rank());
@@ -35,8 +33,6 @@ Gradients transpose_gradient(const GradientContext& c) {
   }
   return single(transpose(c.dy(), inverse));
 }
-
-Gradients slice_gradient(const GradientContext& c) { return single(padded(slice_block(c))); }
 
 Gradients pad_gradient(const GradientContext& c) {
   const auto before = prefix(c.attributes_as<PadAttributes>().before, c.shape(0).rank());
@@ -52,10 +48,6 @@ Gradients concat_gradient(const GradientContext& c) {
     begin[static_cast<std::size_t>(axis)] += c.shape(i).dim(axis);
   }
   return result;
-}
-
-Gradients broadcast_to_gradient(const GradientContext& c) {
-  return single(unbroadcast(c, 0, c.dy()));
 }
 
 /// Inputs (params, indices). Only the rows that were read get a gradient.
@@ -100,10 +92,6 @@ Gradients top_k_gradient(const GradientContext& c) {
   return single(reshape(flat, c.shape(0)));
 }
 
-Gradients upsample_gradient(const GradientContext& c) {
-  return single(upsample2d_grad(c.dy(), c.shape(0), c.attributes_as<UpsampleAttributes>()));
-}
-
 Gradients upsample_grad_gradient(const GradientContext& c) {
   const auto& [factor_h, factor_w, interpolation] = c.attributes_as<UpsampleAttributes>();
   return single(upsample2d(c.dy(), {factor_h, factor_w, interpolation}));
@@ -116,19 +104,25 @@ Gradients scatter_rows_gradient(const GradientContext& c) {
   return result;
 }
 
+using C = const GradientContext&;  // in rows of the table
+
 constexpr OpGradient kShapeGradients[] = {
-    {OpId::kReshape, reshape_gradient, kNoTensor},
+    {OpId::kReshape, [](C c) { return single(reshape(c.dy(), c.shape(0))); }, kNoTensor},
     {OpId::kTranspose, transpose_gradient, kNoTensor},
-    {OpId::kSlice, slice_gradient, kNoTensor},
+    {OpId::kSlice, [](C c) { return single(padded(slice_block(c))); }, kNoTensor},
     {OpId::kPad, pad_gradient, kNoTensor},
     {OpId::kConcat, concat_gradient, kNoTensor},
-    {OpId::kBroadcastTo, broadcast_to_gradient, kNoTensor},
+    {OpId::kBroadcastTo, [](C c) { return single(unbroadcast(c, 0, c.dy())); }, kNoTensor},
     {OpId::kGather, gather_gradient, kSecondTensor},
     {OpId::kScatterRows, scatter_rows_gradient, kSecondTensor},
     {OpId::kReverse, reverse_gradient, kNoTensor},
     {OpId::kCumulativeSum, cumulative_sum_gradient, kNoTensor},
     {OpId::kTopK, top_k_gradient, kNoTensor, kSecondTensor},
-    {OpId::kUpsample, upsample_gradient, kNoTensor},
+    {OpId::kUpsample,
+     [](C c) {
+       return single(upsample2d_grad(c.dy(), c.shape(0), c.attributes_as<UpsampleAttributes>()));
+     },
+     kNoTensor},
     {OpId::kUpsampleGrad, upsample_grad_gradient, kNoTensor},
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
@@ -18,10 +19,6 @@ struct GeneratedInitializer {
   ValueGenerator generator;
   Tensor operator()(const InitializerContext& context) const;
 };
-
-Tensor converted(const Tensor& value, DType dtype) {
-  return value.dtype() == dtype ? value : cast(value, dtype);
-}
 
 Tensor identity_rows(const ValueGenerator& generator, std::int64_t first, std::int64_t count) {
   const std::int64_t columns = generator.shape[1];
@@ -51,10 +48,8 @@ Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape
 }
 
 void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_t count) {
-  if (generator.kind == Kind::kIdentity && generator.shape.rank() != 2) {
-    fail(ErrorCode::kInvalidArgument, "initializers::identity: expected a matrix, got shape ",
-         generator.shape);
-  }
+  internal::require(generator.kind != Kind::kIdentity || generator.shape.rank() == 2,
+                    "initializers::identity: expected a matrix, got shape ", generator.shape);
   const std::int64_t num_rows = generator.shape.rank() == 0 ? 1 : generator.shape[0];
   if (first >= 0 && count >= 0 && first <= num_rows && count <= num_rows - first) return;
   fail(ErrorCode::kOutOfRange, "ValueGenerator::rows: expected rows of shape ", generator.shape,
@@ -65,8 +60,7 @@ Tensor GeneratedInitializer::operator()(const InitializerContext& context) const
   ValueGenerator whole = generator;
   whole.key = context.key;
   if (whole.kind == Kind::kConstant) {  // made where it is wanted: nothing is copied to a GPU
-    return converted(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device),
-                     whole.dtype);
+    return cast(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device), whole.dtype);
   }
   // On a CPU there, so that no other device holds it meanwhile.
   const bool on_cpu = context.device.type == DeviceType::kCpu;
@@ -78,10 +72,10 @@ Tensor GeneratedInitializer::operator()(const InitializerContext& context) const
 
 Tensor ValueGenerator::rows(std::int64_t first, std::int64_t count) const {
   check_rows(*this, first, count);
-  if (kind == Kind::kIdentity) return converted(identity_rows(*this, first, count), dtype);
-  if (shape.rank() == 0) return converted(elements(*this, 0, count == 0 ? Shape{0} : shape), dtype);
+  if (kind == Kind::kIdentity) return cast(identity_rows(*this, first, count), dtype);
+  if (shape.rank() == 0) return cast(elements(*this, 0, count == 0 ? Shape{0} : shape), dtype);
   const std::int64_t row_size = shape.without_axis(0).num_elements();
-  return converted(
+  return cast(
       elements(*this, static_cast<std::uint64_t>(first * row_size), shape.with_dim(0, count)),
       dtype);
 }

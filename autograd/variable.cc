@@ -48,11 +48,6 @@ std::shared_ptr<VariableStorage> create_storage(const Variable::Initializer& ini
   return current_creator()->create(initializer, key, std::move(options));
 }
 
-/// Made where a component lives: nothing is copied to a GPU.
-Tensor filled_like(const VariableStorage& storage, double value) {
-  return Tensor::full(storage.shape(), value, storage.dtype(), storage.devices().front());
-}
-
 }  // namespace
 
 Variable::Variable(const Initializer& initializer, VariableOptions options)
@@ -81,70 +76,28 @@ Tensor Variable::value() const {
   return is_cast && value.dtype() != *scope ? cast(value, *scope) : value;
 }
 
-void Variable::assign(const Tensor& value) {
+void Variable::write(AssignOp op, const Tensor& value) {
   if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kAssign, value, ValueOrigin::kComputed);
-}
-void Variable::assign_add(const Tensor& value) {
-  if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kAdd, value, ValueOrigin::kComputed);
-}
-void Variable::assign_sub(const Tensor& value) {
-  if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kSubtract, value, ValueOrigin::kComputed);
+  storage().assign(op, value, ValueOrigin::kComputed);
 }
 
-void Variable::assign(double value) {
+void Variable::write(AssignOp op, double value) {
   if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kAssign, filled_like(storage(), value), ValueOrigin::kPlain);
-}
-void Variable::assign_add(double value) {
-  if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kAdd, filled_like(storage(), value), ValueOrigin::kPlain);
-}
-void Variable::assign_sub(double value) {
-  if (internal::RepeatScope::active()) return;
-  storage().assign(AssignOp::kSubtract, filled_like(storage(), value), ValueOrigin::kPlain);
+  // Made where a component lives: nothing is copied to a GPU.
+  storage().assign(op, Tensor::full(shape(), value, dtype(), storage().devices().front()),
+                   ValueOrigin::kPlain);
 }
 
-void Variable::scatter_add(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kAdd, slices);
-}
-void Variable::scatter_sub(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kSubtract, slices);
-}
-void Variable::scatter_mul(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kMultiply, slices);
-}
-void Variable::scatter_div(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kDivide, slices);
-}
-void Variable::scatter_min(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kMin, slices);
-}
-void Variable::scatter_max(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kMax, slices);
-}
-void Variable::scatter_update(const IndexedSlices& slices) {
-  if (internal::RepeatScope::active()) return;
-  storage().scatter(ScatterOp::kUpdate, slices);
+void Variable::scatter(ScatterOp op, const IndexedSlices& slices) {
+  if (!internal::RepeatScope::active()) storage().scatter(op, slices);
 }
 
 VariableCreator& VariableCreator::current() { return *current_creator(); }
 
 VariableCreatorScope::VariableCreatorScope(VariableCreator& creator)
-    : previous_(std::exchange(current_creator(), &creator)) {}
-VariableCreatorScope::~VariableCreatorScope() { current_creator() = previous_; }
+    : ThreadScope(current_creator(), &creator) {}
 
-AggregateOnReadScope::AggregateOnReadScope()
-    : previous_(std::exchange(aggregate_on_read(), true)) {}
-AggregateOnReadScope::~AggregateOnReadScope() { aggregate_on_read() = previous_; }
+AggregateOnReadScope::AggregateOnReadScope() : ThreadScope(aggregate_on_read(), true) {}
 bool AggregateOnReadScope::active() { return aggregate_on_read(); }
 
 // The hash of a model's weights.
@@ -178,9 +131,7 @@ std::optional<DType>& current_type() {
 
 }  // namespace
 
-AutocastScope::AutocastScope(std::optional<DType> dtype)
-    : previous_(std::exchange(current_type(), dtype)) {}
-AutocastScope::~AutocastScope() { current_type() = previous_; }
+AutocastScope::AutocastScope(std::optional<DType> dtype) : ThreadScope(current_type(), dtype) {}
 std::optional<DType> AutocastScope::current() { return current_type(); }
 
 // Variables by name.
@@ -196,10 +147,9 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
     }
     options.name = name;
     Variable variable(initializer, std::move(options));
-    if (variable.shape() != shape) {
-      fail(ErrorCode::kInvalidArgument, "VariableStore: variable '", name, "': expected shape ",
-           shape, ", got ", variable.shape(), " from its initializer");
-    }
+    internal::require(variable.shape() == shape, "VariableStore: variable '", name,
+                      "': expected shape ", shape, ", got ", variable.shape(),
+                      " from its initializer");
     variables_.push_back(variable);
     return variable;
   }
@@ -208,10 +158,9 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
          "' to reuse; expected one of [", join(internal::names_of(variables_, &Variable::name)),
          "]; make it before reuse_variables()");
   }
-  if (found->shape() != shape) {
-    fail(ErrorCode::kInvalidArgument, "VariableStore: variable '", name, "' is reused with shape ",
-         shape, "; expected the shape it was made with, ", found->shape());
-  }
+  internal::require(found->shape() == shape, "VariableStore: variable '", name,
+                    "' is reused with shape ", shape, "; expected the shape it was made with, ",
+                    found->shape());
   return *found;
 }
 

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/names.h"
 #include "tensor/device_backend.h"
 #include "tensor/gpu_device.h"
 #include "tensor/kernel_table.h"
@@ -157,9 +158,8 @@ void accumulate(std::span<T> into, std::span<const T> value, AssignOp op) {
 }
 
 void check_index_type(const Tensor& indices, const std::string& who) {
-  if (indices.dtype() == DType::kInt64 || indices.dtype() == DType::kInt32) return;
-  fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
-       indices.dtype());
+  internal::require(indices.dtype() == DType::kInt64 || indices.dtype() == DType::kInt32, who,
+                    ": expected indices of int32 or int64, got ", indices.dtype());
 }
 
 }  // namespace
@@ -184,24 +184,19 @@ std::vector<std::int64_t> internal::checked_rows(const Tensor& indices, std::int
 
 void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
                             const std::string& who) {
-  if (!slices.values.defined() || !slices.indices.defined()) {
-    fail(ErrorCode::kInvalidArgument, who, ": the slices are undefined");
-  }
-  if (shape.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": a scalar has no rows; expected a variable of rank 1 "
-         "or more; try assign()");
-  }
+  internal::require(slices.values.defined() && slices.indices.defined(), who,
+                    ": the slices are undefined");
+  internal::require(shape.rank() > 0, who,
+                    ": a scalar has no rows; expected a variable of rank 1 "
+                    "or more; try assign()");
   const Shape expected = shape.with_dim(0, slices.indices.num_elements());
-  if (slices.indices.rank() != 1 || slices.values.shape() != expected) {
-    fail(ErrorCode::kInvalidArgument, who, ": the slices do not fit the shape ", shape,
-         "; expected indices [n] and values [n", shape.rank() > 1 ? ", ...]" : "]",
-         ", got indices ", slices.indices.shape(), " and values ", slices.values.shape());
-  }
-  if (slices.values.dtype() != dtype) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected values of ", dtype, ", got ",
-         slices.values.dtype(), "; try cast()");
-  }
+  internal::require(slices.indices.rank() == 1 && slices.values.shape() == expected, who,
+                    ": the slices do not fit the shape ", shape,
+                    "; expected indices [n] and values [n", shape.rank() > 1 ? ", ...]" : "]",
+                    ", got indices ", slices.indices.shape(), " and values ",
+                    slices.values.shape());
+  internal::require(slices.values.dtype() == dtype, who, ": expected values of ", dtype, ", got ",
+                    slices.values.dtype(), "; try cast()");
 }
 
 namespace {

@@ -85,14 +85,10 @@ Tensor VariableStorage::read_rows(const Tensor& rows) const {
 }
 
 Tensor VariableStorage::checked_value(const Tensor& value, const char* method) const {
-  if (!value.defined()) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
-         ": the value is undefined; expected a tensor of shape ", shape_);
-  }
-  if (value.shape() != shape_) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
-         ": the shape does not fit; expected ", shape_, ", got ", value.shape());
-  }
+  internal::require(value.defined(), "Variable '", name(), "'.", method,
+                    ": the value is undefined; expected a tensor of shape ", shape_);
+  internal::require(value.shape() == shape_, "Variable '", name(), "'.", method,
+                    ": the shape does not fit; expected ", shape_, ", got ", value.shape());
   if (value.dtype() == dtype_) return value;
   const GradientTape::StopRecording stop;  // what is stored is a constant for every tape
   const NoDeviceScope where_it_is;         // which may be another device than the variable's
@@ -101,10 +97,8 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
 
 Tensor VariableStorage::checked_operand(AssignOp op, const Tensor& value) const {
   const std::string method = concat(op);
-  if (op != AssignOp::kAssign && dtype() == DType::kBool) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
-         ": expected a number type, got bool; try assign()");
-  }
+  internal::require(op == AssignOp::kAssign || dtype() != DType::kBool, "Variable '", name(), "'.",
+                    method, ": expected a number type, got bool; try assign()");
   return checked_value(value, method.c_str());
 }
 
@@ -114,14 +108,10 @@ Tensor VariableStorage::checked_restore(const TensorLookup& lookup, const std::s
     fail(ErrorCode::kNotFound, "Variable '", name(), "'.restore: the checkpoint has no tensor '",
          key, "'; try the checkpoint of a program with this variable");
   }
-  if (value.shape() != shape_) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.restore: the shape of '", key,
-         "' does not fit; expected ", shape_, ", got ", value.shape());
-  }
-  if (value.dtype() != dtype_) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.restore: the dtype of '", key,
-         "' does not fit; expected ", dtype_, ", got ", value.dtype());
-  }
+  internal::require(value.shape() == shape_, "Variable '", name(), "'.restore: the shape of '", key,
+                    "' does not fit; expected ", shape_, ", got ", value.shape());
+  internal::require(value.dtype() == dtype_, "Variable '", name(), "'.restore: the dtype of '", key,
+                    "' does not fit; expected ", dtype_, ", got ", value.dtype());
   return value;
 }
 
@@ -189,10 +179,9 @@ class LocalStorage final : public VariableStorage {
 
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {
     auto* storage = dynamic_cast<LocalStorage*>(&slot.storage());
-    if (!storage || storage->shape() != shape() || storage->dtype() != dtype()) {
-      fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
-           "): the slot '", slot.name(), "' was not made for this variable; try create_slot()");
-    }
+    internal::require(storage && storage->shape() == shape() && storage->dtype() == dtype(),
+                      "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
+                      "' was not made for this variable; try create_slot()");
     return storage->component_;
   }
 
@@ -203,10 +192,8 @@ class LocalStorage final : public VariableStorage {
 
 std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value, Device device,
                                                     VariableOptions options, const void* owner) {
-  if (!initial_value.defined()) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
-         "': the initial value is undefined");
-  }
+  internal::require(initial_value.defined(), "Variable '", options.name,
+                    "': the initial value is undefined");
   return std::make_shared<LocalStorage>(initial_value, device, std::move(options), owner);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/core/thread_scope.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti {
@@ -64,15 +65,9 @@ class GradientTape {
   std::vector<Variable> watched_variables() const;
 
   /// No tape of this thread records while one of these lives.
-  class StopRecording {
+  class StopRecording : internal::ThreadScope<bool> {
    public:
     StopRecording();
-    ~StopRecording();
-    StopRecording(const StopRecording&) = delete;
-    StopRecording& operator=(const StopRecording&) = delete;
-
-   private:
-    bool previous_;
   };
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/core/thread_scope.h"
 
 namespace tutti {
 
@@ -26,16 +27,10 @@ std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
 namespace internal {
 
 /// While it lives, this thread repeats what was computed before: writes of variables do nothing.
-class RepeatScope {
+class RepeatScope : ThreadScope<bool> {
  public:
   RepeatScope();
-  ~RepeatScope();
-  RepeatScope(const RepeatScope&) = delete;
-  RepeatScope& operator=(const RepeatScope&) = delete;
   static bool active();
-
- private:
-  bool previous_;
 };
 
 }  // namespace internal

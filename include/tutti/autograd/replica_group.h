@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tutti/core/source_location.h"
+#include "tutti/core/thread_scope.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/tensor.h"
 
@@ -54,15 +55,9 @@ class ReplicaGroup {
 
 /// Makes `group` current on this thread until destroyed; nullptr: the cross-replica context, where
 /// there is no replica.
-class ReplicaGroupScope {
+class ReplicaGroupScope : internal::ThreadScope<ReplicaGroup*> {
  public:
   explicit ReplicaGroupScope(ReplicaGroup* group);
-  ~ReplicaGroupScope();
-  ReplicaGroupScope(const ReplicaGroupScope&) = delete;
-  ReplicaGroupScope& operator=(const ReplicaGroupScope&) = delete;
-
- private:
-  ReplicaGroup* previous_;
 };
 
 }  // namespace tutti

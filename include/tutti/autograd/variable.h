@@ -11,6 +11,7 @@
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/core/random.h"
 #include "tutti/core/source_location.h"
+#include "tutti/core/thread_scope.h"
 
 namespace tutti {
 
@@ -51,22 +52,22 @@ class Variable {
   Tensor operator[](const Index& index) const { return (*this)[{index}]; }
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  void assign(const Tensor& value);
-  void assign_add(const Tensor& value);
-  void assign_sub(const Tensor& value);
   /// Writes the value, or adds to it, or subtracts. A plain number fills the shape. In a replica it
   /// is "the very same value on all replicas".
-  void assign(double value);
-  void assign_add(double value);
-  void assign_sub(double value);
+  void assign(const Tensor& value) { write(AssignOp::kAssign, value); }
+  void assign_add(const Tensor& value) { write(AssignOp::kAdd, value); }
+  void assign_sub(const Tensor& value) { write(AssignOp::kSubtract, value); }
+  void assign(double value) { write(AssignOp::kAssign, value); }
+  void assign_add(double value) { write(AssignOp::kAdd, value); }
+  void assign_sub(double value) { write(AssignOp::kSubtract, value); }
 
-  void scatter_add(const IndexedSlices& slices);
-  void scatter_sub(const IndexedSlices& slices);
-  void scatter_mul(const IndexedSlices& slices);
-  void scatter_div(const IndexedSlices& slices);
-  void scatter_min(const IndexedSlices& slices);
-  void scatter_max(const IndexedSlices& slices);
-  void scatter_update(const IndexedSlices& slices);
+  void scatter_add(const IndexedSlices& slices) { scatter(ScatterOp::kAdd, slices); }
+  void scatter_sub(const IndexedSlices& slices) { scatter(ScatterOp::kSubtract, slices); }
+  void scatter_mul(const IndexedSlices& slices) { scatter(ScatterOp::kMultiply, slices); }
+  void scatter_div(const IndexedSlices& slices) { scatter(ScatterOp::kDivide, slices); }
+  void scatter_min(const IndexedSlices& slices) { scatter(ScatterOp::kMin, slices); }
+  void scatter_max(const IndexedSlices& slices) { scatter(ScatterOp::kMax, slices); }
+  void scatter_update(const IndexedSlices& slices) { scatter(ScatterOp::kUpdate, slices); }
 
   VariableStorage& storage() const;
   std::shared_ptr<VariableStorage> shared_storage() const { return storage_; }
@@ -74,6 +75,10 @@ class Variable {
   bool operator==(const Variable& other) const { return storage_ == other.storage_; }
 
  private:
+  void write(AssignOp op, const Tensor& value);
+  void write(AssignOp op, double value);
+  void scatter(ScatterOp op, const IndexedSlices& slices);
+
   std::shared_ptr<VariableStorage> storage_;
 };
 
@@ -91,15 +96,9 @@ class VariableCreator {
 };
 
 /// Makes `creator` current on this thread until destroyed.
-class VariableCreatorScope {
+class VariableCreatorScope : internal::ThreadScope<VariableCreator*> {
  public:
   explicit VariableCreatorScope(VariableCreator& creator);
-  ~VariableCreatorScope();
-  VariableCreatorScope(const VariableCreatorScope&) = delete;
-  VariableCreatorScope& operator=(const VariableCreatorScope&) = delete;
-
- private:
-  VariableCreator* previous_;
 };
 
 /// A variable with one component on `device`, whatever scope is active.
@@ -115,33 +114,21 @@ std::string hash_variables(std::span<const Variable> variables,
 /// In a replica an ON_READ variable reads as this replica's component. While this object lives it
 /// reads as the aggregate over all replicas (all replicas must then read it): tf's
 /// variable_sync_on_read_context.
-class AggregateOnReadScope {
+class AggregateOnReadScope : internal::ThreadScope<bool> {
  public:
   AggregateOnReadScope();
-  ~AggregateOnReadScope();
-  AggregateOnReadScope(const AggregateOnReadScope&) = delete;
-  AggregateOnReadScope& operator=(const AggregateOnReadScope&) = delete;
   static bool active();
-
- private:
-  bool previous_;
 };
 
 /// While it lives, floating variables that are read on this thread are cast to `dtype`, unless
 /// their VariableOptions::autocast is false; nothing: they are read as they are. Gradients are
 /// those of the variable, of its own type. Scopes nest, the innermost counts. Layers open one
 /// around call(). keras.src.backend.AutocastScope.
-class AutocastScope {
+class AutocastScope : internal::ThreadScope<std::optional<DType>> {
  public:
   explicit AutocastScope(std::optional<DType> dtype);
-  ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
   /// That of this thread's innermost scope.
   static std::optional<DType> current();
-
- private:
-  std::optional<DType> previous_;
 };
 
 }  // namespace tutti
