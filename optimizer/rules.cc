@@ -412,11 +412,15 @@ std::unique_ptr<UpdateRule> internal::rule_of(const Options& options) {
   } else {
     typename Options::Rule::Hyperparameters hyper;
     for_each_field(hyper, [&]<class Number>(std::string_view name, Number& number) {
+      bool is_found = false;
       for_each_field(options, [&]<class Option>(std::string_view option, const Option& value) {
         if constexpr (std::is_same_v<Option, Number>) {
-          if (option == name) number = value;
+          if (option != name) return;
+          number = value;
+          is_found = true;
         }
       });
+      TUTTI_CHECK(is_found, "an optimizer has no option '", name, "' for its rule");
     });
     return std::make_unique<typename Options::Rule>(hyper);
   }
