@@ -169,24 +169,19 @@ void expect_results_of_hosts(const CommunicatorOptions& options, bool shared) {
     const Communicators hosts = in_process_communicators(size);
     const Communicators gpus = in_process_communicators(size, options);
     take_nccl_notes();
-    EXPECT_EQ(error_of_ranks(size,
-                             [&](int rank) {
-                               const auto r = static_cast<std::size_t>(rank);
-                               const int index = gpu_of_rank(rank, shared);
-                               const auto expected = every_call<OnHost, T>(*hosts[r], index, {});
-                               const auto got =
-                                   every_call<OnGpu, T>(*gpus[r], index, {.gpu = stream_of(index)});
-                               ASSERT_EQ(got.size(), expected.size());
-                               for (std::size_t i = 0; i < got.size(); ++i) {
-                                 EXPECT_TRUE(std::ranges::equal(got[i], expected[i],
-                                                                [](const T& a, const T& b) {
-                                                                  return static_cast<float>(a) ==
-                                                                         static_cast<float>(b);
-                                                                }))
-                                     << "result " << i << " of rank " << rank << " of " << size;
-                               }
-                             }),
-              "");
+    expect_on_ranks(size, [&](int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      const int index = gpu_of_rank(rank, shared);
+      const auto expected = every_call<OnHost, T>(*hosts[r], index, {});
+      const auto got = every_call<OnGpu, T>(*gpus[r], index, {.gpu = stream_of(index)});
+      ASSERT_EQ(got.size(), expected.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(std::ranges::equal(
+            got[i], expected[i],
+            [](const T& a, const T& b) { return static_cast<float>(a) == static_cast<float>(b); }))
+            << "result " << i << " of rank " << rank << " of " << size;
+      }
+    });
     const std::string notes = take_nccl_notes();
     const bool by_nccl = size > 1 && !shared && options.gpu_calls == GpuCallsBy::kNccl;
     EXPECT_THAT(notes, Not(HasSubstr("!")));
@@ -198,7 +193,6 @@ void expect_results_of_hosts(const CommunicatorOptions& options, bool shared) {
 }
 
 TEST(CommunicatorOnGpus, ByNcclTheyHaveTheResultsOfHosts) {
-  const testing::HangWatchdog watchdog("calls by NCCL", std::chrono::seconds(100));
   expect_results_of_hosts<float>({}, false);
   expect_results_of_hosts<std::int32_t>({}, false);
   expect_results_of_hosts<BFloat16>({}, false);
@@ -206,71 +200,56 @@ TEST(CommunicatorOnGpus, ByNcclTheyHaveTheResultsOfHosts) {
 }
 
 TEST(CommunicatorOnGpus, ByTheHostsTheyHaveTheResultsOfHosts) {
-  const testing::HangWatchdog watchdog("calls by the hosts", std::chrono::seconds(100));
   expect_results_of_hosts<float>({.gpu_calls = GpuCallsBy::kHosts}, false);
   expect_results_of_hosts<BFloat16>({.algorithm = "ring", .gpu_calls = GpuCallsBy::kHosts}, false);
 }
 
 TEST(CommunicatorOnGpus, RanksThatShareAGpuHaveTheResultsOfHosts) {
-  const testing::HangWatchdog watchdog("ranks that share a GPU", std::chrono::seconds(100));
   expect_results_of_hosts<float>({}, true);
   expect_results_of_hosts<std::int64_t>({}, true);
 }
 
 TEST(CommunicatorOnGpus, ByTheHostsSumsHaveTheCanonicalBits) {
-  const testing::HangWatchdog watchdog("canonical bits");
   const Communicators hosts = in_process_communicators(3);
   const Communicators gpus = in_process_communicators(3, {.gpu_calls = GpuCallsBy::kHosts});
-  EXPECT_EQ(error_of_ranks(3,
-                           [&](int rank) {
-                             const auto r = static_cast<std::size_t>(rank);
-                             std::vector<float> values;
-                             for (int i = 0; i < 999; ++i) {
-                               values.push_back(1.0f / static_cast<float>(1 + i * (rank + 1)) *
-                                                (rank == 1 ? -1e3f : 1.0f));
-                             }
-                             const OnGpu<float> on_gpu(rank, values);
-                             hosts[r]->all_reduce(ReduceOp::kSum, std::span(values));
-                             gpus[r]->all_reduce(ReduceOp::kSum, on_gpu.span(),
-                                                 {.gpu = stream_of(rank)});
-                             EXPECT_EQ(on_gpu.read(), values);
-                           }),
-            "");
+  expect_on_ranks(3, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    std::vector<float> values;
+    for (int i = 0; i < 999; ++i) {
+      values.push_back(1.0f / static_cast<float>(1 + i * (rank + 1)) * (rank == 1 ? -1e3f : 1.0f));
+    }
+    const OnGpu<float> on_gpu(rank, values);
+    hosts[r]->all_reduce(ReduceOp::kSum, std::span(values));
+    gpus[r]->all_reduce(ReduceOp::kSum, on_gpu.span(), {.gpu = stream_of(rank)});
+    EXPECT_EQ(on_gpu.read(), values);
+  });
 }
 
 TEST(CommunicatorOnGpus, ByNcclSumsOf16BitsAreRoundedOnce) {
-  const testing::HangWatchdog watchdog("rounding");
   const Communicators gpus = in_process_communicators(3);
-  EXPECT_EQ(error_of_ranks(3,
-                           [&](int rank) {
-                             Communicator& own = *gpus[static_cast<std::size_t>(rank)];
-                             const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // 257 is none
-                             const OnGpu<BFloat16> sum(rank, {given}), mean(rank, {given});
-                             own.all_reduce(ReduceOp::kSum, sum.span(), {.gpu = stream_of(rank)});
-                             own.all_reduce(ReduceOp::kMean, mean.span(), {.gpu = stream_of(rank)});
-                             EXPECT_EQ(static_cast<float>(sum.read()[0]), 258.0f);
-                             EXPECT_EQ(static_cast<float>(mean.read()[0]), 86.0f);
-                           }),
-            "");
+  expect_on_ranks(3, [&](int rank) {
+    Communicator& own = *gpus[static_cast<std::size_t>(rank)];
+    const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // 257 is none
+    const OnGpu<BFloat16> sum(rank, {given}), mean(rank, {given});
+    own.all_reduce(ReduceOp::kSum, sum.span(), {.gpu = stream_of(rank)});
+    own.all_reduce(ReduceOp::kMean, mean.span(), {.gpu = stream_of(rank)});
+    EXPECT_EQ(static_cast<float>(sum.read()[0]), 258.0f);
+    EXPECT_EQ(static_cast<float>(mean.read()[0]), 86.0f);
+  });
 }
 
 TEST(CommunicatorOnGpus, CompressionAndGroupsWork) {
-  const testing::HangWatchdog watchdog("compression, groups");
   const Communicators gpus = in_process_communicators(3);
-  EXPECT_EQ(
-      error_of_ranks(
-          3,
-          [&](int rank) {
-            Communicator& own = *gpus[static_cast<std::size_t>(rank)];
-            const OnGpu<float> compressed(rank, {1.0f, 2.0f}), pair(rank, {4.0f});
-            own.all_reduce(ReduceOp::kSum, compressed.span(),
-                           {.compression = DType::kBFloat16, .gpu = stream_of(rank)});
-            EXPECT_THAT(compressed.read(), ::testing::ElementsAre(3.0f, 6.0f));
-            const auto group = own.group(rank == 1 ? std::vector<int>{} : std::vector<int>{0, 2});
-            if (group) group->all_reduce(ReduceOp::kSum, pair.span(), {.gpu = stream_of(rank)});
-            EXPECT_THAT(pair.read(), ::testing::ElementsAre(rank == 1 ? 4.0f : 8.0f));
-          }),
-      "");
+  expect_on_ranks(3, [&](int rank) {
+    Communicator& own = *gpus[static_cast<std::size_t>(rank)];
+    const OnGpu<float> compressed(rank, {1.0f, 2.0f}), pair(rank, {4.0f});
+    own.all_reduce(ReduceOp::kSum, compressed.span(),
+                   {.compression = DType::kBFloat16, .gpu = stream_of(rank)});
+    EXPECT_THAT(compressed.read(), ::testing::ElementsAre(3.0f, 6.0f));
+    const auto group = own.group(rank == 1 ? std::vector<int>{} : std::vector<int>{0, 2});
+    if (group) group->all_reduce(ReduceOp::kSum, pair.span(), {.gpu = stream_of(rank)});
+    EXPECT_THAT(pair.read(), ::testing::ElementsAre(rank == 1 ? 4.0f : 8.0f));
+  });
 }
 
 // Errors.
@@ -291,7 +270,6 @@ std::vector<std::string> errors_when_rank_1_differs(const Call& call,
 using Floats = std::span<float>;
 
 TEST(CommunicatorOnGpus, MemoryOfAHostHereAndOfAGpuThereIsAMismatchOnEveryRank) {
-  const testing::HangWatchdog watchdog("host and device");
   for (const GpuCallsBy by : {GpuCallsBy::kNccl, GpuCallsBy::kHosts}) {
     for (const char* const algorithm : {"canonical", "ring"}) {
       EXPECT_THAT(
@@ -308,7 +286,6 @@ TEST(CommunicatorOnGpus, MemoryOfAHostHereAndOfAGpuThereIsAMismatchOnEveryRank) 
 }
 
 TEST(CommunicatorOnGpus, CallsThatDifferAreAMismatchAlsoAfterOthersThatDidNot) {
-  const testing::HangWatchdog watchdog("counts that differ");
   EXPECT_THAT(errors_when_rank_1_differs(
                   [](Communicator& own, bool odd, Floats a, Floats, Floats, CallOptions options) {
                     own.all_reduce(ReduceOp::kSum, a, options);
@@ -319,7 +296,6 @@ TEST(CommunicatorOnGpus, CallsThatDifferAreAMismatchAlsoAfterOthersThatDidNot) {
 }
 
 TEST(CommunicatorOnGpus, BuffersThatLieElsewhereAreNamedOnEveryRank) {
-  const testing::HangWatchdog watchdog("buffers elsewhere");
   const auto expect = [](const std::vector<std::string>& errors, const std::string& reason) {
     EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1: all_reduce: "), HasSubstr(reason)));
     EXPECT_THAT(errors[0], AllOf(HasSubstr("collective mismatch (arguments)"), HasSubstr(reason)));
@@ -381,7 +357,6 @@ std::string error_while_nccl_waits(const CommunicatorOptions& options, const Oth
 }
 
 TEST(CommunicatorOnGpus, AnAbortEndsWhatNcclDoesOnAllRanks) {
-  const testing::HangWatchdog watchdog("abort beside NCCL", std::chrono::seconds(60));
   const auto abort = [](std::unique_ptr<Communicator>& own) {
     own->abort(Error(ErrorCode::kUnavailable, "no more data"));
     own.reset();
@@ -390,7 +365,6 @@ TEST(CommunicatorOnGpus, AnAbortEndsWhatNcclDoesOnAllRanks) {
 }
 
 TEST(CommunicatorOnGpus, ARankThatHasLeftEndsWhatNcclDoesWithItsName) {
-  const testing::HangWatchdog watchdog("a rank leaves", std::chrono::seconds(60));
   for (const char* const algorithm : {"canonical", "ring"}) {
     EXPECT_THAT(error_while_nccl_waits({.algorithm = algorithm},
                                        [](std::unique_ptr<Communicator>& own) { own.reset(); }),
@@ -400,7 +374,6 @@ TEST(CommunicatorOnGpus, ARankThatHasLeftEndsWhatNcclDoesWithItsName) {
 }
 
 TEST(CommunicatorOnGpus, WhatTakesLongerThanTheTimeoutEndsNamingTheCall) {
-  const testing::HangWatchdog watchdog("timeout of NCCL", std::chrono::seconds(60));
   const auto leave_late = [](std::unique_ptr<Communicator>& own) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
@@ -411,7 +384,6 @@ TEST(CommunicatorOnGpus, WhatTakesLongerThanTheTimeoutEndsNamingTheCall) {
 }
 
 TEST(CommunicatorOnGpus, AStreamThatDoesNotComeToTheCallEndsItAtTheDeadline) {
-  const testing::HangWatchdog watchdog("a stream that waits", std::chrono::seconds(60));
   std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // outlives what uses it
   const Communicators stuck = in_process_communicators(2);
   const Communicators all = in_process_communicators(
@@ -432,18 +404,15 @@ TEST(CommunicatorOnGpus, AStreamThatDoesNotComeToTheCallEndsItAtTheDeadline) {
 }
 
 TEST(CommunicatorOnGpus, ANcclThatCannotConnectIsReplacedByTheHosts) {
-  const testing::HangWatchdog watchdog("NCCL does not connect", std::chrono::seconds(60));
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   const Communicators all =
       in_process_communicators(2, {.timeout = std::chrono::milliseconds(1000)});
-  EXPECT_EQ(error_of_ranks(2,
-                           [&](int rank) {
-                             Communicator& own = *all[static_cast<std::size_t>(rank)];
-                             const OnGpu<float> a(rank, {1.0f, 2.0f});
-                             own.all_reduce(ReduceOp::kSum, a.span(), {.gpu = stream_of(rank)});
-                             EXPECT_THAT(a.read(), ::testing::ElementsAre(2.0f, 4.0f));
-                           }),
-            "");
+  expect_on_ranks(2, [&](int rank) {
+    Communicator& own = *all[static_cast<std::size_t>(rank)];
+    const OnGpu<float> a(rank, {1.0f, 2.0f});
+    own.all_reduce(ReduceOp::kSum, a.span(), {.gpu = stream_of(rank)});
+    EXPECT_THAT(a.read(), ::testing::ElementsAre(2.0f, 4.0f));
+  });
 }
 
 }  // namespace communicator_on_gpus_test

@@ -45,7 +45,6 @@ void expect_same(const Trained& got, const Trained& expected, const std::string&
 
 TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
   for (const char* devices : {"gpu:0-1", "gpu:0-2", "gpu:0-3"}) {
-    const testing::HangWatchdog watchdog(devices, std::chrono::seconds(100));
     MirroredStrategy mirrored(on(devices));
     const Trained expected = train(mirrored);
     for (const int stage : {1, 2, 3}) {
@@ -59,7 +58,6 @@ TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
 
 TEST(FullyShardedOnGpus, EveryOperationHasMirroredsBits) {
   for (const char* ops : {"hierarchical_copy", "reduction_to_one_device", "nccl"}) {
-    const testing::HangWatchdog watchdog(ops, std::chrono::seconds(100));
     FullyShardedOptions options = sharded_on("gpu:0-2", 3);
     options.local.cross_device_ops.name = ops;
     options.local.deterministic = std::nullopt;
@@ -148,7 +146,6 @@ TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
        }},
   };
   for (const auto& [name, make] : optimizers) {
-    const testing::HangWatchdog watchdog(name, std::chrono::seconds(100));
     MirroredStrategy mirrored(on("gpu:0-2"));
     const std::string expected = trained(mirrored, make);
     for (const int stage : {1, 3}) {
@@ -286,7 +283,6 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   MirroredStrategy mirrored(on("gpu:0-1"));
   const std::string expected = trained_in_captured_steps(mirrored, num_captured);
   for (const int stage : {1, 2, 3}) {
-    const testing::HangWatchdog watchdog("captured", std::chrono::seconds(60));
     FullyShardedStrategy strategy(sharded_on("gpu:0-1", stage));
     EXPECT_EQ(trained_in_captured_steps(strategy, num_captured), expected) << stage;
     EXPECT_EQ(num_captured, 1) << stage;
@@ -322,7 +318,6 @@ TEST(FullyShardedOnGpus, WorkersHaveTheBitsOfOneProcess) {
       {"gpu:0-2", {"gpu:0", "gpu:1-2"}},
       {"gpu:0-3", {"gpu:0-1", "gpu:2", "gpu:3"}}};
   for (const auto& [together, apart] : teams) {
-    const testing::HangWatchdog watchdog(join(apart), std::chrono::seconds(100));
     MirroredStrategy mirrored(on(together));
     const Trained expected = train(mirrored);
     for (const int stage : {1, 3}) {

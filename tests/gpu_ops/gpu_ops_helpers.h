@@ -11,9 +11,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/core/logging.h"
+#include "tests/support/warnings.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/tensor/tensor_ops.h"
 
@@ -75,21 +74,5 @@ inline std::string take_nccl_notes() {
   using Notes = const char* (*)();
   return reinterpret_cast<Notes>(::dlsym(library, "tutti_simulated_nccl_notes"))();
 }
-
-/// Collects log lines.
-class CollectedLog {
- public:
-  CollectedLog()
-      : previous_(set_log_sink(
-            [this](LogLevel, std::string_view line) { text_ += std::string(line) + "\n"; })) {}
-  ~CollectedLog() { set_log_sink(previous_); }
-  CollectedLog(const CollectedLog&) = delete;
-  CollectedLog& operator=(const CollectedLog&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  LogSink previous_;
-};
 
 }  // namespace tutti::gpu_ops_tests

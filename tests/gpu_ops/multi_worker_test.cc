@@ -17,7 +17,6 @@
 namespace tutti {
 namespace multi_worker_gpus_test {
 
-using gpu_ops_tests::CollectedLog;
 using gpu_ops_tests::Environment;
 using gpu_ops_tests::expect_tensor;
 using gpu_ops_tests::gpu;
@@ -64,7 +63,6 @@ std::vector<LocalStrategyOptions> workers_on(const std::vector<std::string>& dev
 }
 
 TEST(MultiWorkerGpus, ByTheHostsTheyHaveTheBitsOfOneProcess) {
-  const testing::HangWatchdog watchdog("workers with GPUs", std::chrono::seconds(100));
   MirroredStrategy two(on("gpu:0-1")), four(on("gpu:0-3"));
   const std::map<int, Trained> expected = {{2, train(two)}, {4, train(four)}};
   for (const std::vector<std::string>& devices : {std::vector<std::string>{"gpu:0", "gpu:1"},
@@ -117,7 +115,6 @@ std::vector<double> sums_of(Strategy& strategy, DType dtype) {
 }
 
 TEST(MultiWorkerGpus, GradientsOfEveryTypeAndWorkersOfEveryKindHaveTheBitsOfCpus) {
-  const testing::HangWatchdog watchdog("types of gradients", std::chrono::seconds(100));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
     MirroredStrategy cpus(on("cpu:0-2"));
     const std::vector<double> expected = sums_of(cpus, dtype);
@@ -180,7 +177,6 @@ Gradient row(std::int64_t index, float value, Device device) {
 using Weights = std::vector<std::vector<double>>;
 
 TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
-  const testing::HangWatchdog watchdog("kinds of gradients", std::chrono::seconds(60));
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto step = [&](const auto& give) {
       const auto [errors, weights] = one_step(implementation, NonFinitePolicy::kIgnore, give);
@@ -201,7 +197,6 @@ TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
 }
 
 TEST(MultiWorkerGpus, ValuesThatAreNotFiniteAreNamedSkippedAndZeroed) {
-  const testing::HangWatchdog watchdog("policies", std::chrono::seconds(60));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     for (const int bad : {1, 2}) {
@@ -220,7 +215,6 @@ TEST(MultiWorkerGpus, ValuesThatAreNotFiniteAreNamedSkippedAndZeroed) {
 }
 
 TEST(MultiWorkerGpus, CollectivesAndVariablesOfEveryKind) {
-  const testing::HangWatchdog watchdog("collectives", std::chrono::seconds(60));
   expect_fine(workers_on({"gpu:0-1", "gpu:2"}, Implementation::kCanonical), [](auto& strategy) {
     auto scope = strategy.scope();
     Variable count(Tensor::scalar(0, DType::kInt64),
@@ -274,7 +268,6 @@ TEST(MultiWorkerGpus, DifferentInitialValuesAreRefused) {
 
 /// What Recovery does at a commit and after it: from memory, and from another worker's bytes.
 TEST(MultiWorkerGpus, SnapshotsAndBytesBringTheStateBack) {
-  const testing::HangWatchdog watchdog("commits", std::chrono::seconds(60));
   expect_fine(workers_on({"gpu:0-1", "gpu:2"}, Implementation::kCanonical), [](auto& strategy) {
     auto scope = strategy.scope();
     Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
@@ -310,7 +303,7 @@ TEST(MultiWorkerGpus, SnapshotsAndBytesBringTheStateBack) {
 }
 
 TEST(MultiWorkerGpus, ACapturedStepRunsItselfAndSaysSo) {
-  CollectedLog log;
+  const thrown::LogLines log;
   expect_fine(workers_on({"gpu:0", "gpu:1"}, Implementation::kCanonical), [](auto& strategy) {
     auto scope = strategy.scope();
     Variable w(Tensor::from<float>({1}, {1}), {.name = "w"});
@@ -327,7 +320,6 @@ TEST(MultiWorkerGpus, ACapturedStepRunsItselfAndSaysSo) {
 }
 
 TEST(MultiWorkerGpus, NcclIsOneGroupOfAllGpus) {
-  const testing::HangWatchdog watchdog("nccl over workers", std::chrono::seconds(60));
   MirroredStrategy four(on("gpu:0-3"));
   const Trained expected = train(four);
   for (const std::vector<std::string>& devices :
@@ -351,7 +343,7 @@ TEST(MultiWorkerGpus, NcclIsOneGroupOfAllGpus) {
 
 TEST(MultiWorkerGpus, AutoTakesNcclWhereAllCanAndSaysWhy) {
   const auto line_of = [](const std::vector<std::string>& devices, std::string_view expected) {
-    CollectedLog log;
+    const thrown::LogLines log;
     expect_fine(workers_on(devices, Implementation::kAuto),
                 [&](auto& strategy) { EXPECT_EQ(strategy.reduction_name(), expected); });
     return log.text();
@@ -370,7 +362,6 @@ TEST(MultiWorkerGpus, AutoTakesNcclWhereAllCanAndSaysWhy) {
 }
 
 TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
-  const testing::HangWatchdog watchdog("one worker", std::chrono::seconds(60));
   for (const auto& [implementation, name] : {std::pair(Implementation::kAuto, "nccl"),
                                              {Implementation::kNccl, "nccl"},
                                              {Implementation::kRing, "ring"},
@@ -389,7 +380,6 @@ TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
 }
 
 TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
-  const testing::HangWatchdog watchdog("refusals", std::chrono::seconds(60));
   const auto refusal = [](const std::vector<std::string>& devices, int replicas = 0) {
     std::vector<LocalStrategyOptions> options = workers_on(devices, Implementation::kNccl);
     for (auto& each : options) each.replicas = replicas;
@@ -414,7 +404,6 @@ TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
 
 /// Each worker's step; worker 1 fails in its backward pass, when worker 0 may wait for its sums.
 TEST(MultiWorkerGpus, AnErrorOnOneWorkerEndsTheOthersNamingIt) {
-  const testing::HangWatchdog watchdog("error in a step", std::chrono::seconds(60));
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
         run_on(workers_on({"gpu:0-1", "gpu:2"}, implementation), [](auto& strategy) {
@@ -439,7 +428,6 @@ TEST(MultiWorkerGpus, AnErrorOnOneWorkerEndsTheOthersNamingIt) {
 }
 
 TEST(MultiWorkerGpus, AnErrorOfNcclEndsTheStepOnEveryWorker) {
-  const testing::HangWatchdog watchdog("error of NCCL", std::chrono::seconds(60));
   std::vector<LocalStrategyOptions> options = workers_on({"gpu:0", "gpu:1"}, Implementation::kNccl);
   for (auto& each : options) {
     each.cross_device_ops.options.timeout = std::chrono::milliseconds(1000);

@@ -1,16 +1,22 @@
-// The operation nccl: what it calls of NCCL, and what it makes of NCCL's refusals and failures.
+// The operation nccl: what it calls of NCCL, what it makes of NCCL's refusals and failures, and
+// what readers of a GPU's values are told while its work never ends.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/nccl/nccl_functions.h"
 #include "cross_device_ops/nccl/nccl_ops.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/captured_step.h"
+#include "tutti/strategy/replica_context.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti {
-namespace {
+namespace nccl_test {
 
 using gpu_ops_tests::Environment;
 using gpu_ops_tests::expect_error;
@@ -44,7 +50,6 @@ TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
 }
 
 TEST(Nccl, LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
-  const testing::HangWatchdog watchdog("two threads", std::chrono::seconds(60));
   MirroredStrategy strategy({.devices = "gpu:0-1", .cross_device_ops = {"nccl"}});
   take_nccl_notes();
   constexpr int kRounds = 20;
@@ -78,7 +83,6 @@ TEST(Nccl, LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
 }
 
 TEST(Nccl, ConformsInASampleOfTheKit) {
-  testing::HangWatchdog watchdog("conformance of nccl on GPUs", std::chrono::seconds(110));
   conformance::Subject subject("nccl");
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
@@ -117,16 +121,13 @@ TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
 }
 
 TEST(Nccl, CpusAreRefusedByName) {
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "cpu:0 for replica 0", "canonical"}, [] {
-    make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}});
-  });
+  EXPECT_INVALID(make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}}), "nccl",
+                 "cpu:0 for replica 0", "canonical");
   const auto ops = make_on("nccl", gpus(2));
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:0, gpu:1", "cpu:0", "Tensor::to()"}, [&] {
-    ops->all_reduce(ReduceOp::kSum, powers_of_ten({Device{}, Device{}}));
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:2", "replica 1"}, [&] {
-    ops->all_reduce(ReduceOp::kSum, powers_of_ten({gpu(0), gpu(2)}));
-  });
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, powers_of_ten({Device{}, Device{}})), "nccl",
+                 "gpu:0, gpu:1", "cpu:0", "Tensor::to()");
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, powers_of_ten({gpu(0), gpu(2)})), "nccl", "gpu:2",
+                 "replica 1");
   CommunicationOptions options;
   options.implementation = CommunicationImplementation::kNccl;
   const auto implied = build_cross_device_ops({"", options}, Group{2, 0, gpus(2)});
@@ -134,19 +135,16 @@ TEST(Nccl, CpusAreRefusedByName) {
 }
 
 TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
-  expect_error(ErrorCode::kInvalidArgument,
-               {"replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical"}, [] {
-                 make_on("nccl", {gpu(0), gpu(1), gpu(0)});
-               });
+  EXPECT_INVALID(make_on("nccl", {gpu(0), gpu(1), gpu(0)}),
+                 "replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical");
 }
 
 TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
-  testing::HangWatchdog watchdog("deadline");
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   take_nccl_notes();
-  expect_error(ErrorCode::kDeadlineExceeded,
-               {"nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms"},
-               [] { make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}); });
+  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
+               make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}),
+               "nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms");
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
@@ -169,7 +167,6 @@ TEST(Nccl, AnAsynchronousErrorNamesRankAndDeviceAndClosesTheGroup) {
 }
 
 TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
-  testing::HangWatchdog watchdog("abort");
   const auto ops = make_on("nccl", gpus(2));
   const Environment faults("TUTTI_SIMULATED_NCCL", "launch_never:1");
   const auto thread = Executor::system().start("aborter", [&] {
@@ -177,13 +174,12 @@ TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
     ops->abort(Error(ErrorCode::kUnavailable, "another replica has failed"));
   });
   for (int i = 0; i < 2; ++i) {
-    expect_error(ErrorCode::kAborted, {"another replica has failed"},
-                 [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))); });
+    EXPECT_ERROR(ErrorCode::kAborted, ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))),
+                 "another replica has failed");
   }
 }
 
 TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
-  testing::HangWatchdog watchdog("two processes", std::chrono::seconds(60));
   const auto store = std::make_shared<InProcessStore>();
   std::vector<std::vector<Tensor>> values(2);  // of each process, reduced in place
   const auto run_process = [&](int process) {
@@ -201,23 +197,20 @@ TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
   const auto other = Executor::system().start("process-1", [&] { run_process(1); });
   run_process(0);
   other->join();
-  expect_error(ErrorCode::kInvalidArgument, {"key value store"}, [] {
-    build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)});
-  });
+  EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)}),
+                 "key value store");
 }
 
 TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
   internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without a fault
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
-  expect_error(ErrorCode::kUnavailable, {path, "expected 2.18.0 or later, got 2.17.3"},
-               [&] { internal::open_nccl(path); });
-  expect_error(ErrorCode::kUnavailable,
-               {"cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical"},
-               [] { internal::open_nccl("/nowhere/libnccl.so.2"); });
-  expect_error(ErrorCode::kUnavailable, {"got 2.17.3"}, [&] {
-    internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected);
-  });
+  EXPECT_ERROR(ErrorCode::kUnavailable, internal::open_nccl(path), path,
+               "expected 2.18.0 or later, got 2.17.3");
+  EXPECT_ERROR(ErrorCode::kUnavailable, internal::open_nccl("/nowhere/libnccl.so.2"),
+               "cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical");
+  EXPECT_ERROR(ErrorCode::kUnavailable, internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected),
+               "got 2.17.3");
   injected.get_version = [](int* version) {
     *version = NCCL_VERSION(2, 18, 1);
     return ncclSuccess;
@@ -225,5 +218,114 @@ TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
   EXPECT_EQ(internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected)->name(), "nccl");
 }
 
-}  // namespace
+constexpr std::chrono::milliseconds kShort{200}, kLong{100'000};
+
+TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
+  auto ops = make_on("nccl", gpus(2), {.timeout = kShort});
+  const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
+  take_nccl_notes();
+  const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  const std::vector<std::string> parts = {
+      "nccl: rank", "(gpu:", "all_reduce of 3 x float32 of 2 ranks", "200 ms"};
+  for (int i = 0; i < 2; ++i) {  // what was lost once stays lost
+    expect_error(ErrorCode::kDeadlineExceeded, parts, [&] { sums[1].to_doubles(); });
+  }
+  expect_error(ErrorCode::kDeadlineExceeded, parts, [] { GpuDevice::of(gpu(0)).synchronize(); });
+  EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
+  expect_error(ErrorCode::kDeadlineExceeded, parts,
+               [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))); });
+  ops.reset();
+  expect_tensor(Tensor::from<float>({1}, {7}, gpu(0)), {1}, {7});
+}
+
+TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
+  const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
+  const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1,async_later:300");
+  take_nccl_notes();
+  const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  EXPECT_ERROR(ErrorCode::kUnavailable, sums[0].to_doubles(), "nccl: rank",
+               "all_reduce of 3 x float32", "network error", "injected: the peer has ended");
+  EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
+}
+
+TEST(PeerFailures, AbortEndsARead) {
+  const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
+  const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
+  const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  const auto thread = Executor::system().start("aborter", [&] {
+    Clock::system().sleep_for(std::chrono::milliseconds(50));
+    ops->abort(Error(ErrorCode::kUnavailable, "another worker has failed"));
+  });
+  EXPECT_ERROR(ErrorCode::kAborted, sums[1].to_doubles(), "another worker has failed");
+  thread->join();
+}
+
+TEST(PeerFailures, AnAbortThatLosesNothingLeavesReadsAlone) {
+  const auto ops = make_on("nccl", gpus(2));
+  const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  for (const Tensor& sum : sums) expect_tensor(sum, {3}, {3, 30, 300});
+  for (const Device& device : gpus(2)) GpuDevice::of(device).synchronize();
+  ops->abort(Error(ErrorCode::kUnavailable, "another worker has failed"));
+  expect_tensor(sums[0], {3}, {3, 30, 300});
+}
+
+TEST(PeerFailures, WorkIsLateOnlyOnceItRuns) {
+  const auto ops = make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(300)});
+  const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  Clock::system().sleep_for(std::chrono::milliseconds(400));  // simulated streams are lazy
+  expect_tensor(sums[0], {3}, {3, 30, 300});
+}
+
+LocalStrategyOptions two_gpus(std::chrono::milliseconds timeout) {
+  LocalStrategyOptions options;
+  options.devices = "gpu:0-1";
+  options.cross_device_ops.name = "nccl";
+  options.cross_device_ops.options.timeout = timeout;
+  return options;
+}
+
+TEST(PeerFailures, TrainingEndsWithRankAndOperation) {
+  MirroredStrategy strategy(two_gpus(kShort));
+  auto scope = strategy.scope();
+  Variable w(Tensor::from<float>({2}, {1, 1}), {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1});
+  const auto step = [&] {
+    strategy.run([&] {
+      GradientTape tape;
+      optimizer.minimize(tape, reduce_sum(w.value() * w.value()));
+    });
+  };
+  step();
+  expect_tensor(w.value(), {2}, {0.6, 0.6}, 1e-6);
+  const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
+  expect_error(ErrorCode::kDeadlineExceeded, {"nccl: rank", "all_reduce of", "200 ms"}, [&] {
+    step();
+    w.value().to_doubles();
+  });
+}
+
+TEST(PeerFailures, AReplayAsksBeforeItIsLaunched) {
+  MirroredStrategy strategy(two_gpus(kLong));
+  auto scope = strategy.scope();
+  Variable w(Tensor::from<float>({2}, {1, 1}), {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1});
+  const auto step = captured([&] {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(w.value() * w.value()));
+  });
+  for (int i = 0; i < 3; ++i) strategy.run(step);
+  EXPECT_EQ(step.num_captured(), 1);
+  EXPECT_LT(w.value().to_doubles()[0], 0.3);
+  for (const Device& device : gpus(2)) GpuDevice::of(device).synchronize();
+  take_nccl_notes();
+  const Environment faults("TUTTI_SIMULATED_NCCL", "async_later:1");
+  const std::vector<std::string> parts = {"nccl: rank 0", "a captured step with all_reduce of",
+                                          "injected: the peer has ended"};
+  for (int i = 0; i < 2; ++i) {
+    expect_error(ErrorCode::kUnavailable, parts, [&] { strategy.run(step); });
+  }
+  EXPECT_LT(w.value().to_doubles()[0], 0.3);  // nothing was under way, so nothing was lost
+}
+
+}  // namespace nccl_test
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// The operations other than nccl on GPUs: conformance, choice, tensors, streams.
+// The operations other than nccl on GPUs: conformance, choice, tensors, streams, captures.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_ranks.h"
 #include "cross_device_ops/gpu_reductions.h"
@@ -9,7 +9,6 @@
 namespace tutti {
 namespace {
 
-using gpu_ops_tests::CollectedLog;
 using gpu_ops_tests::Environment;
 using gpu_ops_tests::expect_error;
 using gpu_ops_tests::expect_tensor;
@@ -26,7 +25,6 @@ INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
                                            "tree", "auto"));
 
 TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
-  testing::HangWatchdog watchdog(GetParam() + " on GPUs", std::chrono::seconds(110));
   conformance::Subject subject(GetParam());
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
@@ -78,8 +76,8 @@ TEST(GpuReductions, SeveralReplicasOnADeviceAndMixedKindsOfDevices) {
   const std::vector<ReplicaBuffer> mixed = {
       {reinterpret_cast<std::byte*>(host.data()), 3, DType::kFloat32, Device{}},
       internal::buffer_of(there)};
-  expect_error(ErrorCode::kInvalidArgument, {"canonical", "cpu:0", "gpu:1", "replica 1"},
-               [&] { ops->all_reduce_in_place(ReduceOp::kSum, mixed); });
+  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, mixed), "canonical", "cpu:0", "gpu:1",
+                 "replica 1");
 }
 
 TEST(GpuReductions, TensorsAreReducedToAnyDevice) {
@@ -118,7 +116,7 @@ TEST(GpuReductions, RowsAreJoinedByTheHostAndComeBack) {
 }
 
 std::string chosen(const std::vector<Device>& devices, std::string& why) {
-  CollectedLog log;
+  const thrown::LogLines log;
   const auto ops = build_cross_device_ops({}, {static_cast<int>(devices.size()), 0, devices});
   why = log.text();
   return std::string(ops->name());
@@ -134,6 +132,46 @@ TEST(GpuReductions, AutomaticChoiceLogsItsReason) {
   EXPECT_EQ(chosen({gpu(1)}, why), "canonical");
   EXPECT_EQ(why, "");
   EXPECT_TRUE(internal::are_connected(gpus(4)));
+}
+
+class CapturedReduction : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
+                         ::testing::Values("canonical", "hierarchical_copy",
+                                           "reduction_to_one_device", "ring", "tree", "nccl"));
+
+/// What `begins` puts into its compute stream from now on comes after what `ends` has there.
+void follow(Device begins, Device ends) {
+  const auto event = GpuDevice::of(ends).with_context(
+      [](DeviceContext& context) { return context.record(StreamId::kCompute); });
+  GpuDevice::of(begins).with_context(
+      [&](DeviceContext& context) { context.wait(StreamId::kCompute, *event); });
+}
+
+TEST_P(CapturedReduction, IsRepeatedByEachLaunch) {
+  const auto ops = make_on(GetParam(), gpus(2));
+  const auto values = powers_of_ten(gpus(2));
+  std::vector<ReplicaBuffer> buffers;
+  for (const Tensor& each : values) buffers.push_back(internal::buffer_of(each));
+  for (const Device& device : gpus(2)) GpuDevice::of(device).synchronize();
+
+  GpuDevice& first = GpuDevice::of(gpu(0));
+  first.with_context([](DeviceContext& context) { context.begin_capture(); });
+  follow(gpu(1), gpu(0));
+  PendingReduction pending = ops->start_all_reduce_in_place(ReduceOp::kSum, buffers);
+  pending.join();
+  follow(gpu(0), gpu(1));
+  const auto graph =
+      first.with_context([](DeviceContext& context) { return context.end_capture(); });
+
+  const auto launch = [&] {
+    first.with_context([&](DeviceContext&) { graph(); });
+    first.synchronize();
+  };
+  for (const Tensor& value : values) EXPECT_LE(value.to_doubles()[0], 2.0);  // nothing ran
+  launch();
+  for (const Tensor& value : values) expect_tensor(value, {3}, {3, 30, 300});
+  launch();
+  for (const Tensor& value : values) expect_tensor(value, {3}, {6, 60, 600});
 }
 
 }  // namespace
