@@ -199,7 +199,7 @@ TEST(MirroredOnGpus, AFailingReplicaIsNamedAndNothingHangs) {
       optimizer.minimize(tape, loss);
     });
   };
-  EXPECT_ERROR(ErrorCode::kOutOfRange, step(true), "replica 1, step 0", "no more data");
+  EXPECT_ERROR(step(true), kOutOfRange, "replica 1, step 0", "no more data");
   expect_tensor(w.value(), {2}, {1, 1});
   step(false);
   expect_tensor(w.value(), {2}, {-3, -3});

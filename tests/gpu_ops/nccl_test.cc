@@ -142,9 +142,9 @@ TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
 TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   take_nccl_notes();
-  EXPECT_ERROR(ErrorCode::kDeadlineExceeded,
-               make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}),
-               "nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms");
+  EXPECT_ERROR(make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}),
+               kDeadlineExceeded, "nccl: rank 0 (gpu:0): making communicators of 2 ranks",
+               "200 ms");
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
@@ -174,7 +174,7 @@ TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
     ops->abort(Error(ErrorCode::kUnavailable, "another replica has failed"));
   });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_ERROR(ErrorCode::kAborted, ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))),
+    EXPECT_ERROR(ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))), kAborted,
                  "another replica has failed");
   }
 }
@@ -205,11 +205,11 @@ TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
   internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without a fault
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
-  EXPECT_ERROR(ErrorCode::kUnavailable, internal::open_nccl(path), path,
+  EXPECT_ERROR(internal::open_nccl(path), kUnavailable, path,
                "expected 2.18.0 or later, got 2.17.3");
-  EXPECT_ERROR(ErrorCode::kUnavailable, internal::open_nccl("/nowhere/libnccl.so.2"),
+  EXPECT_ERROR(internal::open_nccl("/nowhere/libnccl.so.2"), kUnavailable,
                "cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical");
-  EXPECT_ERROR(ErrorCode::kUnavailable, internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected),
+  EXPECT_ERROR(internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected), kUnavailable,
                "got 2.17.3");
   injected.get_version = [](int* version) {
     *version = NCCL_VERSION(2, 18, 1);
@@ -243,8 +243,8 @@ TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1,async_later:300");
   take_nccl_notes();
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
-  EXPECT_ERROR(ErrorCode::kUnavailable, sums[0].to_doubles(), "nccl: rank",
-               "all_reduce of 3 x float32", "network error", "injected: the peer has ended");
+  EXPECT_ERROR(sums[0].to_doubles(), kUnavailable, "nccl: rank", "all_reduce of 3 x float32",
+               "network error", "injected: the peer has ended");
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
@@ -256,7 +256,7 @@ TEST(PeerFailures, AbortEndsARead) {
     Clock::system().sleep_for(std::chrono::milliseconds(50));
     ops->abort(Error(ErrorCode::kUnavailable, "another worker has failed"));
   });
-  EXPECT_ERROR(ErrorCode::kAborted, sums[1].to_doubles(), "another worker has failed");
+  EXPECT_ERROR(sums[1].to_doubles(), kAborted, "another worker has failed");
   thread->join();
 }
 
