@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "strategy/multi_worker/worker_team.h"
 #include "strategy/strategy_options.h"
 #include "strategy/variables/fully_sharded_variable.h"
-#include "strategy/multi_worker/worker_team.h"
 
 namespace tutti {
 namespace {

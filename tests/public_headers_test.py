@@ -32,6 +32,7 @@ ON_THEIR_OWN = (
 # Templates of theirs are compiled into programs.
 TEMPLATES = {
     "core/fields.h": "json_of() writes and reads the members of options by it, register_layer() and its like name what they register",
+    "core/thread_scope.h": "scopes such as VariableCreatorScope derive from it",
     "strategy/parameter_server/coordinator/step_registry.h": "define() makes a step of any function",
 }
 
