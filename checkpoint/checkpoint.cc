@@ -248,8 +248,8 @@ void give_to_providers(const TensorProviders& providers, const TensorMap& tensor
   }
 }
 
-/// What these have now. Tensors share the variables' buffers: nothing is copied until a variable is
-/// written.
+/// Returns the current values. Tensors share the variables' buffers: nothing is copied until a
+/// variable is written.
 CheckpointFile current_values(const std::vector<Variable>& variables, const StateMap& states,
                               const TensorProviders& providers, internal::SavedAs form) {
   CheckpointFile file = saved(variables, form);
@@ -277,6 +277,8 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
       set_all(before, variables, states, providers);
     } catch (const std::exception& error) {
       log(LogLevel::kError, concat("Checkpoint::restore: cannot set back: ", error.what()));
+    } catch (...) {
+      log(LogLevel::kError, "Checkpoint::restore: cannot set back");
     }
     throw;
   }
@@ -312,9 +314,10 @@ std::vector<std::string> find_problems(const CheckpointFile& file,
   if (!problems.empty()) {
     std::ranges::copy(find_other_parts(variables, kinds), std::back_inserter(problems));
   }
-  for (const std::string& name : find_unknown(variables, kinds)) {
-    if (options.ignore_unknown || is_provided(providers, name)) continue;
-    problems.push_back(concat("unknown tensor '", name, "'"));
+  if (!options.ignore_unknown) {
+    for (const std::string& name : find_unknown(variables, kinds)) {
+      if (!is_provided(providers, name)) problems.push_back(concat("unknown tensor '", name, "'"));
+    }
   }
   for (const auto& [name, provider] : states) {
     if (!file.states.contains(name)) problems.push_back(concat("state '", name, "' is missing"));

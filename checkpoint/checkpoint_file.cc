@@ -37,7 +37,8 @@ std::int64_t read_number(const std::string& path, std::string_view key, const st
 }
 
 Json read_json(const std::string& path, const std::string& key, const std::string& text) {
-  return damage_if_refused(path + ": metadata", [&] { return Json::parse(text, key); });
+  return damage_if_refused([&] { return path + ": metadata"; },
+                           [&] { return Json::parse(text, key); });
 }
 
 std::int64_t read_format(const std::string& path, const Metadata& metadata) {

@@ -46,13 +46,15 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
 
 /// Reads the model, or the checkpoint's version, of an index.
 CheckpointFile read_indexed(const std::filesystem::path& path) {
-  return internal::damage_if_refused(path.string(), [&] {
-    const Json index = Json::parse(read_file(path.string()), "index");
-    const Json* const metadata = index.find("metadata");
-    const bool is_version = index.find("checksum") || (metadata && metadata->find("files"));
-    const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
-    return is_version ? internal::read_checkpoint(folder) : read_weight_map(index, path);
-  });
+  return internal::damage_if_refused(
+      [&] { return path.string(); },
+      [&] {
+        const Json index = Json::parse(read_file(path.string()), "index");
+        const Json* const metadata = index.find("metadata");
+        const bool is_version = index.find("checksum") || (metadata && metadata->find("files"));
+        const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+        return is_version ? internal::read_checkpoint(folder) : read_weight_map(index, path);
+      });
 }
 
 /// Reads a file, a checkpoint's version, or the index, folder or file of a model of Hugging Face.

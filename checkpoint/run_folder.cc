@@ -56,7 +56,7 @@ std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
   std::smatch match;
   if (!std::regex_match(name, match, pattern)) return std::nullopt;
-  // 0 for a number that does not fit.
+  // A number that does not fit counts as 0.
   return parse_number<std::int64_t>(match[1].str()).value_or(0);
 }
 

@@ -205,7 +205,7 @@ class HeaderParser {
   template <class Body>
   auto in_header(const std::string& what, Body&& body) const {
     return internal::damage_if_refused(
-        concat(source_, ": offset ", kSafetensorsLengthBytes, ": ", what), body);
+        [&] { return concat(source_, ": offset ", kSafetensorsLengthBytes, ": ", what); }, body);
   }
 
   Json read_header() {

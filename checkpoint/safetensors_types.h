@@ -20,14 +20,15 @@ namespace tutti::internal {
 static_assert(std::endian::native == std::endian::little,
               "elements are copied between files and memory as they are");
 
-/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of `source`.
-template <class Body>
-auto damage_if_refused(const std::string& source, const Body& body) {
+/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of source(), which
+/// is called for an error alone.
+template <class Source, class Body>
+auto damage_if_refused(const Source& source, const Body& body) {
   try {
     return body();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kDataLoss, concat(source, ": ", error.message()));
+    throw Error(ErrorCode::kDataLoss, concat(source(), ": ", error.message()));
   }
 }
 

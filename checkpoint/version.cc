@@ -149,32 +149,35 @@ std::string format_index(const VersionIndex& index) { return sealed(to_json(inde
 // The text of an index has one form alone, so that no byte can change unseen. A right checksum
 // proves nothing about the author: index_in() compares the values with each other.
 VersionIndex parse_index(std::string_view text, const std::string& source) {
-  return damage_if_refused(source, [&] {
-    Json::Object members = Json::parse(text, "index").as_object();
-    if (!members.empty()) members.pop_back();
-    const Json json(std::move(members));
-    if (sealed(json) != text) {
-      refuse(
-          "the index is damaged or not from tutti; expected its checksum at the end; try "
-          "load_weights() for a model of another program");
-    }
-    const Json& metadata = json.at("metadata");
-    const std::string& format = metadata.at("format").as_string();
-    if (format != kFormat) refuse("expected format '", kFormat, "', got '", format, "'");
-    if (const std::int64_t version = metadata.at("version").as_int(); version != kIndexVersion) {
-      fail(ErrorCode::kUnimplemented, source, ": expected version ", kIndexVersion, ", got ",
-           version, "; try a later version of tutti");
-    }
-    VersionIndex index = index_in(json);
-    if (!index.files.contains(index.state_file)) {
-      refuse("expected a state file that is listed, got '", index.state_file, "'");
-    }
-    if (index.sequence < 1 || index.sequence > kMaxSequence) {
-      refuse("expected a sequence from 1 to ", kMaxSequence, ", got ", index.sequence);
-    }
-    require_whole(index, source);
-    return index;
-  });
+  return damage_if_refused(
+      [&] { return source; },
+      [&] {
+        Json::Object members = Json::parse(text, "index").as_object();
+        if (!members.empty()) members.pop_back();
+        const Json json(std::move(members));
+        if (sealed(json) != text) {
+          refuse(
+              "the index is damaged or not from tutti; expected its checksum at the end; try "
+              "load_weights() for a model of another program");
+        }
+        const Json& metadata = json.at("metadata");
+        const std::string& format = metadata.at("format").as_string();
+        if (format != kFormat) refuse("expected format '", kFormat, "', got '", format, "'");
+        if (const std::int64_t version = metadata.at("version").as_int();
+            version != kIndexVersion) {
+          fail(ErrorCode::kUnimplemented, source, ": expected version ", kIndexVersion, ", got ",
+               version, "; try a later version of tutti");
+        }
+        VersionIndex index = index_in(json);
+        if (!index.files.contains(index.state_file)) {
+          refuse("expected a state file that is listed, got '", index.state_file, "'");
+        }
+        if (index.sequence < 1 || index.sequence > kMaxSequence) {
+          refuse("expected a sequence from 1 to ", kMaxSequence, ", got ", index.sequence);
+        }
+        require_whole(index, source);
+        return index;
+      });
 }
 
 // Writing.
@@ -484,18 +487,20 @@ CheckpointFile read_state(const Folder& folder, const VersionIndex& index) {
   const FileReader reader = folder.open_file(index.state_file);
   const std::string text = reader.read_text(0, reader.size());
   require_checksum(reader.path(), index.files.at(index.state_file), hash_of(text));
-  return damage_if_refused(reader.path(), [&] {
-    const Json json = Json::parse(text, "state");
-    CheckpointFile file;
-    file.info = {index.step,
-                 json.at("tutti").as_string(),
-                 json.at("numerics").as_string(),
-                 index.sequence,
-                 folder.path(),
-                 json.at("about")};
-    for (const auto& [name, state] : json.at("states").as_object()) file.states[name] = state;
-    return file;
-  });
+  return damage_if_refused([&] { return reader.path(); },
+                           [&] {
+                             const Json json = Json::parse(text, "state");
+                             CheckpointFile file;
+                             file.info = {index.step,
+                                          json.at("tutti").as_string(),
+                                          json.at("numerics").as_string(),
+                                          index.sequence,
+                                          folder.path(),
+                                          json.at("about")};
+                             for (const auto& [name, state] : json.at("states").as_object())
+                               file.states[name] = state;
+                             return file;
+                           });
 }
 
 std::map<std::string, StoredTensor> tensors_in(const Folder& folder, const VersionIndex& index) {

@@ -35,15 +35,16 @@ Number get_little_endian(const Bytes& bytes, std::size_t offset) {
 
 enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
-/// Append to a message: a number, what stands in front of a field's value, a whole field of bytes
-/// or of a message.
+/// Appends a number to a message.
 inline void put_varint(std::string& message, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
   message.push_back(static_cast<char>(value));
 }
+/// Appends the number and type of a field, which precede its value.
 inline void put_tag(std::string& message, std::uint32_t field, WireType type) {
   put_varint(message, std::uint64_t{field} << 3 | static_cast<unsigned>(type));
 }
+/// Appends a field of bytes, or of an encoded message.
 inline void put_bytes(std::string& message, std::uint32_t field, std::string_view bytes) {
   put_tag(message, field, WireType::kBytes);
   put_varint(message, bytes.size());

@@ -1,4 +1,4 @@
-// Names in tables; lists, durations and texts of others in messages.
+// Text helpers: names in tables, lists, durations, numbers, letter case, hexadecimal digits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

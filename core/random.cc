@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <numbers>
+#include <system_error>
 
 #include "core/names.h"
 #include "core/thread_random.h"
@@ -248,6 +250,10 @@ void internal::fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+    if (count < 0 && errno != EINTR) {
+      fail(ErrorCode::kUnavailable,
+           "the system gives no random numbers: ", std::generic_category().message(errno));
+    }
   }
 }
 

@@ -129,7 +129,7 @@ class BatchIterator : public internal::ForwardingIterator {
     while (rows_.size() < size) {
       std::optional<Element> row = below().next();
       if (!row) break;
-      if (padding_ && !rows_.empty() && row->size() != rows_[0].size()) {
+      if (batching_.padding && !rows_.empty() && row->size() != rows_[0].size()) {
         fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: expected ", rows_[0].size(),
              " components as in the first element of the batch, got ", row->size());
       }
@@ -137,7 +137,7 @@ class BatchIterator : public internal::ForwardingIterator {
     }
     const bool incomplete = rows_.size() < size;
     if (rows_.empty() || (incomplete && batching_.drop_remainder)) return std::nullopt;
-    if (padding_) return stack_elements(with_padding(rows_), "Dataset::padded_batch");
+    if (batching_.padding) return stack_elements(with_padding(rows_), "Dataset::padded_batch");
     return stack_elements(rows_, "Dataset::batch");
   }
 
@@ -163,13 +163,15 @@ class BatchIterator : public internal::ForwardingIterator {
   }
 
   double padding_of(std::size_t component) const {
-    return component < padding_->padding_values.size() ? padding_->padding_values[component] : 0.0;
+    return component < batching_.padding->padding_values.size()
+               ? batching_.padding->padding_values[component]
+               : 0.0;
   }
 
   Dims wanted_dims(const std::vector<Element>& rows, std::size_t component) const {
     const Dims largest = largest_dims(rows, component);
-    if (component >= padding_->padded_shapes.size()) return largest;
-    Dims dims = padding_->padded_shapes[component];
+    if (component >= batching_.padding->padded_shapes.size()) return largest;
+    Dims dims = batching_.padding->padded_shapes[component];
     if (dims.size() != largest.size()) {
       fail(ErrorCode::kInvalidArgument, "Dataset::padded_batch: component '",
            rows[0].names()[component], "': expected a padded shape of rank ", largest.size(),
@@ -186,7 +188,6 @@ class BatchIterator : public internal::ForwardingIterator {
   }
 
   const Batching batching_;
-  const std::optional<PaddedBatchOptions>& padding_ = batching_.padding;
   std::vector<Element> rows_;
 };
 
@@ -241,7 +242,9 @@ class UnbatchIterator : public ElementIterator {
 
   std::optional<Element> next() override {
     if (!find_row()) return std::nullopt;
-    return internal::row_of(*batch_, row_++).placed_in(0, -1);  // the row itself is not cut
+    const Element row = internal::row_of(*batch_, row_);
+    ++row_;
+    return row.placed_in(0, -1);  // the row itself is not cut
   }
 
   void skip(std::int64_t count) override {

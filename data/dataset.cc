@@ -534,7 +534,7 @@ void require_defined(const std::vector<Tensor>& tensors) {
   }
 }
 
-/// The element with `make` of each tensor in its place.
+/// Returns `element` with make(tensor) in place of each tensor.
 template <class Make>
 Element with_each_tensor(const Element& element, Make make) {
   std::vector<Tensor> tensors;

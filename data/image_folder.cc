@@ -209,7 +209,7 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
   }
   const MapOptions how{options.num_parallel_calls};
   options.decode.color_mode = options.color_mode;
-  // Shared by the passes and threads.
+  // All passes and threads share the list.
   const auto shared = std::make_shared<const std::vector<Picture>>(std::move(pictures));
   Dataset dataset = Dataset::range(std::ssize(paths))
                         .map(

@@ -462,14 +462,14 @@ std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t
   return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));
 }
 
-/// A step of `fn` with a number in [lower, upper).
+/// Returns a step that calls `fn` with a random number in [lower, upper).
 ImageStep random_number_step(Tensor (*fn)(const Tensor&, double), double lower, double upper) {
   return [=](const Tensor& picture, const RandomStream& random) {
     return fn(picture, lower + (upper - lower) * random.uniform64(0));
   };
 }
 
-/// A step of `fn` in half of all cases.
+/// Returns a step that calls `fn` with probability 0.5.
 ImageStep half_of_cases_step(Tensor (*fn)(const Tensor&), const char* who) {
   return [=](const Tensor& picture, const RandomStream& random) {
     image_size(picture, who);

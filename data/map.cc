@@ -320,7 +320,7 @@ class ChoosingIterator : public ElementIterator {
   std::uint64_t next_number_ = 0;
 };
 
-/// Elements that a predicate chooses; how many is not known before.
+/// Elements that a predicate chooses; their number is unknown.
 class ChosenSource : public internal::Decorator<ChosenSource, ChoosingIterator, Choosing> {
  public:
   using Decorator::Decorator;

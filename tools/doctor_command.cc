@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -121,16 +122,17 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the folder with the four files of Fashion-MNIST, or "": `data_dir`, or the usual ones
-/// when that is empty.
+/// Returns the folders of the four files of Fashion-MNIST, or "" if one is missing: `data_dir`, or
+/// where read_mnist() looks when that is empty.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
-    std::string found;
+    std::set<std::string> folders;
     for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                              "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
-      found = find_mnist_file(data_dir, name);
+      const std::filesystem::path file = find_mnist_file(data_dir, name);
+      folders.insert(file.parent_path().string());
     }
-    return std::filesystem::path(found).parent_path().string();
+    return join(folders);
   } catch (const Error&) {
     return "";
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iomanip>
 #include <numeric>
 
 #include "cluster/json_place.h"
@@ -295,8 +294,9 @@ std::vector<std::string> read_group(Reader& reader) {
     const auto count = static_cast<std::size_t>(to_number(last) - to_number(first)) + 1;
     if (numbers.size() + count > kMaxNodes) reader.fail_size();
     for (int number = to_number(first); number <= to_number(last); ++number) {
-      const auto width = std::setw(static_cast<int>(first.size()));
-      numbers.push_back(concat(std::setfill('0'), width, number));
+      std::string text = std::to_string(number);
+      if (text.size() < first.size()) text.insert(0, first.size() - text.size(), '0');
+      numbers.push_back(std::move(text));
     }
   } while (reader.take(','));
   reader.expect(']', "',', '-' or ']'");

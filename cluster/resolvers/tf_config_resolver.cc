@@ -26,6 +26,7 @@ void check_spelling(const JsonPlace& place, const std::array<std::string_view, k
   for (const Json::Member& member : place.value().as_object()) {
     if (std::ranges::find(known, member.first) != known.end()) continue;
     for (const std::string_view name : known) {
+      if (member.first.size() > name.size() + 1) continue;
       if (internal::edit_distance(internal::lower_case(member.first), name) > 1) continue;
       internal::fail_place(internal::member_path(place.path(), member.first),
                            concat("the member ", name), internal::shown(Json(member.first)),

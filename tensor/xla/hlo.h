@@ -52,6 +52,7 @@ struct HloPadding {
 };
 /// A window of reduce_window() and its gradients, by axis.
 struct HloWindow {
+  /// Returns a window of one element, with strides of 1 and no padding.
   static HloWindow of_one_element(int rank) {
     const auto axes = static_cast<std::size_t>(rank);
     const std::vector<std::int64_t> ones(axes, 1);

@@ -71,7 +71,7 @@ struct PjrtArguments {
   std::byte later_fields[64] = {};
 };
 
-/// Of functions that need a handle alone.
+/// Fields of functions whose only argument is a handle.
 template <class Handle>
 struct PjrtHandleFields {
   Handle* handle = nullptr;

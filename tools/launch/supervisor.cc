@@ -164,8 +164,8 @@ class PatientWriter {
   bool is_gone_ = false;
 };
 
-/// What the launcher shows: the lines of all processes, and messages about them. Nothing waits for
-/// the reader: what is not read yet is written by write_more().
+/// Writes the lines of all processes, and messages about them. Nothing waits for the reader:
+/// write_more() writes the rest later.
 class RunReporter {
  public:
   RunReporter(const JobPlan& plan, const SupervisorOptions& options)
@@ -215,7 +215,7 @@ class RunReporter {
                ended.restarts + 1, " of ", options_.max_restarts, ")"));
   }
 
-  /// The same for a process that had ended well, and that the process of `waiting` waits for.
+  /// Reports a process that had ended well, and that the process of `waiting` waits for.
   void on_waited_for(int rank, int waiting) {
     say(concat(at(rank).name, " had finished, but ", at(waiting).name,
                ", which was started again, waits for it"));
@@ -234,7 +234,7 @@ class RunReporter {
     say(text);
   }
 
-  /// Those of `ranks` get `signal_number` now, and SIGKILL after the grace.
+  /// Reports that the processes of `ranks` get `signal_number` now, and SIGKILL after the grace.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) {
     if (reason == StopReason::kFinished || ranks.empty()) return;
     const std::string signal = signal_name(signal_number), who = names(ranks);
@@ -253,12 +253,12 @@ class RunReporter {
     }
   }
 
-  /// This one gets SIGKILL now.
+  /// Reports that the process of `rank` gets SIGKILL now.
   void on_given_up(int rank, const std::string& why) {
     say(concat(at(rank).name, " is killed, for the job has given it up: ", why));
   }
 
-  /// Those of `ranks` get SIGKILL now.
+  /// Reports that the processes of `ranks` get SIGKILL now.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
 
   /// Shows the end of each task, when the job has not simply succeeded.
