@@ -124,8 +124,8 @@ class BackwardPass {
   void order_sources() {
     report_order_.resize(source_slots_.size());
     std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
-    std::ranges::reverse(
-        report_order_);  // of those that one node makes final, the last comes first
+    // Of the sources that one node makes final, the last comes first.
+    std::ranges::reverse(report_order_);
     std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
       const int slot = source_slots_[source];
       return slot == kNoSlot ? kNoUse : first_use_[index_of(slot)];

@@ -116,7 +116,7 @@ std::vector<Variable> GradientTape::watched_variables() const {
   return impl_->recording.variables();
 }
 
-GradientTape::StopRecording::StopRecording() : ThreadScope(internal::recording_stopped(), true) {}
+GradientTape::StopRecording::StopRecording() : ThreadScope(internal::recording_stopped, true) {}
 
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward) {

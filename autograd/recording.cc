@@ -342,7 +342,7 @@ std::vector<Tensor> apart(std::vector<Tensor> outputs) {
 
 }  // namespace
 
-internal::RepeatScope::RepeatScope() : ThreadScope(repeating(), true) {}
+internal::RepeatScope::RepeatScope() : ThreadScope(repeating, true) {}
 bool internal::RepeatScope::active() { return repeating(); }
 
 std::vector<Tensor> recompute_grad(const RecomputedFunction& function,

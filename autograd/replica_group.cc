@@ -42,6 +42,6 @@ ReplicaGroup& ReplicaGroup::current(std::string_view who) {
 
 ReplicaGroup* ReplicaGroup::find_current() { return current_group(); }
 
-ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group) : ThreadScope(current_group(), group) {}
+ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group) : ThreadScope(current_group, group) {}
 
 }  // namespace tutti

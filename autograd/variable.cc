@@ -95,9 +95,9 @@ void Variable::scatter(ScatterOp op, const IndexedSlices& slices) {
 VariableCreator& VariableCreator::current() { return *current_creator(); }
 
 VariableCreatorScope::VariableCreatorScope(VariableCreator& creator)
-    : ThreadScope(current_creator(), &creator) {}
+    : ThreadScope(current_creator, &creator) {}
 
-AggregateOnReadScope::AggregateOnReadScope() : ThreadScope(aggregate_on_read(), true) {}
+AggregateOnReadScope::AggregateOnReadScope() : ThreadScope(aggregate_on_read, true) {}
 bool AggregateOnReadScope::active() { return aggregate_on_read(); }
 
 // The hash of a model's weights.
@@ -131,7 +131,7 @@ std::optional<DType>& current_type() {
 
 }  // namespace
 
-AutocastScope::AutocastScope(std::optional<DType> dtype) : ThreadScope(current_type(), dtype) {}
+AutocastScope::AutocastScope(std::optional<DType> dtype) : ThreadScope(current_type, dtype) {}
 std::optional<DType> AutocastScope::current() { return current_type(); }
 
 // Variables by name.

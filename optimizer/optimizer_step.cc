@@ -26,7 +26,7 @@ thread_local GradientReducer* current_reducer = nullptr;
 GradientReducer* GradientReducer::current() { return current_reducer; }
 
 GradientReducerScope::GradientReducerScope(GradientReducer* reducer)
-    : ThreadScope(current_reducer, reducer) {}
+    : ThreadScope([]() -> GradientReducer*& { return current_reducer; }, reducer) {}
 
 namespace {
 

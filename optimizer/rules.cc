@@ -31,7 +31,7 @@ void FormulaRule::update(const UpdateArgs& args, void* direction) const {
 
 namespace {
 
-/// A rule whatever its hyperparameters are.
+/// Properties of a rule that do not depend on its hyperparameters.
 struct Formula {
   std::string_view name;
   DeviceRuleId id;

@@ -59,7 +59,8 @@ void record(const std::vector<Program>& programs, Recorder& recorder) {
 
 std::vector<Program> gradient_programs(DType dtype) {
   std::vector<Case> cases;
-  for (auto& more : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
+  for (auto& more : {gradient_check::unary_cases(), gradient_check::binary_cases(),
+                     gradient_check::activation_grad_cases(), gradient_check::reduction_cases(),
                      gradient_check::matmul_cases(), gradient_check::convolution_cases(),
                      gradient_check::pooling_cases(), gradient_check::normalization_cases(),
                      gradient_check::softmax_cases(), gradient_check::attention_cases(),

@@ -98,7 +98,7 @@ class CrashPoints : public testing::TestWithParam<bool> {
     }
   }
 
-  const thrown::LogLines log_(LogLevel::kWarning);  // takes "passing over step_3 ..."
+  const thrown::LogLines log_{LogLevel::kWarning};  // takes "passing over step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;

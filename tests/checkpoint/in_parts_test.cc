@@ -213,7 +213,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
 TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
-  const thrown::LogLines log(LogLevel::kWarning);
+  const thrown::LogLines log;
   for (const bool is_same : {true, false}) {
     Workers workers(3);
     EXPECT_THAT(errors_of_ranks(3,

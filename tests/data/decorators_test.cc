@@ -53,9 +53,9 @@ TEST(ShardDataset, YieldsEveryNthElement) {
 }
 
 TEST(ShardDataset, RefusesAnIndexOutsideTheCount) {
-  for (auto [count, index] : {std::pair{0, 0}, {3, 3}, {3, -1}, {-1, 0}}) {
-    EXPECT_ERROR(Dataset::range(4).shard(count, index), kInvalidArgument, "Dataset::shard",
-                 "0 <= index < count");
+  for (const auto& wrong : {std::pair{0, 0}, {3, 3}, {3, -1}, {-1, 0}}) {
+    EXPECT_ERROR(Dataset::range(4).shard(wrong.first, wrong.second), kInvalidArgument,
+                 "Dataset::shard", "0 <= index < count");
   }
 }
 

@@ -101,6 +101,8 @@ std::vector<Pipeline> pipelines() {
       {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
       {"SharedByElements",
        [=] { return auto_shard(base.shuffle(5, 2), 3, 1, AutoShardPolicy::kData); }},
+      {"BatchesSharedByElements",
+       [=] { return auto_shard(base.shuffle(5, 2).batch(2), 3, 1, AutoShardPolicy::kData); }},
       {"SharedByFiles",
        [] {
          std::vector<std::string> paths;

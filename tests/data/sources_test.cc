@@ -83,8 +83,9 @@ TEST(Element, SliceRowsSharesStorageAndMayBeEmpty) {
 
 TEST(Element, SliceRowsRefusesRowsThatAreNotThere) {
   const Element batch = batch_of(4);
-  for (auto [first, count] : {std::pair{-1, 2}, {0, 5}, {3, 2}, {5, 0}, {0, -1}}) {
-    EXPECT_ERROR(batch.slice_rows(first, count), kInvalidArgument, "slice_rows", "0 .. 4");
+  for (const auto& wrong : {std::pair{-1, 2}, {0, 5}, {3, 2}, {5, 0}, {0, -1}}) {
+    EXPECT_ERROR(batch.slice_rows(wrong.first, wrong.second), kInvalidArgument, "slice_rows",
+                 "0 .. 4");
   }
 }
 

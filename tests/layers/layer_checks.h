@@ -112,6 +112,7 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
       const std::vector<Gradient> gradients = tape.gradient(sum, weights);
       for (std::size_t i = 0; i < weights.size(); ++i) {
         ASSERT_FALSE(gradients[i].is_none()) << weights[i].name() << " rows " << rows;
+        EXPECT_EQ(gradients[i].to_dense().shape(), weights[i].shape()) << weights[i].name();
         for (const double value : gradients[i].to_dense().to_doubles())
           ASSERT_TRUE(std::isfinite(value)) << weights[i].name() << " rows " << rows;
       }

@@ -112,6 +112,7 @@ std::vector<DescribedLayer> every_layer() {
                  {steps}),
       layer_case(RotaryEmbedding({.max_wavelength = 50}), {{4, 2, 6}}),
       layer_case(SwiGLU(5, {.output_dim = 2, .use_bias = true}), {steps}),
+      layer_case(TransformerBlock(2, 4, 5, {.rotary_max_wavelength = 50}), {steps}),
       layer_case(TransformerBlock(2, 4, 5,
                                   {.num_key_value_heads = 1,
                                    .rotary_max_wavelength = std::nullopt,
@@ -170,14 +171,18 @@ TEST(LayerDescription, MakesEveryLayerAgain) {
 
 // An embedding takes class numbers; its tests are in simple_layers_test.cc.
 TEST(EveryLayer, KeepsItsShapePromiseAlsoForNoRows) {
-  for (const auto& [layer, copy, inputs] : every_layer())
+  for (const auto& [layer, copy, inputs] : every_layer()) {
+    SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
     if (layer->type_name() != "Embedding") layer_tests::check_shapes(*layer, inputs);
+  }
 }
 
 TEST(EveryLayer, HasTheGradientsOfDifferences) {
   const layer_tests::ExactLayers exact;
-  for (const auto& [layer, copy, inputs] : every_layer())
+  for (const auto& [layer, copy, inputs] : every_layer()) {
+    SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
     if (layer->type_name() != "Embedding") layer_tests::check_gradients(*layer, inputs);
+  }
 }
 
 TEST(LayerDescription, HoldsEveryOption) {

@@ -53,6 +53,15 @@ TEST(MetricTest, CountsBeyondTwoToTheTwentyFourAreExact) {
   EXPECT_EQ(sum.result().item_double(), 16777219.0);
 }
 
+TEST(MetricTest, BinaryAccuracyTakesLabelsWithoutTheLastAxis) {
+  BinaryAccuracy binary;
+  binary.update_state(Tensor::from<std::int64_t>({4}, {1, 0, 1, 0}),
+                      Tensor::from<float>({4, 1}, {0.9, 0.4, 0.2, 0.1}));
+  EXPECT_FLOAT_EQ(binary.result().item(), 0.75f);
+  binary.reset_state();
+  EXPECT_EQ(binary.result().item(), 0.0f);
+}
+
 TEST(MetricTest, AccuracyByNameFollowsTheLoss) {
   const Tensor logits = Tensor::from<float>({2, 1}, {0.3, -2});
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});

@@ -47,12 +47,16 @@ TEST(LayerNormalizationTest, WeightsHaveTheShapeOfItsAxes) {
   expect_values(first(x), expected, 1e-5);
 }
 
-TEST(GroupNormalizationTest, NormalizesGroupsOfSeveralChannels) {
+TEST(GroupNormalizationTest, NormalizesGroupsOfChannels) {
   const Tensor x = spread({2, 3, 2, 6}, 2);
   GroupNormalization three(3);
   three.build_for({3, 2, 6});
   const auto group = [](std::size_t i) { return i / 36 * 3 + i % 6 / 2; };
   expect_values(three(x), normalized_by(x.to_doubles(), group, 1e-3), 1e-5);
+  GroupNormalization each(-1);
+  each.build_for({3, 2, 6});
+  const auto channel = [](std::size_t i) { return i / 36 * 6 + i % 6; };
+  expect_values(each(x), normalized_by(x.to_doubles(), channel, 1e-3), 1e-5);
   GroupNormalization misfit(4);
   EXPECT_ERROR(misfit.build_for({3, 2, 6}), kInvalidArgument,
                "layer 'group_normalization' (GroupNormalization): GroupNormalization: 6 "

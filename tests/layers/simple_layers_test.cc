@@ -165,6 +165,26 @@ TEST(RescalingTest, MakesFloatsOfBytes) {
   expect_values(y, {-0.5, 0.5});
 }
 
+template <class L>
+std::vector<double> merged(L layer, const std::vector<Tensor>& inputs) {
+  std::vector<Shape> shapes;
+  for (const Tensor& input : inputs) shapes.push_back(input.shape().without_axis(0));
+  layer.build_for(shapes);
+  return layer(inputs).to_doubles();
+}
+
+TEST(MergingTest, BroadcastsElements) {
+  const Tensor a = Tensor::from<float>({1, 3}, {1, 2, 3});
+  const Tensor b = Tensor::from<float>({1, 3}, {4, -2, 0.5});
+  const Tensor c = Tensor::from<float>({1, 1}, {2});
+  using V = std::vector<double>;
+  EXPECT_EQ(merged(Add(), {a, b, c}), (V{7, 2, 5.5}));
+  EXPECT_EQ(merged(Multiply(), {a, b, c}), (V{8, -8, 3}));
+  EXPECT_EQ(merged(Maximum(), {a, b, c}), (V{4, 2, 3}));
+  EXPECT_EQ(merged(Minimum(), {a, b, c}), (V{1, -2, 0.5}));
+  EXPECT_EQ(merged(Concatenate(), {a, b, c}), (V{1, 2, 3, 4, -2, 0.5, 2}));
+}
+
 TEST(MergingTest, ErrorsNameLayerAndShapes) {
   auto error_for = [](auto layer, const std::vector<Shape>& shapes) {
     return error_of([&] { layer.build_for(shapes); });

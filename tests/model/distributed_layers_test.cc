@@ -115,6 +115,18 @@ TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
   }
 }
 
+TEST(DistributedLosses, SumOverReplicasIsTheGlobalMean) {
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    const PerReplica<Tensor> losses = strategy->run([] {
+      const Device device = ReplicaContext::current().device();
+      return compute_average_loss(Tensor::from<float>({3}, {2.5, 6.2, 5.0}, device));
+    });
+    EXPECT_NEAR(losses[0].item(), 13.7 / 3 / strategy->num_replicas_in_sync(), 1e-6);
+    EXPECT_NEAR(strategy->reduce(ReduceOp::kSum, losses).item(), 4.5667, 1e-4);
+  }
+}
+
 TEST(DistributedLosses, OutsideRunIsRefused) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();

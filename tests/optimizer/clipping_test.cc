@@ -100,7 +100,8 @@ TEST(ClippingTest, TheSumOfSquaresFollowsAFixedTree) {
     const auto values = gradients_of_steps(1, count)[0];
     EXPECT_EQ(sum_of_squares(doubles(values)), norm_by_blocks(values)) << count;
     const std::vector<float> single(values.begin(), values.end());
-    EXPECT_EQ(sum_of_squares(floats(single)), norm_by_blocks({single.begin(), single.end()}));
+    EXPECT_EQ(sum_of_squares(floats(single)), norm_by_blocks({single.begin(), single.end()}))
+        << count;
   }
   EXPECT_EQ(sum_of_squares(Gradient()), 0.0);
 }

@@ -55,6 +55,7 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
 /// Gives `to` the weights and the state of `from`, an optimizer of the same kind.
 inline void copy_state(const Optimizer& from, const Optimizer& to) {
   const auto copy = [](std::span<const Variable> source, std::span<const Variable> target) {
+    ASSERT_EQ(target.size(), source.size());
     for (std::size_t i = 0; i < target.size(); ++i) {
       EXPECT_EQ(target[i].name(), source[i].name());
       Variable(target[i]).assign(source[i].value());

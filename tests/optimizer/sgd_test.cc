@@ -20,10 +20,6 @@ std::vector<double> sgd_by_hand(std::vector<double> w,
     const auto& g = steps[s];
     const double rate = rates[s];
     for (std::size_t i = 0; i < w.size(); ++i) {
-      if (momentum == 0.0) {
-        w[i] = w[i] - rate * g[i];
-        continue;
-      }
       velocity[i] = momentum * velocity[i] - rate * g[i];
       w[i] = nesterov ? w[i] + momentum * velocity[i] - rate * g[i] : w[i] + velocity[i];
     }

@@ -83,9 +83,10 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double re
   std::size_t where = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double error = std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 1e-3 * largest);
-    if (error <= worst && !std::isnan(error)) continue;
+    if (error <= worst) continue;
     worst = error;
     where = i;
+    if (std::isnan(error)) break;
   }
   EXPECT_LE(worst, relative) << what << ": element " << where << " is " << a[where]
                              << ", TensorFlow's " << b[where];

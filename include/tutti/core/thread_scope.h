@@ -1,4 +1,4 @@
-// A value of a thread that is another one while an object lives.
+// Sets a thread-local value while an object lives.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace tutti::internal {
 
-/// Sets a variable of this thread until it is destroyed: what scopes derive from. Scopes nest.
+/// Sets a variable of this thread until it is destroyed: what scopes derive from. Scopes nest. The
+/// variable is asked for again at the end, for a scope may end on another thread.
 template <class T>
 class ThreadScope {
  public:
@@ -14,12 +15,12 @@ class ThreadScope {
   ThreadScope& operator=(const ThreadScope&) = delete;
 
  protected:
-  ThreadScope(T& variable, T value)
-      : variable_(variable), previous_(std::exchange(variable, std::move(value))) {}
-  ~ThreadScope() { variable_ = std::move(previous_); }
+  ThreadScope(T& (*variable)(), T value)
+      : variable_(variable), previous_(std::exchange(variable(), std::move(value))) {}
+  ~ThreadScope() { variable_() = std::move(previous_); }
 
  private:
-  T& variable_;
+  T& (*const variable_)();
   T previous_;
 };
 

@@ -246,7 +246,7 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
-/// The optimizer that its options describe: Sgd, Adam, ...
+/// The optimizer that its options, one of the structs of this library, describe: Sgd, Adam, ...
 template <class Options>
 class OptimizerWith final : public Optimizer {
  public:
