@@ -65,63 +65,6 @@ TEST(LonelyCall, NamesTheLineOfTheUser) {
   }
 }
 
-/// The chief asks for a sum in step 3, in the step itself or in a callback of fit(), and the others
-/// go on to sums of gradients. What each gets, and the lines in which they wait.
-TUTTI_PROCESS_FUNCTION(workers_that_wait_for_each_other) {
-  const std::string where = arguments.at("where").as_string();
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
-  const Variable weight(Tensor::zeros({8}), {.name = "weight"});
-  Sgd sgd(std::vector<Variable>{weight});
-  Sequential model(Input{{4}}, Dense(3));
-  model.compile({.optimizer = "sgd", .loss = "mse"});
-  const PerReplica<Tensor> one(std::vector<Tensor>{Tensor(1.0f)});
-  const std::vector<Gradient> gradients = {Tensor::ones({8})};
-  const LonelyCall sum = TUTTI_LONELY_CALL(strategy->reduce(ReduceOp::kSum, one));
-  const LonelyCall sum_in_replica =
-      TUTTI_LONELY_CALL(ReplicaContext::current().all_reduce(ReduceOp::kSum, one[0]));
-  const LonelyCall update = TUTTI_LONELY_CALL(sgd.apply_gradients(gradients));
-  const LambdaCallback callback({.on_train_batch_end = [&](std::int64_t batch, const Logs&) {
-    if (batch == 2 && strategy->is_chief()) sum.make("");
-  }});
-  const FitOptions options{.callbacks = {callback}, .verbose = Verbosity::kSilent};
-  const Dataset rows =
-      Dataset::from_tensor_slices({Tensor::ones({64, 4}), Tensor::ones({64, 3})}).batch(8);
-  const LonelyCall fit = TUTTI_LONELY_CALL(model.fit(rows, options));
-  Json result = error_as_json([&] {
-    for (int step = 0; step < 6 && where != "fit"; ++step) {
-      const bool asks = strategy->is_chief() && step == 3;
-      strategy->run([&] {
-        if (asks && where == "replica") sum_in_replica.make("");
-        update.make("");
-      });
-      if (asks && where == "step") sum.make("");
-    }
-    if (where == "fit") fit.make("");
-  });
-  testing::process_barrier();  // none leaves before all have their error
-  return result.set("line_of_chief", (where == "replica" ? sum_in_replica : sum).line)
-      .set("line_of_others", (where == "fit" ? fit : update).line);
-}
-
-TEST(LonelyCall, WorkersThatWaitForEachOtherGetBothLines) {
-  for (const auto& [where, workers] :
-       {std::pair{"step", 2}, {"replica", 2}, {"fit", 2}, {"step", 3}}) {
-    for (const Json& result : results_of("workers_that_wait_for_each_other", workers,
-                                         Json::object().set("where", where))) {
-      const std::string message = result.at("message").as_string();
-      // Others may come a moment later.
-      EXPECT_THAT(message, ::testing::ContainsRegex(
-                               "worker 0, (worker 1, )?worker [12] wait for each other"))
-          << where;
-      for (const char* const line : {"line_of_chief", "line_of_others"}) {
-        EXPECT_THAT(message, HasSubstr(concat("lonely_calls_test.cc:", result.at(line).as_int())))
-            << where;
-      }
-    }
-  }
-}
-
 /// On all GPUs that a process sees, or the CPU.
 TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
   MultiWorkerMirroredStrategy strategy(*resolver_from_environment());
@@ -170,7 +113,7 @@ TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
   return {};
 }
 
-// Of threads: communicator_mismatch_test.cc; over MPI: mpi_conformance_test.cc.
+// communicator_mismatch_test.cc makes such calls between threads, mpi_conformance_test.cc over MPI.
 TEST(MismatchedCalls, AreErrorsThatNameBothSidesBetweenProcesses) {
   for (const char* const way : {"shm", "tcp"}) {
     const std::string folder = new_folder(concat("mismatched_over_", way));

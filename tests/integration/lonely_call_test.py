@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# A collective call that one worker alone makes, or an exception of one: the job ends, and errors name calls, lines and the first process.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
+
+PROGRAM is `lonely_call`: worker 0 asks for a sum after a step, within a step, or in a callback of fit(), and the others go on to sums of
+gradients; or these have come to their end, and left. Each waits for another in another group of calls, so that no call is compared with
+another one. Every worker must get an error that names who waits, what in, and the lines of PROGRAM (not tutti's own), long before the timeout
+of 10 minutes. Where the last worker of PROGRAM throws, or the chief of COUNTER (`coordinated_counter`), `tutti run` names that process as the
+first, whoever ends first, and each error is printed once.
+"""
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import MPI, end_with, parse, require  # noqa: E402
+
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lonely_call.cc")
+LONGEST = 300  # seconds; the timeout of a collective is 600
+TRIES = 5  # which process ends first is a matter of luck
+CASES = ["step", "replica", "fit", "end"]
+
+
+def play(launcher, *words):
+    """Exit code and output; the launcher ends its processes where it takes too long."""
+    command = [*launcher, *words]
+    environment = {**os.environ, **({} if "run" in command else MPI)}
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        return process.communicate(timeout=LONGEST)[0], process.returncode
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.communicate()[0], None
+
+
+def lines_of(case):
+    """By role, 0 the chief and 1 the others: the line where it waits."""
+    found = {}
+    with open(SOURCE, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            for role in re.findall(rf"\b{case} (\d)", line.partition("// waits: ")[2]):
+                found[int(role)] = number
+    return found
+
+
+def check_case(launcher, workers, case, program):
+    begin, is_mpirun = time.monotonic(), launcher[-1] != "run"
+    text, code = play(launcher, "-n", str(workers), *([] if is_mpirun else ["--"]), program, "--case", case)
+    print(f"  {os.path.basename(launcher[0]):7} {workers} workers, {case:8} ended after {time.monotonic() - begin:.1f} s", flush=True)
+    require(code not in (0, None), f"{case}: exit code {code}; expected an error", text)
+    got = {int(worker): rest for worker, rest in re.findall(r"worker (\d) got (.*)", text)}
+    # mpirun ends the others when the first one has ended with an error, perhaps before they write theirs.
+    told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)
+    for worker in [0] if case == "end" else told:  # the others have come to their end by then
+        said = got.get(worker, "nothing")
+        if case == "end":
+            # Its connection tells at once; the control server, after 250 ms, where that does not.
+            left = r"rank 1 .*(has left the group of|has closed its transport|closed the connection).*; rank 0 was in"
+            expected = rf"{left}|worker 1 .*has left the job in step \d+, but worker 0 waits in"
+        else:
+            expected = r"worker 0, (worker 1, )?worker \d wait for each other"  # others may come a moment later
+        require(re.search(expected, said), f"{case}: worker {worker} does not get '{expected}': {said}", text)
+        for line in lines_of(case).values():
+            require(f"lonely_call.cc:{line}" in said, f"{case}: worker {worker} does not get line {line}: {said}", text)
+        if not is_mpirun and case == "step" and workers == 2:
+            # The sentence is in the error of each worker, which the program prints twice, and in no other line but the launcher's last ones.
+            found = [line for line in text.splitlines() if line.startswith("[") and "wait for each other" in line]
+            expected = [rf"[worker-{each}]: {said}" for each in (0, 1) for said in (f"worker {each} got ", "error: ")]
+            require(len(found) == 4 and all(any(line.startswith(said) for line in found) for said in expected),
+                    f"expected the sentence 4 times, got {len(found)}", text)
+
+
+def check_own_error(tutti, first, *words):
+    """`first` is named with its exit code, and the log has no warning that repeats its words."""
+    for _ in range(TRIES):
+        text, code = play([tutti, "run", *words])
+        require(code == 1, f"exit code {code}", text)
+        require(f"tutti run: {first} failed first: exited with code 1" in text, f"{first} is not named first", text)
+        repeats = "warning: control: .*ended by an exception" if first == "chief-0" else "^\\[.*warning:"
+        require(not re.search(repeats, text, re.MULTILINE), "what programs print is logged, too", text)
+        yield text
+    print(f"  an exception of {first}: {TRIES} tries", flush=True)
+
+
+def main():
+    arguments = parse(__doc__, "program", "tutti", "counter", mpirun=None)
+    program, run = arguments.program, [arguments.tutti, "run"]
+    for case in CASES:
+        check_case(run, 2, case, program)
+    check_case(run, 3, "step", program)
+    for case in ("step", "end") if arguments.mpirun else ():
+        check_case([arguments.mpirun], 2, case, program)
+    for workers in (2, 3):
+        last = workers - 1
+        for text in check_own_error(arguments.tutti, f"worker-{last}", "-n", str(workers), "--", program, "--case", "own_error"):
+            require(text.count(f"[worker-{last}]: error: my own bug") == 2, "the cause is not among the last lines", text)
+            for worker in range(last):
+                require(re.search(rf"^\[worker-{worker}\]: worker {worker} got .*worker {last}: ended by an exception; its log says which",
+                                  text, re.MULTILINE), f"worker {worker} does not get the cause", text)
+    for _ in check_own_error(arguments.tutti, "chief-0", "--chief", "--workers", "2", "--ps", "1", "--", arguments.counter, "--closures", "20",
+                             "--throws-at-end"):
+        pass
+
+
+if __name__ == "__main__":
+    end_with(main)
