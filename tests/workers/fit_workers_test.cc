@@ -12,6 +12,28 @@ Sequential constant_model() {
   return model;
 }
 
+TUTTI_PROCESS_FUNCTION(fit_that_evaluates) {
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  Sequential model = constant_model();
+  const Tensor x = Tensor::ones({8, 1});
+  const LambdaCallback callback({.on_train_batch_end = [&](std::int64_t, const Logs&) {
+    model.evaluate(x, x * 100.0f);
+    model.predict(x);
+  }});
+  const History history = model.fit(
+      x, x * 3.0f,
+      {.epochs = 2, .batch_size = 4, .callbacks = {callback}, .verbose = Verbosity::kSilent});
+  return Json::array_of(history["loss"]);
+}
+
+TEST(FitWorkers, EvaluateInACallbackLeavesTheLossOfFitAlone) {
+  for (const Json& losses : results_of("fit_that_evaluates", 2)) {
+    ASSERT_EQ(losses.as_array().size(), 2u);
+    for (const Json& loss : losses.as_array()) EXPECT_NEAR(loss.as_double(), 9.0, 1e-5);
+  }
+}
+
 TUTTI_PROCESS_FUNCTION(fit_that_one_worker_stops) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();

@@ -16,9 +16,8 @@ constexpr std::int64_t kStepsPerEpoch = 20;
 constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps done when SIGTERM may come
 constexpr int kRestartCode = 75;
 
-/// v grows by 1 per replica and step. What the session saw; its exit code if that is not 0.
-TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
-  const std::string folder = arguments.at("folder").as_string();
+/// v grows by 1 per replica and step. Returns the session's exit code and what it saw.
+std::pair<int, Json> count_steps(const std::string& folder) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
   Variable v = counter("v");
@@ -50,6 +49,11 @@ TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
   const int code = session.finish();
   result.set("steps", session.record().steps());
   result.set("v", v.value().item_double());
+  return {code, result};
+}
+
+TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
+  const auto [code, result] = count_steps(arguments.at("folder").as_string());
   if (code != 0) std::_Exit(code);
   return result;
 }

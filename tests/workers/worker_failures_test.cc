@@ -1,4 +1,5 @@
-// Workers as processes: one that ends, is stopped or slow, told to the others; grace periods.
+// Failures of workers as processes, which the others report: exits, stops, late and slow workers;
+// and grace periods.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -43,6 +44,22 @@ TEST(WorkerFailures, ExitOfAWorkerIsReportedInTheNextCall) {
   }
 }
 
+TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
+  const auto strategy = connect_workers();
+  if (this_process().index == 1) Clock::system().sleep_for(std::chrono::seconds(6));
+  const auto ones = strategy->run([] { return number_on_replica(1.0); });
+  return Json(strategy->reduce(ReduceOp::kSum, ones).item_double());
+}
+
+TEST(WorkerFailures, LateWorkerIsNamedWhileTheOthersWait) {
+  MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
+  runner.start();
+  const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
+  EXPECT_THAT(line, HasSubstr("worker 1 ("));
+  EXPECT_THAT(line, HasSubstr("'reduce'"));
+  EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));
+}
+
 TUTTI_PROCESS_FUNCTION(workers_with_listen_addresses) {
   return error_as_json([] { connect_workers(); });
 }
@@ -84,7 +101,8 @@ TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProces
   MultiProcessRunner runner("workers_of_which_one_is_stopped",
                             {.num_workers = 2, .auto_restart = true});
   runner.start();
-  runner.wait_for_line("worker", 0, "going back to the last commit");
+  EXPECT_THAT(runner.wait_for_line("worker", 0, "going back to the last commit"),
+              ::testing::ContainsRegex("worker 1 .*stopped"));
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
   // Six steps of two replicas, each counted once.

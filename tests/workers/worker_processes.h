@@ -1,4 +1,4 @@
-// What tests of workers as processes share.
+// Helpers for tests of workers as processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,7 +58,7 @@ inline void expect_error(const Json& error, const std::string& code,
                          const std::vector<const char*>& parts) {
   EXPECT_EQ(error.at("code").as_string(), code) << error.dump();
   for (const char* const part : parts) {
-    EXPECT_THAT(error.at("message").as_string(), HasSubstr(part));
+    EXPECT_THAT(error.at("message").as_string(), HasSubstr(part)) << error.dump();
   }
 }
 
