@@ -1,5 +1,5 @@
-// Checkpoints that any strategy restores, and those of variables that are cut over workers, of
-// which each saves its parts.
+// Checkpoints that any strategy restores, and those of variables that are sharded over workers, of
+// which each saves its shards.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -85,43 +85,63 @@ struct Training {
   Adam optimizer;
 };
 
-/// A way to run: calls its argument with a new strategy, in each worker where there are several.
-using Way = std::function<std::vector<std::string>(const std::function<void(Strategy&)>&)>;
+/// Calls its argument with a new strategy, in each worker where there are several, and returns
+/// their errors.
+using Runner = std::function<std::vector<std::string>(const std::function<void(Strategy&)>&)>;
 
-Way alone(std::function<std::unique_ptr<Strategy>()> make) {
+Runner alone(std::function<std::unique_ptr<Strategy>()> make) {
   return [make](const auto& body) {
     body(*make());
     return std::vector<std::string>(1);
   };
 }
-Way workers(std::vector<int> replicas, int stage = 3) {
+Runner workers(std::vector<int> replicas, int stage = 3) {
   return [=](const auto& body) { return run_sharded(replicas, stage, body); };
 }
 
 /// Each strategy of one process, no strategy, and several workers.
-std::map<std::string, Way> all_ways() {
-  std::map<std::string, Way> ways;
-  ways["none"] = [](const auto& body) {
+std::map<std::string, Runner> all_runners() {
+  std::map<std::string, Runner> runners;
+  runners["none"] = [](const auto& body) {
     body(default_strategy());
     return std::vector<std::string>(1);
   };
-  ways["mirrored_1_1"] = [](const auto& body) { return run_workers(workers_with({1, 1}), body); };
-  for (const auto& each : all_strategies()) ways[each.name] = alone(each.make);
+  runners["mirrored_1_1"] = [](const auto& body) {
+    return run_workers(workers_with({1, 1}), body);
+  };
+  for (const auto& each : all_strategies()) runners[each.name] = alone(each.make);
   for (const int n : {1, 2, 3})
-    ways[concat("sharded_", n)] = alone([n] { return fully_sharded(n); });
-  ways["stage_1"] = alone([] { return fully_sharded(2, 0, 1); });
-  ways["workers_1_1"] = workers({1, 1});
-  ways["workers_2_1"] = workers({2, 1}, 2);
-  ways["workers_1_1_1"] = workers({1, 1, 1});
-  return ways;
+    runners[concat("sharded_", n)] = alone([n] { return fully_sharded(n); });
+  runners["stage_1"] = alone([] { return fully_sharded(2, 0, 1); });
+  runners["workers_1_1"] = workers({1, 1});
+  runners["workers_2_1"] = workers({2, 1}, 2);
+  runners["workers_1_1_1"] = workers({1, 1, 1});
+  return runners;
 }
 
-/// Saves in that way, in the background, and goes on. The hash of what was saved.
-std::string train_and_save(const Way& way, const std::string& folder,
+/// Hash that must be the same on all workers. Thread-safe.
+class CommonHash {
+ public:
+  void expect(const std::string& own) {
+    MutexLock lock(mutex_);
+    if (hash_.empty()) hash_ = own;
+    EXPECT_EQ(own, hash_);
+  }
+  std::string get() const {
+    MutexLock lock(mutex_);
+    return hash_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::string hash_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Saves in the background and continues to train. Returns the hash of what was saved.
+std::string train_and_save(const Runner& runner, const std::string& folder,
                            std::optional<bool> sharded = std::nullopt) {
-  Mutex mutex;
-  std::string saved;
-  expect_no_error(way([&](Strategy& strategy) {
+  CommonHash saved;
+  expect_no_error(runner([&](Strategy& strategy) {
     const auto scope = strategy.scope();
     Training training(strategy);
     training.train(2);
@@ -131,28 +151,25 @@ std::string train_and_save(const Way& way, const std::string& folder,
     training.train(2);  // not part of it
     manager.wait();
     manager.restore_latest({.strict = true});
-    const std::string hash = training.hash();
-    MutexLock lock(mutex);
-    if (saved.empty()) saved = hash;
-    EXPECT_EQ(hash, saved);
+    saved.expect(training.hash());
   }));
-  return saved;
+  return saved.get();
 }
 
-std::string restored_hash(const Way& way, const std::string& folder) {
-  Mutex mutex;
-  std::string restored;
-  expect_no_error(way([&](Strategy& strategy) {
+/// Restores and trains one more step. Returns the hash of what was restored.
+std::string restored_hash(const Runner& runner, const std::string& folder) {
+  CommonHash restored, trained;
+  expect_no_error(runner([&](Strategy& strategy) {
     const auto scope = strategy.scope();
     Training training(strategy);
     CheckpointManager manager(training.checkpoint(), folder);
     EXPECT_TRUE(manager.restore_latest({.strict = true}));
-    const std::string hash = training.hash();
-    MutexLock lock(mutex);
-    if (restored.empty()) restored = hash;
-    EXPECT_EQ(hash, restored);
+    restored.expect(training.hash());
+    training.train(1);
+    trained.expect(training.hash());
   }));
-  return restored;
+  EXPECT_NE(trained.get(), restored.get());
+  return restored.get();
 }
 
 /// Tensor files and the state.
@@ -166,16 +183,16 @@ std::vector<std::string> files_in(const std::string& version) {
 }
 
 TEST(CheckpointInParts, AnyStrategyRestoresWhatAnyOtherSaved) {
-  std::map<std::string, Way> from = all_ways();
+  std::map<std::string, Runner> from = all_runners();
   from["workers_1_1_stage_1"] = workers({1, 1}, 1);
   from["workers_1_1_1_1"] = workers({1, 1, 1, 1});
   for (const auto& [name_of_saver, saver] : from) {
     const std::string folder = empty_folder();
     const std::string saved = train_and_save(saver, folder);
     EXPECT_THAT(verify_checkpoint(folder + "/step_2"), ::testing::IsEmpty());
-    for (const auto& [name, way] : all_ways()) {
+    for (const auto& [name, runner] : all_runners()) {
       SCOPED_TRACE(concat(name_of_saver, " to ", name));
-      EXPECT_EQ(restored_hash(way, folder), saved);
+      EXPECT_EQ(restored_hash(runner, folder), saved);
     }
   }
 }
@@ -233,10 +250,14 @@ TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) 
       EXPECT_EQ(training.hash(), trained);
     });
   };
-  EXPECT_THAT(save(true), Each(AllOf(HasSubstr("worker 1"), HasSubstr("worker 2"),
-                                     HasSubstr("another folder"), HasSubstr("sharded = false"))));
-  EXPECT_FALSE(std::filesystem::exists(folder + "/0/step_1"));
-  EXPECT_THAT(thrown::warnings_of([&] { expect_no_error(save(false)); }), ::testing::IsEmpty());
+  EXPECT_THAT(thrown::warnings_of([&] {
+                EXPECT_THAT(save(true),
+                            Each(AllOf(HasSubstr("worker 1"), HasSubstr("worker 2"),
+                                       HasSubstr("another folder"), HasSubstr("sharded = false"))));
+                EXPECT_FALSE(std::filesystem::exists(folder + "/0/step_1"));
+                expect_no_error(save(false));
+              }),
+              ::testing::IsEmpty());
   std::filesystem::remove_all(folder + "/0");
   EXPECT_THAT(thrown::warnings_of([&] { expect_no_error(save(std::nullopt)); }),
               ::testing::Contains(

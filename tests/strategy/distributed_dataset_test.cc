@@ -28,6 +28,7 @@ TEST(DistributedDataset, ByFunctionElementsGoToReplicasWholeInEachPass) {
         Case{2, Dataset::range(6), {{{0}, {1}}, {{2}, {3}}, {{4}, {5}}}},
         Case{4, vector_dataset({5, 6, 7, 8}), {{{5}, {6}, {7}, {8}}}},
         Case{2, Dataset::range(8).batch(2), {{{0, 1}, {2, 3}}, {{4, 5}, {6, 7}}}}}) {
+    SCOPED_TRACE(concat(each.replicas, " replicas: ", ::testing::PrintToString(each.expected)));
     MirroredStrategy strategy(concat("cpu:0-", each.replicas - 1));
     int calls = 0;
     DistributedDataset dataset =
@@ -63,7 +64,7 @@ TEST(DistributedDataset, ComponentsStayTogether) {
   }
 }
 
-// As tf's documentation splits them.
+// The documentation of tf.distribute splits them like this.
 TEST(DistributedDataset, GlobalBatchesAreSplitInCeiledShares) {
   struct Case {
     int replicas, elements, batch;
@@ -74,11 +75,13 @@ TEST(DistributedDataset, GlobalBatchesAreSplitInCeiledShares) {
         Case{2, 6, 4, {{{0, 1}, {2, 3}}, {{4}, {5}}}}, Case{5, 4, 4, {{{0}, {1}, {2}, {3}, {}}}},
         Case{3, 8, 4, {{{0, 1}, {2, 3}, {}}, {{4, 5}, {6, 7}, {}}}},
         Case{4, 13, 10, {{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}}, {{10}, {11}, {12}, {}}}}}) {
-    EXPECT_EQ(steps_of_one_process(replicas, Dataset::range(elements).batch(batch)), expected);
+    EXPECT_EQ(steps_of_one_process(replicas, Dataset::range(elements).batch(batch)), expected)
+        << replicas << " replicas";
   }
 }
 
-/// Of each piece its first row in the global batch, its rows and those of the global batch.
+/// Returns for each replica's batch its first row in the global batch, the number of its rows and
+/// that of the global batch.
 Steps places_of(DistributedDataset dataset) {
   Steps steps;
   for (const PerReplica<Batch>& batch : dataset) {

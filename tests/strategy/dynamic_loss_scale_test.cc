@@ -53,6 +53,7 @@ TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteStepsAndFallsWithEachOther) {
         Case{{.initial_scale = 4, .growth_steps = 2, .multiplier = 3},
              "ggbgg",
              {4, 12, 4, 4, 12}}}) {
+    SCOPED_TRACE(concat("from ", options.initial_scale, ": ", steps));
     EXPECT_EQ(scales(default_strategy(), options, steps), expected);
     for (const StrategyCase& each : all_strategies()) {
       EXPECT_EQ(scales(*each.make(), options, steps), expected) << each.name;

@@ -245,7 +245,8 @@ TEST(InputSharding, WholeBatchesGoToReplicasOfAllWorkers) {
               {{4, 5}, {6, 7}, {4, 5}, {6, 7}},
               {{8}, {}, {8}, {}}}}}) {
     EXPECT_EQ(all_replicas(whole_batches({.count = 2, .replicas = replicas}, dataset, policy)),
-              expected);
+              expected)
+        << replicas << " replicas of each worker, policy " << to_string(policy);
   }
 }
 
@@ -354,7 +355,7 @@ TEST(InputSharding, PositionsGoOnUnderEveryRule) {
         InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
     const Workers workers{.count = 3, .options = options};
     expect_positions_go_on(workers, numbers.shuffle(4, 7).batch(4));
-    // Fewer rows than replicas: some steps are nobody's and left out.
+    // Fewer rows than replicas: some steps belong to no replica and are left out.
     expect_positions_go_on(workers, numbers.batch(2));
   }
   expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));

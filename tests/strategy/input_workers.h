@@ -1,4 +1,4 @@
-// What tests of distributed input share: workers as threads, and the rows of steps.
+// Helpers for tests of distributed input: workers as threads, and the rows of steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -47,6 +47,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
     Variable v = make(0.0, aggregation);
     EXPECT_EQ(v.storage().devices(), strategy_->worker_devices());
     const auto expect_after = [&](const Case& each, const std::function<void()>& write) {
+      SCOPED_TRACE(concat(aggregation, ": from ", each.before, " to ", each.after));
       v.assign(each.before);
       write();
       EXPECT_EQ(components(v), both(each.after));
@@ -72,6 +73,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
                              {5, [](Variable& v) { v.assign_sub(num(replica_number())); }, 4.5}};
   Variable mean = make(0.0, VariableAggregation::kMean);
   for (const Case& each : by_replica) {
+    SCOPED_TRACE(concat("from ", each.before, " to ", each.after));
     mean.assign(each.before);
     strategy_->run([&] { each.write(mean); });
     EXPECT_EQ(components(mean), both(each.after));
@@ -168,6 +170,7 @@ TEST_F(MirroredVariable, ScatterMinMaxAndUpdateNeedOnlyFirstReplica) {
   for (const Case& each : {Case{"scatter_min", &Variable::scatter_min, 1, {0, 1, 0}},
                            Case{"scatter_max", &Variable::scatter_max, 2, {0, 2, 0}},
                            Case{"scatter_update", &Variable::scatter_update, 3, {0, 3, 0}}}) {
+    SCOPED_TRACE(each.name);
     EXPECT_TUTTI_ERROR(strategy_->run([&] { (sum.*each.scatter)(row(1, 1, 3)); }),
                        ErrorCode::kUnimplemented, each.name);
     strategy_->run([&] { (v.*each.scatter)(row(1, each.value, 3)); });

@@ -66,24 +66,27 @@ TEST(MultiWorker, TooFewReplicasForTheDevicesAreRefused) {
 template <class Fn>
 std::vector<Tensor> by_replica(const Fn& body) {
   const auto results = results_of_workers(
-      workers_with({2, 1}), [&](Strategy& strategy) { return strategy.run(body).values(); });
+      workers_with({2, 1}), [&](Strategy& strategy) { return strategy.run(body).values(); },
+      Between::kMessages);
   return {results[0][0], results[0][1], results[1][0]};
 }
 
 TEST(MultiWorker, CollectivesReachTheReplicasOfAllWorkers) {
-  const auto expect_each = [](const std::function<Tensor()>& body, std::vector<double> expected) {
-    for (const Tensor& each : by_replica(body)) EXPECT_EQ(numbers(each), expected);
+  const auto expect_each = [](const char* what, const std::function<Tensor()>& body,
+                              const std::vector<double>& expected) {
+    for (const Tensor& each : by_replica(body)) EXPECT_EQ(numbers(each), expected) << what;
   };
   const auto all_reduce = [](ReduceOp op, const Tensor& value) {
     return ReplicaContext::current().all_reduce(op, value);
   };
-  expect_each([&] { return all_reduce(ReduceOp::kSum, num(replica_number() + 1.0)); }, {6});
-  expect_each([&] { return all_reduce(ReduceOp::kMax, num(replica_number())); }, {2});
+  expect_each("sum", [&] { return all_reduce(ReduceOp::kSum, num(replica_number() + 1.0)); }, {6});
+  expect_each("maximum", [&] { return all_reduce(ReduceOp::kMax, num(replica_number())); }, {2});
   // Lengths that differ, in the order of the replicas.
   const auto copies_of_number = [] {
     return vec(std::vector<float>(static_cast<std::size_t>(replica_number()), replica_number()));
   };
-  expect_each([&] { return ReplicaContext::current().all_gather(copies_of_number(), 0); },
+  expect_each("all_gather",
+              [&] { return ReplicaContext::current().all_gather(copies_of_number(), 0); },
               {1, 2, 2});
   // d/dx_r of sum over replicas s of (sum of x)^2 * s.
   const auto gradient_of_sum = [&] {
@@ -93,7 +96,7 @@ TEST(MultiWorker, CollectivesReachTheReplicasOfAllWorkers) {
     const Tensor sum = all_reduce(ReduceOp::kSum, x);
     return tape.gradient(square(sum) * replica_number(), x).dense();
   };
-  expect_each(gradient_of_sum, {2 * 6 * (0 + 1 + 2)});
+  expect_each("gradient", gradient_of_sum, {2 * 6 * (0 + 1 + 2)});
 }
 
 /// One float in row `row` of a column.
@@ -103,12 +106,15 @@ IndexedSlices element(std::int64_t row, float value, std::int64_t rows) {
 }
 
 TEST(MultiWorker, AMixedTupleKeepsItsOrder) {
-  const auto results = results_of_workers(workers_with({1, 1}), [](Strategy& strategy) {
-    return strategy.run([] {
-      const std::vector<Gradient> tuple = {element(0, 1, 5), num(1), element(2, 3, 5), num(2)};
-      return ReplicaContext::current().all_reduce(ReduceOp::kSum, tuple);
-    })[0];
-  });
+  const auto results = results_of_workers(
+      workers_with({1, 1}),
+      [](Strategy& strategy) {
+        return strategy.run([] {
+          const std::vector<Gradient> tuple = {element(0, 1, 5), num(1), element(2, 3, 5), num(2)};
+          return ReplicaContext::current().all_reduce(ReduceOp::kSum, tuple);
+        })[0];
+      },
+      Between::kMessages);
   for (const std::vector<Gradient>& sums : results) {
     ASSERT_EQ(sums.size(), 4u);
     EXPECT_TRUE(sums[0].is_slices() && sums[2].is_slices());
@@ -246,7 +252,8 @@ std::vector<std::vector<double>> weights_of_workers(const std::vector<int>& repl
   std::vector<LocalStrategyOptions> options = workers_with(replicas);
   for (auto& each : options) each.cross_device_ops.options.non_finite = policy;
   return results_of_workers(
-      options, [&](Strategy& strategy) { return weights_after_step(strategy, gradient_of); });
+      options, [&](Strategy& strategy) { return weights_after_step(strategy, gradient_of); },
+      Between::kMessages);
 }
 
 Tensor column(float a, float b) { return Tensor::from<float>({2, 1}, {a, b}); }
@@ -273,9 +280,10 @@ TEST(MultiWorker, SixteenBitGradientsAreRoundedOnce) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
     const std::vector<double> expected = sum_of_random_gradients(*mirrored(1, 5), dtype);
     for (const std::vector<int>& replicas : {std::vector{1, 1, 1, 1, 1}, {2, 2, 1}, {3, 2}}) {
-      const auto sums = results_of_workers(workers_with(replicas), [&](Strategy& strategy) {
-        return sum_of_random_gradients(strategy, dtype);
-      });
+      const auto sums = results_of_workers(
+          workers_with(replicas),
+          [&](Strategy& strategy) { return sum_of_random_gradients(strategy, dtype); },
+          Between::kMessages);
       for (const std::vector<double>& sum : sums) EXPECT_EQ(sum, expected) << dtype;
     }
   }
@@ -298,7 +306,9 @@ TEST(MultiWorker, GradientsOfWorkersAreAdded) {
             (Weights{{-2, -2}, {-2, -2}}));
   std::vector<LocalStrategyOptions> options = workers_with({2, 1});
   for (auto& each : options) each.cross_device_ops.options.non_finite = NonFinitePolicy::kError;
-  EXPECT_THAT(run_workers(options, [&](auto& strategy) { weights_after_step(strategy, with_nan); }),
+  EXPECT_THAT(run_workers(
+                  options, [&](auto& strategy) { weights_after_step(strategy, with_nan); },
+                  Between::kMessages),
               Each(HasSubstr("Variable 'w' is not finite at flat index 1 on replica 2")));
 }
 
@@ -327,10 +337,10 @@ TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
           sgd.minimize(tape, loss);
         };
         // docs/deviations.md: tf raises the same type on all workers.
-        const bool is_told = strategy.worker() == 0;
+        const bool is_other = strategy.worker() == 0;
         EXPECT_TUTTI_ERROR(
-            strategy.run(step), is_told ? ErrorCode::kAborted : ErrorCode::kResourceExhausted,
-            concat(is_told ? "worker 1, " : "", "replica 2, step 0: Running out of resources"));
+            strategy.run(step), is_other ? ErrorCode::kAborted : ErrorCode::kResourceExhausted,
+            concat(is_other ? "worker 1, " : "", "replica 2, step 0: Running out of resources"));
       },
       Between::kMessages));
 }

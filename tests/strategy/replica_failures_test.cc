@@ -1,5 +1,5 @@
-// Faults in replicas: each ends in an error that names what happened, within a second, for every
-// operation.
+// Tests of faults in replicas, each of which ends within a second in an error that names it, for
+// every operation.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <stdexcept>

@@ -134,9 +134,10 @@ TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
       [](const Tensor& each) { return reduce_mean(each) + reduce_sum(each) * 0.01f; },
       [](const Tensor& each) { return -reduce_mean(-expand_dims(each, 1)); },
   };
-  for (const LossOf& loss : losses) {
+  for (std::size_t number = 0; number < std::size(losses); ++number) {
     for (const auto& strategy : {mirrored(2), mirrored(1, 2)}) {
-      const auto warnings = warnings_of_loss(*strategy, loss);
+      SCOPED_TRACE(concat("loss ", number));
+      const auto warnings = warnings_of_loss(*strategy, losses[number]);
       ASSERT_EQ(warnings.size(), 1u);
       EXPECT_THAT(warnings[0], ::testing::StartsWith("reduce_mean at run_warnings_test.cc:"));
       EXPECT_THAT(warnings[0],
@@ -159,8 +160,9 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
         return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});
       }};
   const auto strategy = mirrored(2);
-  for (const auto& loss : losses) {
-    EXPECT_THAT(warnings_of_loss(*strategy, loss), ::testing::IsEmpty());
+  for (std::size_t number = 0; number < std::size(losses); ++number) {
+    EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), ::testing::IsEmpty())
+        << "loss " << number;
   }
   // Gradients that are averaged, not summed; and one replica.
   const auto mean = [](const Tensor& x) { return reduce_mean(x); };

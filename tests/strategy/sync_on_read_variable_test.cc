@@ -151,9 +151,17 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
 }
 
 TEST_F(SyncOnRead, OtherNumberOfReplicasRestoresTheAggregate) {
+  const auto three = mirrored(3);
+  const auto saved = [&] {
+    const auto scope = three->scope();
+    return Variable(Tensor(2.0f), {.name = "v",
+                                   .synchronization = VariableSynchronization::kOnRead,
+                                   .aggregation = VariableAggregation::kSum})
+        .storage()
+        .save();
+  }();
   Variable v = make(0.0, VariableAggregation::kSum);
-  strategy_ = mirrored(3);
-  v.storage().restore(lookup_in(make(2.0, VariableAggregation::kSum).storage().save()));
+  v.storage().restore(lookup_in(saved));
   EXPECT_EQ(components(v), two(3));
   EXPECT_TUTTI_ERROR(v.storage().restore(lookup_in({})), ErrorCode::kNotFound, "'v'");
 }
@@ -228,6 +236,7 @@ TEST_F(SyncOnRead, AggregateOnReadScopeReadsTheAggregateInReplicas) {
 TEST_F(SyncOnRead, OneComponentPerReplicaAlsoOfSharedDevicesAndCentralStorage) {
   const std::unique_ptr<Strategy> shared = mirrored(1, 3), of_central = central(3);
   for (Strategy* const strategy : {shared.get(), of_central.get()}) {
+    SCOPED_TRACE(strategy->name());
     const auto scope = strategy->scope();
     Variable v(Tensor(0.0f), {.synchronization = VariableSynchronization::kOnRead,
                               .aggregation = VariableAggregation::kSum});

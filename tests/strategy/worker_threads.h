@@ -51,7 +51,7 @@ inline void expect_no_error(const std::vector<std::string>& errors) {
 /// What `body` returns in each worker, none of which may throw.
 template <class Body>
 auto results_of_workers(const std::vector<LocalStrategyOptions>& options, const Body& body,
-                        Between between = Between::kMessages,
+                        Between between = Between::kMemory,
                         const CommunicatorOptions& communication = {}) {
   std::vector<std::invoke_result_t<Body, MultiWorkerMirroredStrategy&>> results(options.size());
   expect_no_error(run_workers(
@@ -63,7 +63,8 @@ auto results_of_workers(const std::vector<LocalStrategyOptions>& options, const 
   return results;
 }
 
-/// The same with variables cut over the replicas of all workers, of which each has so many.
+/// Same as run_workers(), but with variables sharded over the replicas of all workers; worker w has
+/// replicas[w] of them.
 inline std::vector<std::string> run_sharded(
     const std::vector<int>& replicas, int stage,
     const std::function<void(FullyShardedStrategy&)>& body) {
