@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -13,6 +14,9 @@
 
 namespace tutti {
 namespace {
+
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class FileTest : public ::testing::Test {
  protected:
@@ -66,6 +70,16 @@ TEST_F(FileTest, MissingFileAndFolderAreNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
   }
+}
+
+TEST_F(FileTest, ListsTheNamesInAFolder) {
+  EXPECT_THAT(names_in_folder(folder_.string()), IsEmpty());
+  write_file_atomically(path("b"), "1");
+  write_file_atomically(path(".a"), "2");
+  write_file_atomically(path("folder/c"), "3");
+  EXPECT_THAT(names_in_folder(folder_.string()), UnorderedElementsAre("b", ".a", "folder"));
+  EXPECT_THAT(names_in_folder(path("missing")), IsEmpty());
+  EXPECT_THAT(names_in_folder(path("b")), IsEmpty());
 }
 
 TEST_F(FileTest, AFailedWriteLeavesTheOldFile) {
