@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -63,19 +64,44 @@ OpCall call_of(const Sizes& s, const Inputs& in) {
 
 TEST(Attention, EqualsWhatItIsMadeOfElsewhere) {
   for (const Sizes& s : kSizes) {
-    if (s.batch == 0 || s.value_steps == 0) continue;
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       const Inputs in(s, dtype);
       SCOPED_TRACE(concat(dtype, " ", in.query.shape(), " ", in.value.shape()));
+      const Shape shape{s.batch, s.heads, s.steps, s.length};
+      const Tensor y = attention(in.query, in.key, in.value, s.options());
+      if (s.batch == 0 || s.value_steps == 0) {
+        const auto size = static_cast<std::size_t>(shape.num_elements());
+        expect_tensor(y, shape, std::vector<double>(size));
+        continue;
+      }
       const Tensor seen = s.is_causal ? internal::causal_mask(s.steps, s.value_steps,
                                                               s.steps_before, in.query.device())
                                       : Tensor();
       const Tensor shares =
           internal::attention_shares(in.query, in.key, s.attributes().scale, seen);
       const Tensor parts = internal::mixed_values(shares, in.value);
-      expect_tensor(attention(in.query, in.key, in.value, s.options()), parts.shape(),
-                    parts.to_doubles(), dtype == DType::kFloat32 ? 1e-5 : 1e-12);
+      expect_tensor(y, shape, parts.to_doubles(), dtype == DType::kFloat32 ? 1e-5 : 1e-12);
     }
+  }
+}
+
+TEST(Attention, SecondOutputIsTheLogarithmOfTheSumOfExponentials) {
+  const Sizes s{1, 2, 1, 3, 4, 2, 1, true, 1};  // One head of keys for both heads of queries.
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const Inputs in(s, dtype);
+    const std::vector<double> queries = in.query.to_doubles(), keys = in.key.to_doubles();
+    std::vector<double> expected;
+    for (std::size_t row = 0; row < 6; ++row) {
+      double sum = 0;
+      for (std::size_t j = 0; j < std::min<std::size_t>(4, row % 3 + 2); ++j) {
+        const double product =
+            queries[2 * row] * keys[2 * j] + queries[2 * row + 1] * keys[2 * j + 1];
+        sum += std::exp(product / std::sqrt(2.0));
+      }
+      expected.push_back(std::log(sum));
+    }
+    expect_tensor(run_kernel(cpu_kernels(), call_of(s, in))[1], {1, 2, 3}, expected,
+                  dtype == DType::kFloat32 ? 1e-5 : 1e-12);
   }
 }
 

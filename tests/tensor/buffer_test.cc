@@ -1,5 +1,5 @@
-// Memory of tensors: the caching allocator, limits of devices, bytes that were there before,
-// copies.
+// Memory of tensors: the caching allocator, limits of devices, tensors in memory that the caller
+// allocated, copies past the caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/buffer.h"
 

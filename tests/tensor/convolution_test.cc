@@ -1,5 +1,7 @@
-// Convolution and pooling: values, padding, batches without rows, and what is refused. The table of
-// operations and the records of Keras (tests/parity) have more shapes, and gradients.
+// Convolution and pooling: values computed by hand, padding, batches without rows, errors. More
+// shapes, and gradients: the table of operations compares kernels with the reference kernels, whose
+// float32 and float64 it compares with each other; the records of Keras (tests/parity) have values
+// and gradients of a few layers in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/convolution_ops.h"
 
@@ -23,7 +25,7 @@ constexpr Padding kSame = Padding::kSame, kValid = Padding::kValid;
 
 double tolerance(DType dtype) { return dtype == DType::kFloat32 ? 3e-5 : 1e-12; }
 
-TEST(Conv2d, StridesDilationsAndGroupsTakeTheirPixels) {
+TEST(Conv2d, ReadsPixelsOfStridesDilationsAndGroups) {
   for (DType dtype : kTypes) {
     const Tensor row = tensor_of({1, 1, 5, 1}, {1, 2, 3, 4, 5}, dtype);
     const Tensor two = tensor_of({1, 2, 1, 1}, {1, 10}, dtype);
@@ -253,7 +255,7 @@ TEST(Pooling, GivesTheValuesOfKerasDocumentation) {
   expect_tensor(max_pool2d(x, wide), {1, 2, 1, 1}, {3, 9});
   expect_tensor(average_pool2d(negate(x), wide), {1, 2, 1, 1}, {-2, -8});
   Pool2dOptions padded = wide;
-  padded.padding = kSame;  // whose zeros would be the largest elements
+  padded.padding = kSame;  // Zeros of the padding would be the largest elements.
   expect_tensor(max_pool2d(negate(x), padded), {1, 2, 3, 1}, {-1, -1, -2, -7, -7, -8});
 }
 

@@ -53,7 +53,7 @@ struct UnaryCase {
   Tensor (*op)(const Operand&);
   double (*expected)(double);
   double low, high;
-  int roundings = 1;  // what is made of several operations rounds after each
+  int roundings = 1;  // number of roundings; an operation made of several has one for each
 };
 
 const UnaryCase kUnaryCases[] = {

@@ -1,9 +1,13 @@
-// Normalizations: far from zero, without rows, and what is refused. The table of operations has the
-// values of the kernels, the records of Keras (tests/parity) those of the layers, with gradients.
+// Normalizations: values computed by hand, numbers far from zero, batches without rows, errors. The
+// table of operations compares kernels with the reference kernels, whose float32 and float64 it
+// compares with each other; the records of Keras (tests/parity) have values and gradients of
+// layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/normalization.h"
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
@@ -51,6 +55,26 @@ TEST(BatchNorm, ErrorsNameTheShapesAndTheLine) {
   EXPECT_INVALID(batch_norm_training(gamma, gamma, gamma, kEpsilon), "[3]");
   EXPECT_INVALID(batch_norm_grad(x, gamma, gamma, gamma, Tensor::zeros({2, 3}), kEpsilon),
                  "[2, 4, 4, 3]", "[2, 3]");
+}
+
+TEST(LocalResponseNormalization, DividesByThePowerOfASumOfSquares) {
+  struct Case {
+    LrnAttributes attributes;  // radius, bias, alpha, beta
+    std::vector<double> expected;
+  };
+  const Case cases[] = {
+      {{1, 1, 1, 0.5}, {1 / std::sqrt(6.0), 2 / std::sqrt(10.0), 2 / std::sqrt(9.0)}},
+      {{1, 2, 3, 1}, {1 / 17.0, 2 / 29.0, 2 / 26.0}},
+      {{0, 1, 1, 0.5}, {1 / std::sqrt(2.0), 2 / std::sqrt(5.0), 2 / std::sqrt(5.0)}}};
+  for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const Tensor x = testing::tensor_of({1, 1, 1, 3}, {1, 2, 2}, dtype);
+    for (const Case& c : cases) {
+      SCOPED_TRACE(
+          concat(dtype, " radius ", c.attributes.depth_radius, " beta ", c.attributes.beta));
+      expect_tensor(local_response_normalization(x, c.attributes), x.shape(), c.expected,
+                    dtype == DType::kFloat32 ? 1e-6 : 1e-13);
+    }
+  }
 }
 
 TEST(LocalResponseNormalization, HandlesNoRowsAndRefusesWrongArguments) {
