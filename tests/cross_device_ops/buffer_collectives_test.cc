@@ -216,6 +216,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
 TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
   expect_on_communicators(3, [&](Communicator& mine) {
     const int rank = mine.rank();

@@ -110,7 +110,10 @@ template <class Body>
 std::vector<std::string> errors_of_communicators(int size, const CommunicatorOptions& options,
                                                  const Body& body) {
   const Communicators all = in_process_communicators(size, options);
-  return errors_of_ranks(size, [&](int rank) { body(of(all, rank)); });
+  return errors_of_ranks(size, [&](int rank) {
+    SCOPED_TRACE(concat("rank ", rank));
+    body(of(all, rank));
+  });
 }
 template <class Body>
 std::vector<std::string> errors_of_communicators(int size, const Body& body) {

@@ -184,9 +184,8 @@ TEST(CommunicatorMismatch, ArgumentsThatAreWrongOnAllRanksAreRefusedAndTheyGoOn)
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       const auto errors =
-          errors_of_communicators(3, {.algorithm = algorithm}, [&](Communicator& mine) {
+          errors_of_communicators(3, {.algorithm = algorithm}, [&](Communicator& own) {
             std::vector<float> a(12, 1.0f), b(12);
-            Communicator& own = mine;
             for (const char* name : {"first", "second"}) {
               own.all_reduce(ReduceOp::kMax, std::span(b), {.name = name});
               EXPECT_THROW(wrong.call(own, true, std::span(a), std::span(b)), Error);

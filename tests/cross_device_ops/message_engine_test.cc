@@ -65,7 +65,9 @@ TEST(MessageEngine, SeveralBuffersAreCombinedAsOne) {
       call.run(engine, 0);
       double number = 0;
       for (const TypedBytes& data : list) {
-        for (std::size_t i = 0; i < data.count(); ++i) EXPECT_EQ(data.get(i), 6 * number++);
+        for (std::size_t i = 0; i < data.count(); ++i) {
+          if (data.get(i) != 6 * number++) fail(ErrorCode::kInternal, name, ": element ", i);
+        }
       }
     });
   }
