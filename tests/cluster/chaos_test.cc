@@ -85,7 +85,7 @@ Told break_pairs(Fault fault, std::uint64_t num_seeds) {
 
 /// Calls end because of the break, long before their deadline of a minute: within a second on a
 /// quiet machine.
-TEST(TcpChaos, ABreakAtAnyByteEndsTheCallsOfBothRanksAndIsNoMessage) {
+TEST(TcpChaos, BreakAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;
     Fault fault;
@@ -95,12 +95,13 @@ TEST(TcpChaos, ABreakAtAnyByteEndsTheCallsOfBothRanksAndIsNoMessage) {
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},
                            {"closed on one side", Fault::kHalfClose, 8, 0}}) {
+    SCOPED_TRACE(each.name);
     const Told told = break_pairs(each.fault, each.num_seeds);
     const double median = told.seconds[told.seconds.size() / 2];
     std::printf("broken | %s | %zu times | both ranks told after %.4f s (median), at most %.3f s\n",
                 each.name, told.seconds.size(), median, told.seconds.back());
-    EXPECT_LT(median, 15.0) << each.name;
-    EXPECT_EQ(told.damaged, each.num_damaged) << each.name;
+    EXPECT_LT(median, 15.0);
+    EXPECT_EQ(told.damaged, each.num_damaged);
   }
 }
 
@@ -173,6 +174,7 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
     ProxiedRanks group(plan);
     SCOPED_TRACE(concat("seed ", seed));
     expect_on_ranks(2, [&](int rank) { exchange(*group.rank(rank), 1); });
+    if (HasFailure()) return;
     disturbed += group.proxy().num_cuts() + group.proxy().num_flips();
   }
   EXPECT_GE(disturbed, 35);

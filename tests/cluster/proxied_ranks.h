@@ -103,7 +103,7 @@ inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0
 /// Two ranks without a proxy, and the sockets at the ends of their connection.
 struct DirectRanks {
   DirectRanks() {
-    expect_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
+    require_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
     const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
     for (const int r : {0, 1}) {
       end_of_rank[static_cast<std::size_t>(r)] =

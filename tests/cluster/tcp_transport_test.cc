@@ -201,9 +201,15 @@ TEST(MessageEngineOverTcp, SendsWhatItsScheduleSays) {
         const auto engine = message_engine(transport, algorithm.name);
         for (const std::size_t count : {0, 1, 1021, 80'021}) {
           TypedBytes data(DType::kFloat64, count, 1);
+          for (std::size_t i = 0; i < count; ++i) data.set(i, transport->rank() + 1.0);
           const TransportStats before = transport->stats();
           all_reduce_call(data).run(*engine, sequence++);
           const TransportStats after = transport->stats();
+          for (std::size_t i = 0; i < count; ++i) {
+            if (data.get(i) == size * (size + 1) / 2.0) continue;
+            fail(ErrorCode::kInternal, algorithm.name, ": element ", i, " of ", count, " is ",
+                 data.get(i));
+          }
           internal::CallShape shape{.size = size, .rank = transport->rank(), .count = count};
           shape.element_bytes = 8;
           shape.segment_bytes = internal::kNetworkSegmentBytes;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 
 namespace tutti {
@@ -45,6 +46,13 @@ std::string error_of_ranks(int size, const Fn& fn) {
 template <class Fn>
 void expect_on_ranks(int size, const Fn& fn) {
   EXPECT_EQ(error_of_ranks(size, fn), "");
+}
+
+/// Same as expect_on_ranks(), but throws kInternal with the error instead of recording a failure.
+template <class Fn>
+void require_on_ranks(int size, const Fn& fn) {
+  const std::string error = error_of_ranks(size, fn);
+  if (!error.empty()) fail(ErrorCode::kInternal, error);
 }
 
 }  // namespace tutti

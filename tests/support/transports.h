@@ -23,17 +23,18 @@ inline std::shared_ptr<Transport> connect_by_memory(int rank, int size, KeyValue
   return connect_ranks(rank, size, store, options).transport;
 }
 
-/// Returns the ranks of a group whose members are all of this process.
+/// Returns the ranks of a group whose members are all of this process. Throws kInternal if one
+/// cannot connect.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, KeyValueStore& store,
     const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {
   std::vector<std::shared_ptr<Transport>> ranks(static_cast<std::size_t>(size));
-  expect_on_ranks(size, [&](int rank) {
+  require_on_ranks(size, [&](int rank) {
     ranks[static_cast<std::size_t>(rank)] = connect_ranks(rank, size, store, options).transport;
   });
   return ranks;
 }
-/// Same as connected_ranks(), but with a store of their own.
+/// Overload with a new in-process store.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, const ConnectOptions& options = {.way = ConnectOptions::Way::kTcp}) {
   InProcessStore store;
