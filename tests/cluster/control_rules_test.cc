@@ -265,7 +265,7 @@ TEST(HealthRules, AllWaitersOfADeadlockedCallAreNamedAfterTheTimeout) {
               ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 waits in "));
 }
 
-TEST(HealthRules, WhatMayResolveItselfIsNoDeadlock) {
+TEST(HealthRules, ReportsNoDeadlockThatMayResolveItself) {
   using Records = std::vector<internal::MemberRecord>;
   using Status = internal::MemberRecord::Status;
   const std::pair<const char*, void (*)(Records&)> changes[] = {

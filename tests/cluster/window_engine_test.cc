@@ -238,7 +238,6 @@ TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
 }
 
 TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
-  using testing::expect_error;
   InProcessStore store;
   // More than there are addresses.
   EXPECT_ERROR(

@@ -11,7 +11,6 @@
 namespace tutti {
 namespace {
 
-using gpu_tests::expect_error;
 using gpu_tests::expect_near;
 using gpu_tests::expect_tensor;
 using gpu_tests::kGpu;

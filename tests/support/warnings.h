@@ -13,7 +13,7 @@
 
 namespace tutti::thrown {
 
-/// Collects the lines of the log from `lowest` on while it lives. Thread-safe.
+/// Collects log lines of level `lowest` and above until it is destroyed. Thread-safe.
 class LogLines {
  public:
   explicit LogLines(LogLevel lowest = LogLevel::kDebug)
