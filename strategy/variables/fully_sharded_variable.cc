@@ -352,7 +352,12 @@ FullyShardedStorage::~FullyShardedStorage() {
 
 Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
-  if (!context) return shards().gather(shards().device(), dtype);
+  if (!context) {
+    const Tensor whole = shards().gather(shards().device(), dtype);
+    // On all devices: a replica that has it does not wait for those that have to read it.
+    if (use_.team) shards().keep(whole);
+    return whole;
+  }
   return use_.team ? read_together(*context, dtype) : shards().gather(context->device(), dtype);
 }
 
