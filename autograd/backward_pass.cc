@@ -124,7 +124,7 @@ class BackwardPass {
   void order_sources() {
     report_order_.resize(source_slots_.size());
     std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
-    // Of the sources that one node makes final, the last comes first.
+    // If one node makes several sources final, the last of them comes first.
     std::ranges::reverse(report_order_);
     std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
       const int slot = source_slots_[source];
@@ -155,8 +155,8 @@ class BackwardPass {
     }
   }
 
-  /// The walk goes on over what is recorded now. It adds to the sums as they are, so that they are
-  /// added in the order that they would have without.
+  /// Continues the walk over a recording of the function that is run again. Adds to the sums as
+  /// they are, so that the order of additions is that of a walk without recomputation.
   void process_again(const Node& node, std::span<const Tensor> gradients) {
     const Recomputation& again = *node.recomputation;
     std::optional<SeparateTapes> alone;  // the walk may be one that no tape records
