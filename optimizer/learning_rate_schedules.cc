@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <numbers>
+#include <optional>
 
 #include "core/call_table.h"
 #include "core/names.h"
@@ -214,10 +215,12 @@ struct ConstantOptions {
   LearningRate rate = 0.01;
 };
 
+using Reader = std::pair<std::string, internal::CallReader<LearningRate>>;
+
 struct NamedSchedule {
   std::string name;
   LearningRate (*make)(const std::string& name, const std::map<std::string, double>& numbers);
-  std::pair<std::string, internal::CallReader<LearningRate>> reader;
+  std::optional<Reader> reader;  // none: saved as a number
 };
 
 template <class Options>
@@ -227,9 +230,9 @@ NamedSchedule named() {
           [](const std::string& name, const std::map<std::string, double>& numbers) {
             return LearningRate(ScheduleWith(options_of<Options>(name, numbers)));
           },
-          {type, internal::reads_call<Options>([](Options options) {
-             return LearningRate(ScheduleWith(std::move(options)));
-           })}};
+          Reader{type, internal::reads_call<Options>([](Options options) {
+                   return LearningRate(ScheduleWith(std::move(options)));
+                 })}};
 }
 
 /// In alphabetical order.
@@ -239,10 +242,7 @@ const std::vector<NamedSchedule>& named_schedules() {
        [](const std::string& name, const std::map<std::string, double>& numbers) {
          return options_of<ConstantOptions>(name, numbers).rate;
        },
-       {"PiecewiseConstantDecay",
-        internal::reads_call<std::vector<std::int64_t>, std::vector<double>>([](auto... arguments) {
-          return LearningRate(PiecewiseConstantDecay(std::move(arguments)...));
-        })}},
+       std::nullopt},
       named<CosineDecayOptions>(),
       named<CosineDecayRestartsOptions>(),
       named<ExponentialDecayOptions>(),
@@ -310,7 +310,15 @@ LearningRate LearningRate::from_json(const Json& json) {
   using Table = internal::CallTable<LearningRate>;
   static const Table table("learning-rate schedule", "try compiling the loaded model with it", [] {
     std::vector<Table::Entry> readers;
-    for (const NamedSchedule& schedule : named_schedules()) readers.push_back(schedule.reader);
+    for (const NamedSchedule& schedule : named_schedules()) {
+      if (schedule.reader) readers.push_back(*schedule.reader);
+    }
+    // It has lists, so no name and numbers make one.
+    readers.emplace_back(
+        "PiecewiseConstantDecay",
+        internal::reads_call<std::vector<std::int64_t>, std::vector<double>>([](auto... arguments) {
+          return LearningRate(PiecewiseConstantDecay(std::move(arguments)...));
+        }));
     return readers;
   }());
   return json.is_array() ? table.make(json) : LearningRate(json.as_double());

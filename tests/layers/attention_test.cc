@@ -17,14 +17,32 @@ using ::testing::HasSubstr;
 struct PlainAttention {
   std::vector<std::vector<double>> weights;
   std::size_t heads, key_dim, value_dim, outputs;
+  std::size_t shared_heads = heads;  // of keys and values: heads / shared_heads queries use one
+  double max_wavelength = 0.0;       // 0: nothing is turned
 
   /// x [steps, features] -> element [step][head][d] of projection `number`.
   double projected(const std::vector<double>& x, std::size_t features, std::size_t step,
                    std::size_t head, std::size_t d, std::size_t length, std::size_t number) const {
+    const std::size_t own_heads = number == 0 ? heads : shared_heads;
+    head /= heads / own_heads;
     double sum = weights[2 * number + 1][head * length + d];
     for (std::size_t f = 0; f < features; ++f)
-      sum += x[step * features + f] * weights[2 * number][(f * heads + head) * length + d];
+      sum += x[step * features + f] * weights[2 * number][(f * own_heads + head) * length + d];
     return sum;
+  }
+
+  /// The same of a query or key, turned by the number of its step.
+  double turned(const std::vector<double>& x, std::size_t features, std::size_t step,
+                std::size_t head, std::size_t d, std::size_t number) const {
+    const auto at = [&](std::size_t i) {
+      return projected(x, features, step, head, i, key_dim, number);
+    };
+    if (max_wavelength == 0.0) return at(d);
+    const std::size_t half = key_dim / 2;
+    const double share = static_cast<double>(d % half) / static_cast<double>(half);
+    const double angle = static_cast<double>(step) / std::pow(max_wavelength, share);
+    return d < half ? at(d) * std::cos(angle) - at(d + half) * std::sin(angle)
+                    : at(d - half) * std::sin(angle) + at(d) * std::cos(angle);
   }
 
   std::vector<double> operator()(const std::vector<double>& query, const std::vector<double>& value,
@@ -41,8 +59,7 @@ struct PlainAttention {
           if (!seen(i, j)) continue;
           double score = 0.0;
           for (std::size_t d = 0; d < key_dim; ++d)
-            score += projected(query, features, i, h, d, key_dim, 0) *
-                     projected(key, features, j, h, d, key_dim, 1);
+            score += turned(query, features, i, h, d, 0) * turned(key, features, j, h, d, 1);
           total += shares[j] = std::exp(score / std::sqrt(static_cast<double>(key_dim)));
         }
         for (std::size_t d = 0; d < value_dim; ++d) {
@@ -100,6 +117,30 @@ TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
       }
       expect_values(layer(inputs), expected, 1e-9);
     }
+  }
+}
+
+TEST(MultiHeadAttentionTest, TurnsMoreQueriesThanKeysAndSharesHeadsAsPlainLoops) {
+  constexpr std::size_t kQuery = 5, kValue = 3, kFeatures = 2, kHeads = 4;
+  const layer_tests::ExactLayers exact;
+  for (const std::int64_t shared : {1, 2, 4}) {
+    SCOPED_TRACE(concat("heads of keys and values: ", shared));
+    MultiHeadAttention layer(kHeads, 4,
+                             {.num_key_value_heads = shared, .rotary_max_wavelength = 50.0});
+    layer.build_for(std::vector<Shape>{{kQuery, kFeatures}, {kValue, kFeatures}});
+    PlainAttention plain{{}, kHeads, 4, 4, kFeatures, static_cast<std::size_t>(shared), 50.0};
+    std::uint64_t seed = 1;
+    for (Variable weight : layer.variables()) {
+      weight.assign(spread(weight.shape(), ++seed));
+      plain.weights.push_back(weight.value().to_doubles());
+    }
+    const Tensor query = spread({1, kQuery, kFeatures}, 41);
+    const Tensor value = spread({1, kValue, kFeatures}, 42);
+    const auto sees_all = [](std::size_t, std::size_t) { return true; };
+    expect_values(
+        layer(std::vector<Tensor>{query, value}),
+        plain(query.to_doubles(), value.to_doubles(), value.to_doubles(), kFeatures, sees_all),
+        1e-9);
   }
 }
 
