@@ -464,4 +464,4 @@ class WrongUsage(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    counted_unittest.main(apart=["MemoryKills"])
+    counted_unittest.main(apart=["Threads", "MemoryKills"])
