@@ -253,7 +253,11 @@ class Tasks:
             job.kill()
 
 
-def output_of(*command, timeout=300, environment=None):
+# Seconds for a program that ends by itself: less than ctest's limit, much more than it takes beside twenty others.
+PATIENCE = 1200
+
+
+def output_of(*command, timeout=PATIENCE, environment=None):
     """What a program writes that must end with 0."""
     result = subprocess.run(command, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=timeout, env={**os.environ, **(environment or {})})
@@ -282,13 +286,13 @@ def new_metrics_file(folder, name="metrics.json"):
     return path
 
 
-def run_for_metrics(command, folder, timeout=300, environment=None):
+def run_for_metrics(command, folder, timeout=PATIENCE, environment=None):
     path = new_metrics_file(folder)
     output_of(*command, "--metrics-json", path, timeout=timeout, environment=environment)
     return load(path)
 
 
-def run_mirrored(program, replicas, flags, folder, timeout=300):
+def run_mirrored(program, replicas, flags, folder, timeout=PATIENCE):
     """Metrics of one process: what all others are compared with."""
     return run_for_metrics([program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas), *flags], folder, timeout)
 
