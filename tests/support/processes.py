@@ -253,7 +253,7 @@ class Tasks:
             job.kill()
 
 
-# Seconds for a program that ends by itself: less than ctest's limit, much more than it takes beside twenty others.
+# Seconds for a program that ends by itself, at most: far more than it takes, even beside twenty others.
 PATIENCE = 1200
 
 
