@@ -250,6 +250,11 @@ void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending)
 }
 
 void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) {
+  if (call.reduces()) {
+    for (const ReplicaBuffer& each : call.inputs.empty() ? call.outputs : call.inputs) {
+      ops.note_reduced(each.num_bytes());
+    }
+  }
   switch (call.collective) {
     case Collective::kAllReduce:
       return ops.all_reduce_buffers(call.op, call.outputs);

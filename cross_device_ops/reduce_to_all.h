@@ -39,6 +39,8 @@ class Canonical final : public CrossDeviceOps {
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
   bool sliceable() const override { return true; }
+  /// Without copies, of any nodes of the tree.
+  void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options) override;
 
  protected:
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;

@@ -23,9 +23,7 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   }
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
   if (team) return any_shards ? shard_worker_sums(given) : worker_sums(given);
-  // Its own sums, without copies; any other operation is asked.
-  if (services.ops.name() != "canonical") return operation_sums(given);
-  return any_shards ? shard_sums(given) : tree_sums(given);
+  return local_sums(given);
 }
 
 }  // namespace

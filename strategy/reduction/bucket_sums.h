@@ -59,12 +59,9 @@ const ReplicaShards* shards_of(const Variable& variable);
 // replica_sums.cc: on CPUs, of this process.
 /// Of one replica: looks for values that are not finite, and leaves all as it is. GPUs, too.
 std::unique_ptr<BucketSums> kept_gradients(GivenGradients& given);
-/// Along the canonical tree, straight from the gradients into one result that all replicas share.
-std::unique_ptr<BucketSums> tree_sums(GivenGradients& given);
-/// The same, each shard to the replica that owns it. Lets go of gradients that are summed.
-std::unique_ptr<BucketSums> shard_sums(GivenGradients& given);
-/// By ReplicaServices::ops, which reduces copies in place: one flat buffer per replica.
-std::unique_ptr<BucketSums> operation_sums(GivenGradients& given);
+/// By ReplicaServices::ops. Each shard goes to the replica that owns it; other sums are shared by
+/// all. Lets go of gradients that are summed, if there are shards.
+std::unique_ptr<BucketSums> local_sums(GivenGradients& given);
 
 // worker_sums.cc: on CPUs, of several processes.
 std::unique_ptr<BucketSums> worker_sums(GivenGradients& given);

@@ -7,9 +7,7 @@
 
 #include <cstring>
 
-#include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
-#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
@@ -183,6 +181,12 @@ void GivenGradients::note_slices(const BucketPlan::Item& item,
   if (!any) note_in(sum, NonFiniteValue::kSum);
 }
 
+void GivenGradients::let_go(std::size_t index) {
+  for_dense_items(index, [&](const Piece& piece) {
+    for (std::size_t r = 0; r < num_replicas; ++r) of(r, piece.item.variable) = Gradient();
+  });
+}
+
 void GivenGradients::clean(std::size_t index) {
   for (const BucketPlan::Item& item : bucket(index).items) {
     for (std::size_t r = 0; r < num_replicas; ++r) {
@@ -210,46 +214,49 @@ void GivenGradients::zero_unused(std::size_t index, std::span<const Elements> bu
   }
 }
 
-TreeAdder::TreeAdder(GivenGradients& given, std::size_t bucket,
-                     std::span<const CanonicalNode> nodes, std::span<const Elements> sums,
-                     std::size_t first)
-    : given_(given),
-      nodes_(nodes),
-      sums_(sums),
-      first_(first),
-      dtype_(given.bucket(bucket).dtype),
-      sum_dtype_(sums.front().dtype),
-      wide_bytes_(sum_dtype_ == dtype_ ? 0 : kBlockBytes / size_of(dtype_) * size_of(sum_dtype_)),
-      inputs_(given.num_replicas) {}
-
-void TreeAdder::add(const Piece& piece, bool clean) {
-  if (!clean && !given_.compresses(piece.bucket) && wide_bytes_ == 0) {
-    return add_inputs(piece, false);
+void sum_slice(GivenGradients& given, std::size_t bucket, SliceRange slice, DType sum_dtype,
+               std::span<const CanonicalNode> nodes, std::span<const SumPlace> places, bool check) {
+  const ReplicaServices& services = given.services;
+  SegmentedSum sum{.dtype = given.bucket(bucket).dtype,
+                   .sum_dtype = sum_dtype,
+                   .replicas = services.replica_devices,
+                   .begin = slice.begin,
+                   .end = slice.end,
+                   .nodes = nodes};
+  auto place = places.begin();
+  given.for_dense_pieces(bucket, slice, [&](const Piece& piece) {
+    for (std::size_t begin = piece.begin; begin < piece.end;) {
+      while (place->end <= begin) ++place;
+      const std::size_t end = std::min(piece.end, place->end);
+      sum.segments.push_back({piece.item.variable, begin, end});
+      for (std::byte* const first : place->sums) {
+        sum.sums.push_back(first + (begin - place->begin) * size_of(sum_dtype));
+      }
+      begin = end;
+    }
+  });
+  const auto piece_of = [&given, bucket](const SegmentedSum::Segment& block) {
+    return Piece{given.item_of(block.variable), bucket, block.begin, block.end};
+  };
+  sum.values = [&](std::size_t replica, const SegmentedSum::Segment& block, bool clean,
+                   std::byte* copy) {
+    return given.prepared(replica, piece_of(block), clean && given.zeroes(), copy);
+  };
+  if (check && given.checks()) {
+    sum.check = [&](const SegmentedSum::Segment& block, std::byte* values, bool clean) {
+      if (count_non_finite(sum_dtype, values, block.count()) == 0) return false;
+      given.note_first(piece_of(block), values);
+      if (!given.zeroes()) return false;
+      // Finite values may have an infinite sum.
+      if (clean) clear_non_finite(sum_dtype, values, block.count());
+      return !clean;
+    };
   }
-  if (!prepared_) {
-    prepared_ =
-        std::make_unique_for_overwrite<std::byte[]>((kBlockBytes + wide_bytes_) * inputs_.size());
-  }
-  for_blocks(piece, dtype_, [&](const Piece& block) { add_inputs(block, clean); });
-}
-
-void TreeAdder::add_inputs(const Piece& piece, bool clean) {
-  std::byte* place = prepared_.get();
-  for (std::size_t r = 0; r < inputs_.size(); ++r) {
-    inputs_[r] = given_.prepared(r, piece, clean, place);
-    if (!prepared_) continue;
-    std::byte* const wide = place + kBlockBytes;
-    place = wide + wide_bytes_;
-    if (wide_bytes_ == 0) continue;
-    widen(dtype_, inputs_[r], reinterpret_cast<float*>(wide), piece.count());
-    inputs_[r] = wide;
-  }
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const auto members = std::span<const std::byte* const>(inputs_).subspan(
-        static_cast<std::size_t>(nodes_[i].first), static_cast<std::size_t>(nodes_[i].count));
-    reduce_along_tree(ReduceOp::kSum, sum_dtype_, members,
-                      sums_[i].data + (piece.begin - first_) * size_of(sum_dtype_), piece.count());
-  }
+  sum.clean_first = given.zeroes() && (!check || given.compresses(bucket));
+  sum.in_blocks = sum.check || sum.clean_first || given.compresses(bucket);
+  std::optional<MutexLock> lock;
+  if (!services.ops.sliceable()) lock.emplace(services.ops_mutex);
+  services.ops.sum_segments(sum, services.communication);
 }
 
 }  // namespace tutti::internal

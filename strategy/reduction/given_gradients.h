@@ -12,6 +12,7 @@
 #include "strategy/replicas/local_replica.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
+#include "tutti/cross_device_ops/segmented_sum.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti::internal {
@@ -75,6 +76,8 @@ struct GivenGradients {
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
+  /// Forgets the bucket's dense gradients.
+  void let_go(std::size_t bucket);
   /// Zeros for what is not finite in the bucket's dense gradients, and notes it.
   void clean(std::size_t bucket);
 
@@ -112,45 +115,25 @@ struct GivenGradients {
   std::vector<GradientKind> given_kinds;
 };
 
-/// Elements of blocks that stay in a cache, so that rounding for the wire and the search for values
-/// that are not finite cost little beside the addition.
-inline constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
-
-/// Calls visitor(Piece) for parts of the piece of at most kBlockBytes.
-template <class Visitor>
-void for_blocks(const Piece& piece, DType dtype, const Visitor& visitor) {
-  const std::size_t block = kBlockBytes / size_of(dtype);
-  for (std::size_t begin = piece.begin; begin < piece.end; begin += block) {
-    visitor(Piece{piece.item, piece.bucket, begin, std::min(piece.end, begin + block)});
-  }
-}
-
 Elements elements_of(MutableTensor& flat);
 
 /// The gradient itself, or its copy if it is on a GPU.
 Gradient on_host(const Gradient& gradient);
 
-/// The sums of one bucket's pieces over nodes of the canonical tree. Threads: one.
-class TreeAdder {
- public:
-  /// `nodes`: replicas of this process. sums[i] is the sum of nodes[i], from element `first` of the
-  /// bucket on, of the bucket's type or, of 16-bit types, float32.
-  TreeAdder(GivenGradients& given, std::size_t bucket, std::span<const CanonicalNode> nodes,
-            std::span<const Elements> sums, std::size_t first = 0);
-  /// `clean`: as in GivenGradients::prepared().
-  void add(const Piece& piece, bool clean);
-
- private:
-  void add_inputs(const Piece& piece, bool clean);
-
-  GivenGradients& given_;
-  const std::span<const CanonicalNode> nodes_;
-  const std::span<const Elements> sums_;
-  const std::size_t first_;
-  const DType dtype_, sum_dtype_;
-  const std::size_t wide_bytes_;           // of a block in the type of the sums, if that is another
-  std::vector<const std::byte*> inputs_;   // per replica
-  std::unique_ptr<std::byte[]> prepared_;  // per replica, a block in both types
+/// Where sums of elements [begin, end) of a bucket go.
+struct SumPlace {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::vector<std::byte*> sums = {};  // per node: of element `begin`
 };
+
+/// The sums of a slice's dense gradients over `nodes` of the canonical tree of this process's
+/// replicas, by ReplicaServices::ops. `places`: increasing; together they hold all dense elements
+/// of the bucket. `sum_dtype`: the bucket's or, of 16-bit types, float32. `check`: searches the
+/// sums by the policy for what is not finite; otherwise what is not finite becomes 0 before it is
+/// added, if the policy says so. Threads: any, on disjoint slices of a bucket, if the operation is
+/// sliceable.
+void sum_slice(GivenGradients& given, std::size_t bucket, SliceRange slice, DType sum_dtype,
+               std::span<const CanonicalNode> nodes, std::span<const SumPlace> places, bool check);
 
 }  // namespace tutti::internal

@@ -235,11 +235,7 @@ class GpuShardSums final : public BucketSums {
   /// left to go on beside it.
   void end(std::size_t bucket) override {
     constexpr std::size_t kMostUnderWay = 2;
-    given_.for_dense_items(bucket, [&](const Piece& piece) {
-      for (std::size_t r = 0; r < given_.num_replicas; ++r) {
-        given_.of(r, piece.item.variable) = Gradient();
-      }
-    });
+    given_.let_go(bucket);
     MutexLock lock(mutex_);
     under_way_.push_back(bucket);
     if (under_way_.size() <= kMostUnderWay) return;

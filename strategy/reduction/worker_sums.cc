@@ -246,10 +246,10 @@ void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, dou
            "go of; expected one kind; try stage = 1");
     }
     given_.make_dense(item.variable);
-    repeat(item, bucket);
   }
   if (num_dense > 0.0) {
     kind = GradientKind::kDense;
+    if (num_sparse > 0.0) repeat(item, bucket);
   } else if (num_sparse > 0.0) {
     given_.sum_slices(item.variable, slices_of_all_replicas(item.variable));
     kind = GradientKind::kSparse;
@@ -314,10 +314,13 @@ void WorkerSums::share_findings() {
 std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
   const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
+  SumPlace whole{0, plan.count};
   for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
     flat_[bucket].push_back(team_.make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
     buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
+    whole.sums.push_back(flat_[bucket].back().data());
   }
+  places_[bucket] = {whole};
   count_kinds(bucket);
   given_.zero_unused(bucket, buckets_[bucket].partials);
   return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
@@ -325,14 +328,12 @@ std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
 }
 
 void CpuWorkerSums::reduce(std::size_t bucket, SliceRange slice) {
-  TreeAdder adder(given_, bucket, team_.partial_sums(), buckets_[bucket].partials);
-  given_.for_dense_pieces(bucket, slice,
-                          [&](const Piece& piece) { adder.add(piece, given_.zeroes()); });
+  sum_slice(given_, bucket, slice, WorkerTeam::sum_dtype(given_.bucket(bucket).dtype),
+            team_.partial_sums(), places_[bucket], false);
 }
 
 void CpuWorkerSums::repeat(const BucketPlan::Item& item, std::size_t bucket) {
-  TreeAdder adder(given_, bucket, team_.partial_sums(), buckets_[bucket].partials);
-  adder.add({item, bucket, item.first, item.first + item.count}, given_.zeroes());
+  reduce(bucket, {item.first, item.first + item.count});
   std::vector<Elements> partials;
   for (const Elements& each : buckets_[bucket].partials) {
     partials.push_back({each.data + item.first * size_of(each.dtype), item.count, each.dtype});
@@ -408,46 +409,25 @@ class ShardWorkerSums final : public CpuWorkerSums {
     const auto own = static_cast<std::size_t>(team_.worker());
     state.own = team_.make_buffer(state.counts[own], dtype);
     count_kinds(bucket);
+    places_[bucket].clear();
     for (const BucketPlan::Item& item : plan.items) {
-      if (given_.kinds[item.variable] == GradientKind::kDense) continue;
-      for_owners(bucket, item,
-                 [&](std::size_t, std::size_t place, std::size_t, std::size_t length) {
-                   const std::size_t size = size_of(dtype);
-                   for (MutableTensor& partial : state.partials) {
-                     std::fill_n(partial.data() + place * size, length * size, std::byte{});
-                   }
-                 });
+      const bool is_dense = given_.kinds[item.variable] == GradientKind::kDense;
+      const auto note = [&](std::size_t, std::size_t at, std::size_t first, std::size_t length) {
+        SumPlace place{item.first + first, item.first + first + length};
+        for (MutableTensor& partial : state.partials) {
+          std::byte* const memory = partial.data() + at * size_of(dtype);
+          place.sums.push_back(memory);
+          if (!is_dense) std::fill_n(memory, length * size_of(dtype), std::byte{});
+        }
+        if (is_dense) places_[bucket].push_back(place);
+      };
+      for_owners(bucket, item, note);
     }
     return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
                       static_cast<int>(given_.num_replicas));
   }
-  void reduce(std::size_t bucket, SliceRange slice) override {
-    if (!is_scattered(bucket)) return CpuWorkerSums::reduce(bucket, slice);
-    given_.for_dense_pieces(bucket, slice, [&](const Piece& piece) {
-      for_owners(bucket, piece.item,
-                 [&](std::size_t, std::size_t place, std::size_t first, std::size_t count) {
-                   first += piece.item.first;
-                   const Piece own{piece.item, bucket, std::max(piece.begin, first),
-                                   std::min(piece.end, first + count)};
-                   if (own.begin >= own.end) return;
-                   std::vector<Elements> sums;
-                   for (MutableTensor& partial : scattered_[bucket].partials) {
-                     const DType dtype = partial.dtype();
-                     sums.push_back({partial.data() + place * size_of(dtype), count, dtype});
-                   }
-                   TreeAdder adder(given_, bucket, team_.partial_sums(), sums, first);
-                   adder.add(own, false);
-                 });
-    });
-  }
   void end(std::size_t bucket) override {
-    if (!given_.checks()) {  // whose fault a value is shows in gradients
-      given_.for_dense_items(bucket, [&](const Piece& piece) {
-        for (std::size_t r = 0; r < given_.num_replicas; ++r) {
-          given_.of(r, piece.item.variable) = Gradient();
-        }
-      });
-    }
+    if (!given_.checks()) given_.let_go(bucket);  // whose fault a value is shows in gradients
     WorkerSums::end(bucket);
   }
   bool lets_go() const override { return true; }

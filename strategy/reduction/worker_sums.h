@@ -88,7 +88,8 @@ class WorkerSums : public BucketSums {
 /// Partial sums in host memory, added straight from the gradients.
 class CpuWorkerSums : public WorkerSums {
  public:
-  explicit CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {}
+  explicit CpuWorkerSums(GivenGradients& given)
+      : WorkerSums(given), flat_(buckets_.size()), places_(buckets_.size()) {}
   ~CpuWorkerSums() override { wait_for_sums(); }
 
   std::vector<SliceRange> begin(std::size_t bucket) override;
@@ -101,6 +102,7 @@ class CpuWorkerSums : public WorkerSums {
   void take(std::size_t bucket) override;
 
   std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
+  std::vector<std::vector<SumPlace>> places_;     // of each bucket's elements
 
  private:
   void repeat(const BucketPlan::Item& item, std::size_t bucket) override;

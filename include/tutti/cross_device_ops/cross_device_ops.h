@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/cross_device_ops/per_replica.h"
+#include "tutti/cross_device_ops/segmented_sum.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 
@@ -70,7 +73,7 @@ class CrossDeviceOps {
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
   /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
-  /// same buffers. Strategies add gradients themselves where it is kCanonical, too: the same bits.
+  /// same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
   /// Whether the group that it was made for may have members in other processes. Then the
   /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the
@@ -86,6 +89,9 @@ class CrossDeviceOps {
   /// if such work was given up; gives it up if it has failed or takes too long. Any thread, also
   /// beside a call. Default: false.
   virtual bool check_pending() { return false; }
+  /// Bytes of all values, of this process's replicas, that this operation has combined. Threads:
+  /// any.
+  std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
   /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
   /// concatenated in replica order without removing duplicates (tf's rule). kInvalidArgument for an
@@ -157,6 +163,11 @@ class CrossDeviceOps {
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 
+  /// What strategies on CPUs sum gradients by: values where they lie, into sums that replicas
+  /// share. Default: copies into one flat buffer per replica for all_reduce_in_place(); the sum is
+  /// replica 0's.
+  virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
+
  protected:
   // What an operation implements, on buffers that are checked and aligned to their elements, of one
   // dtype; op is SUM, MIN, MAX or PRODUCT, and supported; at least two members and an element.
@@ -185,11 +196,16 @@ class CrossDeviceOps {
                                   std::span<const ReplicaBuffer> outputs,
                                   std::span<const std::size_t> counts);
 
+  /// For operations with a sum_segments() of their own: counts in bytes_reduced().
+  void note_reduced(std::uint64_t bytes) { bytes_reduced_ += bytes; }
+
  private:
   friend void internal::carry_out_unchecked(CrossDeviceOps& ops, const internal::BufferCall& call);
   void carry_out(const internal::BufferCall& call, const CommunicationOptions& options,
                  PendingReduction* pending = nullptr);
   void dispatch(const internal::BufferCall& call, PendingReduction* pending);
+
+  std::atomic<std::uint64_t> bytes_reduced_{0};
 };
 
 }  // namespace tutti
