@@ -237,6 +237,19 @@ std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<con
 
 }  // namespace
 
+Tensor Strategy::reduce_values(ReduceOp op, const PerReplica<Tensor>& value) {
+  const GradientTape::StopRecording stop;
+  const PerReplica<Gradient> gradients = of_all_replicas(value, "reduce");
+  const DType dtype = gradients[0].dense().dtype();
+  const bool divides = op == ReduceOp::kMean && !is_floating(dtype) && dtype != DType::kBool;
+  MutexLock lock(ops_mutex_);
+  const Tensor reduced =
+      cross_device_ops()
+          .reduce(divides ? ReduceOp::kSum : op, gradients, parameter_devices().front())
+          .dense();
+  return divides ? quotient(reduced, std::ssize(gradients.values())) : reduced;
+}
+
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis,
                         const SourceLocation& where) {
   if (axis) return reduce(op, value, std::span<const int>(&*axis, 1), where);
@@ -244,9 +257,7 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
   internal::require_cross_replica(*this, kReduce);
   require_sum_or_mean(op);
   check_argument_count(value.size());
-  const GradientTape::StopRecording stop;
-  return reduce_tensors_along_tree(op, values_of_all_replicas(value, "reduce"),
-                                   parameter_devices().front());
+  return reduce_values(op, value);
 }
 
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
@@ -258,8 +269,7 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<
   if (axes.empty()) return reduce(op, value, std::nullopt, where);
   const GradientTape::StopRecording stop;
   const PerReplica<Tensor> sums(sums_over_axes(value.values(), axes));
-  const Tensor sum = reduce_tensors_along_tree(
-      ReduceOp::kSum, values_of_all_replicas(sums, "reduce"), parameter_devices().front());
+  const Tensor sum = reduce_values(ReduceOp::kSum, sums);
   if (op == ReduceOp::kSum) return sum;
   std::vector<Tensor> lengths;
   for (const Tensor& each : value) {

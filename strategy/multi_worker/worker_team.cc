@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -23,7 +22,6 @@
 #include "checkpoint/checkpoint_file.h"
 #include "core/call_site.h"
 #include "cross_device_ops/gpu_ranks.h"
-#include "tensor/half_conversion.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -179,10 +177,6 @@ Elements bytes_of(void* data, std::size_t size) {
   return {static_cast<std::byte*>(data), size, DType::kUInt8};
 }
 
-void copy_bytes(const std::byte* from, std::byte* to, std::size_t size) {
-  if (size > 0) std::memcpy(to, from, size);
-}
-
 std::size_t to_size(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
@@ -236,20 +230,20 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
   algorithm_ = sums_->name();
-  allocator_ = sums_->allocator();
   is_canonical_ = sums_->determinism() == Determinism::kCanonical;
   std::vector<std::int32_t> counts(to_size(num_workers()));
   const auto own = static_cast<std::int32_t>(num_local_replicas_);
   values_->all_gather(ConstElements(std::span(&own, 1)), Elements(std::span(counts)), {},
                       {.name = "numbers of replicas"});
   set_replicas(counts);
+  partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (group_) watches_ = {group_->watch(*values_, "values"), group_->watch(*sums_, "gradients")};
   if (group_) group_->remember(kReplicasKey, join(counts, " "));
   gpu_sums_ = connect_worker_gpus(*this, gpus_);
   if (!gpu_sums_) return;
   algorithm_ = gpu_sums_->name();
   is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
-  set_replicas(counts);
+  partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (!group_) return;
   // NCCL itself may take long to find out.
   group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
@@ -260,13 +254,6 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
 void WorkerTeam::set_replicas(const std::vector<std::int32_t>& counts) {
   first_of_ = {0};
   for (const std::int32_t count : counts) first_of_.push_back(first_of_.back() + count);
-  by_parts_ = false;
-  partial_sums_ = {{0, num_local_replicas_}};
-  if (!is_canonical_) return;
-  partial_sums_ = nodes_of(worker());
-  const auto is_like_first = [&](std::int32_t count) { return count == counts.front(); };
-  by_parts_ = num_workers() > 1 && (!std::ranges::all_of(counts, is_like_first) ||
-                                    !std::has_single_bit(static_cast<unsigned>(counts.front())));
 }
 
 bool WorkerTeam::may_reconnect(const Error& error, Duration patience) const {
@@ -281,7 +268,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
   }
   watches_.clear();
   gpu_sums_.reset();
-  allocator_.reset();
+  partial_sums_.reset();
   sums_.reset();
   values_.reset();
   group_->reconnect(deadline);
@@ -304,12 +291,9 @@ Communicator& WorkerTeam::values() {
   return *values_;
 }
 
-std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
-  const int first = first_of_[to_size(worker)];
-  std::vector<CanonicalNode> nodes =
-      canonical_nodes(first, first_of_[to_size(worker) + 1] - first, num_replicas());
-  for (CanonicalNode& node : nodes) node.first -= first;
-  return nodes;
+PartialSums& WorkerTeam::sums() {
+  require_connection();
+  return *partial_sums_;
 }
 
 std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
@@ -363,149 +347,6 @@ std::vector<Tensor> WorkerTeam::gather_tensors(std::span<const Tensor> local,
     all.push_back(value.at(0).dense());
   }
   return all;
-}
-
-DType WorkerTeam::sum_dtype(DType dtype) {
-  return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? DType::kFloat32 : dtype;
-}
-
-MutableTensor WorkerTeam::make_buffer(std::size_t count, DType dtype) {
-  const Shape shape{static_cast<std::int64_t>(count)};
-  if (!allocator_) return {shape, dtype, Device{}};
-  try {
-    return {shape, dtype, *allocator_};
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kResourceExhausted) throw;
-    // Right, but each sum then copies it through a window.
-    log_warning_once(concat("Sums of gradients are slower than they could be: ", error.message()));
-    return {shape, dtype, Device{}};
-  }
-}
-
-BufferRef WorkerTeam::allocate(std::size_t bytes) {
-  return make_buffer(bytes, DType::kUInt8).buffer();
-}
-
-bool WorkerTeam::any_single_replica() const {
-  for (int w = 0; w < num_workers(); ++w) {
-    if (std::ranges::count(nodes_of(w), 1, &CanonicalNode::count) > 0) return true;
-  }
-  return false;
-}
-
-CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name,
-                                       std::optional<DType> wire) {
-  require_connection();
-  if (!goes_by_parts(wire)) {
-    return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name},
-                                   CallSite::current());
-  }
-  const StragglerWatch::Waiting waiting(stragglers_);
-  sum_by_parts(partials, name, wire);
-  return {};
-}
-
-CollectiveHandle WorkerTeam::start_sum_of_parts(std::span<const Elements> partials,
-                                                const Elements& own,
-                                                std::span<const std::size_t> counts,
-                                                std::string_view name, std::optional<DType> wire) {
-  require_connection();
-  if (!goes_by_parts(wire)) {
-    return sums_->start_reduce_scatter(ReduceOp::kSum, partials[0], own, counts, {.name = name},
-                                       CallSite::current());
-  }
-  const StragglerWatch::Waiting waiting(stragglers_);
-  exchange_parts(partials, own.data, counts, name, wire);
-  return {};
-}
-
-bool WorkerTeam::goes_by_parts(std::optional<DType> wire) const {
-  return by_parts_ || (wire && num_workers() > 1 && any_single_replica());
-}
-
-void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_view name,
-                              std::optional<DType> wire) {
-  const std::size_t workers = to_size(num_workers());
-  const std::size_t count = partials[0].count;
-  const DType dtype = partials[0].dtype;
-  const auto begin_of = [&](std::size_t w) { return count * w / workers; };
-  std::vector<std::size_t> slices;
-  for (std::size_t w = 0; w < workers; ++w) slices.push_back(begin_of(w + 1) - begin_of(w));
-  const std::size_t own = to_size(worker());
-  std::byte* const result = partials[0].data + begin_of(own) * size_of(dtype);
-  exchange_parts(partials, result, slices, name, wire);
-  const std::size_t own_bytes = slices[own] * size_of(dtype);
-  const BufferRef own_slice = allocate(own_bytes);
-  copy_bytes(result, own_slice->data(), own_bytes);
-  sums_->all_gather({own_slice->data(), slices[own], dtype}, partials[0], slices, {.name = name},
-                    CallSite::current());
-}
-
-void WorkerTeam::exchange_parts(std::span<const Elements> partials, std::byte* result,
-                                std::span<const std::size_t> counts, std::string_view name,
-                                std::optional<DType> wire) {
-  const std::size_t workers = to_size(num_workers());
-  const std::size_t count = partials[0].count;
-  const DType dtype = partials[0].dtype;
-  const std::size_t element = size_of(dtype);
-  std::vector<std::size_t> begins = {0};
-  for (const std::size_t each : counts) begins.push_back(begins.back() + each);
-  const auto begin_of = [&](std::size_t w) { return begins[w]; };
-  const auto slice_of = [&](std::size_t w) { return counts[w]; };
-
-  const auto bytes_of_each = [&](const CanonicalNode& node) {
-    return wire && node.count == 1 ? size_of(*wire) : element;
-  };
-
-  // Slice w of each partial sum, in worker order.
-  const BufferRef sent = allocate(count * partials.size() * element);
-  std::vector<std::size_t> send_bytes, receive_bytes;
-  std::byte* place = sent->data();
-  for (std::size_t w = 0; w < workers; ++w) {
-    const std::byte* const begin = place;
-    for (std::size_t p = 0; p < partials.size(); ++p) {
-      const std::byte* const slice = partials[p].data + begin_of(w) * element;
-      const std::size_t each = bytes_of_each(partial_sums_[p]);
-      if (each == element) {
-        copy_bytes(slice, place, slice_of(w) * element);
-      } else {
-        narrow(reinterpret_cast<const float*>(slice), *wire, place, slice_of(w));
-      }
-      place += slice_of(w) * each;
-    }
-    send_bytes.push_back(static_cast<std::size_t>(place - begin));
-  }
-  const auto own = to_size(worker());
-  std::vector<CanonicalNode> nodes;
-  for (std::size_t w = 0; w < workers; ++w) {
-    receive_bytes.push_back(0);
-    for (CanonicalNode node : nodes_of(static_cast<int>(w))) {
-      receive_bytes.back() += slice_of(own) * bytes_of_each(node);
-      node.first += first_of_[w];
-      nodes.push_back(node);
-    }
-  }
-  const std::size_t received_bytes =
-      std::accumulate(receive_bytes.begin(), receive_bytes.end(), std::size_t{0});
-  const BufferRef received = allocate(received_bytes);
-  sums_->all_to_all(bytes_of(sent->data(), static_cast<std::size_t>(place - sent->data())),
-                    bytes_of(received->data(), received_bytes), send_bytes, receive_bytes,
-                    {.name = name}, CallSite::current());
-  std::vector<const std::byte*> inputs;
-  std::vector<BufferRef> widened;
-  const std::byte* from = received->data();
-  for (const CanonicalNode& node : nodes) {
-    const std::size_t each = bytes_of_each(node);
-    if (each == element) {
-      inputs.push_back(from);
-    } else {
-      widened.push_back(BufferRef::allocate(slice_of(own) * element));
-      widen(*wire, from, reinterpret_cast<float*>(widened.back()->data()), slice_of(own));
-      inputs.push_back(widened.back()->data());
-    }
-    from += slice_of(own) * each;
-  }
-  combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, slice_of(own));
 }
 
 /// Texts as gather_texts() gives them, when digests, which travel behind, are alike.

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "cluster/worker_group.h"
+#include "cross_device_ops/communicator/partial_sums.h"
 #include "strategy/multi_worker/consistency_check.h"
 #include "strategy/multi_worker/straggler_watch.h"
 #include "tutti/checkpoint/checkpoint.h"
-#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/gradient.h"
@@ -58,7 +58,7 @@ ReplicaValues decode_values(std::string_view bytes);
 ///
 /// Values are exchanged by one group of messages, sums of gradients by another, so that these may
 /// be under way while layers exchange values. Threads: gather functions any thread, one at a time;
-/// start_sum() likewise, beside them; abort() any.
+/// sums() likewise, beside them; abort() any.
 class WorkerTeam {
  public:
   /// Called by all workers: tells the others which replicas this one has. The communicator's rank
@@ -121,27 +121,8 @@ class WorkerTeam {
   /// The same as gather() for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
-  /// What a worker adds up itself before it gives a sum to the others: one buffer per range of
-  /// local replicas (first: 0 is this worker's first). One, unless the canonical order needs more.
-  std::span<const CanonicalNode> partial_sums() const { return partial_sums_; }
-  /// The type in which partial sums of `dtype` travel: 16-bit numbers as float32, so that they are
-  /// rounded once.
-  static DType sum_dtype(DType dtype);
-  /// For a partial sum: in memory that start_sum() reaches without a copy, where there is such.
-  MutableTensor make_buffer(std::size_t count, DType dtype);
-  /// Begins to add up all workers' partial sums: `partials[i]` holds that of partial_sums()[i]. The
-  /// sum over all replicas is in partials[0] when the handle's wait() returned. All partials have
-  /// one length and one sum_dtype(), and stay where they are until then, like `name`. `wire`: a
-  /// 16-bit type that holds all that replicas give (float32) without rounding: where a partial sum
-  /// is of one replica it travels in this type. The same bits.
-  CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name,
-                             std::optional<DType> wire = std::nullopt);
-  /// The same, of which worker w gets counts[w] elements alone: its own in `own`, of sum_dtype().
-  /// Each of `partials` has those of worker 0, then those of worker 1, and so on. Half of the bytes
-  /// of a sum that all get.
-  CollectiveHandle start_sum_of_parts(std::span<const Elements> partials, const Elements& own,
-                                      std::span<const std::size_t> counts, std::string_view name,
-                                      std::optional<DType> wire = std::nullopt);
+  /// Sums over the replicas of all workers, a rank each.
+  PartialSums& sums();
 
   /// Notes of what must be alike on all workers, since they were connected.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
@@ -166,16 +147,6 @@ class WorkerTeam {
   void begin(std::unique_ptr<Communicator> communicator);
   void set_replicas(const std::vector<std::int32_t>& counts);
   Communicator& values();
-  /// Whether one collective of the workers' sums does not give the sum as it is wanted.
-  bool goes_by_parts(std::optional<DType> wire) const;
-  void sum_by_parts(std::span<const Elements> partials, std::string_view name,
-                    std::optional<DType> wire);
-  void exchange_parts(std::span<const Elements> partials, std::byte* own,
-                      std::span<const std::size_t> counts, std::string_view name,
-                      std::optional<DType> wire);
-  bool any_single_replica() const;
-  BufferRef allocate(std::size_t bytes);
-  std::vector<CanonicalNode> nodes_of(int worker) const;
   std::vector<std::string> gather_with_digest(std::string own, std::string_view name);
 
   const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
@@ -189,15 +160,13 @@ class WorkerTeam {
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;
   std::unique_ptr<Communicator> sums_;
+  std::unique_ptr<PartialSums> partial_sums_;  // by sums_
   std::shared_ptr<CrossDeviceOps> gpu_sums_;
-  std::shared_ptr<BufferAllocator> allocator_;  // of sums_; nullptr: all memory is alike
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
   std::vector<int> first_of_;                   // by worker, and one more: V
-  std::vector<CanonicalNode> partial_sums_;
   StragglerWatch stragglers_;
   std::uint64_t connection_ = 0;
   bool may_restart_ = false;
-  bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
   const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
 

@@ -16,14 +16,11 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   const bool on_gpus = services.replica_devices.front().type == DeviceType::kGpu;
   const WorkerTeam* const team = services.num_workers() == 1 ? nullptr : services.team.get();
   if (!team && given.num_replicas == 1) return kept_gradients(given);
-  const bool any_shards = std::ranges::any_of(given.variables, shards_of);
-  if (on_gpus && !team) {
-    // What is not finite is looked for in whole sums, when all are there.
-    return any_shards && !given.checks() ? gpu_shard_sums(given) : gpu_sums(given);
-  }
+  if (on_gpus && !team) return gpu_sums(given);
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
-  if (team) return any_shards ? shard_worker_sums(given) : worker_sums(given);
-  return local_sums(given);
+  if (!team) return local_sums(given);
+  const bool any_shards = std::ranges::any_of(given.variables, shards_of);
+  return any_shards ? shard_worker_sums(given) : worker_sums(given);
 }
 
 }  // namespace

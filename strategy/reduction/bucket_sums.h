@@ -69,9 +69,8 @@ std::unique_ptr<BucketSums> worker_sums(GivenGradients& given);
 std::unique_ptr<BucketSums> shard_worker_sums(GivenGradients& given);
 
 // gpu_sums.cc: in the memory of GPUs, beside the backward pass.
+/// The same as local_sums().
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given);
-/// The same, each shard to the replica that owns it. Lets go of gradients that are summed.
-std::unique_ptr<BucketSums> gpu_shard_sums(GivenGradients& given);
 std::unique_ptr<BucketSums> gpu_sums_by_hosts(GivenGradients& given, PlanInUse& plan);
 std::unique_ptr<BucketSums> gpu_sums_by_nccl(GivenGradients& given);
 

@@ -50,7 +50,7 @@ class GpuBuckets {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const DType dtype = given.bucket(b).dtype;
       buckets_[b].flat.resize(given.num_replicas);
-      if (WorkerTeam::sum_dtype(dtype) == dtype || !is_widened_(dtype)) continue;
+      if (PartialSums::sum_dtype(dtype) == dtype || !is_widened_(dtype)) continue;
       buckets_[b].wide.resize(given.num_replicas);
     }
   }
@@ -160,7 +160,7 @@ class GpuBuckets {
     const Device device = given_.services.replica_devices[replica];
     state.flat[replica] = MutableTensor(shape, plan.dtype, device);
     if (state.wide.empty()) return;
-    state.wide[replica] = MutableTensor(shape, WorkerTeam::sum_dtype(plan.dtype), device);
+    state.wide[replica] = MutableTensor(shape, PartialSums::sum_dtype(plan.dtype), device);
   }
 
   GivenGradients& given_;
@@ -170,23 +170,17 @@ class GpuBuckets {
 
 namespace {
 
-PendingReduction start_sum(const GivenGradients& given, std::size_t bucket,
-                           const std::vector<ReplicaBuffer>& buffers) {
-  const TraceSpan span("reduce", "communication",
-                       {{"bucket", static_cast<std::int64_t>(bucket)},
-                        {"first", std::int64_t{0}},
-                        {"end", static_cast<std::int64_t>(given.bucket(bucket).count)}});
-  MutexLock lock(given.services.ops_mutex);
-  return given.services.ops.start_all_reduce_in_place(ReduceOp::kSum, buffers,
-                                                      given.services.communication);
-}
-
+/// Of variables that are cut over the replicas each keeps its shards, and the rest of a bucket is
+/// let go once its sum is there. Where values that are not finite are looked for, sums stay whole:
+/// that is done when all are there.
 class GpuSums final : public BucketSums {
  public:
   explicit GpuSums(GivenGradients& given)
       : BucketSums(given),
+        gives_shards_(std::ranges::any_of(given.variables, shards_of) && !given.checks()),
         buckets_(given, [](DType) { return false; }),
-        pending_(given.plan->buckets.size()) {}
+        pending_(given.plan->buckets.size()),
+        shards_(given.variables.size()) {}
 
   void filled(std::size_t replica, std::size_t bucket) override { buckets_.pack(replica, bucket); }
   std::vector<SliceRange> begin(std::size_t bucket) override {
@@ -194,7 +188,26 @@ class GpuSums final : public BucketSums {
     if (given_.has_dense(bucket)) start(bucket);
     return {};
   }
+  /// What compute streams get from now on waits for the shards that are taken, so the last buckets
+  /// are left to go on beside it.
+  void end(std::size_t bucket) override {
+    constexpr std::size_t kMostUnderWay = 2;
+    if (!gives_shards_) return;
+    given_.let_go(bucket);
+    MutexLock lock(mutex_);
+    under_way_.push_back(bucket);
+    if (under_way_.size() <= kMostUnderWay) return;
+    take_shards(under_way_.front());
+    under_way_.pop_front();
+  }
+  bool lets_go() const override { return gives_shards_; }
   void join() override {
+    {
+      MutexLock lock(mutex_);
+      for (const std::size_t bucket : under_way_) take_shards(bucket);
+      under_way_.clear();
+    }
+    if (gives_shards_) return;
     for (PendingReduction& each : pending_) each.join();
     buckets_.search([&](std::size_t bucket) {
       start(bucket);
@@ -202,60 +215,27 @@ class GpuSums final : public BucketSums {
     });
   }
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
+    if (gives_shards_) return std::nullopt;
     return buckets_[bucket].flat[replica].freeze();
+  }
+  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
+    if (given_.kinds[variable] != GradientKind::kDense || shards_[variable].empty()) {
+      return std::nullopt;  // the gradient itself, where it has no elements
+    }
+    return shards_[variable][replica];
   }
 
  private:
   void start(std::size_t bucket) {
-    pending_[bucket] = start_sum(given_, bucket, buckets_.flat_buffers(bucket));
+    const TraceSpan span("reduce", "communication",
+                         {{"bucket", static_cast<std::int64_t>(bucket)},
+                          {"first", std::int64_t{0}},
+                          {"end", static_cast<std::int64_t>(given_.bucket(bucket).count)}});
+    MutexLock lock(given_.services.ops_mutex);
+    pending_[bucket] = given_.services.ops.start_all_reduce_in_place(
+        ReduceOp::kSum, buckets_.flat_buffers(bucket), given_.services.communication);
   }
-
-  GpuBuckets buckets_;
-  std::vector<PendingReduction> pending_;
-};
-
-/// Of a bucket whose sum is there each replica keeps its shards, and the rest is let go.
-class GpuShardSums final : public BucketSums {
- public:
-  explicit GpuShardSums(GivenGradients& given)
-      : BucketSums(given),
-        buckets_(given, [](DType) { return false; }),
-        pending_(given.plan->buckets.size()),
-        sums_(given.variables.size()) {}
-
-  void filled(std::size_t replica, std::size_t bucket) override { buckets_.pack(replica, bucket); }
-  std::vector<SliceRange> begin(std::size_t bucket) override {
-    buckets_.pack_made_dense(bucket);
-    if (given_.has_dense(bucket)) {
-      pending_[bucket] = start_sum(given_, bucket, buckets_.flat_buffers(bucket));
-    }
-    return {};
-  }
-  /// What compute streams get from now on waits for the sums that are taken, so the last ones are
-  /// left to go on beside it.
-  void end(std::size_t bucket) override {
-    constexpr std::size_t kMostUnderWay = 2;
-    given_.let_go(bucket);
-    MutexLock lock(mutex_);
-    under_way_.push_back(bucket);
-    if (under_way_.size() <= kMostUnderWay) return;
-    take(under_way_.front());
-    under_way_.pop_front();
-  }
-  bool lets_go() const override { return true; }
-  void join() override {
-    MutexLock lock(mutex_);
-    for (const std::size_t bucket : under_way_) take(bucket);
-    under_way_.clear();
-  }
-  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
-  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
-    return sums_[variable][replica];
-  }
-
- private:
-  void take(std::size_t bucket) TUTTI_REQUIRES(mutex_) {
+  void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_) {
     pending_[bucket].join();
     std::vector<MutableTensor>& flat = buckets_[bucket].flat;
     given_.for_dense_items(bucket, [&](const Piece& piece) {
@@ -266,16 +246,17 @@ class GpuShardSums final : public BucketSums {
         const Shard own = shards ? shards->shard(static_cast<int>(r)) : all;
         const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + own.first;
         const Tensor copy = flat[r].freeze().detached_rows(first, own.count).copy();
-        sums_[piece.item.variable].push_back(shards ? copy
-                                                    : copy.detached_reshape(variable.shape()));
+        shards_[piece.item.variable].push_back(shards ? copy
+                                                      : copy.detached_reshape(variable.shape()));
       }
     });
     flat.clear();
   }
 
+  const bool gives_shards_;
   GpuBuckets buckets_;
-  std::vector<PendingReduction> pending_;
-  std::vector<std::vector<Tensor>> sums_;  // per variable and replica: its shard, or the whole
+  std::vector<PendingReduction> pending_;    // per bucket
+  std::vector<std::vector<Tensor>> shards_;  // per variable and replica: its shard, or the whole
   Mutex mutex_;
   std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);
 };
@@ -284,9 +265,6 @@ class GpuShardSums final : public BucketSums {
 
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given) {
   return std::make_unique<GpuSums>(given);
-}
-std::unique_ptr<BucketSums> gpu_shard_sums(GivenGradients& given) {
-  return std::make_unique<GpuShardSums>(given);
 }
 
 // Sums of buckets in the memory of GPUs, of several processes.
@@ -313,7 +291,7 @@ class HostSums {
     for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
       const BucketPlan::Bucket& each = plan.buckets[b];
       const std::size_t count = each.count + plan.num_counters(b, num_workers);
-      const DType dtype = WorkerTeam::sum_dtype(each.dtype);
+      const DType dtype = PartialSums::sum_dtype(each.dtype);
       Bucket& bucket = buckets_.emplace_back();
       for (std::size_t p = 0; p < num_partials; ++p) {
         bucket.partials.push_back(allocate(count, dtype));
@@ -382,7 +360,7 @@ class HostedGpuSums final : public GpuWorkerSums {
  public:
   HostedGpuSums(GivenGradients& given, PlanInUse& plan)
       : GpuWorkerSums(given, [](DType) { return true; }) {
-    const std::size_t num_partials = team_.partial_sums().size();
+    const std::size_t num_partials = team_.sums().nodes().size();
     if (!plan.host_sums || plan.host_sums->num_partials() != num_partials) {
       plan.host_sums = std::make_shared<HostSums>(*given.plan, num_partials, team_.num_workers());
     }
@@ -434,7 +412,7 @@ class HostedGpuSums final : public GpuWorkerSums {
     }
     std::vector<std::byte*> outputs;
     for (const Elements& partial : host.partials) outputs.push_back(partial.data);
-    sums_to_host(ReduceOp::kSum, gpus_.summed_buffers(bucket), team_.partial_sums(), outputs);
+    sums_to_host(ReduceOp::kSum, gpus_.summed_buffers(bucket), team_.sums().nodes(), outputs);
     events_[bucket] = gpus_.mark(StreamId::kCommunication);
     host.copies = events_[bucket];
   }

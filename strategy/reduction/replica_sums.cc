@@ -94,7 +94,7 @@ class LocalSums final : public BucketSums {
     return flat_[bucket].freeze().to(given_.services.replica_devices[replica]);
   }
   std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (!gives_shards_ || given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
+    if (!has_shards(variable)) return std::nullopt;
     const Variable& of = given_.variables[variable];
     if (shards_of(of)) return shards_[variable][replica].freeze();
     return shards_[variable]
@@ -105,6 +105,10 @@ class LocalSums final : public BucketSums {
   }
 
  private:
+  /// A gradient without elements is its own sum.
+  bool has_shards(std::size_t variable) const {
+    return given_.kinds[variable] == GradientKind::kDense && !shards_[variable].empty();
+  }
   void make_shards(const Piece& piece, DType dtype) {
     const std::size_t variable = piece.item.variable;
     const std::vector<Device>& devices = given_.services.replica_devices;

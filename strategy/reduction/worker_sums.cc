@@ -1,8 +1,8 @@
 // Buckets that are summed over workers, too.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bucket's *partial sums* are what the team wants of this worker (WorkerTeam::partial_sums), in
-// buffers of WorkerTeam::sum_dtype(). Behind the bucket's elements stand two *counters* per
+// A bucket's *partial sums* are what the team wants of this worker (PartialSums), in
+// buffers of PartialSums::sum_dtype(). Behind the bucket's elements stand two *counters* per
 // variable: how many replicas have a dense gradient, and how many have slices. They are summed like
 // the rest, so that every worker learns what the others have without another message. So are,
 // behind the counters of one bucket, the bytes of the worker's digest (consistency_check.h), which
@@ -67,7 +67,7 @@ void WorkerSums::count_kinds(std::size_t bucket) {
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
   const Bucket& state = buckets_[bucket];
   for (std::size_t p = 0; p < state.partials.size(); ++p) {
-    const CanonicalNode node = team_.partial_sums()[p];
+    const CanonicalNode node = team_.sums().nodes()[p];
     for (std::size_t i = 0; i < plan.items.size(); ++i) {
       double dense = 0.0, sparse = 0.0;
       for (int r = node.first; r < node.first + node.count; ++r) {
@@ -164,7 +164,8 @@ void WorkerSums::give(std::size_t bucket) {
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
   std::optional<DType> wire;
   if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
-  state.sum = team_.start_sum(state.partials, state.name, wire);
+  const StragglerWatch::Waiting waiting(team_.stragglers());
+  state.sum = team_.sums().start_all_reduce(state.partials, state.name, wire);
   given_away(bucket, wire);
 }
 
@@ -258,7 +259,8 @@ void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, dou
 
 void WorkerSums::sum_again(const BucketPlan::Item& item, std::span<const Elements> partials) {
   const std::string name = concat("mixed gradients of ", given_.variables[item.variable].name());
-  team_.start_sum(partials, name).wait();
+  const StragglerWatch::Waiting waiting(team_.stragglers());
+  team_.sums().start_all_reduce(partials, name).wait();
 }
 
 std::vector<IndexedSlices> WorkerSums::slices_of_all_replicas(std::size_t variable) {
@@ -315,8 +317,8 @@ std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
   const BucketPlan::Bucket& plan = given_.bucket(bucket);
   const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
   SumPlace whole{0, plan.count};
-  for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
-    flat_[bucket].push_back(team_.make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
+  for (std::size_t p = 0; p < team_.sums().nodes().size(); ++p) {
+    flat_[bucket].push_back(team_.sums().make_buffer(count, PartialSums::sum_dtype(plan.dtype)));
     buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
     whole.sums.push_back(flat_[bucket].back().data());
   }
@@ -328,8 +330,8 @@ std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
 }
 
 void CpuWorkerSums::reduce(std::size_t bucket, SliceRange slice) {
-  sum_slice(given_, bucket, slice, WorkerTeam::sum_dtype(given_.bucket(bucket).dtype),
-            team_.partial_sums(), places_[bucket], false);
+  sum_slice(given_, bucket, slice, PartialSums::sum_dtype(given_.bucket(bucket).dtype),
+            team_.sums().nodes(), places_[bucket], false);
 }
 
 void CpuWorkerSums::repeat(const BucketPlan::Item& item, std::size_t bucket) {
@@ -397,17 +399,17 @@ class ShardWorkerSums final : public CpuWorkerSums {
     if (!is_scattered(bucket)) return CpuWorkerSums::begin(bucket);
     const BucketPlan::Bucket& plan = given_.bucket(bucket);
     Scattered& state = scattered_[bucket];
-    const DType dtype = WorkerTeam::sum_dtype(plan.dtype);
+    const DType dtype = PartialSums::sum_dtype(plan.dtype);
     std::size_t count = 0;
     for (const std::size_t each : state.counts) count += each;
     const std::size_t num_counters = given_.plan->num_counters(bucket, team_.num_workers());
-    for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
-      state.partials.push_back(team_.make_buffer(count, dtype));
+    for (std::size_t p = 0; p < team_.sums().nodes().size(); ++p) {
+      state.partials.push_back(team_.sums().make_buffer(count, dtype));
       flat_[bucket].emplace_back(Shape{static_cast<std::int64_t>(num_counters)}, dtype, Device{});
       buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
     }
     const auto own = static_cast<std::size_t>(team_.worker());
-    state.own = team_.make_buffer(state.counts[own], dtype);
+    state.own = team_.sums().make_buffer(state.counts[own], dtype);
     count_kinds(bucket);
     places_[bucket].clear();
     for (const BucketPlan::Item& item : plan.items) {
@@ -433,7 +435,9 @@ class ShardWorkerSums final : public CpuWorkerSums {
   bool lets_go() const override { return true; }
   std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
   std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (given_.kinds[variable] != GradientKind::kDense) return std::nullopt;
+    if (given_.kinds[variable] != GradientKind::kDense || shards_[variable].empty()) {
+      return std::nullopt;  // the gradient itself, where it has no elements
+    }
     const Variable& of = given_.variables[variable];
     if (shards_of(of)) return shards_[variable][replica];
     return shards_[variable]
@@ -459,8 +463,8 @@ class ShardWorkerSums final : public CpuWorkerSums {
     Scattered& state = scattered_[bucket];
     std::vector<Elements> partials;
     for (MutableTensor& each : state.partials) partials.push_back(elements_of(each));
-    state.sum =
-        team_.start_sum_of_parts(partials, elements_of(state.own), state.counts, state.name, wire);
+    state.sum = team_.sums().start_reduce_scatter(partials, elements_of(state.own), state.counts,
+                                                  state.name, wire);
   }
   void take(std::size_t bucket) override {
     if (is_scattered(bucket)) {

@@ -38,7 +38,7 @@ class WorkerSums : public BucketSums {
   virtual bool can_go(std::size_t /*bucket*/) const { return true; }
   /// Makes that so.
   virtual void make_ready(std::size_t /*bucket*/) {}
-  /// The bucket's sum was started: what else travels with it follows. `wire`: as in start_sum().
+  /// The bucket's sum was started: what else travels with it follows. `wire`: as in PartialSums.
   virtual void given_away(std::size_t /*bucket*/, std::optional<DType> /*wire*/) {}
   /// Once more: a variable of the bucket was made dense. All workers do.
   virtual void repeat(const BucketPlan::Item& item, std::size_t bucket) = 0;

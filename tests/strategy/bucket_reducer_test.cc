@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tests/strategy/strategy_helpers.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -202,6 +203,87 @@ TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
     EXPECT_EQ(sums_by(name), expected) << name;
     EXPECT_GT(calls, 0) << name;
   }
+}
+
+/// What `step` has had the strategy's operation combine.
+std::uint64_t bytes_reduced_in(Strategy& strategy, const std::function<void()>& step) {
+  const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
+  step();
+  return strategy.cross_device_ops().bytes_reduced() - before;
+}
+
+TEST(BucketReducer, TheDefaultOperationSeesEveryByteUnderEveryStrategy) {
+  MultiWorkerMirroredStrategy alone(std::move(in_process_communicators(1).front()),
+                                    {.local = on_cpus(3)});
+  std::vector<std::unique_ptr<Strategy>> owned;
+  owned.push_back(mirrored(3));
+  owned.push_back(central(3));
+  owned.push_back(fully_sharded(3));
+  std::vector<Strategy*> strategies = {&alone};
+  for (const auto& each : owned) strategies.push_back(each.get());
+  for (Strategy* const strategy : strategies) {
+    const std::vector<Variable> variables = make_variables(*strategy);
+    std::uint64_t expected = 0;
+    for (const Variable& each : variables) {
+      expected +=
+          3 * static_cast<std::uint64_t>(each.shape().num_elements()) * size_of(each.dtype());
+    }
+    EXPECT_EQ(bytes_reduced_in(*strategy,
+                               [&] { strategy->run([&] { (void)reduce_in_replica(variables); }); }),
+              expected)
+        << strategy->reduction_name();
+  }
+}
+
+TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
+  const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
+    const std::vector<Variable> variables = make_variables(strategy);
+    return bytes_reduced_in(strategy,
+                            [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
+  });
+  constexpr std::uint64_t kBytes = 4 * (5 + 20'011 + 1 + 8'192 + 133'333) + 8 * 21;
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytes, kBytes}));
+}
+
+TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
+  auto strategy = mirrored(3);
+  const auto values = strategy->run([] { return vec({1, 2, 3, 4}); });
+  const Device destination{};
+  EXPECT_EQ(bytes_reduced_in(*strategy,
+                             [&] {
+                               EXPECT_EQ(numbers(strategy->reduce(ReduceOp::kSum, values)),
+                                         (std::vector<double>{3, 6, 9, 12}));
+                             }),
+            3 * 16);
+  EXPECT_EQ(bytes_reduced_in(*strategy,
+                             [&] {
+                               const std::pair<PerReplica<Tensor>, std::vector<Device>> task(
+                                   values, {destination});
+                               (void)strategy->batch_reduce_to(ReduceOp::kSum, {&task, 1});
+                             }),
+            3 * 16);
+}
+
+TEST(BucketReducer, ShardsAreSummedByTheNamedOperation) {
+  const auto shards_by = [](const std::string& name) {
+    LocalStrategyOptions local = on_cpus(3);
+    local.cross_device_ops = make_cross_device_ops(name);
+    FullyShardedStrategy strategy({.local = local, .stage = 3, .min_shard_bytes = 0});
+    const std::vector<Variable> variables = make_variables(strategy);
+    std::vector<std::vector<double>> sums;
+    EXPECT_GT(bytes_reduced_in(strategy,
+                               [&] {
+                                 for (const auto& of_replica :
+                                      strategy.run([&] { return reduce_in_replica(variables); })) {
+                                   for (const Gradient& sum : of_replica) {
+                                     sums.push_back(numbers(sum.dense()));
+                                   }
+                                 }
+                               }),
+              0u);
+    return sums;
+  };
+  EXPECT_EQ(shards_by("hierarchical_copy"), shards_by("canonical"));
 }
 
 TEST(BucketReducer, CallsAPluginThatIsCanonicalAndSliceable) {

@@ -31,12 +31,12 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
                     {.devices = std::vector<Device>(rank == 0 ? 2 : 1)});
     std::vector<MutableTensor> buffers;
     std::vector<Elements> partials;
-    for (const CanonicalNode& node : team.partial_sums()) {
-      MutableTensor& sum = buffers.emplace_back(team.make_buffer(kCount, DType::kFloat32));
+    for (const CanonicalNode& node : team.sums().nodes()) {
+      MutableTensor& sum = buffers.emplace_back(team.sums().make_buffer(kCount, DType::kFloat32));
       std::ranges::fill(sum.span<float>(), static_cast<float>(node.count));
     }
     for (MutableTensor& sum : buffers) partials.push_back(elements_of(sum));
-    team.start_sum(partials, "ones").wait();
+    team.sums().start_all_reduce(partials, "ones").wait();
     const std::vector<float> expected(kCount, 3.0f);
     const auto sum = buffers[0].span<float>();
     EXPECT_TRUE(std::ranges::equal(sum, expected)) << "worker " << rank;

@@ -274,6 +274,7 @@ class Strategy {
 
  private:
   PerReplica<Gradient> of_all_replicas(const PerReplica<Tensor>& value, std::string_view who);
+  Tensor reduce_values(ReduceOp op, const PerReplica<Tensor>& value);
 
   Mutex ops_mutex_;  // held while cross_device_ops() works: it takes one call at a time
   std::unique_ptr<StrategyExtended> extended_;
