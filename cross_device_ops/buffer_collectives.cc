@@ -284,6 +284,7 @@ ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_
   ReplicaBuffer part = buffer;
   part.data += first * size_of(buffer.dtype);
   part.count = count;
+  part.id = 0;  // of the whole
   return part;
 }
 

@@ -30,6 +30,7 @@ class CollectiveEngine {
   virtual std::string_view name() const = 0;
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
+  virtual double max_relative_error() const { return 0.0; }
   /// Of buffers that run() reaches without a copy; nullptr where all memory is alike.
   virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
 

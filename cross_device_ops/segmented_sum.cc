@@ -92,7 +92,7 @@ void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOp
   for (std::size_t r = 0; r < sum.replicas.size(); ++r) {
     memory.push_back(BufferRef::allocate(count * size));
     std::byte* const buffer = memory.back()->data();
-    flat.push_back({buffer, count, sum.dtype, sum.replicas[r]});
+    flat.push_back({buffer, count, sum.dtype, sum.replicas[r], nullptr, sum.id, sum.name});
     std::size_t filled = sum.begin;
     for (const Segment& segment : sum.segments) {
       std::memset(buffer + (filled - sum.begin) * size, 0, (segment.begin - filled) * size);

@@ -20,23 +20,12 @@ using namespace tutti::examples;
 namespace {
 
 // Flags of other strategies, of fit and of checkpoints.
-const std::vector<std::string> kUnused = {"--strategy",
-                                          "--replicas",
-                                          "--cross-device-ops",
-                                          "--transport",
-                                          "--bytes-per-pack",
-                                          "--compression",
-                                          "--non-finite",
-                                          "--stage",
-                                          "--min-shard-bytes",
-                                          "--plugin",
-                                          "--parameter-servers",
-                                          "--epochs",
-                                          "--steps",
-                                          "--log-dir",
-                                          "--resume",
-                                          "--checkpoint-dir",
-                                          "--metrics-json"};
+const std::vector<std::string> kUnused = {"--strategy",   "--replicas",       "--cross-device-ops",
+                                          "--transport",  "--bytes-per-pack", "--compression",
+                                          "--non-finite", "--stage",          "--min-shard-bytes",
+                                          "--plugin",     "--plugin-options", "--parameter-servers",
+                                          "--epochs",     "--steps",          "--log-dir",
+                                          "--resume",     "--checkpoint-dir", "--metrics-json"};
 
 struct TrainerOptions {
   std::int64_t train_steps = 200;

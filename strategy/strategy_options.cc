@@ -273,6 +273,7 @@ std::string algorithm_of(std::string_view who, const CrossDeviceOpsSpec& spec) {
 CommunicatorOptions communication_of(std::string_view who, const LocalStrategyOptions& options) {
   const auto& timeout = options.cross_device_ops.options.timeout;
   return {.algorithm = algorithm_of(who, options.cross_device_ops),
+          .plugin_options = options.cross_device_ops.plugin_options,
           .timeout = timeout ? Duration(*timeout) : Duration(options.timeout)};
 }
 

@@ -33,6 +33,7 @@ int cluster_command(OutputFormat format, const std::string& resolver);
 struct ConformOptions {
   std::string name;    // of the registry; may be empty when `plugin` is given
   std::string plugin;  // a shared library to load first
+  std::string plugin_options;
   std::string shape = "all";
   std::string case_id;  // this case alone
   std::string devices;  // "gpu:0-1"; empty: CPUs

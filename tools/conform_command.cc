@@ -50,8 +50,10 @@ std::string find_name(const ConformOptions& options) {
 /// Returns the command that repeats the test: "tutti conform NAME --plugin FILE --devices gpu:0-1".
 std::string repeat(const std::string& name, const ConformOptions& options) {
   const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
+  const std::string own =
+      options.plugin_options.empty() ? "" : " --plugin-options '" + options.plugin_options + "'";
   const std::string devices = options.devices.empty() ? "" : " --devices " + options.devices;
-  return "tutti conform " + name + plugin + devices;
+  return "tutti conform " + name + plugin + own + devices;
 }
 
 // An operation that crashes or hangs ends this program, as a user who has waited enough does. What
@@ -131,7 +133,7 @@ int conform_command(const ConformOptions& options) {
     const conformance::Plan plan = plan_of(options);
     cases = options.case_id.empty() ? conformance::cases(plan)
                                     : std::vector{conformance::Case::parse(options.case_id)};
-    subject = conformance::Subject(find_name(options));
+    subject = conformance::Subject(find_name(options), options.plugin_options);
     if (!options.devices.empty()) subject.use_devices(parse_devices(options.devices));
   } catch (const Error& error) {
     std::fprintf(stderr, "tutti: %s\n", error.what());

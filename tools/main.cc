@@ -48,6 +48,8 @@ int run(int argc, char** argv) {
     declare(command);
     command.add("NAME", conform.name, "the operation; not needed with --plugin");
     command.add("--plugin", conform.plugin, "a shared library with an operation");
+    command.add("--plugin-options", conform.plugin_options,
+                "options of the operation's own: k=0.01,name=value");
     command.add_choice("--shape", conform.shape, {"local", "spread", "threads", "all"},
                        "who calls: one object, ranks over messages, ranks on shared memory");
     command.add("--sample", conform.sample, "about so many cases, chosen by the seed; 0: all");

@@ -63,6 +63,7 @@ struct Contender {
   std::unique_ptr<BenchSubject> subject;
   std::vector<double> in_place, out_of_place, of_floor;
   std::size_t wrong_in_place = 0, wrong_out_of_place = 0;
+  double largest_error = 0.0;  // of all sizes
 };
 
 class Measurement {
@@ -78,7 +79,7 @@ class Measurement {
     std::vector<BenchSkipped> skipped;
     for (const std::string& name : options_.op_names) {
       try {
-        contenders_.push_back({name, make_bench_subject(name, options_), {}, {}, {}, 0, 0});
+        contenders_.push_back({name, make_bench_subject(name, options_), {}, {}, {}, 0, 0, 0.0});
       } catch (const Error& error) {
         skipped.push_back({name, error.message()});
       }
@@ -118,23 +119,28 @@ class Measurement {
     if (!options_.check) return;
     refill();
     team_of(contender).run([&](int t) { contender.subject->in_place(ranks_.all(), t); });
-    contender.wrong_in_place = wrong([](const BenchRank& rank) { return std::span(rank.list); });
+    contender.wrong_in_place =
+        wrong(contender, [](const BenchRank& rank) { return std::span(rank.list); });
     if (!contender.subject->has_out_of_place()) return;
     rank_team_.run([&](int rank) { fill({&ranks_.rank(rank).flat_input, 1}, rank, options_.op); });
     team_of(contender).run([&](int t) { contender.subject->out_of_place(ranks_.all(), t); });
     contender.wrong_out_of_place =
-        wrong([](const BenchRank& rank) { return std::span(&rank.flat_output, 1); });
+        wrong(contender, [](const BenchRank& rank) { return std::span(&rank.flat_output, 1); });
   }
 
   template <class Result>
-  std::size_t wrong(const Result& result) {
-    std::vector<std::size_t> num_wrong(static_cast<std::size_t>(options_.replicas));
+  std::size_t wrong(Contender& contender, const Result& result) {
+    std::vector<ListErrors> errors(static_cast<std::size_t>(options_.replicas));
     rank_team_.run([&](int rank) {
-      num_wrong[static_cast<std::size_t>(rank)] =
-          count_wrong(result(ranks_.rank(rank)), options_.replicas, options_.op);
+      errors[static_cast<std::size_t>(rank)] =
+          errors_of(result(ranks_.rank(rank)), options_.replicas, options_.op,
+                    contender.subject->max_relative_error());
     });
     std::size_t total = 0;
-    for (const std::size_t each : num_wrong) total += each;
+    for (const ListErrors& each : errors) {
+      total += each.checksum == errors[0].checksum ? each.num_wrong : ranks_.count();
+      contender.largest_error = std::max(contender.largest_error, each.largest);
+    }
     return total;
   }
 
@@ -171,6 +177,7 @@ class Measurement {
     if (!contender.out_of_place.empty()) {
       row.out_of_place = {summary_of(contender.out_of_place), contender.wrong_out_of_place};
     }
+    row.largest_error = contender.largest_error;
     row.floor = summary_of(floor_rounds);
     row.of_floor = summary_of(contender.of_floor);
     return row;

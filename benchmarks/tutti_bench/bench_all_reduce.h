@@ -21,7 +21,7 @@ struct BenchTime {
 /// One direction of one name at one size.
 struct BenchCell {
   BenchTime time;
-  std::size_t num_wrong = 0;  // elements of all ranks
+  std::size_t num_wrong = 0;  // elements of all ranks; all of a rank that differs from rank 0
 };
 
 struct BenchRow {
@@ -30,6 +30,7 @@ struct BenchRow {
   std::size_t count = 0;
   std::optional<BenchCell> out_of_place;  // nothing: the shape works in place alone
   BenchCell in_place;
+  double largest_error = 0.0;  // of sums of this size and smaller, as in ListErrors
   BenchTime floor;
   BenchTime of_floor;  // fractions: the floor's time by the time in place, within one round
 };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_command.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
@@ -126,6 +127,7 @@ Json to_json(const BenchOptions& options, const BenchRow& row) {
   json.set("count", static_cast<std::int64_t>(row.count));
   json.set("out_of_place", row.out_of_place ? to_json(options, row, *row.out_of_place) : Json());
   json.set("in_place", to_json(options, row, row.in_place));
+  json.set("largest_error", row.largest_error);
   json.set("floor_us", to_json(row.floor, 1e6));
   json.set("of_floor", to_json(row.of_floor, 1.0));
   return json;
@@ -165,14 +167,19 @@ void print_end(const BenchOptions& options, const BenchResults& results) {
   if (options.shape == BenchShape::kProcesses) print_left_out(results);  // known by now
   for (const std::string& name : options.op_names) {
     double sum = 0.0;
+    double largest_error = 0.0;
     int num_rows = 0;
     for (const BenchRow& row : results.rows) {
       if (row.name != name) continue;
+      largest_error = std::max(largest_error, row.largest_error);
       sum += bus_bandwidth(row.num_bytes, row.in_place.time.median, options.replicas);
       ++num_rows;
     }
     if (num_rows == 0) continue;
     std::printf("# Avg bus bandwidth in place: %.3f GB/s, %s\n", sum / num_rows, name.c_str());
+    if (largest_error == 0.0) continue;
+    std::printf("# Largest error of a sum: %.3g of the sum of the ranks' largest magnitudes, %s\n",
+                largest_error, name.c_str());
   }
   std::printf("# cores after: %s (%.0f ns)\n", place_of_cores(results.ping_pong_after),
               results.ping_pong_after);

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/hash.h"
+
 namespace tutti::bench {
 namespace {
 
@@ -174,18 +176,31 @@ void fill(std::span<const Elements> list, int rank, ReduceOp op) {
   });
 }
 
-std::size_t count_wrong(std::span<const Elements> list, int num_ranks, ReduceOp op) {
-  std::size_t num_wrong = 0;
+ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
+                     double max_relative_error) {
+  constexpr double kLargestInput = 10.0;
+  const bool may_differ = op == ReduceOp::kSum || op == ReduceOp::kMean;
+  const double unit = op == ReduceOp::kMean ? kLargestInput : kLargestInput * num_ranks;
+  ListErrors errors;
   for_buffers(list, [&]<class T>(std::span<T> values, std::size_t first) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       // Of a bool, "more than 5" has the same smallest and largest.
       const double expected = combined_value(first + i, num_ranks, op);
       const double wanted = std::is_same_v<T, bool> ? as_double(converted<T>(expected)) : expected;
       const double difference = std::abs(as_double(values[i]) - wanted);
-      num_wrong += difference <= tolerance(dtype_of<T>(), op, wanted) ? 0 : 1;
+      if (difference <= tolerance(dtype_of<T>(), op, wanted)) continue;
+      if (may_differ && std::isfinite(difference)) {
+        errors.largest = std::max(errors.largest, difference / unit);
+        // Sums are rounded besides.
+        if (difference <= (max_relative_error + 1e-6) * unit && max_relative_error > 0) continue;
+      }
+      ++errors.num_wrong;
     }
   });
-  return num_wrong;
+  for (const Elements& each : list) {
+    errors.checksum = internal::crc32c_of({each.data, each.num_bytes()}, errors.checksum);
+  }
+  return errors;
 }
 
 }  // namespace tutti::bench

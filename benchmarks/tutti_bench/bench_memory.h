@@ -41,7 +41,15 @@ std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::si
 
 /// Small whole numbers, exact in every type, different per rank and element.
 void fill(std::span<const Elements> list, int rank, ReduceOp op);
-/// How many elements are not the combination of what fill() gave all ranks.
-std::size_t count_wrong(std::span<const Elements> list, int num_ranks, ReduceOp op);
+/// What is wrong with the results of a rank.
+struct ListErrors {
+  std::size_t num_wrong = 0;
+  double largest = 0.0;        // error of a sum, in the units of max_relative_error()
+  std::uint32_t checksum = 0;  // of all bytes: results of all ranks are equal
+};
+/// Counts the elements that are not the combination of what fill() gave all ranks. Sums may differ
+/// from it by `max_relative_error`.
+ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
+                     double max_relative_error);
 
 }  // namespace tutti::bench

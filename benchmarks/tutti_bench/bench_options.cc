@@ -61,14 +61,16 @@ ReduceOp op_of_flag(const std::string& text) {
   }
 }
 
-std::vector<std::string> names_of(const BenchFlags& flags) {
-  if (!flags.plugin.empty()) {
-    try {
-      load_cross_device_ops_plugin(flags.plugin);
-    } catch (const Error& error) {
-      throw error.with_context("--plugin");
-    }
+std::string load_plugin(const BenchFlags& flags) {
+  if (flags.plugin.empty()) return "";
+  try {
+    return load_cross_device_ops_plugin(flags.plugin);
+  } catch (const Error& error) {
+    throw error.with_context("--plugin");
   }
+}
+
+std::vector<std::string> names_of(const BenchFlags& flags) {
   const std::vector<std::string> known = registered_cross_device_ops(DeviceType::kCpu);
   if (flags.op_names.empty()) return known;
   std::vector<std::string> names = split_text(flags.op_names);
@@ -101,6 +103,8 @@ void BenchFlags::declare_all_reduce(Flags& flags) {
       "ranks (threads) or local replicas; in a job of several processes: these are the ranks");
   flags.add("--op-names", op_names, "names between commas; empty: all that are registered");
   flags.add("--plugin", plugin, "shared library with a cross-device operation");
+  flags.add("--plugin-options", plugin_options,
+            "options of that operation's own, or without --plugin of all: k=0.01,name=value");
   flags.add_choice("--shape", shape, {"spread", "local"},
                    "spread: each rank is a thread with its own memory; local: one call for all");
   flags.add_choice("--transport", transport, {"auto", "shm", "tcp"}, "between processes of a job");
@@ -136,7 +140,12 @@ BenchOptions parse_bench_options(const BenchFlags& flags) {
   options.shape = flags.shape == "local" ? BenchShape::kLocal : BenchShape::kSpread;
   options.way = parse_way(flags.transport);
   options.gradients = flags.gradients;
+  options.plugin_name = load_plugin(flags);
+  options.plugin_options = flags.plugin_options;
   options.op_names = names_of(flags);
+  for (const std::string& name : options.op_names) {
+    make_cross_device_ops(name, {}, options.plugin_options_of(name));
+  }
   return options;
 }
 

@@ -32,6 +32,7 @@ struct BenchFlags {
   std::int64_t rounds = 5;
   std::string op_names = "";
   std::string plugin = "";
+  std::string plugin_options = "";
   std::string shape = "spread";
   std::string transport = "auto";
   std::string gradients = "cifar10_cnn";
@@ -50,6 +51,12 @@ struct BenchOptions {
   int replicas = 2;
   int rounds = 5;
   std::vector<std::string> op_names;
+  std::string plugin_name;     // the operation of --plugin
+  std::string plugin_options;  // of that operation; without --plugin of all
+  const std::string& plugin_options_of(const std::string& name) const {
+    static const std::string none;
+    return plugin_name.empty() || plugin_name == name ? plugin_options : none;
+  }
   BenchShape shape = BenchShape::kSpread;
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;  // between processes
   std::string gradients;

@@ -133,12 +133,13 @@ class ProcessMeasurement {
                       {.way = options_.way, .key_prefix = concat("bench/", name)});
     connections_ = ranks.line;
     const std::shared_ptr<KeyValueStore> borrowed(std::shared_ptr<void>(), store);
-    communicator_ = make_communicator(Group{.world_size = group_.num_workers(),
-                                            .first_rank = group_.worker(),
-                                            .local_devices = {Device{}},
-                                            .store = borrowed,
-                                            .transport = ranks.transport},
-                                      {.algorithm = name});
+    communicator_ =
+        make_communicator(Group{.world_size = group_.num_workers(),
+                                .first_rank = group_.worker(),
+                                .local_devices = {Device{}},
+                                .store = borrowed,
+                                .transport = ranks.transport},
+                          {.algorithm = name, .plugin_options = options_.plugin_options_of(name)});
     if (!communicator_->supports(Collective::kAllReduce, options_.op, options_.dtype)) {
       fail(ErrorCode::kUnimplemented, "does not support ", options_.op, " of ", options_.dtype);
     }
@@ -160,15 +161,21 @@ class ProcessMeasurement {
   void check(BenchRow& row) {
     fill(list_, group_.worker(), options_.op);
     reduce_list();
-    row.in_place.num_wrong = wrong_of_all(list_);
+    row.in_place.num_wrong = wrong_of_all(list_, row.largest_error);
     fill({&input_, 1}, group_.worker(), options_.op);
     reduce_flat();
-    row.out_of_place->num_wrong = wrong_of_all({&output_, 1});
+    row.out_of_place->num_wrong = wrong_of_all({&output_, 1}, row.largest_error);
   }
 
-  std::size_t wrong_of_all(std::span<const Elements> list) {
-    auto wrong = static_cast<std::int64_t>(count_wrong(list, options_.replicas, options_.op));
+  std::size_t wrong_of_all(std::span<const Elements> list, double& largest_error) {
+    const ListErrors errors =
+        errors_of(list, options_.replicas, options_.op, communicator_->max_relative_error());
+    std::int64_t checksum = errors.checksum;
+    meeting_->broadcast(Elements(std::span(&checksum, 1)), 0);
+    auto wrong = static_cast<std::int64_t>(checksum == errors.checksum ? errors.num_wrong : count_);
     meeting_->all_reduce(ReduceOp::kSum, Elements(std::span(&wrong, 1)));
+    largest_error = std::max(largest_error, errors.largest);
+    meeting_->all_reduce(ReduceOp::kMax, Elements(std::span(&largest_error, 1)));
     return static_cast<std::size_t>(wrong);
   }
 

@@ -13,9 +13,12 @@ namespace {
 
 /// The communicators of threads: on each other's memory where the algorithm works so, else over
 /// messages.
-std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name, int size) {
+std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name,
+                                                            const BenchOptions& bench) {
+  const int size = bench.replicas;
   CommunicatorOptions options;
   options.algorithm = name;
+  options.plugin_options = bench.plugin_options_of(name);
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
   // Some names meet their peers while they are made.
@@ -34,13 +37,14 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
 class SpreadSubject final : public BenchSubject {
  public:
   SpreadSubject(const std::string& name, const BenchOptions& options)
-      : op_(options.op), communicators_(communicators_of(name, options.replicas)) {
+      : op_(options.op), communicators_(communicators_of(name, options)) {
     const Communicator& first = *communicators_.front();
     if (!first.supports(Collective::kAllReduce, options.op, options.dtype)) {
       fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
     }
   }
   int num_threads() const override { return static_cast<int>(communicators_.size()); }
+  double max_relative_error() const override { return communicators_[0]->max_relative_error(); }
   bool has_out_of_place() const override { return true; }
   void in_place(std::span<const BenchRank> ranks, int thread) override {
     const auto t = static_cast<std::size_t>(thread);
@@ -65,7 +69,8 @@ class LocalSubject final : public BenchSubject {
     for (int r = 0; r < options.replicas; ++r) {
       group.local_devices.push_back({DeviceType::kCpu, r});
     }
-    ops_ = build_cross_device_ops(make_cross_device_ops(name), group);
+    ops_ = build_cross_device_ops(make_cross_device_ops(name, {}, options.plugin_options_of(name)),
+                                  group);
     const ReduceOp needed = options.op == ReduceOp::kMean ? ReduceOp::kSum : options.op;
     if (!ops_->supports(needed, options.dtype, DeviceType::kCpu)) {
       fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
@@ -73,6 +78,7 @@ class LocalSubject final : public BenchSubject {
     devices_ = group.local_devices;
   }
   int num_threads() const override { return 1; }
+  double max_relative_error() const override { return ops_->max_relative_error(); }
   bool has_out_of_place() const override { return false; }
   void in_place(std::span<const BenchRank> ranks, int) override {
     for (std::size_t i = 0; i < ranks.front().list.size(); ++i) {

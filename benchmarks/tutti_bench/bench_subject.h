@@ -24,6 +24,7 @@ class BenchSubject {
   virtual ~BenchSubject() = default;
   /// Threads that call: the ranks, or one.
   virtual int num_threads() const = 0;
+  virtual double max_relative_error() const = 0;
   virtual bool has_out_of_place() const = 0;
   /// One all_reduce, by thread `thread`: of the lists in place, or of flat_input to flat_output.
   virtual void in_place(std::span<const BenchRank> ranks, int thread) = 0;

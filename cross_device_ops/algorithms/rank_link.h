@@ -22,7 +22,8 @@ enum class Purpose : std::uint16_t {
   kWindow = 4,
   kIntroduction = 5,
   kNonce = 6,
-  kDataOf = 16,  // + Collective: data that no header stands before
+  kDataOf = 16,           // + Collective: data that no header stands before
+  kOfOperation = 0x8000,  // + tag of a CrossDeviceOps that spans processes
 };
 
 /// Some ranks of a transport as a group: numbers from 0. A value.

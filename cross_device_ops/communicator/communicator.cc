@@ -4,6 +4,7 @@
 
 #include "cross_device_ops/communicator/communicator_state.h"
 #include "tensor/buffer_allocator.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 
@@ -107,13 +108,17 @@ void CollectiveHandle::wait() {
 
 Communicator::Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
                            const CommunicatorOptions& options)
-    : state_(std::make_unique<CommunicatorState>(std::move(engine), options)) {}
+    : state_(std::make_unique<CommunicatorState>(std::move(engine), options)) {
+  if (options.plugin_options.empty()) return;
+  make_cross_device_ops(options.algorithm, {}, options.plugin_options);  // built-in ones have none
+}
 Communicator::~Communicator() = default;
 
 int Communicator::rank() const { return state_->engine().rank(); }
 int Communicator::size() const { return state_->engine().size(); }
 std::string_view Communicator::name() const { return state_->engine().name(); }
 Determinism Communicator::determinism() const { return state_->engine().determinism(); }
+double Communicator::max_relative_error() const { return state_->engine().max_relative_error(); }
 std::shared_ptr<BufferAllocator> Communicator::allocator() const {
   return state_->engine().allocator();
 }

@@ -98,8 +98,9 @@ std::unique_ptr<Communicator> make_communicator(const Group& group,
   }
   const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.timeout);
   return std::make_unique<Communicator>(
-      internal::ops_engine(make_cross_device_ops(options.algorithm, {.timeout = timeout}), group,
-                           deadline),
+      internal::ops_engine(
+          make_cross_device_ops(options.algorithm, {.timeout = timeout}, options.plugin_options),
+          group, deadline),
       options);
 }
 

@@ -129,11 +129,13 @@ static_assert(TUTTI_DATA_LOSS == static_cast<int>(ErrorCode::kDataLoss));
 static_assert(TUTTI_GRADE_CANONICAL == static_cast<int>(Determinism::kCanonical));
 static_assert(TUTTI_ABORTED == static_cast<int>(ErrorCode::kAborted));
 
-std::string options_text(const CommunicationOptions& options, std::int64_t timeout_ms) {
-  return Json(Json::Object{{"bytes_per_pack", options.bytes_per_pack},
-                           {"timeout_ms", timeout_ms},
-                           {"strict", options.strict}})
-      .dump();
+std::string options_text(const CommunicationOptions& options, std::int64_t timeout_ms,
+                         const Json& own_options) {
+  Json all = Json::Object{{"bytes_per_pack", options.bytes_per_pack},
+                          {"timeout_ms", timeout_ms},
+                          {"strict", options.strict}};
+  if (!own_options.as_object().empty()) all.set("options", own_options);
+  return all.dump();
 }
 
 bool is_error_code(std::int32_t code) {
@@ -160,17 +162,19 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
 }  // namespace
 
 AbiCrossDeviceOps::AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
-                                     const CommunicationOptions& options)
+                                     const CommunicationOptions& options, const Json& own_options)
     : table_(std::move(table)),
       group_(group),
       timeout_ms_(options.timeout ? options.timeout->count() : -1) {
   check_group(group);
   tutti_error_v1 error{};
-  self_ = table_->calls.create(&group_.get(), options_text(options, timeout_ms_).c_str(), &error);
+  const std::string text = options_text(options, timeout_ms_, own_options);
+  self_ = table_->calls.create(&group_.get(), text.c_str(), &error);
   if (!self_) fail_with("create", error.code, error);
   try {
     determinism_ = read_determinism();
     sliceable_ = table_->calls.sliceable && table_->calls.sliceable(self_) != 0;
+    max_relative_error_ = read_max_relative_error();
   } catch (...) {
     table_->calls.destroy(self_);
     throw;
@@ -202,6 +206,14 @@ Determinism AbiCrossDeviceOps::read_determinism() const {
   }
   fail(ErrorCode::kInternal, "plugin '", table_->name, "': determinism() returned ", grade,
        "; expected a TUTTI_GRADE_... from ", TUTTI_GRADE_NONE, " to ", TUTTI_GRADE_CANONICAL);
+}
+
+double AbiCrossDeviceOps::read_max_relative_error() const {
+  if (!table_->calls.max_relative_error) return 0.0;
+  const double bound = table_->calls.max_relative_error(self_);
+  if (bound >= 0.0) return bound;
+  fail(ErrorCode::kInternal, "plugin '", table_->name, "': max_relative_error() returned ", bound,
+       "; expected 0 or more, or INFINITY");
 }
 
 void AbiCrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
@@ -271,6 +283,12 @@ void AbiCrossDeviceOps::call(const char* name, Function function, const Argument
 }
 
 void AbiCrossDeviceOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (table_->calls.all_reduce_named) {
+    const ReplicaBuffer& first = buffers.front();
+    return call("all_reduce_named", table_->calls.all_reduce_named, first.id,
+                std::string(first.name).c_str(), static_cast<std::int32_t>(op),
+                abi_buffers(buffers).data(), size_of_list(buffers));
+  }
   call("all_reduce", table_->calls.all_reduce, static_cast<std::int32_t>(op),
        abi_buffers(buffers).data(), size_of_list(buffers));
 }

@@ -45,10 +45,10 @@ class AbiGroup {
 /// plugin returns become Errors "plugin '<name>': <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
-  /// Throws what create() reports, kInternal for a grade or a code that does not exist, and
-  /// kUnimplemented for a group of several processes that the plugin does not know.
+  /// Throws what create() reports, kInternal for a grade, a code or an error bound that does not
+  /// exist, and kUnimplemented for a group of several processes that the plugin does not know.
   AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
-                    const CommunicationOptions& options);
+                    const CommunicationOptions& options, const Json& own_options);
   ~AbiCrossDeviceOps() override;
   AbiCrossDeviceOps(const AbiCrossDeviceOps&) = delete;
   AbiCrossDeviceOps& operator=(const AbiCrossDeviceOps&) = delete;
@@ -58,6 +58,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override;
   Determinism determinism() const override { return determinism_; }
   bool sliceable() const override { return sliceable_; }
+  double max_relative_error() const override { return max_relative_error_; }
   bool spans_processes() const override;
   bool provides(Collective collective) const override;
   void abort(const Error& reason) noexcept override;
@@ -86,6 +87,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
                               const tutti_error_v1& error) const;
   void check_group(const Group& group) const;
   Determinism read_determinism() const;
+  double read_max_relative_error() const;
   std::optional<Error> abort_reason() const;
 
   std::shared_ptr<const PluginTable> table_;
@@ -94,6 +96,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   void* self_ = nullptr;
   Determinism determinism_ = Determinism::kNone;
   bool sliceable_ = false;
+  double max_relative_error_ = 0.0;
   mutable Mutex mutex_;
   std::optional<Error> aborted_ TUTTI_GUARDED_BY(mutex_);
 };

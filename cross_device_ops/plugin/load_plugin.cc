@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "core/names.h"
 #include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -141,10 +142,13 @@ std::string load_cross_device_ops_plugin(const std::string& path) {
   const auto table = std::make_shared<const internal::PluginTable>(
       internal::checked_plugin_table(find_entry(library.get(), path)(), path));
   try {
+    const char* const names = table->calls.option_names;
     register_cross_device_ops(
-        table->name, [table](const Group& group, const CommunicationOptions& options) {
-          return std::make_unique<internal::AbiCrossDeviceOps>(table, group, options);
-        });
+        table->name,
+        [table](const Group& group, const CommunicationOptions& options, const Json& own) {
+          return std::make_unique<internal::AbiCrossDeviceOps>(table, group, options, own);
+        },
+        names ? split_text(names) : std::vector<std::string>());
   } catch (const Error& error) {
     throw error.with_context(concat("plugin '", path, "'"));
   }

@@ -36,6 +36,39 @@ class PrefixStore final : public KeyValueStore {
   std::string prefix_;
 };
 
+/// The messages of an operation between the ranks of its group, under tags of its own.
+class OperationTransport final : public Transport {
+ public:
+  explicit OperationTransport(RankLink link) : link_(std::move(link)) {}
+  int rank() const override { return link_.rank; }
+  int size() const override { return link_.size(); }
+  std::string_view name() const override { return link_.transport->name(); }
+  bool spans_processes() const override { return link_.transport->spans_processes(); }
+  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                             std::span<const std::byte> body) override {
+    return link_.send(peer, purpose_of(peer, tag), head, body);
+  }
+  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                             std::span<std::byte> body) override {
+    return link_.recv(peer, purpose_of(peer, tag), head, body);
+  }
+  void abort(const Error& reason) noexcept override { link_.transport->abort(reason); }
+  std::optional<int> lost_peer() const override { return link_.transport->lost_peer(); }
+  TransportStats stats() const override { return link_.transport->stats(); }
+
+ private:
+  Purpose purpose_of(int peer, std::uint64_t tag) const {
+    if (peer >= 0 && peer < size() && peer != rank() && tag <= kLargestOperationTag) {
+      return static_cast<Purpose>(static_cast<std::uint64_t>(Purpose::kOfOperation) + tag);
+    }
+    fail(ErrorCode::kInvalidArgument, "Group::transport: expected another rank from 0 to ",
+         size() - 1, " and a tag from 0 to ", kLargestOperationTag, ", got rank ", peer,
+         " and tag ", tag);
+  }
+
+  const RankLink link_;
+};
+
 class OpsEngine final : public MeetingEngine {
  public:
   /// `store`: this group's part.
@@ -45,8 +78,9 @@ class OpsEngine final : public MeetingEngine {
         spec_(std::move(spec)),
         store_(std::move(store)),
         device_(device),
-        ops_(build_cross_device_ops(spec_,
-                                    Group{size(), rank(), {device}, store_, link_.transport})) {
+        ops_(build_cross_device_ops(
+            spec_,
+            {size(), rank(), {device}, store_, std::make_shared<OperationTransport>(link_)})) {
     if (ops_->spans_processes() || size() == 1) return;
     fail(ErrorCode::kUnimplemented, name(), ": works within one process alone; expected an ",
          "operation that spans processes, such as ", join(message_algorithms()));
@@ -57,6 +91,7 @@ class OpsEngine final : public MeetingEngine {
     return is_native(collective, op, dtype) || messages_->supports(collective, op, dtype);
   }
   Determinism determinism() const override { return ops_->determinism(); }
+  double max_relative_error() const override { return ops_->max_relative_error(); }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
     std::shared_ptr<KeyValueStore> store;
@@ -77,10 +112,12 @@ class OpsEngine final : public MeetingEngine {
     }
     return !combines(collective) || ops_->supports(op, dtype, device_.type);
   }
-  void run_native(const CollectiveCall& call, const CollectiveHeader&, TimePoint) override {
+  void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint) override {
     ReplicaBuffer input, output;
     if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
     if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
+    input.id = output.id = header.name_hash;
+    input.name = output.name = header.name.data();
     std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
     BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
     if (!combines(call.collective)) {  // what is copied is bytes: those may begin anywhere

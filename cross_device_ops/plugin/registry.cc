@@ -64,25 +64,72 @@ std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_
           {"mpi", make_mpi}};
 }
 
+struct Entry {
+  std::string name;
+  ConfigurableOpsFactory factory;
+  std::vector<std::string> option_names = {};
+};
+
+ConfigurableOpsFactory without_options(CrossDeviceOpsFactory factory) {
+  return [factory = std::move(factory)](const Group& group, const CommunicationOptions& options,
+                                        const Json&) { return factory(group, options); };
+}
+
+std::vector<Entry> builtin_entries() {
+  std::vector<Entry> entries;
+  for (auto& [name, factory] : builtin_cross_device_ops()) {
+    entries.push_back({name, without_options(std::move(factory))});
+  }
+  return entries;
+}
+
 struct Registry {
   Mutex mutex;
-  std::vector<std::pair<std::string, CrossDeviceOpsFactory>> entries TUTTI_GUARDED_BY(mutex) =
-      builtin_cross_device_ops();
+  std::vector<Entry> entries TUTTI_GUARDED_BY(mutex) = builtin_entries();
 
-  const CrossDeviceOpsFactory* find(const std::string& name) TUTTI_REQUIRES(mutex) {
-    const auto entry = std::ranges::find(entries, name, [](const auto& e) { return e.first; });
-    return entry == entries.end() ? nullptr : &entry->second;
+  const Entry* find(const std::string& name) TUTTI_REQUIRES(mutex) {
+    const auto entry = std::ranges::find(entries, name, &Entry::name);
+    return entry == entries.end() ? nullptr : &*entry;
   }
   std::vector<std::string> names() TUTTI_REQUIRES(mutex) {
-    std::vector<std::string> list;
-    for (const auto& entry : entries) list.push_back(entry.first);
-    return list;
+    return internal::names_of(entries, &Entry::name);
   }
 };
 
 Registry& registry() {
   static Registry instance;
   return instance;
+}
+
+Json parse_plugin_options(const std::string& text) {
+  if (text.starts_with('{')) return Json::parse(text, "plugin options");
+  Json options = Json::object();
+  if (text.empty()) return options;
+  for (const std::string& item : split_text(text)) {
+    const std::size_t end = item.find('=');
+    const std::string name = item.substr(0, end);
+    if (end == std::string::npos || name.empty() || options.find(name)) {
+      fail(ErrorCode::kInvalidArgument, "plugin options: expected different names as in ",
+           "k=0.01,name=value, or a JSON object, got '", item, "' in '", text, "'");
+    }
+    const std::string value = item.substr(end + 1);
+    try {
+      options.set(name, Json::parse(value));
+    } catch (const Error&) {
+      options.set(name, value);
+    }
+  }
+  return options;
+}
+
+void require_known(const Json& options, const Entry& entry) {
+  for (const auto& [name, value] : options.as_object()) {
+    if (std::ranges::find(entry.option_names, name) != entry.option_names.end()) continue;
+    const bool has_some = !entry.option_names.empty();
+    fail(ErrorCode::kInvalidArgument, "plugin options: ", entry.name, " has no option '", name,
+         has_some ? "'; expected " : "'; it takes none",
+         has_some ? internal::choices(entry.option_names, name) : "");
+  }
 }
 
 // A list of paths with ":" between them, once; again after an error.
@@ -142,6 +189,11 @@ std::string internal::why_no_nccl() { return kNoNccl; }
 #endif
 
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory) {
+  register_cross_device_ops(name, factory ? without_options(std::move(factory)) : nullptr, {});
+}
+
+void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
+                               std::vector<std::string> option_names) {
   if (name.empty() || !factory) {
     fail(ErrorCode::kInvalidArgument,
          "register_cross_device_ops: expected a name and a factory, got '", name, "'",
@@ -153,7 +205,7 @@ void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory fa
     fail(ErrorCode::kAlreadyExists, "register_cross_device_ops: the name '", name,
          "' is taken; expected a new one, got one of ", join(all.names()));
   }
-  all.entries.emplace_back(name, std::move(factory));
+  all.entries.push_back({name, std::move(factory), std::move(option_names)});
 }
 
 std::vector<std::string> registered_cross_device_ops() {
@@ -171,23 +223,27 @@ std::vector<std::string> registered_cross_device_ops(DeviceType device) {
 }
 
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
-                                         const CommunicationOptions& options) {
+                                         const CommunicationOptions& options,
+                                         const std::string& plugin_options) {
   options.validate();
+  const Json own = parse_plugin_options(plugin_options);
   load_plugins_of_environment();
   Registry& all = registry();
   MutexLock lock(all.mutex);
-  if (all.find(name) == nullptr) {
+  const Entry* const entry = all.find(name);
+  if (entry == nullptr) {
     fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
          internal::choices(all.names(), name),
          "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
   }
-  return {name, options};
+  require_known(own, *entry);
+  return {name, options, plugin_options};
 }
 
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group) {
   const std::string name = name_of(spec, group);
-  const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options);
+  const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options, spec.plugin_options);
   const auto num_local = static_cast<int>(group.local_devices.size());
   // With a way to the other processes these may have any number of replicas.
   const bool fits = group.store || group.transport
@@ -200,12 +256,12 @@ std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec&
          group.world_size, " and ", group.local_devices.size(), " local devices");
   }
   Registry& all = registry();
-  CrossDeviceOpsFactory factory;
+  ConfigurableOpsFactory factory;
   {
     MutexLock lock(all.mutex);
-    factory = *all.find(name);
+    factory = all.find(name)->factory;
   }
-  return factory(group, checked.options);
+  return factory(group, checked.options, parse_plugin_options(checked.plugin_options));
 }
 
 }  // namespace tutti

@@ -78,11 +78,11 @@ void check(const StrategySpec& spec) {
 LocalStrategyOptions local_options(const StrategySpec& spec) {
   LocalStrategyOptions local{.replicas = static_cast<int>(spec.replicas)};
   if (!spec.devices.empty()) local.devices = spec.devices;
-  if (spec.cross_device_ops.empty()) {
+  if (spec.cross_device_ops.empty() && spec.plugin_options.empty()) {
     local.cross_device_ops.options = communication_options(spec);
   } else {
-    local.cross_device_ops =
-        make_cross_device_ops(spec.cross_device_ops, communication_options(spec));
+    local.cross_device_ops = make_cross_device_ops(
+        spec.cross_device_ops, communication_options(spec), spec.plugin_options);
   }
   return local;
 }
@@ -182,6 +182,8 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
   flags.add("--devices", spec.devices, "names and ranges: cpu:0-3 is four virtual devices");
   flags.add("--replicas", spec.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", spec.cross_device_ops, "how gradients are summed");
+  flags.add("--plugin-options", spec.plugin_options,
+            "options of that operation's own: k=0.01,name=value");
   flags.add_choice("--transport", spec.transport, {"auto", "shm", "tcp"},
                    "how bytes get from worker to worker");
   flags.add("--bytes-per-pack", spec.bytes_per_pack,

@@ -62,6 +62,15 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
     open.erase(found);
     limit[kind] = full;
   }
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    Bucket& bucket = plan.buckets[b];
+    bucket.id = 0xCBF29CE484222325u;  // FNV-1a
+    for (const Item& item : bucket.items) {
+      bucket.id = (bucket.id ^ plan.variable_ids[item.variable]) * 0x100000001B3u;
+    }
+    bucket.name = concat("gradients ", b + 1, "/", plan.buckets.size(), " ",
+                         variables[bucket.items.front().variable].name());
+  }
   return plan;
 }
 

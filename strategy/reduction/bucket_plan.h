@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
@@ -27,6 +28,8 @@ struct BucketPlan {
     DType dtype = DType::kFloat32;
     std::size_t count = 0;  // elements, padding included
     std::vector<Item> items;
+    std::uint64_t id = 0;   // ReplicaBuffer::id: of the variables
+    std::string name = {};  // in errors of reductions: "gradients 1/3 kernel"
   };
   struct Place {
     std::size_t bucket = 0;

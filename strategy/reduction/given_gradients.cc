@@ -217,7 +217,9 @@ void GivenGradients::zero_unused(std::size_t index, std::span<const Elements> bu
 void sum_slice(GivenGradients& given, std::size_t bucket, SliceRange slice, DType sum_dtype,
                std::span<const CanonicalNode> nodes, std::span<const SumPlace> places, bool check) {
   const ReplicaServices& services = given.services;
-  SegmentedSum sum{.dtype = given.bucket(bucket).dtype,
+  SegmentedSum sum{.id = given.bucket(bucket).id,
+                   .name = given.bucket(bucket).name,
+                   .dtype = given.bucket(bucket).dtype,
                    .sum_dtype = sum_dtype,
                    .replicas = services.replica_devices,
                    .begin = slice.begin,

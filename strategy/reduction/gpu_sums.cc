@@ -231,9 +231,14 @@ class GpuSums final : public BucketSums {
                          {{"bucket", static_cast<std::int64_t>(bucket)},
                           {"first", std::int64_t{0}},
                           {"end", static_cast<std::int64_t>(given_.bucket(bucket).count)}});
+    std::vector<ReplicaBuffer> buffers = buckets_.flat_buffers(bucket);
+    for (ReplicaBuffer& buffer : buffers) {
+      buffer.id = given_.bucket(bucket).id;
+      buffer.name = given_.bucket(bucket).name;
+    }
     MutexLock lock(given_.services.ops_mutex);
-    pending_[bucket] = given_.services.ops.start_all_reduce_in_place(
-        ReduceOp::kSum, buckets_.flat_buffers(bucket), given_.services.communication);
+    pending_[bucket] = given_.services.ops.start_all_reduce_in_place(ReduceOp::kSum, buffers,
+                                                                     given_.services.communication);
   }
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_) {
     pending_[bucket].join();

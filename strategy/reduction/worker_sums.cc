@@ -53,8 +53,7 @@ WorkerSums::WorkerSums(GivenGradients& given)
       fail(ErrorCode::kUnimplemented, "gradients of ", plan.dtype,
            " with several workers; expected a floating type; try a cast");
     }
-    const Variable& first = given.variables[plan.items.front().variable];
-    buckets_[b].name = concat("gradients ", b + 1, "/", buckets_.size(), " ", first.name());
+    buckets_[b].name = plan.name;
     buckets_[b].first_counter = plan.count;
   }
 }

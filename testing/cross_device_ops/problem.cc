@@ -228,7 +228,30 @@ bool Problem::has_other_changes(int r, std::span<const std::byte> memory) const 
   return !std::ranges::equal(memory, expected);
 }
 
-std::string Problem::check(Determinism grade) const {
+long double Problem::unit_of_error() const {
+  long double sum = 0;
+  visit_stored(case_.dtype, [&]<class T>() {
+    using Step = std::conditional_t<Half<T>, float, T>;
+    for (const Rank& each : ranks_) {
+      long double largest = 0;
+      for (std::size_t i = 0; i < each.input_count; ++i) {
+        const auto value = static_cast<Step>(load<T>(each.before.data() + each.input_at, i));
+        const long double magnitude = std::abs(static_cast<long double>(value));
+        if (std::isfinite(largest) && !(magnitude <= largest)) largest = magnitude;
+      }
+      sum += largest;
+    }
+  });
+  return case_.op == ReduceOp::kMean ? sum / static_cast<long double>(case_.world) : sum;
+}
+
+std::string Problem::check(Determinism grade, double max_relative_error,
+                           double* largest_error) const {
+  const bool is_inexact = max_relative_error > 0.0 && combines(case_.collective) &&
+                          is_floating(case_.dtype) &&
+                          (case_.op == ReduceOp::kSum || case_.op == ReduceOp::kMean);
+  SumError error{max_relative_error};
+  if (is_inexact) error.unit = unit_of_error();
   const Tensor memory_of_first = download(0);
   const auto first = output_in(memory_of_first, 0);
   for (int r = 0; r < case_.world; ++r) {
@@ -240,15 +263,18 @@ std::string Problem::check(Determinism grade) const {
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
     if (is_like_first && std::ranges::equal(output, first)) continue;  // as right as that
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
-      return wrong_output<T>(grade, r, output, is_like_first ? first : output);
+      return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
+                             is_like_first ? first : output);
     });
     if (!wrong.empty()) return concat("rank ", r, ": ", wrong);
   }
+  if (largest_error) *largest_error = std::max(*largest_error, static_cast<double>(error.largest));
   return {};
 }
 
 template <class T>
-std::string Problem::wrong_output(Determinism grade, int r, std::span<const std::byte> output,
+std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
+                                  std::span<const std::byte> output,
                                   std::span<const std::byte> output_of_first) const {
   std::array<T, 64> values;
   const std::span<const T> of_ranks(values.data(), ranks_.size());
@@ -264,7 +290,7 @@ std::string Problem::wrong_output(Determinism grade, int r, std::span<const std:
         return concat("element ", place, " is not element ", i, " of rank ", part.source);
       }
       std::ranges::transform(ranks_, values.begin(), input_of);
-      const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got);
+      const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got, error);
       if (!wrong.empty()) return concat("element ", place, ": ", wrong);
       // All ranks have one result, whatever the order of additions was.
       const T first = load<T>(output_of_first.data(), place);
@@ -420,14 +446,23 @@ long double error_bound(ReduceOp op, std::span<const T> values, long double exac
 /// `got` lies within the rounding errors of additions in Step; a 16-bit one between the roundings
 /// of the ends.
 template <class T, class Step>
-std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got) {
+std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumError* inexact) {
   const auto exact = tree_combination<long double>(op, values);
-  const auto error = error_bound(op, values, exact);
+  auto error = error_bound(op, values, exact);
   const auto rounded = [](long double x) -> long double {
     if constexpr (Half<T>) return static_cast<Step>(T(static_cast<double>(x)));
     return x;
   };
   const long double number = static_cast<Step>(got);
+  if (inexact) {
+    const bool is_finite = std::isfinite(number);
+    if (!std::isfinite(inexact->unit) && (!is_finite || std::isfinite(exact))) return {};
+    if (is_finite && inexact->unit > 0) {
+      inexact->largest = std::max(inexact->largest, std::abs(number - exact) / inexact->unit);
+    }
+    if (is_finite && std::isinf(inexact->declared)) return {};
+    if (std::isfinite(inexact->declared)) error += inexact->declared * inexact->unit;
+  }
   if (exact != exact      ? number != number
       : std::isinf(exact) ? number == exact
                           : number >= rounded(exact - error) && number <= rounded(exact + error)) {
@@ -440,13 +475,14 @@ std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got) {
 }  // namespace
 
 template <class T>
-std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got) {
+std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got,
+                              SumError* error) {
   using Step = std::conditional_t<Half<T>, float, T>;
   std::array<Step, 64> steps;
   std::ranges::transform(values, steps.begin(), [](T value) { return static_cast<Step>(value); });
   const std::span<const Step> added(steps.data(), values.size());
   if constexpr (!std::is_integral_v<T>) {
-    if (grade != Determinism::kCanonical) return out_of_bounds(op, added, got);
+    if (grade != Determinism::kCanonical) return out_of_bounds(op, added, got, error);
   }
   const T expected = T(tree_combination<Step>(op, added));
   const bool is_same = std::memcmp(&expected, &got, sizeof(T)) == 0;
@@ -454,15 +490,19 @@ std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T>
   return concat("expected the bits of ", text_of(expected), ", got ", text_of(got));
 }
 
-template std::string wrong_combination(ReduceOp, Determinism, std::span<const float>, float);
-template std::string wrong_combination(ReduceOp, Determinism, std::span<const double>, double);
+template std::string wrong_combination(ReduceOp, Determinism, std::span<const float>, float,
+                                       SumError*);
+template std::string wrong_combination(ReduceOp, Determinism, std::span<const double>, double,
+                                       SumError*);
 template std::string wrong_combination(ReduceOp, Determinism, std::span<const std::int32_t>,
-                                       std::int32_t);
+                                       std::int32_t, SumError*);
 template std::string wrong_combination(ReduceOp, Determinism, std::span<const std::int64_t>,
-                                       std::int64_t);
+                                       std::int64_t, SumError*);
 template std::string wrong_combination(ReduceOp, Determinism, std::span<const std::uint8_t>,
-                                       std::uint8_t);
-template std::string wrong_combination(ReduceOp, Determinism, std::span<const BFloat16>, BFloat16);
-template std::string wrong_combination(ReduceOp, Determinism, std::span<const Float16>, Float16);
+                                       std::uint8_t, SumError*);
+template std::string wrong_combination(ReduceOp, Determinism, std::span<const BFloat16>, BFloat16,
+                                       SumError*);
+template std::string wrong_combination(ReduceOp, Determinism, std::span<const Float16>, Float16,
+                                       SumError*);
 
 }  // namespace tutti::conformance

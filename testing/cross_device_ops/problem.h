@@ -41,6 +41,15 @@ void call(Communicator& communicator, const Call& call);
 /// Starts the call of one rank; an all_reduce works in place.
 CollectiveHandle start(Communicator& communicator, const Call& call);
 
+/// Errors of sums of an operation that declares a max_relative_error().
+struct SumError {
+  double declared = 0.0;
+  /// Sum over ranks of a rank's largest magnitude, by which errors are measured; of MEAN the mean.
+  /// Not finite where a value is not: then any result passes but a finite one where the sum is not.
+  long double unit = 0;
+  long double largest = 0;  // of the errors so far, in units
+};
+
 /// The inputs of all ranks and room for their outputs, between guards. Different threads may use
 /// the calls of different ranks; check() requires that all calls have ended.
 class Problem {
@@ -53,8 +62,9 @@ class Problem {
   std::vector<Call> calls() const;
 
   /// Returns "" if the outputs are right by this grade and nothing else was written, else the first
-  /// error.
-  std::string check(Determinism grade) const;
+  /// error. Sums may have `max_relative_error`; the largest that is found is noted.
+  std::string check(Determinism grade, double max_relative_error = 0.0,
+                    double* largest_error = nullptr) const;
   /// Returns the bytes of all outputs.
   std::vector<std::byte> outputs() const;
 
@@ -83,8 +93,10 @@ class Problem {
   Tensor download(int r) const { return rank(r).memory.freeze().to(Device{}); }
   std::span<const std::byte> output_in(const Tensor& memory, int r) const;
   bool has_other_changes(int r, std::span<const std::byte> memory) const;
+  long double unit_of_error() const;
   template <class T>
-  std::string wrong_output(Determinism grade, int r, std::span<const std::byte> output,
+  std::string wrong_output(Determinism grade, SumError* error, int r,
+                           std::span<const std::byte> output,
                            std::span<const std::byte> output_of_first) const;
 
   Case case_;
@@ -106,10 +118,11 @@ decltype(auto) visit_stored(DType dtype, Visitor&& visitor) {
 /// Returns "" if `got` is a right combination of `values` (one per rank, at most 64), else what was
 /// expected. Integers are exact modulo 2^bits. For kCanonical, floating numbers have the bits of
 /// the tree; otherwise they lie within the rounding error of any order of float additions (16-bit
-/// types: added as float32, rounded once). NaN where one of the values is NaN, or inf - inf, or
-/// 0 * inf.
+/// types: added as float32, rounded once), or `error`, if given, beyond that. NaN where one of the
+/// values is NaN, or inf - inf, or 0 * inf.
 template <class T>
-std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got);
+std::string wrong_combination(ReduceOp op, Determinism grade, std::span<const T> values, T got,
+                              SumError* error = nullptr);
 
 /// The end of one thread's part.
 struct Outcome {

@@ -62,6 +62,12 @@ void write_line(std::ostream& out, std::string_view operation, std::string_view 
   out << '\n';
 }
 
+/// Returns the result with the largest error; nullptr if all are exact.
+const Result* worst_of(const std::vector<Result>& results) {
+  const auto worst = std::ranges::max_element(results, {}, &Result::error);
+  return worst == results.end() || worst->error == 0.0 ? nullptr : &*worst;
+}
+
 Json json_of(const Counts& counts) {
   Json json = Json::object();
   for (std::size_t v = 0; v < counts.size(); ++v) json.set(std::string(kVerdicts[v]), counts[v]);
@@ -94,9 +100,15 @@ std::string Report::table(const std::string& repeat) const {
         << ": the budget, or the number of failures, was reached\n";
   }
   std::set<Row> reported;
-  for (const auto& [c, verdict, message] : summary.failures) {
-    if (!reported.insert(row_of(c)).second) continue;
-    out << "FAILED " << message << "\n  " << repeat << " --case " << c.id() << '\n';
+  for (const Result& failure : summary.failures) {
+    if (!reported.insert(row_of(failure.of)).second) continue;
+    out << "FAILED " << failure.message << "\n  " << repeat << " --case " << failure.of.id()
+        << '\n';
+  }
+  const Result* const worst = worst_of(results);
+  if (worst) {
+    out << "largest error of a sum: " << worst->error
+        << " of the sum of the ranks' largest magnitudes, in " << worst->of.id() << '\n';
   }
   out << name << ": "
       << (passed()                   ? "conforms"
@@ -111,6 +123,7 @@ std::string Report::table(const std::string& repeat) const {
 
 Json Report::json() const {
   const Summary summary(*this);
+  const Result* const worst = worst_of(results);
   const auto row = [](const auto& entry) {
     return Json::Object{{"operation", operation_of(entry.first)},
                         {"dtype", tutti::to_string(std::get<DType>(entry.first))},
@@ -126,6 +139,7 @@ Json Report::json() const {
                       {"passed", passed()},
                       {"seed", concat(seed)},
                       {"seconds", seconds},
+                      {"largest_error", worst ? worst->error : 0.0},
                       {"total", json_of(summary.total)},
                       {"rows", Json::array_of(summary.rows, row)},
                       {"failures", Json::array_of(summary.failures, failure)},
@@ -354,13 +368,15 @@ std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
 
 }  // namespace
 
-Subject::Subject(const std::string& registered_name) : name(registered_name) {
-  const CrossDeviceOpsSpec spec = make_cross_device_ops(name);
+Subject::Subject(const std::string& registered_name, const std::string& plugin_options)
+    : name(registered_name) {
+  const CrossDeviceOpsSpec spec = make_cross_device_ops(name, {}, plugin_options);
   local = [spec](const std::vector<Device>& replicas) { return make_local(spec, replicas); };
-  spread = [name = name](int world, Duration timeout) -> RankFactory {
+  spread = [spec](int world, Duration timeout) -> RankFactory {
     const auto transports = in_process_transports(world);
     const auto store = std::make_shared<InProcessStore>();
-    const CommunicatorOptions options{.algorithm = name, .timeout = timeout};
+    const CommunicatorOptions options{
+        .algorithm = spec.name, .plugin_options = spec.plugin_options, .timeout = timeout};
     return [=](int rank) {
       const Group group{world, rank, {Device{}}, store, transports[static_cast<std::size_t>(rank)]};
       return make_communicator(group, options);

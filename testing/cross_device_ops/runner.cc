@@ -119,6 +119,9 @@ struct TestedGroup {
   int num_callers() const { return ops ? 1 : static_cast<int>(ranks.size()); }
   Communicator& rank(int r) const { return *ranks[static_cast<std::size_t>(r)]; }
   Determinism determinism() const { return ops ? ops->determinism() : rank(0).determinism(); }
+  double max_relative_error() const {
+    return ops ? ops->max_relative_error() : rank(0).max_relative_error();
+  }
   bool supports(const Case& c) const;
   void make_call(int caller, const Problem& problem) const {
     ops ? call(*ops, problem.calls()) : call(rank(caller), problem.call(caller));
@@ -184,6 +187,7 @@ struct Run {
   const Case& c;
   const Subject& subject;
   TestedGroup& group;
+  double& largest_error;
 };
 
 /// Runs threads; those that wait too long are woken by an abort of the groups. One caller waits for
@@ -262,7 +266,8 @@ std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
   }
   const Determinism grade = run.group.determinism();
   for (const Problem& problem : problems) {
-    const std::string wrong = problem.check(grade);
+    const std::string wrong =
+        problem.check(grade, run.group.max_relative_error(), &run.largest_error);
     if (!wrong.empty()) return wrong;
   }
   const bool is_repeated = offsets.front() == offsets.back() && grade != Determinism::kNone;
@@ -382,9 +387,10 @@ Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();
   std::string wrong;
+  double largest_error = 0.0;
   try {
     if (!fits) kept.emplace(c, subject, timeout_of(c));
-    wrong = check({c, subject, *kept});
+    wrong = check({c, subject, *kept, largest_error});
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kUnimplemented) return {c, Verdict::kSkipped, error.message()};
     wrong = concat("it threw: ", error.what());
@@ -392,7 +398,7 @@ Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup
     wrong = concat("it threw: ", error.what());
   }
   if (!wrong.empty() || breaks_group(c)) kept.reset();
-  if (wrong.empty()) return {c};
+  if (wrong.empty()) return {c, Verdict::kPassed, "", largest_error};
   if (!fits) return {c, Verdict::kFailed, wrong};
   const Result again = run_case(c, subject, kept);
   if (again.verdict == Verdict::kFailed) return again;

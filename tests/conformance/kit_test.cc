@@ -95,6 +95,33 @@ TEST(ConformanceValues, SumsOfFloatsAreBoundedAndCanonicalOnesExact) {
   EXPECT_FALSE(is_right(1.0f + 0x1p-23f, Determinism::kCanonical));
 }
 
+TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
+  const std::vector<float> values = {1.0f, 2.0f};
+  const auto wrong = [&](float got, SumError error) {
+    return wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, values, got, &error);
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(wrong(3.09f, {.declared = 0.01, .unit = 10}), "");
+  EXPECT_NE(wrong(3.11f, {.declared = 0.01, .unit = 10}), "");
+  EXPECT_EQ(wrong(-100.0f, {.declared = kInfinity, .unit = 10}), "");
+  for (const double declared : {0.01, static_cast<double>(kInfinity)}) {
+    EXPECT_NE(wrong(std::numeric_limits<float>::quiet_NaN(), {declared, 10}), "");
+    EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
+    // Beside a value that is not finite: it may spoil the others, and must not vanish itself.
+    EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
+    const std::vector<float> infinite = {kInfinity, 2.0f};
+    SumError error{declared, kInfinity};
+    EXPECT_NE(wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, infinite, 2.0f, &error),
+              "");
+    EXPECT_EQ(
+        wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, infinite, -kInfinity, &error),
+        "");
+  }
+  SumError measured{.declared = kInfinity, .unit = 10};
+  wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, values, 5.0f, &measured);
+  EXPECT_EQ(measured.largest, 0.2L);
+}
+
 TEST(ConformanceReport, CountsAndNamesTheFirstFailureOfEachLine) {
   const Case first{.dtype = DType::kInt32, .count = 1}, second{.dtype = DType::kInt32, .count = 2};
   Report report{.name = "mine",

@@ -9,6 +9,7 @@
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -177,6 +178,143 @@ TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
   EXPECT_ERROR(
       make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = "nonsense"}),
       kNotFound, "'nonsense'");
+}
+
+/// Adds over messages of the group's transport, in the order of the ranks, and notes what it sees.
+class MessageSum final : public CrossDeviceOps {
+ public:
+  struct Seen {
+    Mutex mutex;
+    std::vector<std::pair<std::uint64_t, std::string>> buffers;  // of rank 0
+  };
+
+  MessageSum(const Group& group, Seen& seen) : transport_(group.transport), seen_(seen) {
+    EXPECT_EQ(transport_->size(), group.world_size);
+    EXPECT_EQ(transport_->rank(), group.first_rank);
+  }
+  std::string_view name() const override { return "message_sum"; }
+  bool supports(ReduceOp op, DType dtype, DeviceType) const override {
+    return op == ReduceOp::kSum && dtype == DType::kFloat32;
+  }
+  Determinism determinism() const override { return Determinism::kRunToRun; }
+  bool spans_processes() const override { return true; }
+  double max_relative_error() const override { return 0.125; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer> buffers) override {
+    const ReplicaBuffer& own = buffers[0];
+    if (transport_->rank() == 0) {
+      MutexLock lock(seen_.mutex);
+      seen_.buffers.emplace_back(own.id, own.name);
+    }
+    // The same tags as the headers have, were they not the operation's own.
+    constexpr std::uint64_t kTag = 0;
+    const auto ranks = static_cast<std::size_t>(transport_->size());
+    std::vector<Floats> values(ranks, Floats(own.count));
+    std::ranges::copy(own.as<float>(),
+                      values[static_cast<std::size_t>(transport_->rank())].begin());
+    std::vector<std::unique_ptr<Work>> works;
+    for (int peer = 0; peer < transport_->size(); ++peer) {
+      if (peer == transport_->rank()) continue;
+      works.push_back(transport_->send(peer, kTag, {}, {own.data, own.num_bytes()}));
+      works.push_back(transport_->recv(
+          peer, kTag, {},
+          std::as_writable_bytes(std::span(values[static_cast<std::size_t>(peer)]))));
+    }
+    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(20));
+    for (const auto& work : works) work->wait(deadline);
+    for (std::size_t i = 0; i < own.count; ++i) {
+      float sum = 0;
+      for (const Floats& of_rank : values) sum += of_rank[i];
+      own.as<float>()[i] = sum;
+    }
+  }
+
+ private:
+  const std::shared_ptr<Transport> transport_;
+  Seen& seen_;
+};
+
+MessageSum::Seen& message_sum() {
+  static MessageSum::Seen seen;
+  static const bool once = [] {
+    register_cross_device_ops("message_sum", [](const Group& group, const CommunicationOptions&) {
+      return std::make_unique<MessageSum>(group, seen);
+    });
+    return true;
+  }();
+  EXPECT_TRUE(once);
+  MutexLock lock(seen.mutex);
+  seen.buffers.clear();
+  return seen;
+}
+
+TEST(OpsEngine, AnOperationInCppWorksOverTheTransportOfItsGroup) {
+  message_sum();
+  for (const int size : {1, 2, 3}) {
+    run_ranks(size, {.algorithm = "message_sum"}, [&](Communicator& ranks) {
+      EXPECT_EQ(ranks.max_relative_error(), 0.125);
+      expect_all_collectives(ranks);
+    });
+  }
+}
+
+TEST(OpsEngine, AnOperationOfASubgroupSeesItsRanksAlone) {
+  message_sum();
+  run_ranks(4, {.algorithm = "message_sum"}, [](Communicator& ranks) {
+    const int first = ranks.rank() % 2;
+    const auto pair = ranks.group({first, first + 2});
+    Floats values(2, static_cast<float>(ranks.rank()));
+    pair->all_reduce(ReduceOp::kSum, std::span(values));
+    EXPECT_EQ(values, Floats(2, static_cast<float>(2 * first + 2)));
+    ranks.all_reduce(ReduceOp::kSum, std::span(values));
+    EXPECT_EQ(values, Floats(2, 12));
+  });
+}
+
+TEST(OpsEngine, AnAbortEndsWaitingForMessagesOfAnOperation) {
+  message_sum();
+  run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
+    Floats values(5, 1);
+    expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] {
+      if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));
+      ranks.all_reduce(ReduceOp::kSum, std::span(values));
+    });
+  });
+}
+
+TEST(OpsEngine, BuffersHaveTheIdAndTheNameOfTheCall) {
+  MessageSum::Seen& seen = message_sum();
+  run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
+    Floats values(5, 1);
+    for (const char* const name : {"a", "b", "a", ""}) {
+      ranks.all_reduce(ReduceOp::kSum, std::span(values), {.name = name});
+    }
+  });
+  MutexLock lock(seen.mutex);
+  ASSERT_EQ(seen.buffers.size(), 4u);
+  EXPECT_EQ(seen.buffers[0].second, "a");
+  EXPECT_EQ(seen.buffers[2], seen.buffers[0]);
+  EXPECT_NE(seen.buffers[1].first, seen.buffers[0].first);
+  EXPECT_NE(seen.buffers[0].first, 0u);
+  EXPECT_EQ(seen.buffers[3], (std::pair<std::uint64_t, std::string>(0, "")));
+}
+
+TEST(OpsEngine, TagsAndPeersBeyondTheOperationsAreRefused) {
+  static std::shared_ptr<Transport> of_rank_0;
+  register_cross_device_ops("keeps_transport", [](const Group& group, const CommunicationOptions&) {
+    if (group.first_rank == 0) of_rank_0 = group.transport;
+    return std::make_unique<MessageSum>(group, message_sum());
+  });
+  run_ranks(2, {.algorithm = "keeps_transport"}, [](Communicator& ranks) {
+    if (ranks.rank() == 0) {
+      EXPECT_INVALID(of_rank_0->send(1, kLargestOperationTag + 1, {}, {}), "a tag from 0 to 32767");
+      EXPECT_INVALID(of_rank_0->send(2, 0, {}, {}), "another rank from 0 to 1", "got rank 2");
+      EXPECT_INVALID(of_rank_0->recv(0, 0, {}, {}), "another rank");
+    }
+    ranks.barrier();
+  });
+  of_rank_0.reset();
 }
 
 }  // namespace ops_engine_test

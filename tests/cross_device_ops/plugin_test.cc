@@ -136,6 +136,16 @@ TEST(Plugin, ItsErrorsKeepCodeAndText) {
   EXPECT_ERROR(sums_of(odd, 2), kInternal, "all_reduce failed with code 99", "xxxx");
   const std::string grade = load_cross_device_ops_plugin(path_of("odd_grade"));
   EXPECT_ERROR(make_op(grade, 2), kInternal, "determinism() returned 7", "from 0 to 2");
+  const std::string error = load_cross_device_ops_plugin(path_of("odd_error"));
+  EXPECT_ERROR(make_op(error, 2), kInternal, "max_relative_error() returned -1", "INFINITY");
+}
+
+TEST(Plugin, MembersBeyondTheLengthOfItsTableAreNotRead) {
+  const std::string name = load_cross_device_ops_plugin(path_of("without_options"));
+  EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
+  EXPECT_EQ(make_op(name, 2)->max_relative_error(), 0.0);
+  EXPECT_INVALID(make_cross_device_ops(name, {}, "k=1"), "plugin_without_options has no option 'k'",
+                 "takes none");
 }
 
 using internal::carry_out_unchecked;

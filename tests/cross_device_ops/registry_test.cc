@@ -7,6 +7,7 @@
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/warnings.h"
+#include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
 namespace registry_test {
@@ -158,6 +159,55 @@ TEST(CrossDeviceOpsRegistry, TheFactoryIsToldTheGroupAndTheOptions) {
   EXPECT_EQ(seen.first_rank, 2);
   EXPECT_EQ(seen.local_devices, cpus(2));
   EXPECT_EQ(options.bytes_per_pack, 77);
+}
+
+/// Registers "configurable" once; returns the options that its factory got last.
+const Json& options_of_configurable() {
+  static Json seen;
+  static int calls = 0;
+  [[maybe_unused]] static const bool once = [] {
+    register_cross_device_ops("configurable",
+                              [](const Group&, const CommunicationOptions&, const Json& own) {
+                                seen = own;
+                                return std::make_unique<TreeSum>("configurable", calls);
+                              },
+                              {"k", "wire", "exact"});
+    return true;
+  }();
+  return seen;
+}
+
+TEST(CrossDeviceOpsRegistry, OptionsOfItsOwnReachTheFactory) {
+  const Json& seen = options_of_configurable();
+  const auto seen_with = [&](const std::string& text) {
+    build_cross_device_ops(make_cross_device_ops("configurable", {}, text), Group{2, 0, cpus(2)});
+    return seen.dump();
+  };
+  EXPECT_EQ(seen_with(""), "{}");
+  EXPECT_EQ(seen_with("k=0.25,wire=int8,exact=true"), R"({"k":0.25,"wire":"int8","exact":true})");
+  EXPECT_EQ(seen_with("wire=a=b,k=3"), R"({"wire":"a=b","k":3})");
+  EXPECT_EQ(seen_with(R"({"k": [1, 2]})"), R"({"k":[1,2]})");
+}
+
+TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
+  options_of_configurable();
+  EXPECT_INVALID(make_cross_device_ops("configurable", {}, "k=1,wires=2"),
+                 "configurable has no option 'wires'", "k, wire, exact", "did you mean 'wire'");
+  EXPECT_INVALID(
+      build_cross_device_ops({.name = "ring", .plugin_options = "k=1"}, Group{2, 0, cpus(2)}),
+      "ring has no option 'k'; it takes none");
+  EXPECT_INVALID(build_cross_device_ops({.plugin_options = "k=1"}, Group{2, 0, cpus(2)}),
+                 "canonical has no option 'k'");
+  for (const char* const text : {"k", "=1", "k=1,k=2", "k=1,,wire=2"}) {
+    EXPECT_INVALID(make_cross_device_ops("configurable", {}, text), "plugin options: expected",
+                   "name=value", text);
+  }
+  EXPECT_INVALID(make_cross_device_ops("configurable", {}, "{\"k\":"), "plugin options");
+  // Of communicators, too.
+  for (const char* const algorithm : {"canonical", "ring", "auto"}) {
+    EXPECT_INVALID(in_process_communicators(2, {.algorithm = algorithm, .plugin_options = "k=1"}),
+                   "has no option 'k'");
+  }
 }
 
 TEST(ChooseAlgorithm, HasACanonicalAnswerForEverySizeAndWorldAndSaysWhy) {

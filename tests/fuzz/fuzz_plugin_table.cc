@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   table.all_reduce = there & 16 ? all_reduce : nullptr;
   table.determinism = there & 32 ? determinism : nullptr;
   table.abort = there & 64 ? abort_call : nullptr;
-  table.sliceable = there & 128 ? sliceable : nullptr;  // the last member
+  table.sliceable = there & 128 ? sliceable : nullptr;
   // As long as it says, so that a sanitizer sees reads beyond.
   std::vector<Table> memory(1 + std::min<std::size_t>(table.struct_size, 8192) / sizeof(Table));
   memory.front() = table;
@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool whole = calls.create && calls.destroy && calls.supports && calls.all_reduce;
     // A member beyond the size is not there.
     if (calls.abort && table.struct_size < offsetof(Table, sliceable)) std::abort();
-    if (calls.sliceable && table.struct_size < sizeof(Table)) std::abort();
+    if (calls.sliceable && table.struct_size < offsetof(Table, option_names)) std::abort();
     if (!whole || checked.name.empty() || checked.name.size() > 63) std::abort();
   } catch (const tutti::Error&) {
   }

@@ -87,6 +87,8 @@ int32_t determinism(void*) {
 
 [[maybe_unused]] int32_t sliceable(void*) { return 1; }
 
+[[maybe_unused]] double max_relative_error(void*) { return -1.0; }
+
 // A table of a later version: it has a member that this one does not know.
 struct NewerTable {
   tutti_cross_device_ops_v1 known;
@@ -112,6 +114,12 @@ const tutti_cross_device_ops_v1* table() {
   t.sliceable = sliceable;
 #elif defined(PLUGIN_NEWER)
   t.struct_size = sizeof(NewerTable);
+#elif defined(PLUGIN_WITHOUT_OPTIONS)  // as compiled before there were options
+  t.struct_size = offsetof(tutti_cross_device_ops_v1, option_names);
+  t.option_names = "k";
+  t.max_relative_error = max_relative_error;
+#elif defined(PLUGIN_ODD_ERROR)
+  t.max_relative_error = max_relative_error;
 #elif defined(PLUGIN_TINY)
   t.struct_size = 8;
 #elif defined(PLUGIN_HUGE)

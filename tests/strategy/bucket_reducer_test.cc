@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/strategy/worker_threads.h"
@@ -303,6 +305,47 @@ TEST(BucketReducer, OneWorkerCallsTheOperationThatItLogs) {
   const std::vector<Variable> variables = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_GT(calls, 0);
+}
+
+TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
+  using Seen = std::map<std::uint64_t, std::set<std::string>>;
+  static Seen seen;
+  class Noting final : public CrossDeviceOps {
+   public:
+    std::string_view name() const override { return "noting"; }
+    bool supports(ReduceOp, DType, DeviceType) const override { return true; }
+
+   protected:
+    void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer> buffers) override {
+      for (const ReplicaBuffer& buffer : buffers) {
+        seen[buffer.id].insert(concat(buffer.name, " ", buffer.dtype, " ", buffer.count));
+      }
+    }
+  };
+  register_cross_device_ops("noting", [](const Group&, const CommunicationOptions&) {
+    return std::make_unique<Noting>();
+  });
+  LocalStrategyOptions options = on_cpus(2);
+  options.cross_device_ops = make_cross_device_ops("noting", {.bytes_per_pack = 100'000});
+  MirroredStrategy strategy(options);
+  const std::vector<Variable> variables = make_variables(strategy);
+  strategy.run([&] { (void)reduce_in_replica(variables); });
+  const Seen first = seen;
+  EXPECT_GE(first.size(), 3u);
+  for (const auto& [id, buffers] : first) {
+    EXPECT_NE(id, 0u);
+    ASSERT_EQ(buffers.size(), 1u) << join(buffers);
+    EXPECT_EQ(buffers.begin()->rfind("gradients ", 0), 0u) << *buffers.begin();
+  }
+  strategy.run([&] { (void)reduce_in_replica(variables); });
+  EXPECT_EQ(seen, first);
+  // Other variables of the same names and sizes.
+  const std::vector<Variable> others = make_variables(strategy);
+  strategy.run([&] { (void)reduce_in_replica(others); });
+  EXPECT_EQ(seen.size(), 2 * first.size());
+  // What does not repeat has neither.
+  strategy.reduce(ReduceOp::kSum, strategy.run([] { return Tensor(1.0f); }));
+  EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));
 }
 
 TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {

@@ -294,6 +294,22 @@ class TuttiProgram(unittest.TestCase):
                 break
         self.assertRegex(errors, r"stopped \(signal 2" + case)
 
+    def test_conform_and_bench_measure_the_error_of_a_lossy_plugin(self):
+        plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "top_k.so")
+        lossy = ("--plugin", plugin, "--shape", "local", "--plugin-options")
+        code, text, errors = run("conform", *lossy, "k=0.25", "--sample", "100")
+        self.assertEqual(code, 0, text + errors)
+        self.assertRegex(text, r"largest error of a sum: 0\.[0-9]+ of the sum of .* largest magnitudes, in local/\S+\ntop_k: conforms")
+        for command in (["conform"], ["bench", "all_reduce", "--rounds", "1"]):
+            code, _, errors = run(*command, *lossy, "kk=0.25")
+            self.assertEqual(code, 2)
+            self.assertIn("top_k has no option 'kk'; expected k; did you mean 'k'?", errors)
+        for k, is_exact in (("0.25", False), ("1", True)):
+            rows, report = self.bench("-e", "1K", "-n", "1", "-w", "0", "--op-names", "canonical,top_k", *lossy, f"k={k}")
+            largest = {row["name"]: row["largest_error"] for row in report["results"]}
+            self.assertEqual((largest["canonical"], largest["top_k"] == 0), (0, is_exact))
+            self.assertEqual([row["in_place"]["wrong"] for row in report["results"]], [0, 0])
+
     def test_conform_wrong_usage_ends_with_2(self):
         for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
                                 (["ring", "--case", "local/what"], "no case 'local/what'"),

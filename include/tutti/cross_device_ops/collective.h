@@ -83,6 +83,12 @@ struct ReplicaBuffer {
   Device device;
   /// For a GPU's buffer, as an operation gets it: the streams that its work goes into.
   internal::DeviceWork* work = nullptr;
+  /// Key and name for state that an operation keeps between calls, such as what rounding lost:
+  /// equal for the same buffer in every call (a bucket of gradients in every step; between
+  /// processes calls of one name), different for different buffers. 0 where calls are not known to
+  /// repeat. The name is valid until the call returns. An operation with state is not sliceable().
+  std::uint64_t id = 0;
+  std::string_view name = {};
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(data), count};

@@ -30,8 +30,9 @@ enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
   /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
-  /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
+  /// reduction_to_one_device, auto, mpi, or an operation or plugin that spans processes.
   std::string algorithm = "canonical";
+  std::string plugin_options = "";  // as in CrossDeviceOpsSpec
   /// How long a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
   /// After this time a waiting call says in the log who is missing, where it is and since when.
@@ -108,6 +109,8 @@ class Communicator {
   std::string_view name() const;
   /// Of calls on host memory, and on GPUs by the hosts.
   Determinism determinism() const;
+  /// CrossDeviceOps::max_relative_error() of the algorithm.
+  double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
   /// Allocates memory that calls reach without a copy, for buffers used again and again: shared by
   /// the processes of a host. nullptr where all memory is alike.

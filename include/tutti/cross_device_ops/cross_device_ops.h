@@ -75,6 +75,11 @@ class CrossDeviceOps {
   /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
   /// same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
+  /// Upper bound of the error of a SUM or MEAN of floating types, in units of the sum over replicas
+  /// of a replica's largest magnitude in the buffer. 0: each addition is rounded, and nothing else;
+  /// infinity: lossy, without a bound. Then `tutti conform` measures the error, and checks that it
+  /// is within the bound. kCanonical implies 0.
+  virtual double max_relative_error() const { return 0.0; }
   /// Whether the group that it was made for may have members in other processes. Then the
   /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the
   /// whole group, and every process makes the same calls in the same order.

@@ -109,8 +109,9 @@ typedef struct tutti_cross_device_ops_v1 {
   // 1 to 63 characters: letters, digits, '_', '-' and '.'.
   const char* name;
   // Makes an operation for `group`: what the other functions get as `self`. `options_json` is an
-  // object: "bytes_per_pack", "timeout_ms" (-1: the library's default) and "strict". Returns NULL
-  // with `error` filled in when that fails. Required.
+  // object: "bytes_per_pack", "timeout_ms" (-1: the library's default), "strict" and, where the
+  // user gives some of option_names, "options": an object of these. Returns NULL with `error`
+  // filled in when that fails. Required.
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
@@ -167,6 +168,21 @@ typedef struct tutti_cross_device_ops_v1 {
   // An operation that says so and is TUTTI_GRADE_CANONICAL may not be asked at all where tutti has
   // the values in reach: the bits are the same. Default: 0.
   int32_t (*sliceable)(void* self);
+
+  // Names of the plugin's own options, with ',' between them. Others are refused before create.
+  // Default: it has none.
+  const char* option_names;
+  // As all_reduce, and called in its place, for a plugin that keeps state of a buffer between
+  // calls: `id` and `name` (ended by a 0) are the same for the same buffer in every call, such as a
+  // bucket of gradients in every step, and `id` differs between buffers; 0 and "" where calls are
+  // not known to repeat. Default: all_reduce.
+  int32_t (*all_reduce_named)(void* self, uint64_t id, const char* name, int32_t op,
+                              const tutti_buffer_v1* replicas, uint32_t num_replicas,
+                              int64_t timeout_ms, tutti_error_v1* error);
+  // Upper bound of the error of a TUTTI_SUM of floating types, in units of the sum over replicas of
+  // a replica's largest magnitude in the buffer. 0: additions are rounded, and nothing else;
+  // INFINITY: lossy, without a bound. TUTTI_GRADE_CANONICAL implies 0. Default: 0.
+  double (*max_relative_error)(void* self);
 } tutti_cross_device_ops_v1;
 
 // The one function that a plugin exports: returns its table, which must stay as it is for ever.

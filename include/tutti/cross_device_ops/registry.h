@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "tutti/core/json.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
+
+/// Largest tag that an operation may use on Group::transport.
+inline constexpr std::uint64_t kLargestOperationTag = 0x7fff;
 
 /// The members of an operation's reductions. One process: world_size == local_devices.size(),
 /// first_rank == 0, and neither store nor transport are needed.
@@ -21,6 +25,8 @@ struct Group {
   std::vector<Device> local_devices;  // one per local replica
   /// How an operation that spans processes finds the other ranks; keys are the group's own.
   std::shared_ptr<KeyValueStore> store = nullptr;
+  /// Messages between the group's ranks. As an operation gets it, tags are the operation's own and
+  /// at most kLargestOperationTag, and an abort of the group ends its calls with kAborted.
   std::shared_ptr<Transport> transport = nullptr;
 };
 
@@ -31,6 +37,14 @@ using CrossDeviceOpsFactory =
 /// Registration is an explicit call. Throws kAlreadyExists for a name taken twice, kInvalidArgument
 /// for an empty one. Any thread.
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
+/// Same as CrossDeviceOpsFactory, but for an operation with options of its own. `own`: an object
+/// with those that the user gave. The factory checks their values.
+using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
+    const Group&, const CommunicationOptions&, const Json& own)>;
+/// Overload for such an operation; options other than `option_names` are refused before the factory
+/// is called.
+void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
+                               std::vector<std::string> option_names);
 /// All names, built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
 /// halving_doubling, tree, auto, nccl, mpi) first, then those of the plugins that TUTTI_PLUGINS
 /// lists.
@@ -57,10 +71,15 @@ struct CrossDeviceOpsSpec {
   /// each has its own and NCCL is there, else an operation that reads peers' memory.
   std::string name;
   CommunicationOptions options = {};
+  /// Options of the operation's own: "k=0.01,name=value" (values as in JSON; others are text) or a
+  /// JSON object.
+  std::string plugin_options = "";
 };
-/// Throws kNotFound listing the registered names.
+/// Throws kNotFound listing the registered names, and kInvalidArgument naming a plugin option that
+/// the operation does not have.
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
-                                         const CommunicationOptions& options = {});
+                                         const CommunicationOptions& options = {},
+                                         const std::string& plugin_options = "");
 /// Throws kInvalidArgument for a group whose world size is no multiple of its local devices or an
 /// implementation that contradicts the name, kUnimplemented for one that this build lacks.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,

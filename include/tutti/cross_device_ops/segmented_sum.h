@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
@@ -25,6 +27,8 @@ struct SegmentedSum {
     std::size_t count() const { return end - begin; }
   };
 
+  std::uint64_t id = 0;        // of the bucket, as in ReplicaBuffer
+  std::string_view name = {};  // of the bucket
   DType dtype = DType::kFloat32;
   /// Of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
   DType sum_dtype = DType::kFloat32;

@@ -23,6 +23,7 @@ struct StrategySpec {
   std::int64_t replicas = 0;          // 0: one per device
   /// How gradients are summed; empty: canonical, or what the strategy prefers on GPUs.
   std::string cross_device_ops = "";
+  std::string plugin_options = "";    // of that operation's own: "k=0.01,name=value"
   std::int64_t bytes_per_pack = 0;    // 0: automatic
   std::string compression = "none";   // bfloat16, float16
   std::string non_finite = "ignore";  // error, skip, zero

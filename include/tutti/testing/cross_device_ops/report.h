@@ -85,8 +85,8 @@ using RankFactory = std::function<std::unique_ptr<Communicator>(int rank)>;
 struct Subject {
   Subject() = default;
   /// An operation of the registry: local groups, and messages or shared memory between threads as
-  /// far as it can. Throws for an unknown name.
-  explicit Subject(const std::string& registered_name);
+  /// far as it can. `plugin_options`: as in CrossDeviceOpsSpec. Throws for an unknown name.
+  explicit Subject(const std::string& registered_name, const std::string& plugin_options = "");
 
   /// Sets the devices of local groups; several consecutive replicas share one where there are too
   /// few. With GPUs there are local groups alone: communicators work on host memory.
@@ -110,6 +110,9 @@ struct Result {
   Case of;
   Verdict verdict = Verdict::kPassed;
   std::string message = {};  // what went wrong, or why it was skipped
+  /// Largest error of a sum of an operation that declares some, in the units of
+  /// CrossDeviceOps::max_relative_error().
+  double error = 0.0;
 };
 
 /// The results of a list of cases.
