@@ -454,12 +454,13 @@ std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumE
     return x;
   };
   const long double number = static_cast<Step>(got);
-  if (inexact) {
-    const bool is_finite = std::isfinite(number);
-    if (!std::isfinite(inexact->unit) && (!is_finite || std::isfinite(exact))) return {};
-    if (is_finite && inexact->unit > 0) {
-      inexact->largest = std::max(inexact->largest, std::abs(number - exact) / inexact->unit);
-    }
+  const bool is_finite = std::isfinite(number);
+  if (inexact && !std::isfinite(inexact->unit)) {
+    if (!is_finite || std::isfinite(exact)) return {};
+  } else if (inexact) {
+    // What the operation lost, without the rounding of its result to 16 bits.
+    const long double lost = std::abs(number - exact) - std::abs(exact) * (Half<T> ? 0x1p-8L : 0);
+    if (is_finite && lost > 0) inexact->largest = std::max(inexact->largest, lost / inexact->unit);
     if (is_finite && std::isinf(inexact->declared)) return {};
     if (std::isfinite(inexact->declared)) error += inexact->declared * inexact->unit;
   }

@@ -69,7 +69,7 @@ std::string load_cross_device_ops_plugin(const std::string& path);
 struct CrossDeviceOpsSpec {
   /// Empty: what options.implementation stands for. kAuto: canonical; for replicas on GPUs nccl if
   /// each has its own and NCCL is there, else an operation that reads peers' memory.
-  std::string name;
+  std::string name = "";
   CommunicationOptions options = {};
   /// Options of the operation's own: "k=0.01,name=value" (values as in JSON; others are text) or a
   /// JSON object.
