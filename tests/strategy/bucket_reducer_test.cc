@@ -344,7 +344,8 @@ TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
   // What does not repeat has neither.
-  strategy.reduce(ReduceOp::kSum, strategy.run([] { return Tensor(1.0f); }));
+  build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
+      ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
   EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));
 }
 
