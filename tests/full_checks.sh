@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release long compiled run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared deb xla_versions transformers)
+all_parts=(release long compiled run format asan tsan minimal no_grpc mutants fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers subproject recipes shared benchmarks deb xla_versions transformers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -181,6 +181,12 @@ part_shared() {
   step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_SHARED=ON -DTUTTI_BUILD_TESTS=OFF
   step "build $tree" cmake --build "$tree" --target tutti_cli linear_regression fashion_mnist_custom_loop
   step "programs with libtutti.so do what others do" same_line "$tree"
+}
+
+part_benchmarks() {
+  local tree=$build-benchmarks
+  step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_BENCHMARKS=ON -DTUTTI_BUILD_TESTS=OFF
+  step "build every program of benchmarks/" cmake --build "$tree" --target benchmarks/all
 }
 
 part_deb() {

@@ -5,6 +5,7 @@
 
 #include "benchmarks/train_step/models.h"
 #include "benchmarks/train_step/train_step_report.h"
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/tpu.h"
 #include "tutti/tutti.h"
 
