@@ -17,37 +17,14 @@
 namespace tutti {
 namespace {
 
-struct Transfer {
-  enum class State { kQueued, kCopying, kEnded };
-
-  std::uint64_t tag = 0;
-  std::span<std::byte> head, body;  // of a send: only read
-  // Guarded by the lane's mutex.
-  State state = State::kQueued;
-  std::optional<Error> error;
-  CondVar ended;
-
-  void end(std::optional<Error> reason = std::nullopt) {
-    state = State::kEnded;
-    error = std::move(reason);
-    ended.notify_all();
-  }
-};
-using Queue = std::vector<std::shared_ptr<Transfer>>;
+struct Transfer;
 
 struct Lane {
+  using Queue = std::vector<Transfer*>;
   Mutex mutex;
   Queue sends TUTTI_GUARDED_BY(mutex);  // in the order of calling
   Queue recvs TUTTI_GUARDED_BY(mutex);
   std::optional<Error> failure TUTTI_GUARDED_BY(mutex);
-
-  void fail_queued(const Error& reason) TUTTI_REQUIRES(mutex) {
-    if (!failure) failure = reason;
-    for (const auto& transfer : sends) transfer->end(failure);
-    for (const auto& transfer : recvs) transfer->end(failure);
-    sends.clear();
-    recvs.clear();
-  }
 };
 
 struct Counters {
@@ -64,10 +41,73 @@ struct Hub {
   std::vector<Counters> counters;
 };
 
-std::shared_ptr<Transfer> take_first(Queue& queue, std::uint64_t tag) {
-  const auto found = std::ranges::find(queue, tag, [](const auto& t) { return t->tag; });
+/// Lives as long as its Work: that waits while the other side copies.
+struct Transfer final : Work {
+  enum class State { kQueued, kCopying, kEnded };
+
+  Transfer(std::shared_ptr<Hub> all, int sender, int receiver, bool sends, std::uint64_t name,
+           std::span<std::byte> first, std::span<std::byte> rest)
+      : hub(std::move(all)),
+        from(sender),
+        to(receiver),
+        is_send(sends),
+        tag(name),
+        head(first),
+        body(rest),
+        lane(hub->lane(from, to)) {}
+  ~Transfer() override {
+    MutexLock lock(lane.mutex);
+    if (state == State::kQueued) {
+      std::erase(is_send ? lane.sends : lane.recvs, this);
+    } else {  // the other side copies at this moment: memory is in use until it has
+      wait_for_end(TimePoint::max());
+    }
+  }
+
+  bool test() override {
+    MutexLock lock(lane.mutex);
+    return has_ended();
+  }
+
+  void wait(TimePoint deadline) override {
+    MutexLock lock(lane.mutex);
+    wait_for_end(deadline);
+    if (has_ended()) return;
+    fail(ErrorCode::kDeadlineExceeded, "in_process: rank ", is_send ? to : from,
+         is_send ? " has not received" : " has not sent", " the message with tag ", tag,
+         " (body of ", body.size(), " bytes) before the deadline of rank ", is_send ? from : to);
+  }
+
+  void end(std::optional<Error> reason = std::nullopt) TUTTI_REQUIRES(lane.mutex) {
+    state = State::kEnded;
+    error = std::move(reason);
+    ended.notify_all();
+  }
+  void wait_for_end(TimePoint deadline) TUTTI_REQUIRES(lane.mutex) {
+    ended.wait_until(lane.mutex, deadline, [this] { return state == State::kEnded; });
+  }
+  bool has_ended() const {
+    if (state != State::kEnded) return false;
+    if (error) throw *error;
+    return true;
+  }
+
+  const std::shared_ptr<Hub> hub;
+  const int from, to;
+  const bool is_send;
+  const std::uint64_t tag;
+  const std::span<std::byte> head, body;  // of a send: only read
+  Lane& lane;
+  // Guarded by the lane's mutex.
+  State state = State::kQueued;
+  std::optional<Error> error;
+  CondVar ended;
+};
+
+Transfer* take_first(Lane::Queue& queue, std::uint64_t tag) {
+  const auto found = std::ranges::find(queue, tag, [](const Transfer* t) { return t->tag; });
   if (found == queue.end()) return nullptr;
-  std::shared_ptr<Transfer> transfer = std::move(*found);
+  Transfer* const transfer = *found;
   queue.erase(found);
   return transfer;
 }
@@ -77,7 +117,7 @@ void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
   if (bytes > 0) std::memcpy(to.data(), from.data(), bytes);
 }
 
-std::optional<Error> copy(const Transfer& send, const Transfer& recv, int from, int to) {
+std::optional<Error> copy(const Transfer& send, const Transfer& recv) {
   copy_bytes(send.head, recv.head);
   if (send.head.size() == recv.head.size() && send.body.size() == recv.body.size()) {
     copy_bytes(send.body, recv.body);
@@ -85,64 +125,10 @@ std::optional<Error> copy(const Transfer& send, const Transfer& recv, int from, 
   }
   return Error(
       ErrorCode::kInvalidArgument,
-      concat("in_process: the message of rank ", from, " to rank ", to, " with tag ", send.tag,
-             " has another length; expected head and body of ", recv.head.size(), " and ",
+      concat("in_process: the message of rank ", send.from, " to rank ", send.to, " with tag ",
+             send.tag, " has another length; expected head and body of ", recv.head.size(), " and ",
              recv.body.size(), " bytes, got ", send.head.size(), " and ", send.body.size()));
 }
-
-class InProcessWork final : public Work {
- public:
-  InProcessWork(std::shared_ptr<Hub> hub, int from, int to, bool is_send,
-                std::shared_ptr<Transfer> transfer)
-      : hub_(std::move(hub)),
-        lane_(hub_->lane(from, to)),
-        from_(from),
-        to_(to),
-        is_send_(is_send),
-        transfer_(std::move(transfer)) {}
-
-  ~InProcessWork() override {
-    MutexLock lock(lane_.mutex);
-    if (transfer_->state == Transfer::State::kQueued) {
-      std::erase(is_send_ ? lane_.sends : lane_.recvs, transfer_);
-    } else {  // the other side copies at this moment: memory is in use until it has
-      wait_for_end(TimePoint::max());
-    }
-  }
-
-  bool test() override {
-    MutexLock lock(lane_.mutex);
-    return has_ended();
-  }
-
-  void wait(TimePoint deadline) override {
-    MutexLock lock(lane_.mutex);
-    wait_for_end(deadline);
-    if (has_ended()) return;
-    fail(ErrorCode::kDeadlineExceeded, "in_process: rank ", is_send_ ? to_ : from_,
-         is_send_ ? " has not received" : " has not sent", " the message with tag ", transfer_->tag,
-         " (body of ", transfer_->body.size(), " bytes) before the deadline of rank ",
-         is_send_ ? from_ : to_);
-  }
-
- private:
-  void wait_for_end(TimePoint deadline) TUTTI_REQUIRES(lane_.mutex) {
-    transfer_->ended.wait_until(lane_.mutex, deadline,
-                                [this] { return transfer_->state == Transfer::State::kEnded; });
-  }
-  bool has_ended() const {
-    if (transfer_->state != Transfer::State::kEnded) return false;
-    if (transfer_->error) throw *transfer_->error;
-    return true;
-  }
-
-  std::shared_ptr<Hub> hub_;
-  Lane& lane_;
-  const int from_;
-  const int to_;
-  const bool is_send_;
-  std::shared_ptr<Transfer> transfer_;
-};
 
 class InProcessTransport final : public Transport {
  public:
@@ -185,7 +171,11 @@ class InProcessTransport final : public Transport {
  private:
   static void close(Lane& lane, const Error& reason) {
     MutexLock lock(lane.mutex);
-    lane.fail_queued(reason);
+    if (!lane.failure) lane.failure = reason;
+    for (Lane::Queue* const queue : {&lane.sends, &lane.recvs}) {
+      for (Transfer* const transfer : *queue) transfer->end(lane.failure);
+      queue->clear();
+    }
   }
 
   void check(int peer, std::size_t num_head_bytes) const {
@@ -206,40 +196,36 @@ class InProcessTransport final : public Transport {
   std::unique_ptr<Work> post(int from, int to, bool is_send, std::uint64_t tag,
                              std::span<std::byte> head, std::span<std::byte> body) {
     check(is_send ? to : from, head.size());
-    auto transfer = std::make_shared<Transfer>();
-    transfer->tag = tag;
-    transfer->head = head;
-    transfer->body = body;
-    auto work = std::make_unique<InProcessWork>(hub_, from, to, is_send, transfer);
-    if (const auto other = match(hub_->lane(from, to), is_send, transfer)) {
-      is_send ? deliver(from, to, *transfer, *other) : deliver(from, to, *other, *transfer);
+    auto work = std::make_unique<Transfer>(hub_, from, to, is_send, tag, head, body);
+    if (Transfer* const other = match(*work)) {
+      is_send ? deliver(*work, *other) : deliver(*other, *work);
     }
     return work;
   }
 
   /// The other side, if it is there: then both are copying.
-  static std::shared_ptr<Transfer> match(Lane& lane, bool is_send,
-                                         const std::shared_ptr<Transfer>& transfer) {
+  static Transfer* match(Transfer& transfer) {
+    Lane& lane = transfer.lane;
     MutexLock lock(lane.mutex);
     if (lane.failure) {
-      transfer->end(lane.failure);
+      transfer.end(lane.failure);
       return nullptr;
     }
-    auto other = take_first(is_send ? lane.recvs : lane.sends, transfer->tag);
+    Transfer* const other = take_first(transfer.is_send ? lane.recvs : lane.sends, transfer.tag);
     if (!other) {
-      (is_send ? lane.sends : lane.recvs).push_back(transfer);
+      (transfer.is_send ? lane.sends : lane.recvs).push_back(&transfer);
       return nullptr;
     }
-    transfer->state = other->state = Transfer::State::kCopying;
+    transfer.state = other->state = Transfer::State::kCopying;
     return other;
   }
 
-  void deliver(int from, int to, Transfer& send, Transfer& recv) {
-    const std::optional<Error> mismatch = copy(send, recv, from, to);
-    Counters& sender = hub_->counters[static_cast<std::size_t>(from)];
+  void deliver(Transfer& send, Transfer& recv) {
+    const std::optional<Error> mismatch = copy(send, recv);
+    Counters& sender = hub_->counters[static_cast<std::size_t>(send.from)];
     sender.messages.fetch_add(1);
     sender.bytes.fetch_add(send.head.size() + send.body.size());
-    MutexLock lock(hub_->lane(from, to).mutex);
+    MutexLock lock(send.lane.mutex);
     recv.end(mismatch);
     send.end();
   }
