@@ -8,78 +8,63 @@
 namespace tutti {
 namespace {
 
-// The groups: row r has a 1 for each member of the group that rank r named.
-class Memberships {
- public:
-  Memberships(Communicator& communicator, const std::vector<int>& members,
-              const CallOptions& options, const SourceLocation& where)
-      : size_(static_cast<std::size_t>(communicator.size())), table_(size_ * size_) {
-    const int rank = communicator.rank();
-    std::vector<std::uint8_t> own(size_);
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const int member = members[i];
-      if (member < 0 || member >= communicator.size() || (i > 0 && member <= members[i - 1])) {
-        mistake_ = concat("rank ", rank, ": group: expected increasing ranks from 0 to ", size_ - 1,
-                          ", got ", join(members));
-        break;
-      }
-      own[static_cast<std::size_t>(member)] = 1;
-    }
-    if (mistake_.empty() && !members.empty() && own[static_cast<std::size_t>(rank)] == 0) {
-      mistake_ = concat("rank ", rank, ": group: expected a group with this rank in it, got ",
-                        join(members));
-    }
-    // The others wait for what this rank names.
-    if (!mistake_.empty()) std::ranges::fill(own, kNoGroup);
-    communicator.all_gather(std::span(own), std::span(table_), {}, options, where);
-  }
+constexpr std::uint8_t kNoGroup = 2;
 
-  // All ranks throw, or none.
-  void require_consistent() const {
-    if (!mistake_.empty()) throw Error(ErrorCode::kInvalidArgument, mistake_);
-    for (std::size_t r = 0; r < size_; ++r) {
-      if (row(r).front() == kNoGroup) {
-        fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
-             " names no group; expected increasing ranks from 0 to ", size_ - 1,
-             ", its own among them; its own error says what it named");
-      }
-    }
-    for (std::size_t r = 0; r < size_; ++r) {
-      for (std::size_t s = 0; s < size_; ++s) {
-        if (row(r)[s] == 0 || std::ranges::equal(row(r), row(s))) continue;
-        fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
-             " names the group of ranks ", join(members_of(r)), "; rank ", s, " names ",
-             members_of(s).empty() ? "none" : join(members_of(s)),
-             "; expected the same group on all its ranks");
-      }
-    }
+/// Returns why this rank cannot name `members`; nothing if it can.
+std::string mistake_in(const Communicator& communicator, const std::vector<int>& members) {
+  const int rank = communicator.rank(), size = communicator.size();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i] >= 0 && members[i] < size && (i == 0 || members[i] > members[i - 1])) continue;
+    return concat("rank ", rank, ": group: expected increasing ranks from 0 to ", size - 1,
+                  ", got ", join(members));
   }
+  if (members.empty() || std::ranges::find(members, rank) != members.end()) return "";
+  return concat("rank ", rank, ": group: expected a group with this rank in it, got ",
+                join(members));
+}
 
- private:
-  std::span<const std::uint8_t> row(std::size_t rank) const {
-    return std::span(table_).subspan(rank * size_, size_);
-  }
-  std::vector<std::size_t> members_of(std::size_t rank) const {
+/// Throws, on all ranks or on none. Row r of `table` has a 1 for each member of the group that rank
+/// r named.
+void require_consistent(std::span<const std::uint8_t> table, std::size_t size) {
+  const auto row = [&](std::size_t rank) { return table.subspan(rank * size, size); };
+  const auto members_of = [&](std::size_t rank) {
     std::vector<std::size_t> members;
-    for (std::size_t s = 0; s < size_; ++s) {
+    for (std::size_t s = 0; s < size; ++s) {
       if (row(rank)[s] != 0) members.push_back(s);
     }
-    return members;
+    return members.empty() ? "none" : join(members);
+  };
+  for (std::size_t r = 0; r < size; ++r) {
+    if (row(r).front() != kNoGroup) continue;
+    fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
+         " names no group; expected increasing ranks from 0 to ", size - 1,
+         ", its own among them; its own error says what it named");
   }
-
-  static constexpr std::uint8_t kNoGroup = 2;
-  const std::size_t size_;
-  std::vector<std::uint8_t> table_;
-  std::string mistake_;  // of this rank
-};
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t s = 0; s < size; ++s) {
+      if (row(r)[s] == 0 || std::ranges::equal(row(r), row(s))) continue;
+      fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
+           " names the group of ranks ", members_of(r), "; rank ", s, " names ", members_of(s),
+           "; expected the same group on all its ranks");
+    }
+  }
+}
 
 }  // namespace
 
 std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& members,
                                                   const CallOptions& options,
                                                   const SourceLocation& where) {
-  const Memberships memberships(*this, members, options, where);
-  memberships.require_consistent();
+  const std::string mistake = mistake_in(*this, members);
+  const auto n = static_cast<std::size_t>(size());
+  // The others wait for what this rank names.
+  std::vector<std::uint8_t> own(n, mistake.empty() ? 0 : kNoGroup), table(n * n);
+  for (const int member : members) {
+    if (mistake.empty()) own[static_cast<std::size_t>(member)] = 1;
+  }
+  all_gather(std::span(own), std::span(table), {}, options, where);
+  if (!mistake.empty()) throw Error(ErrorCode::kInvalidArgument, mistake);
+  require_consistent(table, n);
   const std::uint32_t number = state_->next_group();
   if (members.empty()) return nullptr;
   return std::make_unique<Communicator>(state_->engine().subgroup(members, number),
