@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_reductions.h"
@@ -20,33 +21,7 @@ bool overlap(const ReplicaBuffer& a, const ReplicaBuffer& b) {
          before(b.data, a.data + a.num_bytes());
 }
 
-void require_one_dtype(std::string_view who, std::string_view kind,
-                       std::span<const ReplicaBuffer> buffers, DType expected) {
-  for (std::size_t r = 0; r < buffers.size(); ++r) {
-    if (buffers[r].dtype != expected) {
-      fail(ErrorCode::kInvalidArgument, who, ": buffers of replicas differ; expected ", expected,
-           " as in the input of replica 0, got ", buffers[r].dtype, " in the ", kind,
-           " of replica ", r);
-    }
-  }
-}
-
-void require_one_kind_of_device(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                                std::span<const ReplicaBuffer> outputs) {
-  const ReplicaBuffer& first = outputs.front();
-  for (const auto& [kind, buffers] : {std::pair("input", inputs), std::pair("output", outputs)}) {
-    for (std::size_t r = 0; r < buffers.size(); ++r) {
-      if (buffers[r].device.type == first.device.type) continue;
-      fail(ErrorCode::kInvalidArgument, who, ": buffers on CPU and GPU; expected one kind, got ",
-           first.device, " and ", buffers[r].device, " (the ", kind, " of replica ", r,
-           "); try Tensor::to() first");
-    }
-  }
-}
-
 }  // namespace
-
-bool BufferCall::reduces() const { return combines(collective); }
 
 bool BufferCall::is_misaligned() const {
   const auto misaligned = [](const ReplicaBuffer& buffer) {
@@ -147,66 +122,170 @@ void require_mean_is_possible(ReduceOp op, DType dtype) {
   }
 }
 
-void require_reduction(std::string_view who, ReduceOp op, DType dtype) {
-  require_mean_is_possible(op, dtype);
-  if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) {
-    fail(ErrorCode::kInvalidArgument, who, ": bool has MIN and MAX only, got ", op,
-         "; try cast() first");
+namespace {
+
+class BufferChecker {
+ public:
+  BufferChecker(std::string_view who, const BufferCall& call, bool in_place)
+      : who_(who),
+        call_(call),
+        in_place_(in_place),
+        inputs_(in_place ? call.outputs : call.inputs),
+        outputs_(call.outputs) {}
+
+  void check() const {
+    if (inputs_.empty()) wrong("expected a buffer, got none");
+    const Collective collective = call_.collective;
+    if (collective != Collective::kAllGather && collective != Collective::kAllToAll) check_equal();
+    if (!in_place_ && collective != Collective::kReduce) check_pairs();
+    const std::size_t size = inputs_.size();
+    if (has_root(collective) && (call_.root < 0 || static_cast<std::size_t>(call_.root) >= size)) {
+      wrong("no such root; expected 0 to ", size - 1, ", got ", call_.root);
+    }
+    if (call_.reduces()) check_reduction();
+    if (!in_place_) check_counts();
+    check_devices();
+    check_overlaps();
   }
-}
 
-void require_root(std::string_view who, int root, std::size_t num_members) {
-  if (root >= 0 && static_cast<std::size_t>(root) < num_members) return;
-  fail(ErrorCode::kInvalidArgument, who, ": no such root; expected 0 to ", num_members - 1,
-       ", got ", root);
-}
+ private:
+  template <class... Parts>
+  [[noreturn, gnu::cold, gnu::noinline]] void wrong(const Parts&... parts) const {
+    fail(ErrorCode::kInvalidArgument, who_, ": ", parts...);
+  }
 
-void require_equal_buffers(std::string_view who, std::span<const ReplicaBuffer> buffers) {
-  if (buffers.empty()) fail(ErrorCode::kInvalidArgument, who, ": expected a buffer, got none");
-  const ReplicaBuffer& first = buffers.front();
-  for (std::size_t r = 1; r < buffers.size(); ++r) {
-    if (buffers[r].count != first.count || buffers[r].dtype != first.dtype) {
-      fail(ErrorCode::kInvalidArgument, who, ": buffers of replicas differ; expected ", first.count,
-           " x ", first.dtype, " as in replica 0, got ", buffers[r].count, " x ", buffers[r].dtype,
-           " from replica ", r);
+  void check_equal() const {
+    const ReplicaBuffer& first = inputs_.front();
+    for (std::size_t r = 1; r < inputs_.size(); ++r) {
+      if (inputs_[r].count == first.count && inputs_[r].dtype == first.dtype) continue;
+      wrong("buffers of replicas differ; expected ", first.count, " x ", first.dtype,
+            " as in replica 0, got ", inputs_[r].count, " x ", inputs_[r].dtype, " from replica ",
+            r);
     }
   }
-}
 
-void require_pairs(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                   std::span<const ReplicaBuffer> outputs) {
-  if (inputs.empty()) fail(ErrorCode::kInvalidArgument, who, ": expected a buffer, got none");
-  if (inputs.size() != outputs.size()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected an output for each of ", inputs.size(),
-         " inputs, got ", outputs.size());
-  }
-  require_one_dtype(who, "input", inputs, inputs[0].dtype);
-  require_one_dtype(who, "output", outputs, inputs[0].dtype);
-}
-
-void require_count(std::string_view who, std::string_view what, std::size_t expected,
-                   std::size_t got) {
-  if (expected == got) return;
-  fail(ErrorCode::kInvalidArgument, who, ": counts do not fit together; expected ", expected,
-       " elements in ", what, ", got ", got);
-}
-
-void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                   std::span<const ReplicaBuffer> outputs,
-                   const std::function<bool(std::size_t input, std::size_t output)>& in_place) {
-  require_one_kind_of_device(who, inputs, outputs);
-  for (std::size_t o = 0; o < outputs.size(); ++o) {
-    for (std::size_t other = 0; other < o; ++other) {
-      if (!overlap(outputs[o], outputs[other])) continue;
-      fail(ErrorCode::kInvalidArgument, who, ": memory overlaps; expected outputs apart, got those",
-           " of replicas ", other, " and ", o);
+  void check_pairs() const {
+    if (inputs_.size() != outputs_.size()) {
+      wrong("expected an output for each of ", inputs_.size(), " inputs, got ", outputs_.size());
     }
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!overlap(inputs[i], outputs[o]) || in_place(i, o)) continue;
-      fail(ErrorCode::kInvalidArgument, who, ": memory overlaps; expected apart or in place, got ",
-           "the input of replica ", i, " and the output of replica ", o);
+    for_each_buffer([&](std::string_view kind, std::size_t r, const ReplicaBuffer& buffer) {
+      if (buffer.dtype == inputs_[0].dtype) return;
+      wrong("buffers of replicas differ; expected ", inputs_[0].dtype,
+            " as in the input of replica 0, got ", buffer.dtype, " in the ", kind, " of replica ",
+            r);
+    });
+  }
+
+  void check_reduction() const {
+    const DType dtype = inputs_[0].dtype;
+    require_mean_is_possible(call_.op, dtype);
+    if (dtype == DType::kBool && call_.op != ReduceOp::kMin && call_.op != ReduceOp::kMax) {
+      wrong("bool has MIN and MAX only, got ", call_.op, "; try cast() first");
     }
   }
+
+  void check_counts() const {
+    if (call_.collective == Collective::kAllToAll) return check_exchange();
+    std::size_t expected = inputs_[0].count;
+    if (call_.collective == Collective::kReduceScatter) {
+      return check_count("each input, as in all outputs together", sum_of(call_.counts), expected);
+    }
+    if (call_.collective == Collective::kReduce) {
+      if (outputs_[0].dtype != inputs_[0].dtype) {
+        wrong("expected an output of ", inputs_[0].dtype, " as in replica 0, got ",
+              outputs_[0].dtype);
+      }
+      return check_count("the output", expected, outputs_[0].count);
+    }
+    if (call_.collective == Collective::kAllGather) expected = sum_of(call_.counts);
+    for (std::size_t r = 0; r < outputs_.size(); ++r) {
+      check_count_of("output", r, expected, outputs_[r].count);
+    }
+  }
+
+  void check_exchange() const {
+    const std::size_t v = inputs_.size();
+    if (call_.counts.size() != v * v) {
+      wrong("expected ", v * v, " counts for ", v, " replicas, or none, got ", call_.counts.size());
+    }
+    for (std::size_t r = 0; r < v; ++r) {
+      std::size_t received = 0;
+      for (std::size_t s = 0; s < v; ++s) received += call_.counts[s * v + r];
+      check_count_of("input", r, sum_of(call_.counts.subspan(r * v, v)), inputs_[r].count);
+      check_count_of("output", r, received, outputs_[r].count);
+    }
+  }
+
+  static std::size_t sum_of(std::span<const std::size_t> counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  }
+  void check_count(std::string_view what, std::size_t expected, std::size_t got) const {
+    if (expected == got) return;
+    wrong("counts do not fit together; expected ", expected, " elements in ", what, ", got ", got);
+  }
+  void check_count_of(std::string_view kind, std::size_t replica, std::size_t expected,
+                      std::size_t got) const {
+    if (expected != got) check_count(concat("the ", kind, " of replica ", replica), expected, got);
+  }
+
+  void check_devices() const {
+    for_each_buffer([&](std::string_view kind, std::size_t r, const ReplicaBuffer& buffer) {
+      if (buffer.device.type == outputs_[0].device.type) return;
+      wrong("buffers on CPU and GPU; expected one kind, got ", outputs_[0].device, " and ",
+            buffer.device, " (the ", kind, " of replica ", r, "); try Tensor::to() first");
+    });
+  }
+
+  void check_overlaps() const {
+    for (std::size_t o = 0; o < outputs_.size(); ++o) {
+      for (std::size_t other = 0; other < o; ++other) {
+        if (!overlap(outputs_[o], outputs_[other])) continue;
+        wrong("memory overlaps; expected outputs apart, got those of replicas ", other, " and ", o);
+      }
+      for (std::size_t i = 0; !in_place_ && i < inputs_.size(); ++i) {
+        if (!overlap(inputs_[i], outputs_[o]) || is_its_own_place(i, o)) continue;
+        wrong("memory overlaps; expected apart or in place, got the input of replica ", i,
+              " and the output of replica ", o);
+      }
+    }
+  }
+
+  bool is_its_own_place(std::size_t input, std::size_t output) const {
+    const auto part = [&] {  // of the output's replica in the longer buffer, in bytes
+      return sum_of(call_.counts.first(output)) * size_of(inputs_[input].dtype);
+    };
+    const std::byte* const in = inputs_[input].data;
+    const std::byte* const out = outputs_[output].data;
+    switch (call_.collective) {
+      case Collective::kReduce:
+        return input == static_cast<std::size_t>(call_.root) && in == out;
+      case Collective::kAllReduce:
+        return input == output && in == out;
+      case Collective::kAllGather:
+        return input == output && in == out + part();
+      case Collective::kReduceScatter:
+        return input == output && out == in + part();
+      default:
+        return false;
+    }
+  }
+
+  template <class Body>
+  void for_each_buffer(const Body& body) const {
+    for (std::size_t r = 0; !in_place_ && r < inputs_.size(); ++r) body("input", r, inputs_[r]);
+    for (std::size_t r = 0; r < outputs_.size(); ++r) body("output", r, outputs_[r]);
+  }
+
+  const std::string_view who_;
+  const BufferCall& call_;
+  const bool in_place_;
+  const std::span<const ReplicaBuffer> inputs_, outputs_;
+};
+
+}  // namespace
+
+void check_buffers(std::string_view who, const BufferCall& call, bool in_place) {
+  BufferChecker(who, call, in_place).check();
 }
 
 }  // namespace tutti::internal

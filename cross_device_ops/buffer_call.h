@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -19,9 +18,14 @@ struct BufferCall {
   std::span<const ReplicaBuffer> inputs = {};   // all_reduce, broadcast: none
   std::span<const ReplicaBuffer> outputs = {};  // reduce: one
   std::span<const std::size_t> counts = {};     // as for the `*_buffers` functions
+  std::size_t group_size = 0;                   // 0: all members are here
 
-  bool reduces() const;
-  std::size_t num_members() const { return inputs.empty() ? outputs.size() : inputs.size(); }
+  bool reduces() const { return combines(collective); }
+  const ReplicaBuffer& first() const { return outputs.empty() ? inputs.front() : outputs.front(); }
+  std::size_t num_members() const {
+    if (group_size > 0) return group_size;
+    return inputs.empty() ? outputs.size() : inputs.size();
+  }
   /// Whether a buffer begins between two multiples of its element's size.
   bool is_misaligned() const;
 };
@@ -81,25 +85,18 @@ std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
 /// fallback. reduce has no output where the root is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
-// What buffers of several replicas must have in common before anything is done with them.
-// All throw kInvalidArgument; `who` is the operation's name.
+/// Carries out a checked call on buffers of any alignment and type, with MEAN: on copies where the
+/// operation needs it, and with a fallback to "reduction_to_one_device" for what it does not
+/// support. On GPUs the work is joined, or `pending` gets it.
+void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
+               PendingReduction* pending);
 
+/// Throws kInvalidArgument.
 void require_mean_is_possible(ReduceOp op, DType dtype);
-/// MEAN of floating types, MIN and MAX alone of bool.
-void require_reduction(std::string_view who, ReduceOp op, DType dtype);
-void require_root(std::string_view who, int root, std::size_t num_members);
-/// One or more, of one count and dtype.
-void require_equal_buffers(std::string_view who, std::span<const ReplicaBuffer> buffers);
-/// One or more, as many outputs as inputs, all of one dtype.
-void require_pairs(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                   std::span<const ReplicaBuffer> outputs);
-/// `what` ("the output of replica 2") has `expected` elements.
-void require_count(std::string_view who, std::string_view what, std::size_t expected,
-                   std::size_t got);
-/// All on CPUs or all on GPUs, and no output overlaps another output, or an input other than as
-/// in_place(input, output) says.
-void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                   std::span<const ReplicaBuffer> outputs,
-                   const std::function<bool(std::size_t input, std::size_t output)>& in_place);
+
+/// Checks what the buffers of all members must have in common: counts, types, devices, root,
+/// reduction, and no output overlaps another buffer other than in place. `in_place`: the outputs
+/// are the inputs. Throws kInvalidArgument; `who` is the operation's name.
+void check_buffers(std::string_view who, const BufferCall& call, bool in_place);
 
 }  // namespace tutti::internal

@@ -1,6 +1,6 @@
 // The public functions of CrossDeviceOps on plain buffers: checks, alignment, MEAN, the fallback.
 // SPDX-License-Identifier: Apache-2.0
-#include <numeric>
+#include <algorithm>
 
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/device_work.h"
@@ -25,14 +25,6 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
   return counts;
 }
 
-std::size_t sum_of(std::span<const std::size_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-std::string of_replica(std::string_view what, std::size_t replica) {
-  return concat("the ", what, " of replica ", replica);
-}
-
 /// Equal parts of each input.
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
@@ -46,195 +38,9 @@ std::vector<std::size_t> equal_parts(std::string_view who, std::span<const Repli
   return counts;
 }
 
-void require_exchange(std::string_view who, std::span<const ReplicaBuffer> inputs,
-                      std::span<const ReplicaBuffer> outputs, std::span<const std::size_t> counts) {
-  const std::size_t v = inputs.size();
-  if (counts.size() != v * v) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected ", v * v, " counts for ", v,
-         " replicas, or none, got ", counts.size());
-  }
-  for (std::size_t r = 0; r < v; ++r) {
-    std::size_t received = 0;
-    for (std::size_t s = 0; s < v; ++s) received += counts[s * v + r];
-    internal::require_count(who, of_replica("input", r), sum_of(counts.subspan(r * v, v)),
-                            inputs[r].count);
-    internal::require_count(who, of_replica("output", r), received, outputs[r].count);
-  }
-}
-
-bool never_in_place(std::size_t, std::size_t) { return false; }
-
-}  // namespace
-
-void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
-                                         const CommunicationOptions& options) {
-  start_all_reduce_in_place(op, buffers, options).join();
-}
-
-void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                                std::span<const ReplicaBuffer> outputs,
-                                const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), inputs);
-  internal::require_pairs(name(), inputs, outputs);
-  internal::require_reduction(name(), op, inputs[0].dtype);
-  for (std::size_t r = 0; r < outputs.size(); ++r) {
-    internal::require_count(name(), of_replica("output", r), inputs[0].count, outputs[r].count);
-  }
-  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
-    return i == o && inputs[i].data == outputs[o].data;
-  });
-  for (std::size_t r = 0; r < inputs.size(); ++r) {
-    internal::copy_buffer(inputs[r], outputs[r]);
-  }
-  all_reduce_in_place(op, outputs, options);
-}
-
-void CrossDeviceOps::reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                            const ReplicaBuffer& output, int root,
-                            const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), inputs);
-  internal::require_root(name(), root, inputs.size());
-  internal::require_reduction(name(), op, inputs[0].dtype);
-  if (output.dtype != inputs[0].dtype) {
-    fail(ErrorCode::kInvalidArgument, name(), ": expected an output of ", inputs[0].dtype,
-         " as in replica 0, got ", output.dtype);
-  }
-  internal::require_count(name(), "the output", inputs[0].count, output.count);
-  internal::require_apart(name(), inputs, {&output, 1}, [&](std::size_t i, std::size_t) {
-    return i == static_cast<std::size_t>(root) && inputs[i].data == output.data;
-  });
-  if (output.count == 0) return;
-  if (inputs.size() == 1) {
-    return internal::copy_buffer(inputs[0], output);
-  }
-  carry_out({Collective::kReduce, op, root, inputs, {&output, 1}, {}}, options);
-}
-
-void CrossDeviceOps::broadcast(std::span<const ReplicaBuffer> buffers, int root) {
-  internal::require_equal_buffers(name(), buffers);
-  internal::require_root(name(), root, buffers.size());
-  internal::require_apart(name(), {}, buffers, never_in_place);
-  if (buffers.size() == 1 || buffers[0].count == 0) return;
-  carry_out({Collective::kBroadcast, ReduceOp::kSum, root, {}, buffers, {}}, {});
-}
-
-void CrossDeviceOps::all_gather(std::span<const ReplicaBuffer> inputs,
-                                std::span<const ReplicaBuffer> outputs) {
-  internal::require_pairs(name(), inputs, outputs);
-  const std::vector<std::size_t> counts = counts_of(inputs);
-  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
-  const std::size_t total = sum_of(counts), element = size_of(inputs[0].dtype);
-  for (std::size_t r = 0; r < outputs.size(); ++r) {
-    internal::require_count(name(), of_replica("output", r), total, outputs[r].count);
-  }
-  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
-    return i == o && inputs[i].data == outputs[o].data + offsets[o] * element;
-  });
-  if (total == 0) return;
-  if (inputs.size() == 1) {
-    return internal::copy_buffer(inputs[0], outputs[0]);
-  }
-  carry_out({Collective::kAllGather, ReduceOp::kSum, 0, inputs, outputs, counts}, {});
-}
-
-void CrossDeviceOps::reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
-                                    std::span<const ReplicaBuffer> outputs,
-                                    const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), inputs);
-  internal::require_pairs(name(), inputs, outputs);
-  internal::require_reduction(name(), op, inputs[0].dtype);
-  const std::vector<std::size_t> counts = counts_of(outputs);
-  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
-  internal::require_count(name(), "each input, as in all outputs together", sum_of(counts),
-                          inputs[0].count);
-  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
-    return i == o && outputs[o].data == inputs[i].data + offsets[o] * size_of(inputs[i].dtype);
-  });
-  if (inputs[0].count == 0) return;
-  if (inputs.size() == 1) {
-    return internal::copy_buffer(inputs[0], outputs[0]);
-  }
-  carry_out({Collective::kReduceScatter, op, 0, inputs, outputs, counts}, options);
-}
-
-void CrossDeviceOps::all_to_all(std::span<const ReplicaBuffer> inputs,
-                                std::span<const ReplicaBuffer> outputs,
-                                std::span<const std::size_t> counts) {
-  internal::require_pairs(name(), inputs, outputs);
-  const std::vector<std::size_t> used =
-      counts.empty() ? equal_parts(name(), inputs)
-                     : std::vector<std::size_t>(counts.begin(), counts.end());
-  require_exchange(name(), inputs, outputs, used);
-  internal::require_apart(name(), inputs, outputs, never_in_place);
-  if (sum_of(used) == 0) return;
-  if (inputs.size() == 1) {
-    return internal::copy_buffer(inputs[0], outputs[0]);
-  }
-  carry_out({Collective::kAllToAll, ReduceOp::kSum, 0, inputs, outputs, used}, {});
-}
-
-PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
-                                                           std::span<const ReplicaBuffer> buffers,
-                                                           const CommunicationOptions& options) {
-  internal::require_equal_buffers(name(), buffers);
-  const ReplicaBuffer& first = buffers.front();
-  internal::require_reduction(name(), op, first.dtype);
-  internal::require_apart(name(), {}, buffers, never_in_place);
-  PendingReduction pending;
-  const bool alone = buffers.size() == 1 && !spans_processes();
-  if (first.count == 0 || alone) return pending;  // the mean of one value is that value
-  carry_out({.op = op, .outputs = buffers}, options, &pending);
-  return pending;
-}
-
-void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options,
-                               PendingReduction* pending) {
-  const ReplicaBuffer& first = call.outputs.front();
-  require_buffers(call.inputs, call.outputs);
-  const bool later = pending && first.device.type == DeviceType::kGpu;
-  const auto carry_out_on_copies = [&](DType dtype) {
-    const auto staged = std::make_shared<const StagedCall>(call, dtype);
-    carry_out(staged->call(), options, pending);
-    if (!later) return staged->write_back();
-    pending->after_join([staged] { staged->write_back(); });
-  };
-  // Plain copies do not care where elements begin.
-  if ((call.reduces() || provides(call.collective)) && call.is_misaligned()) {
-    return carry_out_on_copies(first.dtype);
-  }
-  if (!call.reduces()) return dispatch(call, pending);
-
-  BufferCall combining = call;
-  if (call.op == ReduceOp::kMean) combining.op = ReduceOp::kSum;
-  const bool supported = supports(combining.op, first.dtype, first.device.type);
-  if (is_half(first.dtype) && (call.op == ReduceOp::kMean || !supported)) {
-    return carry_out_on_copies(DType::kFloat32);
-  }
-  if (supported) {
-    dispatch(combining, pending);
-  } else {
-    const std::string what = concat(name(), ": ", combining.op, " of ", first.dtype, " on ",
-                                    first.device, " is not supported");
-    if (options.strict) {
-      fail(ErrorCode::kUnimplemented, what,
-           "; expected a supported combination; try without strict");
-    }
-    log_warning_once(what + "; reduction_to_one_device is used");
-    const auto num_members = static_cast<int>(call.num_members());
-    build_cross_device_ops({.name = "reduction_to_one_device"},
-                           {.world_size = num_members,
-                            .local_devices = std::vector<Device>(call.num_members(), first.device)})
-        ->dispatch(combining, pending);
-  }
-  if (call.op != ReduceOp::kMean) return;
-  if (!later) return divide_all(call.outputs, call.num_members());
-  const std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
-  pending->after_join([outputs, n = call.num_members()] { divide_all(outputs, n); });
-}
-
-void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {
-  if (call.outputs.front().device.type == DeviceType::kCpu)
-    return internal::carry_out_unchecked(*this, call);
+/// Calls the operation; on GPUs with a DeviceWork, which is joined, or which `pending` gets.
+void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
+  if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
   std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
   std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
   std::vector<Device> devices;
@@ -244,9 +50,121 @@ void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending)
   for (ReplicaBuffer& buffer : inputs) buffer.work = work.get();
   for (ReplicaBuffer& buffer : outputs) buffer.work = work.get();
   internal::carry_out_unchecked(
-      *this, {call.collective, call.op, call.root, inputs, outputs, call.counts});
+      ops, {call.collective, call.op, call.root, inputs, outputs, call.counts});
   if (!pending) return work->join();
   pending->add(std::move(work));
+}
+
+}  // namespace
+
+void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                                         const CommunicationOptions& options) {
+  start_all_reduce_in_place(op, buffers, options).join();
+}
+
+PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
+                                                           std::span<const ReplicaBuffer> buffers,
+                                                           const CommunicationOptions& options) {
+  PendingReduction pending;
+  carry_out({.op = op, .outputs = buffers}, options, &pending);
+  return pending;
+}
+
+void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                const CommunicationOptions& options) {
+  internal::check_buffers(name(), {.op = op, .inputs = inputs, .outputs = outputs}, false);
+  for (std::size_t r = 0; r < inputs.size(); ++r) internal::copy_buffer(inputs[r], outputs[r]);
+  all_reduce_in_place(op, outputs, options);
+}
+
+void CrossDeviceOps::reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                            const ReplicaBuffer& output, int root,
+                            const CommunicationOptions& options) {
+  carry_out({Collective::kReduce, op, root, inputs, {&output, 1}, {}}, options);
+}
+
+void CrossDeviceOps::broadcast(std::span<const ReplicaBuffer> buffers, int root) {
+  carry_out({Collective::kBroadcast, ReduceOp::kSum, root, {}, buffers, {}}, {});
+}
+
+void CrossDeviceOps::all_gather(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs) {
+  const std::vector<std::size_t> counts = counts_of(inputs);
+  carry_out({Collective::kAllGather, ReduceOp::kSum, 0, inputs, outputs, counts}, {});
+}
+
+void CrossDeviceOps::reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                    std::span<const ReplicaBuffer> outputs,
+                                    const CommunicationOptions& options) {
+  const std::vector<std::size_t> counts = counts_of(outputs);
+  carry_out({Collective::kReduceScatter, op, 0, inputs, outputs, counts}, options);
+}
+
+void CrossDeviceOps::all_to_all(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                std::span<const std::size_t> counts) {
+  std::vector<std::size_t> used(counts.begin(), counts.end());
+  if (counts.empty()) used = equal_parts(name(), inputs);
+  carry_out({Collective::kAllToAll, ReduceOp::kSum, 0, inputs, outputs, used}, {});
+}
+
+void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options,
+                               PendingReduction* pending) {
+  const bool sums_in_place = call.collective == Collective::kAllReduce;
+  const bool in_place = sums_in_place || call.collective == Collective::kBroadcast;
+  internal::check_buffers(name(), call, in_place);
+  const auto is_empty = [](const ReplicaBuffer& buffer) { return buffer.count == 0; };
+  if (std::ranges::all_of(call.outputs, is_empty)) return;
+  if (call.inputs.size() == 1) return internal::copy_buffer(call.inputs[0], call.outputs[0]);
+  // The mean of one value is that value.
+  if (in_place && call.outputs.size() == 1 && !(sums_in_place && spans_processes())) return;
+  require_buffers(call.inputs, call.outputs);
+  internal::carry_out(*this, call, options, pending);
+}
+
+void internal::carry_out(CrossDeviceOps& ops, const BufferCall& call,
+                         const CommunicationOptions& options, PendingReduction* pending) {
+  const ReplicaBuffer& first = call.first();
+  const bool later = pending && first.device.type == DeviceType::kGpu;
+  const auto carry_out_on_copies = [&](DType dtype) {
+    const auto staged = std::make_shared<const StagedCall>(call, dtype);
+    carry_out(ops, staged->call(), options, pending);
+    if (!later) return staged->write_back();
+    pending->after_join([staged] { staged->write_back(); });
+  };
+  // Plain copies do not care where elements begin.
+  if ((call.reduces() || ops.provides(call.collective)) && call.is_misaligned()) {
+    return carry_out_on_copies(first.dtype);
+  }
+  if (!call.reduces()) return dispatch(ops, call, pending);
+
+  BufferCall combining = call;
+  if (call.op == ReduceOp::kMean) combining.op = ReduceOp::kSum;
+  const bool supported = ops.supports(combining.op, first.dtype, first.device.type);
+  if (is_half(first.dtype) && (call.op == ReduceOp::kMean || !supported)) {
+    return carry_out_on_copies(DType::kFloat32);
+  }
+  if (supported) {
+    dispatch(ops, combining, pending);
+  } else {
+    const std::string what = concat(ops.name(), ": ", combining.op, " of ", first.dtype, " on ",
+                                    first.device, " is not supported");
+    if (options.strict) {
+      fail(ErrorCode::kUnimplemented, what,
+           "; expected a supported combination; try without strict");
+    }
+    log_warning_once(what + "; reduction_to_one_device is used");
+    const std::size_t n = call.num_members();
+    const auto fallback = build_cross_device_ops(
+        {.name = "reduction_to_one_device"},
+        {.world_size = static_cast<int>(n), .local_devices = std::vector<Device>(n, first.device)});
+    dispatch(*fallback, combining, pending);
+  }
+  if (call.op != ReduceOp::kMean) return;
+  if (!later) return divide_all(call.outputs, call.num_members());
+  const std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  pending->after_join([outputs, n = call.num_members()] { divide_all(outputs, n); });
 }
 
 void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cross_device_ops/algorithms/algorithm.h"
-#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/key_value_stores.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cross_device_ops/collective_engine.h"
-#include "cross_device_ops/shared/shared_engine.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/flags.h"
 #include "tutti/cross_device_ops/communicator.h"

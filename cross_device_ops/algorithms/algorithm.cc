@@ -111,7 +111,7 @@ struct Row {
   Medium medium;
   int up_to_ranks;
   std::size_t up_to_bytes;
-  const char* name;
+  std::string_view name;
 };
 
 constexpr std::size_t kKiB = 1024;
@@ -160,18 +160,14 @@ std::string_view forced(const AlgorithmQuery& query) {
 
 }  // namespace
 
-namespace internal {
-
-std::string_view chosen_name(const AlgorithmQuery& query) {
-  return forced(query).empty() ? row_for(query).name : "canonical";
+const internal::Algorithm& internal::AutoAlgorithm::choose(const AlgorithmQuery& query) {
+  const auto name = forced(query).empty() ? row_for(query).name : std::string_view("canonical");
+  const Algorithm& algorithm = *find_algorithm(name);
+  if (last_.exchange(&algorithm) != &algorithm) {
+    log_debug(concat("auto: ", name, " for ", choose_algorithm(query).why));
+  }
+  return algorithm;
 }
-
-void ChoiceLog::note(const AlgorithmQuery& query, std::string_view name) {
-  if (last_.exchange(name.data()) == name.data()) return;
-  log_debug(concat("auto: ", name, " for ", choose_algorithm(query).why));
-}
-
-}  // namespace internal
 
 AlgorithmChoice choose_algorithm(const AlgorithmQuery& query) {
   const std::string what = concat(to_string(query.collective), " of ", query.bytes, " bytes among ",

@@ -125,16 +125,14 @@ struct AlgorithmChoice {
 AlgorithmChoice choose_algorithm(const AlgorithmQuery& query);
 
 namespace internal {
-/// The name alone, without making a text: for every call.
-std::string_view chosen_name(const AlgorithmQuery& query);
-
-/// Says in the log (debug) what was chosen when it is not what was chosen before. Threads: any.
-class ChoiceLog {
+/// "auto" as one engine or operation uses it: logs (debug) what choose_algorithm() says when its
+/// choice changes. Thread-safe.
+class AutoAlgorithm {
  public:
-  void note(const AlgorithmQuery& query, std::string_view name);
+  const Algorithm& choose(const AlgorithmQuery& query);
 
  private:
-  std::atomic<const char*> last_{nullptr};  // names are literals
+  std::atomic<const Algorithm*> last_{nullptr};
 };
 }  // namespace internal
 

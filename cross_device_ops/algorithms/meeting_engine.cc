@@ -16,9 +16,7 @@ void MeetingEngine::run(const CollectiveCall& call, const CollectiveHeader& head
   try {
     if (!is_native(call, header)) return messages_->run(call, header, deadline);
     meet(call, header, deadline);
-    if (call.outputs.size() <= 1) return run_native(call, header, deadline);
-    // What carries it out would pay for each buffer.
-    run_packed(call, [&](const CollectiveCall& flat) { run_native(flat, header, deadline); });
+    carry_out(call, header, deadline);
   } catch (const Error& error) {
     close(error);
     throw;

@@ -38,9 +38,9 @@ class MeetingEngine : public CollectiveEngine {
 
   /// The same on all ranks: header.count is, call.count is not.
   virtual bool is_native(const CollectiveCall& call, const CollectiveHeader& header) = 0;
-  /// All ranks have come; one buffer at most.
-  virtual void run_native(const CollectiveCall& call, const CollectiveHeader& header,
-                          TimePoint deadline) = 0;
+  /// Carries out a native call to which all ranks have come.
+  virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
+                         TimePoint deadline) = 0;
   /// The meeting failed on this rank, while others may have left it as if this one were to follow.
   virtual void missed(const CollectiveCall&) {}
   /// Ends a native call that runs. Any thread, more than once.
@@ -65,18 +65,5 @@ class MeetingEngine : public CollectiveEngine {
 /// Throws kInvalidArgument for a group that is not of one local replica per rank, without
 /// transport, or that differs from it in size or rank.
 void require_one_replica(std::string_view who, const Group& group);
-
-/// The rank group.first_rank, with one local replica, of the operation that `spec` names. Before
-/// each call of the operation the ranks compare their headers with messages over group.transport
-/// (the canonical algorithm's barrier), so an operation never sees two different calls; what the
-/// operation does not provide() or support is done with messages altogether, and so is all_to_all,
-/// of which a rank knows its own counts alone.
-///
-/// The operation gets a part of group.store that is empty when it is made. It must span processes
-/// (kUnimplemented) and end its calls on abort(). While it runs, tend() hands aborts of other ranks
-/// to it. Throws what making the operation throws, kInvalidArgument for a group that is not of one
-/// local replica per rank, without transport, or that differs from it in size or rank.
-std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
-                                             TimePoint deadline);
 
 }  // namespace tutti::internal

@@ -1,6 +1,5 @@
 // Collectives over messages: a run of a schedule, where the other ranks are, the engine.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/algorithms/message_engine.h"
 
 #include <algorithm>
 #include <array>
@@ -23,6 +22,7 @@
 #include "cross_device_ops/collective_header.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/rank_durations.h"
 #include "tutti/tensor/buffer.h"
 
@@ -463,9 +463,8 @@ class MessageEngine final : public CollectiveEngine {
   std::string_view name() const override { return algorithm_ ? algorithm_->name : kAuto; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     if (!combines(collective)) return true;
-    if (op == ReduceOp::kMean) return false;
-    if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
-    return !is_half(dtype) || algorithm_ == nullptr || algorithm_->combines_once;
+    if (is_half(dtype) && algorithm_ != nullptr && !algorithm_->combines_once) return false;
+    return can_combine(op, dtype);
   }
   Determinism determinism() const override {
     return algorithm_ ? algorithm_->determinism : Determinism::kCanonical;
@@ -474,9 +473,20 @@ class MessageEngine final : public CollectiveEngine {
            TimePoint deadline) override {
     throw_if_closed();
     states_.begin_call(header.sequence);
-    if (call.outputs.size() <= 1) return run_flat(call, header, deadline);
-    // Each message would else be cut where buffers are.
-    run_packed(call, [&](const CollectiveCall& flat) { run_flat(flat, header, deadline); });
+    const CallPlan plan = plan_of(call);
+    RankMemory memory{.scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype)),
+                      .op = call.op,
+                      .dtype = call.dtype};
+    if (!call.inputs.empty()) memory.input = call.inputs[0].data;
+    if (!call.outputs.empty()) memory.output = call.outputs[0].data;
+    MessageRun run(link_, plan, memory, header, deadline);
+    try {
+      run.run();
+    } catch (const Error& error) {
+      const Error reason = reason_of(error, header, run.awaited());
+      close(reason);
+      throw reason;
+    }
   }
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
@@ -513,25 +523,7 @@ class MessageEngine final : public CollectiveEngine {
                                .bytes = call.count * size_of(call.dtype),
                                .dtype = call.dtype,
                                .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess};
-    const std::string_view chosen = chosen_name(query);
-    choices_.note(query, chosen);
-    return *find_algorithm(chosen);
-  }
-  void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) {
-    const CallPlan plan = plan_of(call);
-    RankMemory memory{.scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype)),
-                      .op = call.op,
-                      .dtype = call.dtype};
-    if (!call.inputs.empty()) memory.input = call.inputs[0].data;
-    if (!call.outputs.empty()) memory.output = call.outputs[0].data;
-    MessageRun run(link_, plan, memory, header, deadline);
-    try {
-      run.run();
-    } catch (const Error& error) {
-      const Error reason = reason_of(error, header, run.awaited());
-      close(reason);
-      throw reason;
-    }
+    return auto_.choose(query);
   }
   /// Made anew for each call: some tenths of a microsecond where that is short.
   CallPlan plan_of(const CollectiveCall& call) {
@@ -560,19 +552,11 @@ class MessageEngine final : public CollectiveEngine {
     if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
     const std::string who = states_.missing(header.sequence, awaited);
     // Another rank was faster to find out, and has ended the questions of this one.
-    if (const std::optional<Error> told = told_by_others())
-      return reason_of(*told, header, awaited);
+    const std::optional<Error> failure = failure_of_peer();
+    if (failure && failure->code() == ErrorCode::kAborted) return as_it_was(*failure);
     return Error(ErrorCode::kDeadlineExceeded,
                  concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
                         " ranks", kMissing, who));
-  }
-  std::optional<Error> told_by_others() const {
-    try {
-      link_.recv(link_.left(), Purpose::kNothing, {}, {})->test();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kAborted) return error;
-    }
-    return std::nullopt;
   }
   void close(const Error& reason) noexcept {
     {
@@ -589,7 +573,7 @@ class MessageEngine final : public CollectiveEngine {
   const RankLink link_;
   const Algorithm* const algorithm_;
   RankStates states_;
-  ChoiceLog choices_;
+  AutoAlgorithm auto_;
   BufferRef scratch_;
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "cross_device_ops/element_arithmetic.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {

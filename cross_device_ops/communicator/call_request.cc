@@ -47,7 +47,7 @@ class Checker {
   }
 
   void check_dtypes() const {
-    const DType dtype = request_.dtype();
+    const DType dtype = request_.dtype;
     const auto check = [&](const auto& elements) {
       if (elements.dtype != dtype) {
         wrong("buffers of one call have one type; expected ", dtype, ", got ", elements.dtype);
@@ -218,61 +218,57 @@ std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngi
 }
 
 PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
-    : request_(request), engine_(engine) {
-  call_.collective = request.collective;
-  call_.root = request.root;
-  call_.inputs = request.inputs;
-  call_.outputs = request.outputs;
-  call_.counts = request.counts;
-  call_.receive_counts = request.receive_counts;
-  if (request.collective == Collective::kBarrier) return;
-  call_.dtype = request.dtype();
-  call_.count = request.count();
+    : request_(request), engine_(engine), call_(request) {
   if (!combines(request.collective)) return;
-  call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
+  if (request.op == ReduceOp::kMean) call_.op = ReduceOp::kSum;
   if (const std::optional<DType>& wire = request.options.compression) {
-    replace(*wire);
+    copy_as(*wire);
     return;
   }
   const bool widens =
       is_half(call_.dtype) &&
       (request.op == ReduceOp::kMean || !engine.supports(call_.collective, call_.op, call_.dtype));
+  const bool is_list = request.outputs.size() > 1 && !engine.takes_lists();
   const bool aligned =
       are_aligned(request.inputs, call_.dtype) &&
       (!request_.has_result(engine_.rank()) || are_aligned(request.outputs, call_.dtype));
-  if (widens || !aligned) replace(widens ? DType::kFloat32 : call_.dtype);
+  if (widens || is_list || !aligned) copy_as(widens ? DType::kFloat32 : call_.dtype);
 }
 
-std::byte* PreparedCall::scratch(std::size_t count, DType dtype) {
-  return scratch_.emplace_back(Shape{static_cast<std::int64_t>(count)}, dtype, Device{}).data();
-}
-
-void PreparedCall::replace(DType dtype) {
-  replaced_ = true;
-  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
-    const ConstElements& from = request_.inputs[i];
-    const Elements copy(scratch(from.count, dtype), from.count, dtype);
-    convert(buffer_of(from), buffer_of(copy));
-    inputs_.push_back(copy);
-    const std::size_t out = request_.outputs[i].count;
-    const bool in_place = request_.collective != Collective::kReduceScatter;
-    outputs_.push_back(in_place ? copy : Elements(scratch(out, dtype), out, dtype));
+void PreparedCall::copy_as(DType dtype) {
+  const bool in_place = request_.collective != Collective::kReduceScatter;
+  const std::size_t num_results = in_place ? call_.count : request_.outputs.front().count;
+  const std::size_t num_elements = call_.count + (in_place ? 0 : num_results);
+  copy_ = BufferRef::allocate(num_elements * size_of(dtype));
+  std::byte* place = copy_->data();
+  for (const ConstElements& from : request_.inputs) {
+    const Elements to(place, from.count, dtype);
+    convert(buffer_of(from), buffer_of(to));
+    place += to.num_bytes();
   }
+  input_ = {copy_->data(), call_.count, dtype};
+  output_ = {in_place ? copy_->data() : place, num_results, dtype};
   call_.dtype = dtype;
-  call_.inputs = inputs_;
-  call_.outputs = outputs_;
+  call_.inputs = {&input_, 1};
+  call_.outputs = {&output_, 1};
 }
 
 void PreparedCall::finish_results() {
   if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
-  const auto size = static_cast<std::size_t>(engine_.size());
   // A compressed sum has been rounded by its call; the quotient is not rounded again.
   const bool divides_last = request_.options.compression.has_value();
-  const bool divides = request_.op == ReduceOp::kMean;
-  for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
-    if (divides && !divides_last) divide(buffer_of(call_.outputs[i]), size);
-    if (replaced_) convert(buffer_of(call_.outputs[i]), buffer_of(request_.outputs[i]));
-    if (divides && divides_last) divide(buffer_of(request_.outputs[i]), size);
+  const auto divide_if = [&](bool is_time, const Elements& elements) {
+    if (!is_time || request_.op != ReduceOp::kMean) return;
+    divide(buffer_of(elements), static_cast<std::size_t>(engine_.size()));
+  };
+  std::size_t offset = 0;  // in bytes, of the copy
+  for (const Elements& output : request_.outputs) {
+    Elements result = output;
+    if (copy_) result = {output_.data + offset, output.count, output_.dtype};
+    divide_if(!divides_last, result);
+    if (copy_) convert(buffer_of(result), buffer_of(output));
+    divide_if(divides_last, output);
+    offset += result.num_bytes();
   }
 }
 

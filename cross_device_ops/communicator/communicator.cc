@@ -8,13 +8,9 @@
 
 namespace tutti {
 
-using internal::CallRequest;
 using internal::CommunicatorState;
 
 namespace {
-
-std::span<const Elements> one(const Elements& elements) { return {&elements, 1}; }
-std::span<const ConstElements> one(const ConstElements& elements) { return {&elements, 1}; }
 
 using Counts = std::span<const std::size_t>;
 
@@ -28,58 +24,22 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
   }
 }
 
-// Makes the requests of the public functions. They point at their arguments.
-struct Asked {
-  const CallOptions& options;
-  const SourceLocation& where;
+// A call of the public functions. It points at their arguments.
+CollectiveCall call_of(Collective collective, const ConstElements& input, const Elements& output,
+                       ReduceOp op = ReduceOp::kSum, int root = 0, Counts counts = {},
+                       Counts receive_counts = {}) {
+  return {.collective = collective,
+          .op = op,
+          .root = root,
+          .inputs = {&input, 1},
+          .outputs = {&output, 1},
+          .counts = counts,
+          .receive_counts = receive_counts};
+}
 
-  CallRequest reduction(Collective collective, ReduceOp op, const ConstElements& input,
-                        const Elements& output, int root = 0) const {
-    return {.collective = collective,
-            .op = op,
-            .root = root,
-            .inputs = one(input),
-            .outputs = one(output),
-            .options = options,
-            .where = where};
-  }
-  CallRequest broadcast(const Elements& data, int root) const {
-    return {.collective = Collective::kBroadcast,
-            .root = root,
-            .outputs = one(data),
-            .options = options,
-            .where = where};
-  }
-  CallRequest gather(CommunicatorState& state, const ConstElements& input, const Elements& output,
-                     Counts counts) const {
-    return {.collective = Collective::kAllGather,
-            .inputs = one(input),
-            .outputs = one(output),
-            .counts = state.counts_or_even(counts, output.count, 0),
-            .options = options,
-            .where = where};
-  }
-  CallRequest scatter(CommunicatorState& state, ReduceOp op, const ConstElements& input,
-                      const Elements& output, Counts counts) const {
-    return {.collective = Collective::kReduceScatter,
-            .op = op,
-            .inputs = one(input),
-            .outputs = one(output),
-            .counts = state.counts_or_even(counts, input.count, 0),
-            .options = options,
-            .where = where};
-  }
-  CallRequest exchange(CommunicatorState& state, const ConstElements& input, const Elements& output,
-                       Counts send_counts, Counts receive_counts) const {
-    return {.collective = Collective::kAllToAll,
-            .inputs = one(input),
-            .outputs = one(output),
-            .counts = state.counts_or_even(send_counts, input.count, 0),
-            .receive_counts = state.counts_or_even(receive_counts, output.count, 1),
-            .options = options,
-            .where = where};
-  }
-};
+CollectiveCall broadcast_of(const Elements& data, int root) {
+  return {.collective = Collective::kBroadcast, .root = root, .outputs = {&data, 1}};
+}
 
 }  // namespace
 
@@ -144,77 +104,77 @@ void Communicator::all_reduce(ReduceOp op, const Elements& data, const CallOptio
 
 void Communicator::all_reduce(ReduceOp op, std::span<const Elements> list,
                               const CallOptions& options, const SourceLocation& where) {
-  state_->run({.op = op,
-               .inputs = state_->as_inputs(list),
-               .outputs = list,
-               .options = options,
-               .where = where});
+  state_->run({.op = op, .inputs = state_->as_inputs(list), .outputs = list}, options, where);
 }
 
 CollectiveHandle Communicator::start_all_reduce(ReduceOp op, const Elements& data,
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
   const ConstElements input = data;
-  return state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data));
+  return state_->start(call_of(Collective::kAllReduce, input, data, op), options, where);
 }
 
 void Communicator::all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
                               const CallOptions& options, const SourceLocation& where) {
-  state_->run(Asked{options, where}.reduction(Collective::kAllReduce, op, input, output));
+  state_->run(call_of(Collective::kAllReduce, input, output, op), options, where);
 }
 
 void Communicator::reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
                           const CallOptions& options, const SourceLocation& where) {
-  state_->run(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));
+  state_->run(call_of(Collective::kReduce, input, output, op, root), options, where);
 }
 
 CollectiveHandle Communicator::start_reduce(ReduceOp op, const ConstElements& input,
                                             const Elements& output, int root,
                                             const CallOptions& options,
                                             const SourceLocation& where) {
-  return state_->start(
-      Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));
+  return state_->start(call_of(Collective::kReduce, input, output, op, root), options, where);
 }
 
 void Communicator::broadcast(const Elements& data, int root, const CallOptions& options,
                              const SourceLocation& where) {
-  state_->run(Asked{options, where}.broadcast(data, root));
+  state_->run(broadcast_of(data, root), options, where);
 }
 
 CollectiveHandle Communicator::start_broadcast(const Elements& data, int root,
                                                const CallOptions& options,
                                                const SourceLocation& where) {
-  return state_->start(Asked{options, where}.broadcast(data, root));
+  return state_->start(broadcast_of(data, root), options, where);
 }
 
 void Communicator::all_gather(const ConstElements& input, const Elements& output, Counts counts,
                               const CallOptions& options, const SourceLocation& where) {
-  state_->run(Asked{options, where}.gather(*state_, input, output, counts));
+  state_->run(call_of(Collective::kAllGather, input, output, ReduceOp::kSum, 0, counts), options,
+              where);
 }
 
 CollectiveHandle Communicator::start_all_gather(const ConstElements& input, const Elements& output,
                                                 Counts counts, const CallOptions& options,
                                                 const SourceLocation& where) {
-  return state_->start(Asked{options, where}.gather(*state_, input, output, counts));
+  return state_->start(call_of(Collective::kAllGather, input, output, ReduceOp::kSum, 0, counts),
+                       options, where);
 }
 
 void Communicator::reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
                                   Counts counts, const CallOptions& options,
                                   const SourceLocation& where) {
-  state_->run(Asked{options, where}.scatter(*state_, op, input, output, counts));
+  state_->run(call_of(Collective::kReduceScatter, input, output, op, 0, counts), options, where);
 }
 
 CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, const ConstElements& input,
                                                     const Elements& output, Counts counts,
                                                     const CallOptions& options,
                                                     const SourceLocation& where) {
-  return state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts));
+  return state_->start(call_of(Collective::kReduceScatter, input, output, op, 0, counts), options,
+                       where);
 }
 
 void Communicator::all_to_all(const ConstElements& input, const Elements& output,
                               Counts send_counts, Counts receive_counts, const CallOptions& options,
                               const SourceLocation& where) {
-  state_->run(Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts));
+  state_->run(
+      call_of(Collective::kAllToAll, input, output, ReduceOp::kSum, 0, send_counts, receive_counts),
+      options, where);
 }
 
 CollectiveHandle Communicator::start_all_to_all(const ConstElements& input, const Elements& output,
@@ -222,16 +182,17 @@ CollectiveHandle Communicator::start_all_to_all(const ConstElements& input, cons
                                                 const CallOptions& options,
                                                 const SourceLocation& where) {
   return state_->start(
-      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts));
+      call_of(Collective::kAllToAll, input, output, ReduceOp::kSum, 0, send_counts, receive_counts),
+      options, where);
 }
 
 void Communicator::barrier(const CallOptions& options, const SourceLocation& where) {
-  state_->run({.collective = Collective::kBarrier, .options = options, .where = where});
+  state_->run({.collective = Collective::kBarrier}, options, where);
 }
 
 void Communicator::refuse(Collective collective, const Error& reason, const CallOptions& options,
                           const SourceLocation& where) {
-  state_->refuse({.collective = collective, .options = options, .where = where}, reason);
+  state_->refuse({{.collective = collective}, options, where}, reason);
 }
 
 void Communicator::abort(const Error& reason) noexcept { state_->engine().abort(reason); }

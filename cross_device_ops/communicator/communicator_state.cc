@@ -13,6 +13,94 @@
 
 namespace tutti::internal {
 
+namespace {
+
+/// Returns the end of a path that still tells files apart: its last two parts, 39 characters at
+/// most.
+std::string_view short_path(const char* file) {
+  constexpr std::size_t kMost = 39;
+  std::string_view path = file == nullptr ? "" : file;
+  const std::size_t last = path.rfind('/');
+  if (last != std::string_view::npos && last > 0) {
+    const std::size_t before = path.rfind('/', last - 1);
+    if (before != std::string_view::npos) path.remove_prefix(before + 1);
+  }
+  if (path.size() > kMost) path.remove_prefix(path.size() - kMost);
+  return path;
+}
+
+}  // namespace
+
+CallRecorder::CallRecorder() : entries_(std::make_unique<Entry[]>(kCapacity)) {}
+
+void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimePoint now) {
+  const std::uint64_t number = num_calls_.load(std::memory_order_relaxed);
+  Entry& entry = entries_[number % kCapacity];
+  constexpr auto relaxed = std::memory_order_relaxed;
+  entry.version.store(2 * number + 1, relaxed);
+  // Stores of the words are releases: who reads one of them sees the odd version before it.
+  constexpr auto release = std::memory_order_release;
+  std::array<std::uint64_t, kWords> words;
+  std::memcpy(words.data(), &header, sizeof(words));
+  for (std::size_t w = 0; w < kWords; ++w) entry.words[w].store(words[w], release);
+  entry.file.store(file, release);
+  entry.begin.store(now.time_since_epoch().count(), release);
+  entry.state.store(static_cast<int>(CallState::kWaiting), release);
+  entry.version.store(2 * number + 2, release);
+  num_calls_.store(number + 1, release);
+}
+
+void CallRecorder::end(CallState state) {
+  Entry& entry = entries_[(num_calls_.load(std::memory_order_relaxed) - 1) % kCapacity];
+  entry.state.store(static_cast<int>(state), std::memory_order_release);
+}
+
+std::optional<RecordedCall> CallRecorder::read(std::uint64_t number) const {
+  const Entry& entry = entries_[number % kCapacity];
+  constexpr auto acquire = std::memory_order_acquire;
+  if (entry.version.load(acquire) != 2 * number + 2) return std::nullopt;
+  RecordedCall call;
+  call.state = static_cast<CallState>(entry.state.load(acquire));
+  std::array<std::uint64_t, kWords> words;
+  for (std::size_t w = 0; w < kWords; ++w) words[w] = entry.words[w].load(acquire);
+  std::memcpy(static_cast<void*>(&call.header), words.data(), sizeof(words));
+  std::ranges::copy(short_path(entry.file.load(acquire)), call.header.file.begin());
+  call.begin = TimePoint(Duration(entry.begin.load(acquire)));
+  if (entry.version.load(acquire) != 2 * number + 2) return std::nullopt;
+  return call;
+}
+
+std::vector<RecordedCall> CallRecorder::calls() const {
+  const std::uint64_t end = num_calls_.load(std::memory_order_acquire);
+  std::vector<RecordedCall> calls;
+  for (std::uint64_t i = end > kCapacity ? end - kCapacity : 0; i < end; ++i) {
+    if (auto call = read(i)) calls.push_back(*call);
+  }
+  return calls;
+}
+
+std::optional<RecordedCall> CallRecorder::last() const {
+  const std::uint64_t end = num_calls_.load(std::memory_order_acquire);
+  return end == 0 ? std::nullopt : read(end - 1);
+}
+
+std::string RecordedCall::to_string(TimePoint now) const {
+  std::ostringstream out;
+  out << header.describe() << std::fixed << std::setprecision(1);
+  switch (state) {
+    case CallState::kWaiting:
+      out << " waits since " << seconds_between(begin, now) << " s";
+      break;
+    case CallState::kDone:
+      out << " done, begun " << seconds_between(begin, now) << " s ago";
+      break;
+    case CallState::kFailed:
+      out << " failed, begun " << seconds_between(begin, now) << " s ago";
+      break;
+  }
+  return out.str();
+}
+
 StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
                        std::function<void()> tend)
     : engine_(engine), recorder_(recorder), stall_after_(stall_after), tend_(std::move(tend)) {
@@ -93,24 +181,31 @@ bool are_even(std::span<const std::size_t> counts) {
   return std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) == counts.end();
 }
 
-std::uint64_t count_of(const CallRequest& request, const CollectiveCall& call) {
+std::uint64_t count_of(const CallRequest& request) {
   if (request.collective == Collective::kAllToAll) return 0;  // differs from rank to rank
-  if (request.collective != Collective::kAllGather) return call.count;
-  return std::accumulate(call.counts.begin(), call.counts.end(), std::uint64_t{0});
+  if (request.collective != Collective::kAllGather) return request.count;
+  return std::accumulate(request.counts.begin(), request.counts.end(), std::uint64_t{0});
 }
 
-void copy_alone(const ConstElements& from, const Elements& to) {
-  if (from.count > 0 && from.data != to.data) std::memmove(to.data, from.data, from.num_bytes());
+void copy_alone(const CallRequest& request) {
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    const ConstElements& from = request.inputs[i];
+    std::byte* const to = request.outputs[i].data;
+    if (from.count > 0 && from.data != to) std::memmove(to, from.data, from.num_bytes());
+  }
+}
+
+CollectiveCall meeting() {
+  CollectiveCall call;
+  call.collective = Collective::kBarrier;
+  return call;
 }
 
 }  // namespace
 
 CommunicatorState::CommunicatorState(std::unique_ptr<CollectiveEngine> engine,
                                      const CommunicatorOptions& options)
-    : options_(options),
-      engine_(std::move(engine)),
-      size_(engine_->size()),
-      gpu_(*engine_, options_) {
+    : options_(options), engine_(std::move(engine)), size_(engine_->size()), gpu_(*this) {
   header_.rank = engine_->rank();
   if (options.timeout <= Duration::zero() || options.stall_after <= Duration::zero()) {
     fail(ErrorCode::kInvalidArgument,
@@ -132,12 +227,30 @@ CommunicatorState::~CommunicatorState() {
   thread_->join();
 }
 
-std::span<const std::size_t> CommunicatorState::counts_or_even(std::span<const std::size_t> counts,
-                                                               std::size_t total, int slot) {
-  if (!counts.empty()) return counts;
-  const auto n = static_cast<std::size_t>(size_);
-  even_counts_[slot].assign(n, total / n);
-  return even_counts_[slot];
+CallRequest CommunicatorState::completed(const CollectiveCall& call, const CallOptions& options,
+                                         const SourceLocation& where) {
+  CallRequest request{call, options, where};
+  if (!call.inputs.empty()) {
+    request.dtype = call.inputs.front().dtype;
+    for (const ConstElements& input : call.inputs) request.count += input.count;
+  } else if (!call.outputs.empty()) {  // broadcast
+    request.dtype = call.outputs.front().dtype;
+    request.count = call.outputs.front().count;
+  }
+  const auto complete = [&](std::span<const std::size_t>& counts, std::size_t total, int slot) {
+    if (!counts.empty()) return;
+    const auto n = static_cast<std::size_t>(size_);
+    even_counts_[slot].assign(n, total / n);
+    counts = even_counts_[slot];
+  };
+  const bool gathers = call.collective == Collective::kAllGather;
+  const bool exchanges = call.collective == Collective::kAllToAll;
+  if (gathers) complete(request.counts, call.outputs.front().count, 0);
+  if (exchanges || call.collective == Collective::kReduceScatter) {
+    complete(request.counts, call.inputs.front().count, 0);
+  }
+  if (exchanges) complete(request.receive_counts, call.outputs.front().count, 1);
+  return request;
 }
 
 std::span<const ConstElements> CommunicatorState::as_inputs(std::span<const Elements> list) {
@@ -145,46 +258,38 @@ std::span<const ConstElements> CommunicatorState::as_inputs(std::span<const Elem
   return list_inputs_;
 }
 
-void CommunicatorState::run(const CallRequest& request) {
-  if (last_started_ && !last_started_->ended.is_set()) {
-    return start(request).wait();
+template <class Check>
+auto CommunicatorState::checked(const CallRequest& request, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    refuse(request, error);
   }
-  check(request);
-  if (!request.options.gpu) return execute(request, nullptr);
-  const GpuCalls::Begun begun = begin_on_gpu(request);
+}
+
+void CommunicatorState::run(const CollectiveCall& call, const CallOptions& options,
+                            const SourceLocation& where) {
+  const CallRequest request = completed(call, options, where);
+  if (last_started_ && !last_started_->ended.is_set()) return start(request).wait();
+  checked(request, [&] { check_request(request, header_.rank, size_); });
+  if (!options.gpu) return execute(request, nullptr);
+  const GpuCalls::Begun begun = checked(request, [&] { return gpu_.begin(request); });
   execute(request, begun.event.get());
-}
-
-void CommunicatorState::check(const CallRequest& request) {
-  try {
-    check_request(request, header_.rank, size_);
-  } catch (const Error& error) {
-    refuse(request, error);
-  }
-}
-
-GpuCalls::Begun CommunicatorState::begin_on_gpu(const CallRequest& request) {
-  try {
-    return gpu_.begin(request);
-  } catch (const Error& error) {
-    refuse(request, error);
-  }
 }
 
 void CommunicatorState::refuse(const CallRequest& request, const Error& reason) {
   if (size_ == 1) throw Error(reason);
   if (last_started_) last_started_->ended.wait_until(TimePoint::max());
-  CollectiveCall meeting;
-  meeting.collective = Collective::kBarrier;
-  fill_header(request, meeting);
-  header_.count = request.count();
+  fill_header(request);
+  header_.count = request.count;
+  if (request.inputs.size() <= 1) header_.counts_hash = 0;
   const std::string beginning = beginning_of_refusal(request, header_.rank);
   const std::string& text = reason.message();
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
     // A rank that comes later finds the group closed.
-    run_with_header(request, meeting, std::min<Duration>(timeout, durations::kLinger));
+    recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
   } catch (const Error&) {  // the others have it, or will have it; this rank knows why
   }
   name_size_ = 0;  // it held the reason
@@ -193,11 +298,17 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   throw Error(reason);
 }
 
+CollectiveHandle CommunicatorState::start(const CollectiveCall& call, const CallOptions& options,
+                                          const SourceLocation& where) {
+  return start(completed(call, options, where));
+}
+
 CollectiveHandle CommunicatorState::start(const CallRequest& request) {
-  check(request);
-  const auto begun = request.options.gpu ? begin_on_gpu(request) : GpuCalls::Begun();
+  checked(request, [&] { check_request(request, header_.rank, size_); });
   auto call = std::make_shared<PendingCall>(request);
-  call->begin = begun.event;
+  if (request.options.gpu) {
+    call->begin = checked(request, [&] { return gpu_.begin(request); }).event;
+  }
   MutexLock lock(mutex_);
   if (!thread_) {
     thread_ = Executor::system().start(concat("collectives-", engine_->rank()),
@@ -222,7 +333,7 @@ void CommunicatorState::run_started_calls() {
       started_.pop_front();
     }
     try {
-      execute(call->owned.request, call->begin.get());
+      execute(call->request, call->begin.get());
     } catch (...) {
       call->error = std::current_exception();
     }
@@ -255,14 +366,14 @@ void CommunicatorState::fill_text(const CallRequest& request) {
   }
 }
 
-void CommunicatorState::fill_header(const CallRequest& request, const CollectiveCall& call) {
+void CommunicatorState::fill_header(const CallRequest& request) {
   header_.collective = request.collective;
   header_.op = request.op;
-  header_.dtype = request.dtype();
+  header_.dtype = request.dtype;
   header_.root = request.root;
-  header_.count = count_of(request, call);
-  const bool uneven = request.collective != Collective::kAllToAll && !are_even(call.counts);
-  header_.counts_hash = uneven                      ? hash_of(std::as_bytes(call.counts))
+  header_.count = count_of(request);
+  const bool uneven = request.collective != Collective::kAllToAll && !are_even(request.counts);
+  header_.counts_hash = uneven                      ? hash_of(std::as_bytes(request.counts))
                         : request.inputs.size() > 1 ? hash_of_list(request.inputs)
                                                     : 0;
   const std::optional<DType>& wire = request.options.compression;
@@ -270,79 +381,31 @@ void CommunicatorState::fill_header(const CallRequest& request, const Collective
   fill_text(request);
 }
 
-void CommunicatorState::run_alone(const CallRequest& request) {
-  if (request.outputs.empty()) return;  // a barrier
-  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    copy_alone(request.inputs[i], request.outputs[i]);
-  }
-}
-
 void CommunicatorState::execute(const CallRequest& request, const DeviceEvent* begin) {
-  if (begin != nullptr) return execute_on_gpu(request, *begin);
-  if (size_ == 1) return run_alone(request);
+  if (begin != nullptr) return gpu_.execute(request, *begin);
+  if (size_ == 1) return copy_alone(request);
   execute_on_host(request);
 }
 
-void CommunicatorState::execute_on_gpu(const CallRequest& request, const DeviceEvent& begin) {
-  const TimePoint deadline =
-      deadline_after(Clock::system().now(), request.options.timeout.value_or(options_.timeout));
-  if (size_ == 1) return gpu_.run_alone(request, begin, deadline);
-  if (!gpu_.is_connected()) connect_gpus(request);
-  if (!gpu_.goes_by_nccl(request)) {
-    return gpu_.run_by_host(request, begin, deadline,
-                            [this](const CallRequest& on_host) { execute_on_host(on_host); });
-  }
-  meet(request);  // NCCL waits for ever for a rank that makes another call
-  gpu_.run_by_nccl(request, begin);
-}
-
-/// All ranks make their first call on GPUs.
-void CommunicatorState::connect_gpus(const CallRequest& request) {
-  meet(request);
-  try {
-    std::vector<int> all(static_cast<std::size_t>(size_));
-    std::iota(all.begin(), all.end(), 0);
-    Communicator aside(engine_->subgroup(all, next_group()), options_);
-    gpu_.connect(request.options.gpu->gpu, aside);
-  } catch (const Error& error) {
-    engine_->abort(error);
-    throw;
-  }
-}
-
 void CommunicatorState::execute_on_host(const CallRequest& request) {
-  if (request.options.compression) meet_before_refusing(request);
+  if (request.options.compression) {
+    if (const auto refusal = refusal_of(request, *engine_)) {
+      // Not alone: ranks that call something else would wait for this one until their deadline.
+      meet(request);
+      throw *refusal;
+    }
+  }
   PreparedCall prepared(request, *engine_);
-  run_recorded(request, prepared.call());
+  located(request, prepared.call());
   prepared.finish();
 }
 
-/// Not alone: ranks that call something else would wait for this one until their deadline.
-void CommunicatorState::meet_before_refusing(const CallRequest& request) {
-  const auto refusal = refusal_of(request, *engine_);
-  if (!refusal) return;
-  meet(request);
-  throw *refusal;
-}
+void CommunicatorState::meet(const CallRequest& request) { located(request, meeting()); }
 
-void CommunicatorState::meet(const CallRequest& request) {
-  CollectiveCall call;
-  call.count = request.count();
-  call.counts = request.counts;
-  fill_header(request, call);
-  CollectiveCall meeting;
-  meeting.collective = Collective::kBarrier;
-  run_filled(request, meeting);
-}
-
-void CommunicatorState::run_recorded(const CallRequest& request, const CollectiveCall& call) {
-  fill_header(request, call);
-  run_filled(request, call);
-}
-
-void CommunicatorState::run_filled(const CallRequest& request, const CollectiveCall& call) {
+void CommunicatorState::located(const CallRequest& request, const CollectiveCall& call) {
+  fill_header(request);
   try {
-    run_with_header(request, call, request.options.timeout.value_or(options_.timeout));
+    recorded(request, call, request.options.timeout.value_or(options_.timeout));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kDeadlineExceeded) {
       throw Error(error.code(),
@@ -356,8 +419,8 @@ void CommunicatorState::run_filled(const CallRequest& request, const CollectiveC
   header_.remember_name();
 }
 
-void CommunicatorState::run_with_header(const CallRequest& request, const CollectiveCall& call,
-                                        Duration timeout) {
+void CommunicatorState::recorded(const CallRequest& request, const CollectiveCall& call,
+                                 Duration timeout) {
   const TimePoint now = coarse_now();
   recorder_.begin(header_, request.where.file_name(), now);
   // The coarse clock may be behind by some milliseconds.

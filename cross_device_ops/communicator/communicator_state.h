@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -9,16 +12,59 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cross_device_ops/collective_engine.h"
-#include "cross_device_ops/communicator/call_recorder.h"
+#include "cross_device_ops/collective_header.h"
 #include "cross_device_ops/communicator/call_request.h"
 #include "cross_device_ops/communicator/gpu_calls.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti::internal {
+
+enum class CallState { kWaiting, kDone, kFailed };
+
+/// One recorded call. Times to a few milliseconds.
+struct RecordedCall {
+  CollectiveHeader header;
+  CallState state = CallState::kWaiting;
+  TimePoint begin;
+  /// "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7".
+  std::string to_string(TimePoint now) const;
+};
+
+/// A ring of the last 4,096 calls. One thread at a time writes, any reads meanwhile.
+class CallRecorder {
+ public:
+  static constexpr std::size_t kCapacity = 4096;
+
+  CallRecorder();
+  void begin(const CollectiveHeader& header, const char* file, TimePoint now);
+  void end(CallState state);
+
+  /// Oldest first.
+  std::vector<RecordedCall> calls() const;
+  std::optional<RecordedCall> last() const;
+
+ private:
+  // Of a header: all but its texts of file, which an entry has a pointer to, and shape.
+  static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
+  // Words are atomic and a version stands around them, so that a reader sees a whole entry or none.
+  struct Entry {
+    std::atomic<std::uint64_t> version{0};  // odd: being written
+    std::array<std::atomic<std::uint64_t>, kWords> words{};
+    std::atomic<const char*> file{nullptr};
+    std::atomic<std::int64_t> begin{0};
+    std::atomic<int> state{0};
+  };
+  std::optional<RecordedCall> read(std::uint64_t number) const;
+
+  const std::unique_ptr<Entry[]> entries_;
+  std::atomic<std::uint64_t> num_calls_{0};
+};
 
 /// Says who is missing when a collective has waited for long, and answers ranks that ask: a thread
 /// that looks at one rank's calls about ten times a second, for as long as it lives.
@@ -48,10 +94,40 @@ class StallWatch {
   std::unique_ptr<Thread> thread_;
 };
 
-/// A started call, shared by its handle and the thread that runs it.
+/// A started call, shared by its handle and the thread that runs it. A copy of the request that
+/// needs nothing of the caller but the elements.
 struct PendingCall {
-  explicit PendingCall(const CallRequest& other) : owned(other) {}
-  OwnedRequest owned;
+  explicit PendingCall(const CallRequest& other)
+      : inputs(other.inputs.begin(), other.inputs.end()),
+        outputs(other.outputs.begin(), other.outputs.end()),
+        counts(other.counts.begin(), other.counts.end()),
+        receive_counts(other.receive_counts.begin(), other.receive_counts.end()),
+        name(other.options.name),
+        options(other.options),
+        where(other.where),
+        request{other, options, where} {
+    request.inputs = inputs;
+    request.outputs = outputs;
+    request.counts = counts;
+    request.receive_counts = receive_counts;
+    options.name = name;
+    if (options.shape != nullptr) {
+      shape = *options.shape;
+      options.shape = &shape;
+    }
+  }
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+  std::vector<ConstElements> inputs;
+  std::vector<Elements> outputs;
+  std::vector<std::size_t> counts;
+  std::vector<std::size_t> receive_counts;
+  std::string name;
+  Shape shape;
+  CallOptions options;
+  SourceLocation where;
+  CallRequest request;  // of all these
   Event ended;
   std::exception_ptr error;            // written before `ended`
   std::shared_ptr<DeviceEvent> begin;  // on GPUs
@@ -66,39 +142,38 @@ class CommunicatorState {
   const CommunicatorOptions& options() const { return options_; }
   const CallRecorder& recorder() const { return recorder_; }
 
-  /// Checks, runs and records a call; after the started ones.
-  void run(const CallRequest& request);
-  CollectiveHandle start(const CallRequest& request);
+  /// Checks, runs and records a call; after the started ones. Empty counts mean even parts.
+  void run(const CollectiveCall& call, const CallOptions& options, const SourceLocation& where);
+  CollectiveHandle start(const CollectiveCall& call, const CallOptions& options,
+                         const SourceLocation& where);
   /// Tells the others, who may wait in theirs, that this rank cannot make its next call; after the
   /// started ones. Throws `reason`.
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
   /// A number for the next group, equal on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
-  /// counts, or even parts of `total` when there are none. The memory is this object's, until the
-  /// next call of this function with the same `slot` (0 or 1).
-  std::span<const std::size_t> counts_or_even(std::span<const std::size_t> counts,
-                                              std::size_t total, int slot);
   /// The same memory as inputs; this object's until the next call.
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
- private:
-  void check(const CallRequest& request);
-  GpuCalls::Begun begin_on_gpu(const CallRequest& request);
-  /// `begin`: of a call on GPUs.
-  void execute(const CallRequest& request, const DeviceEvent* begin);
-  void execute_on_host(const CallRequest& request);
-  void execute_on_gpu(const CallRequest& request, const DeviceEvent& begin);
-  void connect_gpus(const CallRequest& request);
-  void meet_before_refusing(const CallRequest& request);
+  // Steps of a checked call, for GpuCalls.
   /// The ranks compare `request`, and do nothing else.
   void meet(const CallRequest& request);
-  /// The engine runs `call`; the other ranks compare `request` with theirs.
-  void run_recorded(const CallRequest& request, const CollectiveCall& call);
-  /// The same with header_ as it is.
-  void run_filled(const CallRequest& request, const CollectiveCall& call);
-  void run_with_header(const CallRequest& request, const CollectiveCall& call, Duration timeout);
-  void run_alone(const CallRequest& request);
-  void fill_header(const CallRequest& request, const CollectiveCall& call);
+  /// The engine carries out `request` on host memory.
+  void execute_on_host(const CallRequest& request);
+
+ private:
+  CallRequest completed(const CollectiveCall& call, const CallOptions& options,
+                        const SourceLocation& where);
+  /// refuse()s what check() throws.
+  template <class Check>
+  auto checked(const CallRequest& request, const Check& check);
+  CollectiveHandle start(const CallRequest& request);
+  /// `begin`: of a call on GPUs.
+  void execute(const CallRequest& request, const DeviceEvent* begin);
+  /// The engine runs `call`, whose header is `request`'s; errors say where the ranks are.
+  void located(const CallRequest& request, const CollectiveCall& call);
+  /// The engine runs `call` with header_, which is recorded.
+  void recorded(const CallRequest& request, const CollectiveCall& call, Duration timeout);
+  void fill_header(const CallRequest& request);
   void fill_text(const CallRequest& request);
   void run_started_calls();
 

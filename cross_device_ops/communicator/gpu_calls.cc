@@ -3,9 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/gpu_calls.h"
 
+#include <numeric>
 #include <vector>
 
 #include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/communicator/communicator_state.h"
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_ranks.h"
 #include "cross_device_ops/gpu_reductions.h"
@@ -32,8 +34,7 @@ void require_memory_of(const GpuDevice& gpu, const std::byte* data, std::size_t 
 
 }  // namespace
 
-GpuCalls::GpuCalls(CollectiveEngine& engine, const CommunicatorOptions& options)
-    : engine_(engine), options_(options) {}
+GpuCalls::GpuCalls(CommunicatorState& state) : state_(state), engine_(state.engine()) {}
 
 GpuCalls::~GpuCalls() {
   {
@@ -92,13 +93,36 @@ GpuCalls::Begun GpuCalls::begin(const CallRequest& request) {
   }
 }
 
-void GpuCalls::connect(int gpu, Communicator& aside) {
+void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
+  const Duration timeout = request.options.timeout.value_or(state_.options().timeout);
+  const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
+  if (engine_.size() == 1) return copy_alone(request, begin, deadline);
+  if (!is_connected_) connect(request);
+  if (!goes_by_nccl(request)) return execute_by_host(request, begin, deadline);
+  state_.meet(request);  // NCCL waits for ever for a rank that makes another call
+  execute_by_nccl(request, begin);
+}
+
+void GpuCalls::connect(const CallRequest& request) {
+  state_.meet(request);
+  try {
+    std::vector<int> all(static_cast<std::size_t>(engine_.size()));
+    std::iota(all.begin(), all.end(), 0);
+    Communicator aside(engine_.subgroup(all, state_.next_group()), state_.options());
+    agree(request.options.gpu->gpu, aside);
+  } catch (const Error& error) {
+    engine_.abort(error);
+    throw;
+  }
+}
+
+void GpuCalls::agree(int gpu, Communicator& aside) {
   const std::vector<Device> own = {{DeviceType::kGpu, gpu}};
   const auto gather = [&](std::string_view text, std::string_view name) {
     return gather_texts(aside, text, name);
   };
   GpusOfRank told = gpus_for_nccl(own);
-  if (options_.gpu_calls == GpuCallsBy::kHosts) told.reason = "asks for the hosts";
+  if (state_.options().gpu_calls == GpuCallsBy::kHosts) told.reason = "asks for the hosts";
   std::vector<GpusOfRank> ranks;
   for (const std::string& text : gather(told.to_text(), "GPUs of the ranks")) {
     ranks.push_back(GpusOfRank::from_text(text));
@@ -109,7 +133,7 @@ void GpuCalls::connect(int gpu, Communicator& aside) {
     try {
       ops = connect_by_nccl(
           "rank", {.world_size = aside.size(), .first_rank = aside.rank(), .local_devices = own},
-          options_.timeout, gather);
+          state_.options().timeout, gather);
     } catch (const Error& error) {
       reason = error.message();
       aside.barrier();  // throws where it was not NCCL, but that a rank is gone
@@ -132,10 +156,10 @@ bool GpuCalls::goes_by_nccl(const CallRequest& request) const {
     return false;
   }
   const bool gathers = request.collective == Collective::kAllGather;
-  if ((gathers ? request.outputs[0].count : request.count()) == 0) return false;
+  if ((gathers ? request.outputs[0].count : request.count) == 0) return false;
   if (!combines(request.collective)) return true;
   const ReduceOp op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
-  const DType dtype = is_half(request.dtype()) ? DType::kFloat32 : request.dtype();
+  const DType dtype = is_half(request.dtype) ? DType::kFloat32 : request.dtype;
   return ops->supports(op, dtype, DeviceType::kGpu);
 }
 
@@ -199,7 +223,7 @@ void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
     copy_buffer(on_gpu(request.inputs[0], device), output);
     return run(output);
   }
-  const MutableTensor memory(Shape{static_cast<std::int64_t>(request.count())}, request.dtype(),
+  const MutableTensor memory(Shape{static_cast<std::int64_t>(request.count)}, request.dtype,
                              device);
   const ReplicaBuffer all = buffer_of(memory);
   std::vector<DeviceCopy> in, out;
@@ -230,69 +254,38 @@ void GpuCalls::for_all(const CallRequest& request, const Body& body) {
   }
 }
 
-void GpuCalls::run_by_nccl(const CallRequest& request, const DeviceEvent& begin) {
+void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& begin) {
   for_all(request, [&] {
     GpuDevice& gpu = gpu_of(request);
     const Device device = gpu.device();
     begin_after(gpu, begin);
+    const std::shared_ptr<CrossDeviceOps> ops = nccl();
     BufferCall call{request.collective, request.op, request.root, {}, {}, {}};
+    call.group_size = static_cast<std::size_t>(engine_.size());
+    is_launching_ = true;  // for good if it throws: the communicator is closed then
     if (request.collective == Collective::kAllReduce) {
       reduce_as_one(request, device, [&](const ReplicaBuffer& all) {
         call.outputs = {&all, 1};
-        carry_out(call, device);
+        carry_out(*ops, call, {}, nullptr);
       });
-      end(gpu, request);
-      return;
+    } else {
+      ReplicaBuffer input, output;
+      if (!request.inputs.empty()) input = on_gpu(request.inputs[0], device);
+      if (request.has_result(engine_.rank())) output = on_gpu(request.outputs[0], device);
+      std::vector<std::size_t> counts(request.counts.begin(), request.counts.end());
+      if (!call.reduces()) {  // what is copied is bytes: those may begin anywhere
+        input = bytes_on_gpu(input);
+        output = bytes_on_gpu(output);
+        for (std::size_t& count : counts) count *= size_of(request.dtype);
+      }
+      if (!request.inputs.empty()) call.inputs = {&input, 1};
+      if (request.has_result(engine_.rank())) call.outputs = {&output, 1};
+      call.counts = counts;
+      carry_out(*ops, call, {}, nullptr);
     }
-    ReplicaBuffer input, output;
-    if (!request.inputs.empty()) input = on_gpu(request.inputs[0], device);
-    if (request.has_result(engine_.rank())) output = on_gpu(request.outputs[0], device);
-    std::vector<std::size_t> counts(request.counts.begin(), request.counts.end());
-    if (!call.reduces()) {  // what is copied is bytes: those may begin anywhere
-      input = bytes_on_gpu(input);
-      output = bytes_on_gpu(output);
-      for (std::size_t& count : counts) count *= size_of(request.dtype());
-    }
-    if (!request.inputs.empty()) call.inputs = {&input, 1};
-    if (request.has_result(engine_.rank())) call.outputs = {&output, 1};
-    call.counts = counts;
-    carry_out(call, device);
+    is_launching_ = false;
     end(gpu, request);
   });
-}
-
-/// Of buffers on the GPU, in its streams: elements aligned and widened where NCCL needs it.
-void GpuCalls::carry_out(const BufferCall& call, Device device) {
-  const std::shared_ptr<CrossDeviceOps> ops = nccl();
-  const DType dtype = (call.outputs.empty() ? call.inputs : call.outputs).front().dtype;
-  const bool is_mean = call.reduces() && call.op == ReduceOp::kMean;
-  const auto on_copies = [&](DType of) {
-    const StagedCall staged(call, of);
-    carry_out(staged.call(), device);
-    staged.write_back();
-  };
-  if (call.is_misaligned()) return on_copies(dtype);
-  if (call.reduces() && is_half(dtype) &&
-      (is_mean || !ops->supports(call.op, dtype, DeviceType::kGpu))) {
-    return on_copies(DType::kFloat32);
-  }
-  BufferCall summing = call;
-  if (is_mean) summing.op = ReduceOp::kSum;
-  std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
-  std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
-  DeviceWork work({&device, 1});
-  for (ReplicaBuffer& buffer : inputs) buffer.work = &work;
-  for (ReplicaBuffer& buffer : outputs) buffer.work = &work;
-  summing.inputs = inputs;
-  summing.outputs = outputs;
-  is_launching_ = true;  // for good if it throws: the communicator is closed then
-  carry_out_unchecked(*ops, summing);
-  is_launching_ = false;
-  work.join();
-  if (!is_mean) return;
-  for (const ReplicaBuffer& output : call.outputs) {
-    divide(output, static_cast<std::size_t>(engine_.size()));
-  }
 }
 
 void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline) {
@@ -302,8 +295,8 @@ void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline
        "for a kernel that waits");
 }
 
-void GpuCalls::run_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline,
-                           const std::function<void(const CallRequest& on_host)>& run) {
+void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& begin,
+                               TimePoint deadline) {
   GpuDevice& gpu = gpu_of(request);
   const bool gives = request.collective == Collective::kBroadcast && request.root == engine_.rank();
   const bool in_place =
@@ -338,15 +331,10 @@ void GpuCalls::run_by_host(const CallRequest& request, const DeviceEvent& begin,
     });
     wait(gpu, *staged_, deadline);
   });
-  run({.collective = request.collective,
-       .op = request.op,
-       .root = request.root,
-       .inputs = inputs,
-       .outputs = outputs,
-       .counts = request.counts,
-       .receive_counts = request.receive_counts,
-       .options = request.options,
-       .where = request.where});
+  CallRequest on_host = request;
+  on_host.inputs = inputs;
+  on_host.outputs = outputs;
+  state_.execute_on_host(on_host);
   if (gives || !request.has_result(engine_.rank())) return;
   for_all(request, [&] {
     gpu.with_context([&](DeviceContext& context) {
@@ -359,7 +347,8 @@ void GpuCalls::run_by_host(const CallRequest& request, const DeviceEvent& begin,
   });
 }
 
-void GpuCalls::run_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline) {
+void GpuCalls::copy_alone(const CallRequest& request, const DeviceEvent& begin,
+                          TimePoint deadline) {
   for_all(request, [&] {
     GpuDevice& gpu = gpu_of(request);
     if (request.collective == Collective::kBarrier) return wait(gpu, begin, deadline);

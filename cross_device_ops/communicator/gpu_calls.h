@@ -3,11 +3,9 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 
-#include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/communicator/call_request.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
@@ -20,15 +18,15 @@ class GpuDevice;
 
 namespace tutti::internal {
 
-struct BufferCall;
+class CommunicatorState;
 
 /// By NCCL where all ranks can, else by the host: in pinned memory, with the communicator's engine.
 /// All work but NCCL's own goes into the device's compute stream, which waits for the caller's
-/// stream before and for which that waits after. Threads: begin() by the caller, tend() and
-/// is_pending() by any, the rest by one at a time.
+/// stream before and for which that waits after. Threads: begin() by the caller, tend() by any,
+/// the rest by one at a time.
 class GpuCalls {
  public:
-  GpuCalls(CollectiveEngine& engine, const CommunicatorOptions& options);
+  explicit GpuCalls(CommunicatorState& state);
   /// Waits for NCCL and for copies of pinned memory, some seconds.
   ~GpuCalls();
   GpuCalls(const GpuCalls&) = delete;
@@ -43,21 +41,9 @@ class GpuCalls {
   /// earlier calls and for buffers that lie elsewhere, kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
-  /// Whether the ranks have agreed who carries out calls. `aside`: a group of all ranks.
-  bool is_connected() const { return is_connected_; }
-  void connect(int gpu, Communicator& aside);
-
-  /// The same on all ranks.
-  bool goes_by_nccl(const CallRequest& request) const;
-  /// All ranks have come. Returns when the work is in the streams.
-  void run_by_nccl(const CallRequest& request, const DeviceEvent& begin);
-  /// Calls run(request) with copies of the buffers in host memory. Waits for what is before the
-  /// call in the stream.
-  void run_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline,
-                   const std::function<void(const CallRequest& on_host)>& run);
-  /// Of the only rank.
-  void run_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
-
+  /// Carries out a checked call whose begin() noted `begin`. Calls by NCCL return when the work is
+  /// in the streams; those by the host wait for what is before the call in the stream.
+  void execute(const CallRequest& request, const DeviceEvent& begin);
   /// Ends what NCCL does when a rank has aborted or is gone, and this communicator when NCCL has
   /// failed. About ten times a second.
   void tend();
@@ -65,14 +51,22 @@ class GpuCalls {
  private:
   static GpuDevice& gpu_of(const CallRequest& request);
   std::shared_ptr<CrossDeviceOps> nccl() const;
+  /// The ranks agree who carries out calls, in their first one.
+  void connect(const CallRequest& request);
+  void agree(int gpu, Communicator& aside);
+  /// The same on all ranks.
+  bool goes_by_nccl(const CallRequest& request) const;
+  /// All ranks have come.
+  void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);
+  void execute_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
+  void copy_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
   /// What body() throws ends the calls of all ranks, which wait for this one.
   template <class Body>
   void for_all(const CallRequest& request, const Body& body);
   void wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline);
-  void carry_out(const BufferCall& call, Device device);
 
+  CommunicatorState& state_;
   CollectiveEngine& engine_;
-  const CommunicatorOptions options_;
   std::optional<int> gpu_;  // begin() alone
   bool is_connected_ = false;
   std::atomic<bool> is_launching_{false};

@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "cross_device_ops/algorithms/meeting_engine.h"
-#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
-#include "cross_device_ops/mpi/mpi_engine.h"
-#include "cross_device_ops/shared/shared_engine.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"

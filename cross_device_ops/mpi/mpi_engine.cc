@@ -1,6 +1,6 @@
 // Headers by messages, data by MPI: collective calls, types and reductions in its words.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/mpi/mpi_engine.h"
+#include "cross_device_ops/collective_engine.h"
 
 #include <mpi.h>
 #include <algorithm>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "cross_device_ops/algorithms/meeting_engine.h"
-#include "cross_device_ops/algorithms/message_engine.h"
 #include "cross_device_ops/mpi/mpi_hub.h"
 #include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
@@ -251,21 +250,19 @@ class StandIn {
       : call_(call),
         counts_(call.counts.begin(), call.counts.end()),
         receive_counts_(call.receive_counts.begin(), call.receive_counts.end()) {
-    const auto memory = [&](const auto& list, BufferRef& kept) {
-      std::size_t count = 0;
-      for (const auto& elements : list) count += elements.count;
-      kept = BufferRef::allocate(std::max<std::size_t>(1, count * size_of(call.dtype)));
-      std::byte* place = kept->data();
-      for (const auto& elements : list) {
-        if (elements.count > 0) std::memcpy(place, elements.data, elements.num_bytes());
-        place += elements.num_bytes();
-      }
-      return Elements(kept->data(), count, call.dtype);
+    const auto copy = [](const ConstElements& elements, BufferRef& kept) {
+      kept = BufferRef::allocate(std::max<std::size_t>(1, elements.num_bytes()));
+      bring(elements, kept->data());
+      return Elements(kept->data(), elements.count, elements.dtype);
     };
-    input_ = memory(call.inputs, input_memory_);
-    output_ = memory(call.outputs, output_memory_);
-    if (!call.inputs.empty()) call_.inputs = {&input_, 1};
-    if (!call.outputs.empty()) call_.outputs = {&output_, 1};
+    if (!call.inputs.empty()) {
+      input_ = copy(call.inputs[0], input_memory_);
+      call_.inputs = {&input_, 1};
+    }
+    if (!call.outputs.empty()) {
+      output_ = copy(call.outputs[0], output_memory_);
+      call_.outputs = {&output_, 1};
+    }
     call_.counts = counts_;
     call_.receive_counts = receive_counts_;
     running_.emplace(call_, runtime, comm, rank);
@@ -372,8 +369,8 @@ class MpiEngine final : public MeetingEngine {
     return header.count > 0 && header.count <= INT_MAX;
   }
   // All ranks have come, so all begin, whatever has happened since.
-  void run_native(const CollectiveCall& call, const CollectiveHeader& header,
-                  TimePoint deadline) override {
+  void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
+                 TimePoint deadline) override {
     MpiCall running(call, runtime_, comm_, rank());
     running.start();
     bool ended = false;

@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "core/run_token.h"
-#include "cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 

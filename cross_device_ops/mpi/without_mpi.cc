@@ -1,6 +1,6 @@
 // What a build without MPI says.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/mpi/mpi_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
 namespace tutti {

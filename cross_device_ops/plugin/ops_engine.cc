@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cross_device_ops/algorithms/message_engine.h"
 #include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/collective_engine.h"
 
 namespace tutti::internal {
 namespace {
@@ -112,7 +112,7 @@ class OpsEngine final : public MeetingEngine {
     }
     return !combines(collective) || ops_->supports(op, dtype, device_.type);
   }
-  void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint) override {
+  void carry_out(const CollectiveCall& call, const CollectiveHeader& header, TimePoint) override {
     ReplicaBuffer input, output;
     if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
     if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);

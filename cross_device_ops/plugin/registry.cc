@@ -59,7 +59,7 @@ std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_
           {"ring", scheduled("ring")},
           {"halving_doubling", scheduled("halving_doubling")},
           {"tree", scheduled("tree")},
-          {"auto", make<AutoOps>},
+          {"auto", scheduled("auto")},
           {"nccl", make_nccl},
           {"mpi", make_mpi}};
 }

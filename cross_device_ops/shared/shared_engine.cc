@@ -2,19 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Steps: all show their calls and arrive. What is shown inline a rank combines or copies for
-// itself, and is done. Else each part (group_parts.h) is done once, reading and writing all ranks'
+// itself, and is done. Else each part (window_calls.h) is done once, reading and writing all ranks'
 // memory where it lies, and all leave. Traffic of such an all-reduce of S bytes per rank: size * S
 // read and size * S written by all ranks together, the least for results in every rank's memory.
-#include "cross_device_ops/shared/shared_engine.h"
+#include "cross_device_ops/collective_engine.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <vector>
 
-#include "cross_device_ops/algorithms/message_engine.h"
 #include "cross_device_ops/reduce_to_all.h"
-#include "cross_device_ops/shared/group_parts.h"
 #include "cross_device_ops/shared/window_calls.h"
 #include "cross_device_ops/shared/window_group.h"
 
@@ -176,10 +174,7 @@ class SharedEngine : public CollectiveEngine {
  public:
   template <class... Arguments>
   explicit SharedEngine(Arguments... of_group)
-      : group_(std::move(of_group)...),
-        calls_(group_),
-        parts_(calls_, group_.size()),
-        staged_(group_) {}
+      : group_(std::move(of_group)...), calls_(group_), staged_(group_) {}
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
@@ -187,6 +182,7 @@ class SharedEngine : public CollectiveEngine {
     return !combines(collective) || can_combine(op, dtype);
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
+  bool takes_lists() const override { return true; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header,
            TimePoint deadline) override {
@@ -194,7 +190,7 @@ class SharedEngine : public CollectiveEngine {
     calls_.show(call, header);
     group_.arrive(header, deadline);
     try {
-      require_same_call(call);
+      calls_.require_same_call(call);
     } catch (const Error& error) {
       // Every rank is here and sees the same.
       group_.close(error);
@@ -202,12 +198,12 @@ class SharedEngine : public CollectiveEngine {
     }
     switch (calls_.way()) {
       case WindowCalls::Way::kInline:
-        return run_inline(call);
+        return finish_inline(call);
       case WindowCalls::Way::kShared:
-        return run_in_place(call, deadline);
+        return work_in_place(call, deadline);
       case WindowCalls::Way::kNeither:
         if (call.collective == Collective::kAllReduce) return staged_.run(call, deadline);
-        return run_otherwise(call, header, deadline);
+        return do_otherwise(call, header, deadline);
     }
   }
   void abort(const Error& reason) noexcept override {
@@ -217,37 +213,26 @@ class SharedEngine : public CollectiveEngine {
 
  protected:
   /// A call that the ranks cannot do on each other's memory.
-  virtual void run_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
-                             TimePoint deadline) = 0;
+  virtual void do_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
+                            TimePoint deadline) = 0;
 
  private:
-  void require_same_call(const CollectiveCall& call) {
-    const auto fingerprint_of = [this](int rank) {
-      return group_.window(rank).seat(group_.round()).fingerprint;
-    };
-    const std::uint64_t expected = fingerprint_of(0);
-    for (int r = 1; r < size(); ++r) {
-      if (fingerprint_of(r) == expected) continue;
-      fail(ErrorCode::kInvalidArgument, mismatch_message(calls_.header(0), calls_.header(r)));
-    }
-    if (call.collective == Collective::kAllToAll) parts_.require_counts_fit();
-  }
   /// This rank's result out of what all have shown: a copy, so none waits for it.
-  void run_inline(const CollectiveCall& call) {
+  void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);
     }
-    parts_.do_part(call, rank());
+    calls_.do_part(call, rank());
   }
-  void run_in_place(const CollectiveCall& call, TimePoint deadline) {
+  void work_in_place(const CollectiveCall& call, TimePoint deadline) {
     group_.begin_parts();
     if (group_.shares_parts()) {
       for (int part = group_.take_part(); part >= 0; part = group_.take_part()) {
-        parts_.do_part(call, part);
+        calls_.do_part(call, part);
         group_.finish_part();
       }
     } else {
-      parts_.do_part(call, rank());
+      calls_.do_part(call, rank());
       group_.finish_part();
     }
     group_.leave(deadline);
@@ -255,7 +240,6 @@ class SharedEngine : public CollectiveEngine {
 
   WindowGroup group_;
   WindowCalls calls_;
-  GroupParts parts_;
   StagedReduction staged_;
 };
 
@@ -282,7 +266,7 @@ class ThreadEngine final : public SharedEngine {
   }
 
  private:
-  void run_otherwise(const CollectiveCall& call, const CollectiveHeader&, TimePoint) override {
+  void do_otherwise(const CollectiveCall& call, const CollectiveHeader&, TimePoint) override {
     fail(ErrorCode::kInternal, to_string(call.collective), ": threads reach all memory");
   }
 
@@ -320,8 +304,8 @@ class WindowEngine final : public SharedEngine {
   }
 
  private:
-  void run_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
-                     TimePoint deadline) override {
+  void do_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
+                    TimePoint deadline) override {
     messages_->run(call, header, deadline);
   }
 

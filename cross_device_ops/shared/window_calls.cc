@@ -1,14 +1,25 @@
-// Writing calls into seats, reading them, and results of small ones.
+// Writing calls into seats, reading them, results of small ones, and parts of others.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/window_calls.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "cross_device_ops/reduce_to_all.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti::internal {
 namespace {
+
+constexpr std::size_t kPartGrain = 64;  // elements
+// Of all ranks together: what is larger comes from memory in every call.
+constexpr std::size_t kCaches = 16 << 20;
+
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
+}
+
+std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 // What a rank gives to others: of a broadcast the root's buffer.
 template <class Body>
@@ -33,7 +44,7 @@ bool has_outputs(const CollectiveCall& call, int rank) {
 }  // namespace
 
 WindowCalls::WindowCalls(const WindowGroup& group)
-    : group_(group), inputs_(static_cast<std::size_t>(group.size())) {}
+    : group_(group), inputs_(index(group.size())), outputs_(inputs_.size()) {}
 
 /// Every rank reads what all others show: with many ranks, or with rendezvous that cost little, it
 /// pays only for less.
@@ -125,10 +136,117 @@ void WindowCalls::combine_inline(const CollectiveCall& call) {
   std::size_t begin = 0;  // bytes
   for (const Elements& output : call.outputs) {
     for (int r = 0; r < group_.size(); ++r) {
-      inputs_[static_cast<std::size_t>(r)] = inline_data(r) + begin;
+      inputs_[index(r)] = inline_data(r) + begin;
     }
     reduce_along_tree(call.op, call.dtype, inputs_, output.data, output.count);
     begin += output.num_bytes();
+  }
+}
+
+void WindowCalls::require_same_call(const CollectiveCall& call) const {
+  for (int r = 1; r < group_.size(); ++r) {
+    if (seat(r).fingerprint == seat(0).fingerprint) continue;
+    fail(ErrorCode::kInvalidArgument, mismatch_message(seat(0).header, seat(r).header));
+  }
+  if (call.collective != Collective::kAllToAll) return;
+  for (int r = 0; r < group_.size(); ++r) {
+    for (int s = 0; s < group_.size(); ++s) {
+      const std::size_t sent = counts(r)[index(s)];
+      const std::size_t expected = receive_counts(s)[index(r)];
+      if (sent == expected) continue;
+      fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
+           " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
+           seat(r).header.describe(), "; rank ", s, " calls ", seat(s).header.describe());
+    }
+  }
+}
+
+void WindowCalls::do_part(const CollectiveCall& call, int part) {
+  switch (call.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+      return combine_part(call, part);
+    case Collective::kReduceScatter:
+      return combine_for(call, part);
+    case Collective::kBroadcast:
+      return copy_bytes(output(call.root, 0), output(part, 0), call.outputs[0].num_bytes());
+    case Collective::kAllGather:
+      return gather_for(call, part);
+    case Collective::kAllToAll:
+      return exchange_for(call, part);
+    case Collective::kBarrier:
+      return;
+  }
+}
+
+void WindowCalls::combine_part(const CollectiveCall& call, int part) {
+  const auto ranks = static_cast<std::size_t>(group_.size());
+  const std::size_t begin = call.count * index(part) / ranks;
+  const std::size_t end = call.count * index(part + 1) / ranks;
+  const bool is_last = index(part) + 1 == ranks;
+  std::size_t first = 0;  // of the buffer, among all elements
+  for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
+    const std::size_t count = call.inputs[b].count;
+    // A part ends inside a buffer where a cache line of most buffers does.
+    const auto cut = [&](std::size_t place) {
+      return place >= first + count ? count
+             : place <= first       ? 0
+                                    : (place - first) / kPartGrain * kPartGrain;
+    };
+    const std::size_t from = cut(begin);
+    const std::size_t to = is_last ? count : cut(end);
+    if (from < to) combine(call, b, from, to);
+    first += count;
+  }
+}
+
+void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                          std::size_t end) {
+  const std::size_t size_of_element = size_of(call.dtype);
+  const std::size_t offset = begin * size_of_element;
+  for (int r = 0; r < group_.size(); ++r) {
+    if (call.collective == Collective::kAllReduce) {
+      outputs_[index(r)] = output(r, buffer) + offset;
+      inputs_[index(r)] = outputs_[index(r)];
+      // In place one list is read instead of two: each costs a cache miss.
+      if (in_place(r)) continue;
+    }
+    inputs_[index(r)] = input(r, buffer) + offset;
+  }
+  if (call.collective == Collective::kAllReduce) {
+    const bool past_caches = call.count * size_of_element * index(group_.size()) > kCaches;
+    return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin,
+                         past_caches ? kAheadBytes : 0);
+  }
+  reduce_along_tree(call.op, call.dtype, inputs_, output(call.root, 0) + offset, end - begin);
+}
+
+void WindowCalls::combine_for(const CollectiveCall& call, int rank) {
+  std::size_t begin = 0;
+  for (int r = 0; r < rank; ++r) begin += call.counts[index(r)];
+  for (int r = 0; r < group_.size(); ++r) {
+    inputs_[index(r)] = input(r, 0) + begin * size_of(call.dtype);
+  }
+  reduce_along_tree(call.op, call.dtype, inputs_, output(rank, 0), call.counts[index(rank)]);
+}
+
+void WindowCalls::gather_for(const CollectiveCall& call, int rank) const {
+  std::byte* place = output(rank, 0);
+  for (int r = 0; r < group_.size(); ++r) {
+    const std::size_t bytes = call.counts[index(r)] * size_of(call.dtype);
+    copy_bytes(input(r, 0), place, bytes);
+    place += bytes;
+  }
+}
+
+void WindowCalls::exchange_for(const CollectiveCall& call, int rank) const {
+  std::byte* place = output(rank, 0);
+  for (int r = 0; r < group_.size(); ++r) {
+    std::size_t begin = 0;
+    for (int s = 0; s < rank; ++s) begin += counts(r)[index(s)];
+    const std::size_t bytes = receive_counts(rank)[index(r)] * size_of(call.dtype);
+    copy_bytes(input(r, 0) + begin * size_of(call.dtype), place, bytes);
+    place += bytes;
   }
 }
 

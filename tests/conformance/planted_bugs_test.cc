@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cross_device_ops/shared/shared_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
 #include "tests/support/sanitizers.h"

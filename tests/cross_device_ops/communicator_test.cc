@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "cross_device_ops/communicator/call_recorder.h"
+#include "cross_device_ops/communicator/communicator_state.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/sync.h"
@@ -86,6 +86,27 @@ TEST(Communicator, ThreadsMayUseAnyAlgorithm) {
     });
   }
   EXPECT_THROW(in_process_communicators(2, {.algorithm = "no_such"}), Error);
+}
+
+TEST(Communicator, ListsAreCombinedAsOneByEveryAlgorithm) {
+  for (const std::string& name : internal::message_algorithms()) {
+    SCOPED_TRACE(name);
+    expect_on_communicators(3, {.algorithm = name}, [&](Communicator& mine) {
+      std::vector<std::vector<std::int64_t>> values;
+      std::int64_t number = 0;
+      for (const std::size_t count : {5, 0, 1000, 17}) {
+        values.emplace_back(count);
+        for (std::int64_t& value : values.back()) value = number++ * (mine.rank() + 1);
+      }
+      std::vector<Elements> list;
+      for (std::vector<std::int64_t>& each : values) list.emplace_back(std::span(each));
+      mine.all_reduce(ReduceOp::kSum, list);
+      number = 0;
+      for (const std::vector<std::int64_t>& each : values) {
+        for (const std::int64_t value : each) EXPECT_EQ(value, 6 * number++) << name;
+      }
+    });
+  }
 }
 
 TEST(Communicator, CompressedSumsAreRoundedOnTheWayInAndOnce) {

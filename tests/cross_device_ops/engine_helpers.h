@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "cross_device_ops/algorithms/message_engine.h"
+#include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/waiting.h"
 #include "tutti/core/executor.h"

@@ -48,31 +48,6 @@ TEST(MessageEngine, LargeBuffersTravelInSegments) {
   }
 }
 
-TEST(MessageEngine, SeveralBuffersAreCombinedAsOne) {
-  for (const std::string& name : message_algorithms()) {
-    with_engines(name, 3, [&](CollectiveEngine& engine) {
-      std::vector<TypedBytes> list;
-      for (const std::size_t count : {5, 0, 1000, 17}) list.emplace_back(DType::kInt64, count, 1);
-      TestCall call{.dtype = DType::kInt64};
-      for (TypedBytes& data : list) {
-        for (std::size_t i = 0; i < data.count(); ++i) {
-          data.set(i, static_cast<double>(call.count + i) * (engine.rank() + 1));
-        }
-        call.count += data.count();
-        call.inputs.push_back(data.input());
-        call.outputs.push_back(data.elements());
-      }
-      call.run(engine, 0);
-      double number = 0;
-      for (const TypedBytes& data : list) {
-        for (std::size_t i = 0; i < data.count(); ++i) {
-          if (data.get(i) != 6 * number++) fail(ErrorCode::kInternal, name, ": element ", i);
-        }
-      }
-    });
-  }
-}
-
 TEST(MessageEngine, AllGatherInPlaceAmongMoreRanksThanReceivesArePosted) {
   for (const std::string& name : message_algorithms()) {
     with_engines(name, 16, [&](CollectiveEngine& engine) {

@@ -221,7 +221,7 @@ TEST(ChooseAlgorithm, HasACanonicalAnswerForEverySizeAndWorldAndSaysWhy) {
           const internal::Algorithm* const found = internal::find_algorithm(choice.name);
           ASSERT_NE(found, nullptr) << choice.name;
           EXPECT_EQ(found->determinism, Determinism::kCanonical) << choice.name;
-          EXPECT_EQ(choice.name, internal::chosen_name(query));
+          EXPECT_EQ(internal::AutoAlgorithm().choose(query).name, choice.name);
           EXPECT_NE(choice.why.find(concat(bytes, " bytes among ", size, " ranks")),
                     std::string::npos)
               << choice.why;

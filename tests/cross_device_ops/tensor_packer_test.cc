@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "cross_device_ops/shared/group_parts.h"
+#include "cross_device_ops/shared/window_group.h"
 #include "cross_device_ops/tensor_packer.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tutti/core/executor.h"

@@ -134,14 +134,14 @@ struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  int root = 0;                           // reduce, broadcast
-  std::size_t count = 0;                  // elements of this rank's inputs, or of what it receives
-  std::span<const ConstElements> inputs;  // all_reduce: as many as outputs; broadcast: none
-  std::span<const Elements> outputs;      // reduce: of the root alone
+  int root = 0;           // reduce, broadcast
+  std::size_t count = 0;  // elements of this rank's inputs, or of what it receives
+  std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
+  std::span<const Elements> outputs = {};      // reduce: of the root alone
   /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to
   /// rank r and received from rank r, [size] each.
-  std::span<const std::size_t> counts;
-  std::span<const std::size_t> receive_counts;
+  std::span<const std::size_t> counts = {};
+  std::span<const std::size_t> receive_counts = {};
 };
 
 }  // namespace tutti

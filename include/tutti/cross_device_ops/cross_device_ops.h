@@ -208,7 +208,6 @@ class CrossDeviceOps {
   friend void internal::carry_out_unchecked(CrossDeviceOps& ops, const internal::BufferCall& call);
   void carry_out(const internal::BufferCall& call, const CommunicationOptions& options,
                  PendingReduction* pending = nullptr);
-  void dispatch(const internal::BufferCall& call, PendingReduction* pending);
 
   std::atomic<std::uint64_t> bytes_reduced_{0};
 };
