@@ -78,7 +78,8 @@ struct Transfer final : Work {
          " (body of ", body.size(), " bytes) before the deadline of rank ", is_send ? from : to);
   }
 
-  void end(std::optional<Error> reason = std::nullopt) TUTTI_REQUIRES(lane.mutex) {
+  /// Requires: the lane's mutex held.
+  void end(std::optional<Error> reason = std::nullopt) {
     state = State::kEnded;
     error = std::move(reason);
     ended.notify_all();
