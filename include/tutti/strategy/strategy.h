@@ -119,7 +119,7 @@ class Strategy {
   /// Combines one value per replica (SUM or MEAN), on the first parameter device. With `axis`: the
   /// sum over replicas and over that axis; MEAN divides by the total length of the axis, so it is
   /// exact for uneven replicas, and integers give float32. Without: elementwise, shapes must be
-  /// equal. Always along the canonical tree. Cross-replica or default context only.
+  /// equal. In the order of cross_device_ops(). Cross-replica or default context only.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
                 const SourceLocation& where = SourceLocation::current());
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
