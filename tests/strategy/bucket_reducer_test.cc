@@ -343,6 +343,9 @@ TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
+  std::set<std::string> names;
+  for (const auto& [id, buffers] : seen) names.insert(*buffers.begin());
+  EXPECT_EQ(names.size(), seen.size());  // operations between processes know names alone
   // What does not repeat has neither.
   build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
       ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
