@@ -1,6 +1,8 @@
 #!/bin/sh
 # Runs inside the fresh system: installs the packages with what they depend on, and uses them.
 # SPDX-License-Identifier: Apache-2.0
+# What the caller builds with, this system may not have.
+unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER
 cd /root/tutti
 export DEBIAN_FRONTEND=noninteractive
 apt-get install -q -y --no-install-recommends ./tutti_*.deb  # alone first: the program loads what it needs
