@@ -89,7 +89,7 @@ class Site:
             self.waiting.append(aim)
             return before + os.path.relpath(self.place(aim), here) + (fragment or "") + after
 
-        parts = FENCED.split(text)
+        parts = FENCED.split(text.replace("\n```cpp fragment\n", "\n```cpp\n"))  # MkDocs takes a language alone
         def name(match):
             target = self.renderer.names.target(match.group(1))
             return match.group(0) if target is None else f"[{match.group(0)}]({os.path.relpath('reference', here)}/{target})"
