@@ -317,6 +317,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
+  options.cross_device_ops.plugin_options.clear();  // of the operation between workers
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

@@ -247,6 +247,66 @@ TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytes, kBytes}));
 }
 
+/// An operation between processes: each rank sends its values to all others.
+class ExchangeSums final : public CrossDeviceOps {
+ public:
+  explicit ExchangeSums(const Group& group) : ranks_(group.transport) {}
+  std::string_view name() const override { return "exchange_sums"; }
+  bool supports(ReduceOp op, DType, DeviceType) const override { return op == ReduceOp::kSum; }
+  Determinism determinism() const override { return Determinism::kCanonical; }
+  bool spans_processes() const override { return true; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> local) override {
+    const ReplicaBuffer& own = local.front();
+    EXPECT_EQ(own.name.rfind("gradients ", 0), 0u) << own.name;
+    EXPECT_NE(own.id, 0u);
+    const std::span<std::byte> all(own.data, own.num_bytes());
+    std::vector<std::byte> theirs(all.size());
+    const int peer = 1 - ranks_->rank();
+    const auto sent = ranks_->send(peer, 0, {}, all);
+    const auto received = ranks_->recv(peer, 0, {}, theirs);
+    received->wait(TimePoint::max());
+    sent->wait(TimePoint::max());
+    const std::byte* inputs[] = {own.data, theirs.data()};
+    if (peer == 0) std::swap(inputs[0], inputs[1]);
+    reduce_along_tree(op, own.dtype, inputs, own.data, own.count);
+  }
+
+ private:
+  const std::shared_ptr<Transport> ranks_;
+};
+
+TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
+  static std::atomic<int> made{0};
+  register_cross_device_ops("exchange_sums",
+                            [](const Group& group, const CommunicationOptions&, const Json& own) {
+                              EXPECT_EQ(own.at("k").as_int(), 3);
+                              ++made;
+                              return std::make_unique<ExchangeSums>(group);
+                            },
+                            {"k"});
+  const auto sums_of_workers = [](const std::string& name, const std::string& plugin_options) {
+    LocalStrategyOptions local = on_cpus(2);
+    local.cross_device_ops = make_cross_device_ops(name, {}, plugin_options);
+    return results_of_workers(
+        {local, local},
+        [&](MultiWorkerMirroredStrategy& strategy) {
+          EXPECT_EQ(strategy.reduction_name(), name);
+          const std::vector<Variable> variables = make_variables(strategy);
+          std::vector<std::vector<double>> sums;
+          const auto of_replicas = strategy.run([&] { return reduce_in_replica(variables); });
+          for (const Gradient& sum : of_replicas[0]) {
+            sums.push_back(numbers(sum.dense()));
+          }
+          return sums;
+        },
+        Between::kMemory, {.algorithm = name, .plugin_options = plugin_options});
+  };
+  EXPECT_EQ(sums_of_workers("exchange_sums", "k=3"), sums_of_workers("canonical", ""));
+  EXPECT_GE(made, 2);
+}
+
 TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
   auto strategy = mirrored(3);
   const auto values = strategy->run([] { return vec({1, 2, 3, 4}); });
