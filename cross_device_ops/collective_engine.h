@@ -87,7 +87,7 @@ std::vector<std::string> message_algorithms();
 ///
 /// Every message of a call is received within it. Each rank sends its header (208 bytes) to its
 /// right neighbour, with its first message where that goes there, and returns only when it knows
-/// that all headers are equal; docs/algorithms.md says what that costs. A rank that fails
+/// that all headers are equal; the cost is in docs/algorithms.md. A rank that fails
 /// (mismatch, deadline, a peer that is gone) aborts the transport, so that the others fail with the
 /// same reason, in all groups. At its deadline a rank asks for up to 300 ms where the others are,
 /// to name those that did not come.

@@ -1,7 +1,6 @@
-// Sums of values where they lie: along the canonical tree, and by any operation on copies.
+// CrossDeviceOps::sum_segments(): along the canonical tree without copies, and by any operation on
+// copies.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cross_device_ops/segmented_sum.h"
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -35,25 +34,28 @@ class TreeAdder {
     if (sum.sum_dtype != sum.dtype) {
       wide_bytes_ = kBlockBytes / size_of(sum.dtype) * size_of(sum.sum_dtype);
     }
-    if (!sum.in_blocks && wide_bytes_ == 0) return;
-    copies_ =
-        std::make_unique_for_overwrite<std::byte[]>((kBlockBytes + wide_bytes_) * inputs_.size());
+    if (sum.copies || wide_bytes_ > 0) make_copies();
   }
 
   void add(std::size_t index) {
     const Segment& segment = sum_.segments[index];
     const auto sums = std::span(sum_.sums).subspan(index * sum_.nodes.size(), sum_.nodes.size());
-    if (!copies_) return add_block(segment, sums, 0, false);
+    if (!copies_ && !sum_.check) return add_block(segment, sums, 0, false);
     for_blocks(sum_, segment, [&](const Segment& block) {
       const std::size_t offset = (block.begin - segment.begin) * size_of(sum_.sum_dtype);
       add_block(block, sums, offset, sum_.clean_first);
       if (!sum_.check || !sum_.check(block, sums[0] + offset, sum_.clean_first)) return;
+      if (!copies_) make_copies();
       add_block(block, sums, offset, true);
       sum_.check(block, sums[0] + offset, true);
     });
   }
 
  private:
+  void make_copies() {
+    copies_ =
+        std::make_unique_for_overwrite<std::byte[]>((kBlockBytes + wide_bytes_) * inputs_.size());
+  }
   void add_block(const Segment& block, std::span<std::byte* const> sums, std::size_t offset,
                  bool clean) {
     std::byte* place = copies_.get();

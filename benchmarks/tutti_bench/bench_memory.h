@@ -41,7 +41,7 @@ std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::si
 
 /// Small whole numbers, exact in every type, different per rank and element.
 void fill(std::span<const Elements> list, int rank, ReduceOp op);
-/// What is wrong with the results of a rank.
+/// Errors in the results of a rank.
 struct ListErrors {
   std::size_t num_wrong = 0;
   double largest = 0.0;        // error of a sum, in the units of max_relative_error()

@@ -77,7 +77,7 @@ class Lockstep {
     return lanes_[from * schedules_.size() + to];
   }
 
-  /// Whether a message that no rank has read yet overlaps `range`, which is to be written.
+  /// Returns true if a message that no rank has read yet overlaps `range`, which is to be written.
   bool is_being_read(std::size_t rank, const Range& range) {
     const ByteRange wanted = memory_[rank].bytes_of(range);
     for (std::size_t to = 0; to < schedules_.size(); ++to) {
@@ -124,7 +124,7 @@ class Lockstep {
     return buffer;
   }
 
-  /// Returns `range` of a rank as a result, which its device writes when nobody reads it any more.
+  /// Returns `range` of a rank as a result. Its device writes it after all reads of it.
   ReplicaBuffer writable(std::size_t rank, const Range& range) {
     const ByteRange bytes = memory_[rank].bytes_of(range);
     std::erase_if(readers_[rank], [&](const Reader& reader) {

@@ -50,7 +50,7 @@ class CallRecorder {
   std::optional<RecordedCall> last() const;
 
  private:
-  // Of a header: all but its texts of file, which an entry has a pointer to, and shape.
+  // The words of a header before its texts `file`, to which an entry has a pointer, and `shape`.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
   // Words are atomic and a version stands around them, so that a reader sees a whole entry or none.
   struct Entry {

@@ -99,7 +99,7 @@ void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
   if (engine_.size() == 1) return copy_alone(request, begin, deadline);
   if (!is_connected_) connect(request);
   if (!goes_by_nccl(request)) return execute_by_host(request, begin, deadline);
-  state_.meet(request);  // NCCL waits for ever for a rank that makes another call
+  state_.meet(request);  // NCCL waits without end for a rank that makes another call
   execute_by_nccl(request, begin);
 }
 

@@ -104,13 +104,12 @@ void PartialSums::all_reduce_nodes(std::span<const Elements> partials, std::stri
   const auto begin_of = [&](std::size_t w) { return count * w / size_; };
   std::vector<std::size_t> slices;
   for (std::size_t w = 0; w < size_; ++w) slices.push_back(begin_of(w + 1) - begin_of(w));
-  const std::size_t own = rank_;
-  std::byte* const result = partials[0].data + begin_of(own) * size_of(dtype);
+  std::byte* const result = partials[0].data + begin_of(rank_) * size_of(dtype);
   reduce_scatter_nodes(partials, result, slices, name, wire);
-  const std::size_t own_bytes = slices[own] * size_of(dtype);
+  const std::size_t own_bytes = slices[rank_] * size_of(dtype);
   const BufferRef own_slice = allocate(own_bytes);
   copy_bytes(result, own_slice->data(), own_bytes);
-  communicator_.all_gather({own_slice->data(), slices[own], dtype}, partials[0], slices,
+  communicator_.all_gather({own_slice->data(), slices[rank_], dtype}, partials[0], slices,
                            {.name = name}, CallSite::current());
 }
 
@@ -122,37 +121,33 @@ void PartialSums::reduce_scatter_nodes(std::span<const Elements> partials, std::
   const std::size_t element = size_of(dtype);
   std::vector<std::size_t> begins = {0};
   for (const std::size_t each : counts) begins.push_back(begins.back() + each);
-  const auto begin_of = [&](std::size_t w) { return begins[w]; };
-  const auto slice_of = [&](std::size_t w) { return counts[w]; };
-
   const auto bytes_of_each = [&](const CanonicalNode& node) {
     return wire && node.count == 1 ? size_of(*wire) : element;
   };
 
-  // Slice w of each partial sum, in worker order.
+  // Slice w of each partial sum, in rank order.
   const BufferRef sent = allocate(count * partials.size() * element);
   std::vector<std::size_t> send_bytes, receive_bytes;
   std::byte* place = sent->data();
   for (std::size_t w = 0; w < size_; ++w) {
     const std::byte* const begin = place;
     for (std::size_t p = 0; p < partials.size(); ++p) {
-      const std::byte* const slice = partials[p].data + begin_of(w) * element;
+      const std::byte* const slice = partials[p].data + begins[w] * element;
       const std::size_t each = bytes_of_each(nodes_[p]);
       if (each == element) {
-        copy_bytes(slice, place, slice_of(w) * element);
+        copy_bytes(slice, place, counts[w] * element);
       } else {
-        narrow(reinterpret_cast<const float*>(slice), *wire, place, slice_of(w));
+        narrow(reinterpret_cast<const float*>(slice), *wire, place, counts[w]);
       }
-      place += slice_of(w) * each;
+      place += counts[w] * each;
     }
     send_bytes.push_back(static_cast<std::size_t>(place - begin));
   }
-  const auto own = rank_;
   std::vector<CanonicalNode> nodes;
   for (std::size_t w = 0; w < size_; ++w) {
     receive_bytes.push_back(0);
     for (CanonicalNode node : nodes_of(w)) {
-      receive_bytes.back() += slice_of(own) * bytes_of_each(node);
+      receive_bytes.back() += counts[rank_] * bytes_of_each(node);
       node.first += first_of_[w];
       nodes.push_back(node);
     }
@@ -171,13 +166,13 @@ void PartialSums::reduce_scatter_nodes(std::span<const Elements> partials, std::
     if (each == element) {
       inputs.push_back(from);
     } else {
-      widened.push_back(BufferRef::allocate(slice_of(own) * element));
-      widen(*wire, from, reinterpret_cast<float*>(widened.back()->data()), slice_of(own));
+      widened.push_back(BufferRef::allocate(counts[rank_] * element));
+      widen(*wire, from, reinterpret_cast<float*>(widened.back()->data()), counts[rank_]);
       inputs.push_back(widened.back()->data());
     }
-    from += slice_of(own) * each;
+    from += counts[rank_] * each;
   }
-  combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, slice_of(own));
+  combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, counts[rank_]);
 }
 
 }  // namespace tutti::internal

@@ -23,7 +23,8 @@ class PartialSums {
   /// have the canonical order; otherwise each rank has one partial sum.
   PartialSums(Communicator& communicator, std::span<const std::int32_t> counts, bool is_canonical);
 
-  /// What this rank adds up itself, one buffer each (first: 0 is this rank's first replica).
+  /// Nodes that this rank adds up itself, one buffer each. CanonicalNode::first: 0 is this rank's
+  /// first replica.
   std::span<const CanonicalNode> nodes() const { return nodes_; }
   /// The type in which partial sums of `dtype` are made: 16-bit numbers as float32, so that they
   /// are rounded once.
@@ -38,16 +39,16 @@ class PartialSums {
   /// replica it travels in this type. The same bits.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, std::string_view name,
                                     std::optional<DType> wire = std::nullopt);
-  /// The same, of which rank r gets counts[r] elements alone: its own in `own`, of sum_dtype().
-  /// Each of `partials` has those of rank 0, then those of rank 1, and so on. Half of the bytes of
-  /// a sum that all get.
+  /// Same as start_all_reduce(), but rank r gets counts[r] elements alone, in `own`, of
+  /// sum_dtype(). Each of `partials` has those of rank 0, then those of rank 1, and so on. Half of
+  /// the bytes of a sum that all get.
   CollectiveHandle start_reduce_scatter(std::span<const Elements> partials, const Elements& own,
                                         std::span<const std::size_t> counts, std::string_view name,
                                         std::optional<DType> wire = std::nullopt);
 
  private:
   std::vector<CanonicalNode> nodes_of(std::size_t rank) const;
-  /// Whether one collective of the ranks' sums does not give the sum as it is wanted.
+  /// Returns true if one collective over the ranks' own sums would not give the bits of the tree.
   bool goes_by_nodes(std::optional<DType> wire) const;
   void all_reduce_nodes(std::span<const Elements> partials, std::string_view name,
                         std::optional<DType> wire);

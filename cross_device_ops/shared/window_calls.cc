@@ -12,7 +12,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPartGrain = 64;  // elements
-// Of all ranks together: what is larger comes from memory in every call.
+// Bytes of the caches of all ranks together. Larger buffers come from memory in every call.
 constexpr std::size_t kCaches = 16 << 20;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {

@@ -30,7 +30,7 @@ namespace tutti::internal {
 /// Hands out the parts of each round once. *Lane* l has the parts from l * parts / lanes up to the
 /// next lane's first, and a thread takes those of its core's lane first: a part that is done on the
 /// same core round after round finds its memory in that core's cache. Zeros at first, so it may lie
-/// in memory that processes share; all calls say the same numbers of parts and lanes. Threads: any.
+/// in memory that processes share. All calls give equal numbers of parts and lanes. Threads: any.
 class PartLanes {
  public:
   static constexpr int kMost = 16;

@@ -69,7 +69,7 @@ std::unique_ptr<BucketSums> worker_sums(GivenGradients& given);
 std::unique_ptr<BucketSums> shard_worker_sums(GivenGradients& given);
 
 // gpu_sums.cc: in the memory of GPUs, beside the backward pass.
-/// The same as local_sums().
+/// Same as local_sums(), but where values that are not finite are looked for, sums stay whole.
 std::unique_ptr<BucketSums> gpu_sums(GivenGradients& given);
 std::unique_ptr<BucketSums> gpu_sums_by_hosts(GivenGradients& given, PlanInUse& plan);
 std::unique_ptr<BucketSums> gpu_sums_by_nccl(GivenGradients& given);

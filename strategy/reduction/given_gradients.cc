@@ -255,7 +255,7 @@ void sum_slice(GivenGradients& given, std::size_t bucket, SliceRange slice, DTyp
     };
   }
   sum.clean_first = given.zeroes() && (!check || given.compresses(bucket));
-  sum.in_blocks = sum.check || sum.clean_first || given.compresses(bucket);
+  sum.copies = sum.clean_first || given.compresses(bucket);
   std::optional<MutexLock> lock;
   if (!services.ops.sliceable()) lock.emplace(services.ops_mutex);
   services.ops.sum_segments(sum, services.communication);

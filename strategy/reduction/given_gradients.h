@@ -12,7 +12,7 @@
 #include "strategy/replicas/local_replica.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/segmented_sum.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti::internal {

@@ -16,7 +16,6 @@
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/cross_device_ops/per_replica.h"
-#include "tutti/cross_device_ops/segmented_sum.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 
@@ -56,6 +55,47 @@ class PendingReduction {
  private:
   std::vector<std::unique_ptr<internal::DeviceWork>> works_;
   std::vector<std::function<void()>> actions_;
+};
+
+/// The sum of a bucket of gradients, or of a slice of it, over the replicas of this process, on
+/// CPUs. Elements are numbered in the bucket; each replica has the values of a segment somewhere
+/// else. The argument of CrossDeviceOps::sum_segments(), valid until that returns.
+struct SegmentedSum {
+  /// Elements [begin, end) of the bucket that belong to one variable.
+  struct Segment {
+    std::size_t variable = 0;  // of the caller's list
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t count() const { return end - begin; }
+  };
+
+  std::uint64_t id = 0;        // of the bucket, as in ReplicaBuffer
+  std::string_view name = {};  // of the bucket
+  DType dtype = DType::kFloat32;
+  /// Of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
+  DType sum_dtype = DType::kFloat32;
+  std::span<const Device> replicas = {};
+  /// Elements [begin, end) hold all segments, and gaps between them.
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::vector<Segment> segments = {};  // increasing
+  /// Which replicas a sum is of. Operations other than "canonical" are asked for the sum of all.
+  std::span<const CanonicalNode> nodes = {};
+  std::vector<std::byte*> sums = {};  // [segment][node]: where the segment's first element goes
+
+  /// Returns where a replica's values of a block (a part of a segment) are; any alignment. `clean`:
+  /// with zeros in place of what is not finite, if the caller wants these. `copy` has room for the
+  /// block; nullptr is enough if `copies` and `clean` are false.
+  std::function<const std::byte*(std::size_t replica, const Segment& block, bool clean,
+                                 std::byte* copy)>
+      values = {};
+  /// Gets the sum of a block over all replicas, and may change it. Returns true if the block is to
+  /// be summed again from clean values. Empty: sums are not checked.
+  std::function<bool(const Segment& block, std::byte* sum, bool clean)> check = {};
+  /// `values` writes to `copy`, also if `clean` is false.
+  bool copies = false;
+  /// The first sum is of clean values already: to read values twice would count them twice.
+  bool clean_first = false;
 };
 
 /// Combines the values of several devices. The public functions check arguments, pack small tensors
@@ -168,7 +208,7 @@ class CrossDeviceOps {
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 
-  /// What strategies on CPUs sum gradients by: values where they lie, into sums that replicas
+  /// Strategies on CPUs sum gradients by this: values where they are, into sums that replicas
   /// share. Default: copies into one flat buffer per replica for all_reduce_in_place(); the sum is
   /// replica 0's.
   virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
