@@ -230,6 +230,7 @@ CommunicatorState::~CommunicatorState() {
 CallRequest CommunicatorState::completed(const CollectiveCall& call, const CallOptions& options,
                                          const SourceLocation& where) {
   CallRequest request{call, options, where};
+  request.id = options.id;
   if (!call.inputs.empty()) {
     request.dtype = call.inputs.front().dtype;
     for (const ConstElements& input : call.inputs) request.count += input.count;

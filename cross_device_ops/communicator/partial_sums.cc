@@ -71,25 +71,26 @@ BufferRef PartialSums::allocate(std::size_t bytes) {
 }
 
 CollectiveHandle PartialSums::start_all_reduce(std::span<const Elements> partials,
-                                               std::string_view name, std::optional<DType> wire) {
+                                               const CallOptions& options,
+                                               std::optional<DType> wire) {
   if (!goes_by_nodes(wire)) {
-    return communicator_.start_all_reduce(ReduceOp::kSum, partials[0], {.name = name},
+    return communicator_.start_all_reduce(ReduceOp::kSum, partials[0], options,
                                           CallSite::current());
   }
-  all_reduce_nodes(partials, name, wire);
+  all_reduce_nodes(partials, options.name, wire);
   return {};
 }
 
 CollectiveHandle PartialSums::start_reduce_scatter(std::span<const Elements> partials,
                                                    const Elements& own,
                                                    std::span<const std::size_t> counts,
-                                                   std::string_view name,
+                                                   const CallOptions& options,
                                                    std::optional<DType> wire) {
   if (!goes_by_nodes(wire)) {
-    return communicator_.start_reduce_scatter(ReduceOp::kSum, partials[0], own, counts,
-                                              {.name = name}, CallSite::current());
+    return communicator_.start_reduce_scatter(ReduceOp::kSum, partials[0], own, counts, options,
+                                              CallSite::current());
   }
-  reduce_scatter_nodes(partials, own.data, counts, name, wire);
+  reduce_scatter_nodes(partials, own.data, counts, options.name, wire);
   return {};
 }
 

@@ -116,7 +116,7 @@ class OpsEngine final : public MeetingEngine {
     ReplicaBuffer input, output;
     if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
     if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
-    input.id = output.id = header.name_hash;
+    input.id = output.id = call.id != 0 ? call.id : header.name_hash;
     input.name = output.name = header.name.data();
     std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
     BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};

@@ -96,17 +96,9 @@ PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
     return plans_.front();
   }
   require_compressible(options.compression, variables);
-  BucketPlan plan =
-      BucketPlan::make(variables, options.bytes_per_pack, options.first_bytes_per_pack);
-  for (BucketPlan::Bucket& bucket : plan.buckets) {
-    // Two models may have variables of one name, and operations between processes keep state by it.
-    std::vector<std::uint64_t>& same_name = ids_of_name_[bucket.name];
-    const auto number = std::ranges::find(same_name, bucket.id) - same_name.begin();
-    if (number == std::ssize(same_name)) same_name.push_back(bucket.id);
-    if (number > 0) bucket.name += concat(" (", number + 1, ")");
-  }
   PlanInUse made;
-  made.plan = std::make_shared<const BucketPlan>(std::move(plan));
+  made.plan = std::make_shared<const BucketPlan>(
+      BucketPlan::make(variables, options.bytes_per_pack, options.first_bytes_per_pack));
   if (options.compression != WireCompression::kNone && num_senders > 0) {
     made.residuals = std::make_shared<Residuals>(options.compression, *made.plan, num_senders);
   }

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,16 +84,12 @@ class BucketPlans {
   PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
                           std::size_t num_senders);
   /// After a step that failed, or another state was restored: residuals are of no step then.
-  void clear() {
-    plans_.clear();
-    ids_of_name_.clear();
-  }
+  void clear() { plans_.clear(); }
   /// Whether it was not asked before.
   bool first_warning() { return !warned_.exchange(true); }
 
  private:
   std::vector<PlanInUse> plans_;
-  std::map<std::string, std::vector<std::uint64_t>> ids_of_name_;  // of buckets; where names agree
   std::atomic<bool> warned_{false};
 };
 

@@ -163,8 +163,9 @@ void WorkerSums::give(std::size_t bucket) {
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
   std::optional<DType> wire;
   if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
+  const CallOptions options{.name = state.name, .id = given_.bucket(bucket).id};
   const StragglerWatch::Waiting waiting(team_.stragglers());
-  state.sum = team_.sums().start_all_reduce(state.partials, state.name, wire);
+  state.sum = team_.sums().start_all_reduce(state.partials, options, wire);
   given_away(bucket, wire);
 }
 
@@ -259,7 +260,7 @@ void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, dou
 void WorkerSums::sum_again(const BucketPlan::Item& item, std::span<const Elements> partials) {
   const std::string name = concat("mixed gradients of ", given_.variables[item.variable].name());
   const StragglerWatch::Waiting waiting(team_.stragglers());
-  team_.sums().start_all_reduce(partials, name).wait();
+  team_.sums().start_all_reduce(partials, {.name = name}).wait();
 }
 
 std::vector<IndexedSlices> WorkerSums::slices_of_all_replicas(std::size_t variable) {
@@ -462,8 +463,9 @@ class ShardWorkerSums final : public CpuWorkerSums {
     Scattered& state = scattered_[bucket];
     std::vector<Elements> partials;
     for (MutableTensor& each : state.partials) partials.push_back(elements_of(each));
+    const CallOptions options{.name = state.name, .id = given_.bucket(bucket).id};
     state.sum = team_.sums().start_reduce_scatter(partials, elements_of(state.own), state.counts,
-                                                  state.name, wire);
+                                                  options, wire);
   }
   void take(std::size_t bucket) override {
     if (is_scattered(bucket)) {

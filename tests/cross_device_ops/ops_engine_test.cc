@@ -290,14 +290,16 @@ TEST(OpsEngine, BuffersHaveTheIdAndTheNameOfTheCall) {
     for (const char* const name : {"a", "b", "a", ""}) {
       ranks.all_reduce(ReduceOp::kSum, std::span(values), {.name = name});
     }
+    ranks.all_reduce(ReduceOp::kSum, std::span(values), {.name = "a", .id = 7});
   });
   MutexLock lock(seen.mutex);
-  ASSERT_EQ(seen.buffers.size(), 4u);
+  ASSERT_EQ(seen.buffers.size(), 5u);
   EXPECT_EQ(seen.buffers[0].second, "a");
   EXPECT_EQ(seen.buffers[2], seen.buffers[0]);
   EXPECT_NE(seen.buffers[1].first, seen.buffers[0].first);
   EXPECT_NE(seen.buffers[0].first, 0u);
   EXPECT_EQ(seen.buffers[3], (std::pair<std::uint64_t, std::string>(0, "")));
+  EXPECT_EQ(seen.buffers[4], (std::pair<std::uint64_t, std::string>(7, "a")));
 }
 
 TEST(OpsEngine, TagsAndPeersBeyondTheOperationsAreRefused) {

@@ -13,6 +13,7 @@
 #include "tests/strategy/worker_threads.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/random.h"
+#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -250,7 +251,13 @@ TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
 /// An operation between processes: each rank sends its values to all others.
 class ExchangeSums final : public CrossDeviceOps {
  public:
-  explicit ExchangeSums(const Group& group) : ranks_(group.transport) {}
+  struct Seen {
+    Mutex mutex;
+    std::set<std::uint64_t> ids;  // of all ranks
+    std::set<std::string> names;
+  };
+
+  ExchangeSums(const Group& group, Seen& seen) : ranks_(group.transport), seen_(seen) {}
   std::string_view name() const override { return "exchange_sums"; }
   bool supports(ReduceOp op, DType, DeviceType) const override { return op == ReduceOp::kSum; }
   Determinism determinism() const override { return Determinism::kCanonical; }
@@ -261,6 +268,11 @@ class ExchangeSums final : public CrossDeviceOps {
     const ReplicaBuffer& own = local.front();
     EXPECT_EQ(own.name.rfind("gradients ", 0), 0u) << own.name;
     EXPECT_NE(own.id, 0u);
+    {
+      MutexLock lock(seen_.mutex);
+      seen_.ids.insert(own.id);
+      seen_.names.emplace(own.name);
+    }
     const std::span<std::byte> all(own.data, own.num_bytes());
     std::vector<std::byte> theirs(all.size());
     const int peer = 1 - ranks_->rank();
@@ -275,15 +287,17 @@ class ExchangeSums final : public CrossDeviceOps {
 
  private:
   const std::shared_ptr<Transport> ranks_;
+  Seen& seen_;
 };
 
 TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
   static std::atomic<int> made{0};
+  static ExchangeSums::Seen seen;
   register_cross_device_ops("exchange_sums",
                             [](const Group& group, const CommunicationOptions&, const Json& own) {
                               EXPECT_EQ(own.at("k").as_int(), 3);
                               ++made;
-                              return std::make_unique<ExchangeSums>(group);
+                              return std::make_unique<ExchangeSums>(group, seen);
                             },
                             {"k"});
   const auto sums_of_workers = [](const std::string& name, const std::string& plugin_options) {
@@ -293,11 +307,11 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
         {local, local},
         [&](MultiWorkerMirroredStrategy& strategy) {
           EXPECT_EQ(strategy.reduction_name(), name);
-          const std::vector<Variable> variables = make_variables(strategy);
           std::vector<std::vector<double>> sums;
-          const auto of_replicas = strategy.run([&] { return reduce_in_replica(variables); });
-          for (const Gradient& sum : of_replicas[0]) {
-            sums.push_back(numbers(sum.dense()));
+          for (int model = 0; model < 2; ++model) {  // with variables of the same names
+            const std::vector<Variable> variables = make_variables(strategy);
+            const auto of_replicas = strategy.run([&] { return reduce_in_replica(variables); });
+            for (const Gradient& sum : of_replicas[0]) sums.push_back(numbers(sum.dense()));
           }
           return sums;
         },
@@ -305,6 +319,8 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
   };
   EXPECT_EQ(sums_of_workers("exchange_sums", "k=3"), sums_of_workers("canonical", ""));
   EXPECT_GE(made, 2);
+  EXPECT_GE(seen.names.size(), 2u);
+  EXPECT_EQ(seen.ids.size(), 2 * 2 * seen.names.size());  // workers, models
 }
 
 TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
@@ -403,9 +419,6 @@ TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
-  std::set<std::string> names;
-  for (const auto& [id, buffers] : seen) names.insert(*buffers.begin());
-  EXPECT_EQ(names.size(), seen.size());  // operations between processes know names alone
   // What does not repeat has neither.
   build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
       ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));

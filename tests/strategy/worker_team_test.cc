@@ -36,7 +36,7 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
       std::ranges::fill(sum.span<float>(), static_cast<float>(node.count));
     }
     for (MutableTensor& sum : buffers) partials.push_back(elements_of(sum));
-    team.sums().start_all_reduce(partials, "ones").wait();
+    team.sums().start_all_reduce(partials, {.name = "ones"}).wait();
     const std::vector<float> expected(kCount, 3.0f);
     const auto sum = buffers[0].span<float>();
     EXPECT_TRUE(std::ranges::equal(sum, expected)) << "worker " << rank;

@@ -84,9 +84,9 @@ struct ReplicaBuffer {
   /// For a GPU's buffer, as an operation gets it: the streams that its work goes into.
   internal::DeviceWork* work = nullptr;
   /// Key and name for state that an operation keeps between calls, such as what rounding lost:
-  /// equal for the same buffer in every call (a bucket of gradients in every step; between
-  /// processes calls of one name), different for different buffers. 0 where calls are not known to
-  /// repeat. The name is valid until the call returns. An operation with state is not sliceable().
+  /// equal for the same buffer in every call (a bucket of gradients in every step), different for
+  /// different buffers of this process. 0 where calls are not known to repeat. The name is valid
+  /// until the call returns. An operation with state is not sliceable().
   std::uint64_t id = 0;
   std::string_view name = {};
   template <class T>
@@ -116,6 +116,8 @@ struct GpuStream {
 struct CallOptions {
   std::string_view name = {};  // up to 47 characters count; valid until the call has ended
   const Shape* shape = nullptr;
+  /// ReplicaBuffer::id of this rank's buffer; 0: calls of one name are calls of one buffer.
+  std::uint64_t id = 0;
   std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's, as in plugins
   /// kBFloat16 or kFloat16: SUM and MEAN of float32 in all_reduce travel in these, are added as
   /// floats, and the result is rounded to them once. Half the bytes between processes. Algorithms
@@ -142,6 +144,7 @@ struct CollectiveCall {
   /// rank r and received from rank r, [size] each.
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
+  std::uint64_t id = 0;  // CallOptions::id
 };
 
 }  // namespace tutti
