@@ -166,7 +166,12 @@ void Mesh::test(const Operation& operation, int peer) {
   }
   const Leadership leadership(*this);
   if (look_at(peer) && operation.has_ended()) return;
-  if (size() > 2) look(TimePoint::min());  // the one socket of two ranks was just read
+  if (size() == 2) return;  // the one socket was just read
+  // Who tests an operation for each peer looks at all of them once.
+  const TimePoint now = Clock::system().now();
+  if (now < look_again_) return;
+  look(TimePoint::min());
+  look_again_ = deadline_after(now, kSpin);
 }
 
 bool Mesh::may_spin() const {

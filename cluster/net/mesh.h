@@ -86,6 +86,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   KeptBytes kept_;
   std::vector<std::unique_ptr<Connection>> peers_;  // by rank; its own is null
   FileDescriptor wake_event_;
+  TimePoint look_again_ = TimePoint::min();  // for test(); of the thread that leads
 
   Mutex mutex_;
   CondVar changed_;

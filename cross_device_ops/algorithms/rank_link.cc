@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cross_device_ops/collective_header.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 namespace {
@@ -39,27 +40,40 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   const auto value_of = [&](int r) {
     return values.subspan(static_cast<std::size_t>(r) * bytes, bytes);
   };
-  std::vector<std::unique_ptr<Work>> sends, receives(ranks.size());
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank) continue;
-    receives[static_cast<std::size_t>(r)] = recv(r, purpose, {}, value_of(r));
-    sends.push_back(send(r, purpose, {}, value_of(rank)));
+  // Of each rank a byte, 1 if it did not come, and the values.
+  std::vector<std::byte> message(ranks.size() + values.size());
+  const std::span<std::byte> is_late = std::span(message).first(ranks.size());
+  const auto take = [&](int r, const std::unique_ptr<Work>& value, TimePoint end) {
+    try {
+      value->wait(end);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+      is_late[static_cast<std::size_t>(r)] = std::byte{1};
+    }
+  };
+  std::vector<std::unique_ptr<Work>> works;  // of rank 0
+  if (rank == 0) {
+    for (int r = 1; r < size(); ++r) works.push_back(recv(r, purpose, {}, value_of(r)));
+    for (int r = 1; r < size(); ++r) take(r, works[static_cast<std::size_t>(r) - 1], deadline);
+    works.clear();
+    std::ranges::copy(values, message.begin() + size());
+    for (int r = 1; r < size(); ++r) works.push_back(send(r, purpose, {}, message));
+  } else {
+    const std::vector<std::byte> own(value_of(rank).begin(), value_of(rank).end());
+    const auto all = recv(0, purpose, {}, message);
+    const auto given = send(0, purpose, {}, own);
+    take(0, all, deadline_after(deadline, durations::kLinger));  // rank 0 waits for others
+    std::copy(message.begin() + size(), message.end(), values.begin());
   }
   std::vector<std::string> late;
   for (int r = 0; r < size(); ++r) {
-    if (r == rank) continue;
-    try {
-      receives[static_cast<std::size_t>(r)]->wait(deadline);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-      late.push_back(concat("rank ", r));
-    }
+    if (is_late[static_cast<std::size_t>(r)] != std::byte{0}) late.push_back(concat("rank ", r));
   }
   if (!late.empty()) {
     fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,
          join(late), " did not come");
   }
-  for (const auto& each : sends) each->wait(deadline);
+  for (const auto& each : works) each->wait(deadline);
 }
 
 RankLink RankLink::subgroup(const std::vector<int>& members, std::uint32_t number) const {

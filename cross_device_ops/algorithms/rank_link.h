@@ -44,8 +44,9 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Tells every other rank `own`, a plain value, and returns those of all by rank. Throws
-  /// kDeadlineExceeded, `who` first in the message, naming the ranks that did not come.
+  /// Tells every other rank `own`, a plain value, and returns those of all by rank. They travel by
+  /// rank 0: 2 * size messages. Throws kDeadlineExceeded on all ranks, `who` first in the message,
+  /// naming those that did not come.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

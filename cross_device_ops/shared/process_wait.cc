@@ -67,10 +67,10 @@ bool ProcessWait::wait_long(TimePoint deadline, const std::function<bool()>& rea
                             const std::function<void()>& meanwhile) {
   if (spin(deadline, ready)) return true;
   Clock& clock = Clock::system();
-  TimePoint ask_at = clock.now();
+  TimePoint ask_at = deadline_after(clock.now(), durations::kTryAgain);
   for (;;) {
     const TimePoint now = clock.now();
-    if (now >= ask_at) {
+    if (now >= std::min(ask_at, deadline)) {
       try {
         meanwhile();
       } catch (...) {

@@ -32,7 +32,8 @@ std::array<std::uint64_t, 16> own_cores() {
 }  // namespace
 
 WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_members)) {
-  constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{32} << 10;
+  // Of many members 2 MiB, too: slots are made present, which takes longer than all their use.
+  constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{4} << 10;
   slot_bytes = std::clamp(kMostSlots / (size * kDepth), kLeast, std::size_t{128} << 10);
   seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress));
   counts = seats + rounded_up(2 * sizeof(WindowSeat));
@@ -168,7 +169,8 @@ bool WindowGroup::all_arrived(std::uint64_t round) const {
 void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   const std::uint64_t round = round_;
   own().seat(round).arrived.store(round);
-  wait_->notify();
+  // Where processes wait for cores, all that sleep are woken once and not by each that comes.
+  if (!shares_parts_ || is_last(board_->arrivals, round)) wait_->notify();
   try {
     const auto ready = [&] { return all_arrived(round) || is_closed(); };
     if (!wait_->wait_until(deadline, ready, [this] { probe(); })) {
@@ -196,10 +198,10 @@ std::string WindowGroup::missing(std::uint64_t round) const {
 int WindowGroup::take_part() { return board_->parts_taken.take(part_round_, size(), num_lanes_); }
 
 void WindowGroup::finish_part() {
-  if (shares_parts_) {
-    board_->parts_done.fetch_add(1);
-  } else {
+  if (!shares_parts_) {
     own().progress().finished.store(part_round_);
+  } else if (!is_last(board_->parts_done, part_round_)) {
+    return;
   }
   wait_->notify();
 }

@@ -105,6 +105,7 @@ struct WindowBoard {
   std::atomic<std::uint64_t> first_failed_round{0};
   std::array<char, kTextBytes> text{};
   alignas(64) WaitWord wait;
+  alignas(64) std::atomic<std::uint64_t> arrivals{0};  // where the group shares parts
   PartLanes parts_taken;
   alignas(64) std::atomic<std::uint64_t> parts_done{0};
 };
@@ -247,6 +248,10 @@ class WindowGroup {
     std::array<std::uint64_t, 16> cores{};  // that the process may use, a bit each
   };
   bool all_arrived(std::uint64_t round) const;
+  /// Counts up what each member does once a round; returns true for the last of the round.
+  bool is_last(std::atomic<std::uint64_t>& count, std::uint64_t round) const {
+    return count.fetch_add(1) + 1 == round * static_cast<std::uint64_t>(size());
+  }
   std::string missing(std::uint64_t round) const;
   bool is_closed() const { return board_ != nullptr && board_->state.load() != WindowBoard::kOpen; }
   bool has_failed(std::uint64_t round) const {
