@@ -1,4 +1,4 @@
-// Values by key, as files and as messages of ranks, and the groups that meet by them.
+// Values by key as files, and the groups that meet by them.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,6 @@
 
 #include "cluster/control/join_job.h"
 #include "cluster/worker_group.h"
-#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/proxied_ranks.h"
 #include "tests/support/tensor_matchers.h"
@@ -106,66 +105,6 @@ TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
   FileKeyValueStore store(folder);
   std::filesystem::remove_all(folder);
   EXPECT_ERROR(store.set("k", "x"), kUnavailable, folder, "writing the value of 'k'");
-}
-
-std::vector<std::unique_ptr<MessageKeyValueStore>> stores(int size) {
-  std::vector<std::unique_ptr<MessageKeyValueStore>> all;
-  for (auto& transport : in_process_transports(size)) {
-    all.push_back(std::make_unique<MessageKeyValueStore>(std::move(transport)));
-  }
-  return all;
-}
-
-TEST(MessageKeyValueStore, EveryRankGetsWhatOneHasSet) {
-  const auto all = stores(3);
-  const std::string large(1 << 20, 'x');
-  EXPECT_EQ(all[1]->get("k"), std::nullopt);
-  all[0]->set("k", "old");
-  all[0]->set("k", "new");
-  all[2]->set("large/value", large);
-  all[1]->set("empty", "");
-  EXPECT_EQ(all[0]->get("k"), "new");
-  const auto other = Executor::system().start("setter", [&] {
-    EXPECT_EQ(all[2]->wait("k", late()), "new");
-    EXPECT_EQ(all[2]->wait("later", late()), "v");
-  });
-  for (int r = 0; r < 2; ++r) {
-    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("large/value", late()), large);
-    EXPECT_EQ(all[static_cast<std::size_t>(r)]->wait("empty", late()), "");
-  }
-  EXPECT_EQ(all[1]->wait("k", late()), "new");
-  all[1]->set("later", "v");
-}
-
-TEST(MessageKeyValueStore, DeadlinesAndKeysAreNamed) {
-  const auto all = stores(2);
-  EXPECT_ERROR(all[1]->wait("missing", in(5ms)), kDeadlineExceeded, "rank 1 of 2", "'missing'");
-  EXPECT_INVALID(all[0]->set("a b", "x"), "the key 'a b'");
-}
-
-// Over TCP: what the system has of a process that ends still arrives.
-TEST(MessageKeyValueStore, ARankThatIsGoneHasToldWhatItTold) {
-  const auto meeting = std::make_shared<InProcessStore>();
-  expect_on_ranks(2, [&](int rank) {
-    MessageKeyValueStore store(connect_by_tcp(rank, 2, *meeting));
-    if (rank == 1) return store.set("k", "v");
-    EXPECT_EQ(store.wait("k", late()), "v");
-    EXPECT_EQ(store.get("other"), std::nullopt);
-    store.set("alone", "v");
-    EXPECT_EQ(store.get("alone"), "v");
-  });
-}
-
-TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
-  const auto all = stores(2);
-  const auto sum = [&](int rank) {
-    const auto tcp = connect_by_tcp(rank, 2, *all[static_cast<std::size_t>(rank)]);
-    std::vector<int> values{rank + 1};
-    make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(values));
-    EXPECT_EQ(values[0], 3);
-  };
-  const auto other = Executor::system().start("rank-1", [&] { sum(1); });
-  sum(0);
 }
 
 /// Exchanges a byte with each other rank.

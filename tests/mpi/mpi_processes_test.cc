@@ -9,7 +9,6 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/key_value_stores.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
@@ -180,15 +179,6 @@ TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
   make_communicator(other, {})->all_reduce(ReduceOp::kSum, std::span<const int>(values),
                                            std::span<int>(sums));
   EXPECT_EQ(sums[0], size() * (size() - 1) / 2);
-}
-
-TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
-  MessageKeyValueStore store(group_);
-  const auto tcp = connect_by_tcp(rank(), size(), store);
-  std::vector<int> ranks(1, rank() + 1);
-  make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(ranks));
-  EXPECT_EQ(ranks[0], size() * (size() + 1) / 2);
-  meet(8);  // a store tells its values as long as it is there
 }
 
 TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
