@@ -37,6 +37,12 @@ void internal::check_store_value(std::string_view store, std::string_view key,
        kLongestValue, " bytes, got ", value.size());
 }
 
+std::vector<std::optional<std::string>> KeyValueStore::get_all(std::span<const std::string> keys) {
+  std::vector<std::optional<std::string>> values;
+  for (const std::string& key : keys) values.push_back(get(key));
+  return values;
+}
+
 void InProcessStore::set(std::string_view key, std::string_view value) {
   internal::check_store_key(kName, key);
   internal::check_store_value(kName, key, value);

@@ -35,6 +35,7 @@ class ControlSession final : public ControlClient {
 
   void set(std::string_view key, std::string_view value) override;
   std::optional<std::string> get(std::string_view key) override;
+  std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys) override;
   std::string wait(std::string_view key, TimePoint deadline) override;
   bool remove(std::string_view key) override;
   bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
@@ -456,6 +457,11 @@ void ControlSession::take(const v1::JobEvent& event) {
   switch (event.event_case()) {
     case v1::JobEvent::kVerdict:
       return take_verdict(from_proto(event.verdict()));
+    case v1::JobEvent::kHistory:
+      for (const v1::Verdict& verdict : event.history().verdicts()) {
+        take_verdict(from_proto(verdict));
+      }
+      return;
     case v1::JobEvent::kStopProposal: {
       const auto answer = gate_.take(event.stop_proposal());
       if (!answer) return;
@@ -633,6 +639,22 @@ std::optional<std::string> ControlSession::get(std::string_view key) {
       call(&Job::Get, std::move(request), soon(), concat("no answer to reading '", key, "'"));
   if (!reply.has_value()) return std::nullopt;
   return reply.value();
+}
+
+std::vector<std::optional<std::string>> ControlSession::get_all(std::span<const std::string> keys) {
+  v1::GetRequest request;
+  for (const std::string& key : keys) {
+    check(key);
+    request.add_keys(key);
+  }
+  const auto reply = call(&Job::Get, std::move(request), soon(),
+                          concat("no answer to reading ", keys.size(), " values"));
+  std::vector<std::optional<std::string>> values;
+  for (const std::string& key : keys) {
+    const auto found = reply.values().find(key);
+    values.push_back(found == reply.values().end() ? std::nullopt : std::optional(found->second));
+  }
+  return values;
 }
 
 std::string ControlSession::wait(std::string_view key, TimePoint deadline) {

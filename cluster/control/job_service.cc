@@ -118,9 +118,12 @@ v1::JoinReply JobService::reply_to(const MemberRecord* record) const {
 }
 
 void JobService::tell_state(MemberLink& link, std::uint64_t num_verdicts) {
+  v1::JobEvent history;
   for (const Verdict& verdict : verdicts_) {
-    if (verdict.number > num_verdicts) link.send(event_of(verdict));
+    if (verdict.number > num_verdicts)
+      *history.mutable_history()->add_verdicts() = to_proto(verdict);
   }
+  if (history.has_history()) link.send(history);
   if (stop_.current()) link.send(event_of(*stop_.current()));
 }
 
@@ -482,6 +485,11 @@ JobService::Reactor* JobService::CompareAndSet(Context* context,
 JobService::Reactor* JobService::Get(Context* context, const v1::GetRequest* request,
                                      v1::GetReply* reply) {
   return answer_when(context, request->member(), [=, this]() TUTTI_REQUIRES(mutex_) {
+    for (const std::string& key : request->keys()) {
+      const std::string* const found = store_.find(key);
+      if (found != nullptr) (*reply->mutable_values())[key] = *found;
+    }
+    if (request->keys_size() > 0) return true;
     const std::string* const value = store_.find(request->key());
     if (value != nullptr) reply->set_value(*value);
     return value != nullptr || !request->until_set();

@@ -4,7 +4,8 @@
 // A rank draws its *run*, a number that no other run has, and publishes it with its address and
 // what others must know of it. The handshake tells each side the run of the other, which is
 // compared with the store's. So a value that an earlier run left in the store leads to a refusal,
-// upon which the store is read again, until the right rank has replaced it. Whether two ranks fit
+// upon which the store is read again, until the right rank has replaced it. A look into the store
+// is for all ranks that it had nothing of before: for many ranks, few looks. Whether two ranks fit
 // is judged when both have proven that the store's values are theirs.
 //
 // There is no circle of waiting ranks: one loop does all that can be done at a time. It opens a
@@ -89,6 +90,7 @@ class Rendezvous {
         memory_(memory),
         hello_{rank, new_run_nonce()},
         peers_(static_cast<std::size_t>(size)),
+        texts_(static_cast<std::size_t>(size)),
         refusals_(who()),
         strangers_(who()) {
     own_.run = hello_.run;
@@ -187,7 +189,9 @@ class Rendezvous {
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNobody) return;
-    std::optional<std::string> text = store_.get(key_of(rank));
+    // What was called before may have been replaced.
+    const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
+    std::optional<std::string> text = text_of(rank, was_called);
     if (!call_ || text != called_text_) {  // else that call is under way
       call_.reset();
       called_text_ = std::move(text);
@@ -385,9 +389,30 @@ class Rendezvous {
   /// Of the higher rank that says this of itself; nothing: it is not the one that the store has.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
-    const auto text = store_.get(key_of(hello.rank));
-    auto announced = text ? parse_announcement(*text) : std::nullopt;
-    return announced && announced->run == hello.run ? announced : std::nullopt;
+    for (const bool again : {false, true}) {
+      const std::optional<std::string>& text = text_of(hello.rank, again);
+      auto announced = text ? parse_announcement(*text) : std::nullopt;
+      if (announced && announced->run == hello.run) return announced;
+    }
+    return std::nullopt;
+  }
+
+  /// What the store has of a rank, or had when this rank saw it first. `again`: it is read anew.
+  const std::optional<std::string>& text_of(int rank, bool again) {
+    std::optional<std::string>& wanted = texts_[static_cast<std::size_t>(rank)];
+    if (again) wanted.reset();
+    if (wanted) return wanted;
+    std::vector<std::size_t> ranks;
+    std::vector<std::string> keys;
+    for (int other = 0; other < size(); ++other) {
+      const auto place = static_cast<std::size_t>(other);
+      if (other == rank_ || texts_[place]) continue;
+      ranks.push_back(place);
+      keys.push_back(key_of(other));
+    }
+    std::vector<std::optional<std::string>> values = store_.get_all(keys);
+    for (std::size_t i = 0; i < ranks.size(); ++i) texts_[ranks[i]] = std::move(values[i]);
+    return wanted;
   }
 
   // Waiting, and its end.
@@ -504,6 +529,7 @@ class Rendezvous {
   const RankHello hello_;
   std::vector<Peer> peers_;  // by rank
   Announcement own_;
+  std::vector<std::optional<std::string>> texts_;  // by rank: announcements in the store
 
   std::optional<Newcomer> call_;            // to the lowest rank that is not connected
   bool is_opening_ = false;                 // it, by TCP

@@ -177,9 +177,9 @@ void HostMemory::release(std::size_t offset) noexcept {
   release_locked(offset);
 }
 
-void HostMemory::release_when(std::size_t offset, std::function<bool()> may_go) {
+void HostMemory::release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go) {
   MutexLock lock(mutex_);
-  waiting_.emplace_back(offset, std::move(may_go));
+  waiting_.emplace_back(std::move(offsets), std::move(may_go));
   release_waiting();
 }
 
@@ -215,7 +215,7 @@ void HostMemory::release_locked(std::size_t offset) {
 void HostMemory::release_waiting() {
   std::erase_if(waiting_, [this](const auto& entry) TUTTI_REQUIRES(mutex_) {
     if (!entry.second()) return false;
-    release_locked(entry.first);
+    for (const std::size_t offset : entry.first) release_locked(offset);
     return true;
   });
 }

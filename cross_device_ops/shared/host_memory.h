@@ -84,8 +84,8 @@ class HostMemory {
   /// fail. Throws kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases it in a later call, once `may_go()`; never blocks.
-  void release_when(std::size_t offset, std::function<bool()> may_go);
+  /// Releases them in a later call, once `may_go()`; never blocks.
+  void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
   /// Replaces buffers in the own place by private memory with the same content and addresses: later
   /// writes of peers do not arrive. For a rank that gives up while peers may still write.
@@ -114,7 +114,8 @@ class HostMemory {
   Mutex mutex_;
   std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
   std::map<std::size_t, Range> taken_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<std::pair<std::size_t, std::function<bool()>>> waiting_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::vector<std::size_t>, std::function<bool()>>> waiting_
+      TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Buffers in the own place: collectives reach them without a copy.

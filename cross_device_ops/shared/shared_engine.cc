@@ -83,6 +83,7 @@ class StagedReduction {
     const std::uint64_t now = base_ + step;
     // The slots' former content must have been used.
     group_.wait_for("combine", deadline, [&] {
+      group_.need_slots();
       for (int r = 0; r < group_.size(); ++r) {
         const auto& reduced = group_.window(r).progress().reduced;
         if (r != group_.rank() && reduced.load() + WindowLayout::kDepth < now + 1) return false;

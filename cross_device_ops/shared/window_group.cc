@@ -32,15 +32,13 @@ std::array<std::uint64_t, 16> own_cores() {
 }  // namespace
 
 WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_members)) {
-  // Of many members 2 MiB, too: slots are made present, which takes longer than all their use.
-  constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{4} << 10;
+  constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{32} << 10;
   slot_bytes = std::clamp(kMostSlots / (size * kDepth), kLeast, std::size_t{128} << 10);
   seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress));
   counts = seats + rounded_up(2 * sizeof(WindowSeat));
   offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t));
   inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t));
-  slots = inline_data + 2 * kInlineBytes;
-  num_bytes = rounded_up(slots + size * kDepth * slot_bytes);
+  num_bytes = inline_data + 2 * kInlineBytes;
 }
 
 void Window::make() const {
@@ -68,20 +66,23 @@ WindowGroup::~WindowGroup() {
   const Error why = why_it_leaves();
   probes_.clear();
   if (windows_.empty()) return;
-  if (is_connected_) {
-    close(why);
-    own().progress().has_left.store(1);
-    notify();
-  }
+  if (!is_connected_) return;
+  close(why);
   if (!memory_) return;
-  // Others may look at this window until they have left, too.
-  std::vector<const WindowProgress*> members;
-  for (const Window& window : windows_) members.push_back(&window.progress());
-  memory_->release_when(own_offset_, [members, connected = is_connected_] {
-    return connected && std::ranges::all_of(members, [](const WindowProgress* member) {
-             return member->has_left.load() != 0;
-           });
+  const WindowProgress& progress = own().progress();
+  std::vector<std::size_t> offsets{own_offset_};
+  if (progress.slots.load() != 0) offsets.push_back(progress.slots.load());
+  // A member may release its window as soon as the last has left it.
+  for (const Window& window : windows_) window.progress().num_left.fetch_add(1);
+  memory_->release_when(std::move(offsets), [&progress, size = windows_.size()] {
+    return progress.num_left.load() == size;
   });
+}
+
+void WindowGroup::need_slots() {
+  std::atomic<std::uint64_t>& slots = own().progress().slots;
+  if (slots.load() != 0) return;
+  slots.store(memory_->allocate(layout_.bytes_of_slots(), HostMemory::Use::kWindow));
 }
 
 /// A rank whose transport was aborted leaves for that reason, which peers are to hear from it if

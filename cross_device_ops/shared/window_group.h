@@ -92,7 +92,8 @@ struct WindowProgress {
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see below
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
-  alignas(64) std::atomic<std::uint32_t> has_left{0};  // nobody will look at the window again
+  alignas(64) std::atomic<std::size_t> num_left{0};  // members that will not look at it again
+  std::atomic<std::uint64_t> slots{0};               // where they are in the place; 0: not made
 };
 
 /// Of the group; that of member 0 counts.
@@ -122,7 +123,9 @@ struct WindowLayout {
 
   std::size_t size;        // members
   std::size_t slot_bytes;  // of a staged reduction: one step of one slice
-  std::size_t seats, counts, offsets, inline_data, slots, num_bytes;  // where they begin; the whole
+  std::size_t seats, counts, offsets, inline_data, num_bytes;  // where they begin; the whole
+  /// Beside the window, for most groups never need them.
+  std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
 
 /// One member's window in this process's addresses. Seats, tables and inline data are twofold, for
@@ -150,7 +153,7 @@ class Window {
   }
   /// What this member contributes to member `to`'s slice in a step; `to` itself: its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
-    return start_ + layout_->slots +
+    return place_ + progress().slots.load() +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
   /// Threads have no place: what they show are addresses.
@@ -207,6 +210,8 @@ class WindowGroup {
   /// After the seat was filled: waits for all. Throws the reason for which the group is closed, or
   /// closes it with kDeadlineExceeded naming the ranks that did not come, kUnavailable or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
+  /// Makes the slots of this rank's window, if there are none. Throws kResourceExhausted.
+  void need_slots();
   /// Waits for something that peers do in this round, which fails when one of them dies, and closes
   /// the group.
   template <class Ready>

@@ -409,6 +409,9 @@ class ToldLink final : public internal::MemberLink {
   void send(const v1::JobEvent& event) override {
     if (event.has_joined()) number = event.joined().member();
     if (event.has_verdict()) verdicts.push_back(internal::from_proto(event.verdict()));
+    for (const v1::Verdict& verdict : event.history().verdicts()) {
+      verdicts.push_back(internal::from_proto(verdict));
+    }
   }
   void close() override {}
 

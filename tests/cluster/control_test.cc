@@ -44,6 +44,12 @@ TEST(Control, KeepsValuesForAllMembers) {
   EXPECT_FALSE(b->compare_and_set("k", std::nullopt, "x"));
   EXPECT_TRUE(b->compare_and_set("k", large, "x"));
   EXPECT_EQ(a->get("k"), "x");
+  a->set("bytes", "\xfe");
+  const std::vector<std::string> keys = {"k", "none", "bytes", "k"};
+  EXPECT_EQ(b->get_all(keys),
+            (std::vector<std::optional<std::string>>{"x", std::nullopt, "\xfe", "x"}));
+  const std::vector<std::string> bad = {"k", "a b"};
+  EXPECT_INVALID(b->get_all(bad), "control store: the key 'a b'");
   EXPECT_TRUE(a->remove("k"));
   EXPECT_FALSE(b->remove("k"));
   EXPECT_INVALID(a->set("a b", "x"), "control store: the key 'a b'");

@@ -46,6 +46,10 @@ TEST(FileKeyValueStore, KeepsValuesOfAnyBytesForAllWhoOpenTheFolder) {
     EXPECT_EQ(other.get("a"), value);
     EXPECT_EQ(other.wait("a", in(0ms)), value);
   }
+  store.set("b", "2");
+  const std::vector<std::string> keys = {"b", "none", "a"};
+  EXPECT_EQ(other.get_all(keys),
+            (std::vector<std::optional<std::string>>{"2", std::nullopt, large}));
 }
 
 TEST(FileKeyValueStore, KeysAreNoPaths) {

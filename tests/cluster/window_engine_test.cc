@@ -221,6 +221,19 @@ TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
   bytes.get()[99] = std::byte{1};  // outlives its communicator
 }
 
+TEST(WindowEngine, GroupsThatAreGoneGiveTheirMemoryBack) {
+  const auto group = transports(2, {.place_bytes = 8 << 20});
+  expect_on_ranks(2, [&](int rank) {
+    const auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
+    std::vector<float> values(30'011, 1.0f);  // no shared memory: they go through a group's slots
+    for (int i = 0; i < 20; ++i) {
+      mine->group({0, 1})->all_reduce(ReduceOp::kSum, std::span(values));
+      EXPECT_EQ(values.back(), 2.0f);
+      values.assign(values.size(), 1.0f);
+    }
+  });
+}
+
 TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
   const auto group = transports(2);
   const auto memory = group[0]->host_memory();

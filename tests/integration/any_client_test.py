@@ -93,7 +93,7 @@ def look_around(channel, folder, proto_folder):
     join = method(channel, "stream_stream", "tutti.v1.Job", "Join", job.MemberReport, job.JobEvent)
     events = join(iter([job.MemberReport(join=job.JoinRequest(observes=True))]), timeout=LIMIT)
     check("welcome", next(events).joined.member, 0)
-    seen = sorted(next(events).verdict.message.split(" (")[0] for _ in range(2))
+    seen = sorted(verdict.message.split(" (")[0] for verdict in next(events).history.verdicts)
     check("joined so far", seen, ["worker 0", "worker 1"])
     check("a value that is not there", call("Get", job.GetRequest(key="k"), job.GetReply).HasField("value"), False)
     try:

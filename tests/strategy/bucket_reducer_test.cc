@@ -11,9 +11,9 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/exchange_sums.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/random.h"
-#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
@@ -248,56 +248,14 @@ TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytes, kBytes}));
 }
 
-/// An operation between processes: each rank sends its values to all others.
-class ExchangeSums final : public CrossDeviceOps {
- public:
-  struct Seen {
-    Mutex mutex;
-    std::set<std::uint64_t> ids;  // of all ranks
-    std::set<std::string> names;
-  };
-
-  ExchangeSums(const Group& group, Seen& seen) : ranks_(group.transport), seen_(seen) {}
-  std::string_view name() const override { return "exchange_sums"; }
-  bool supports(ReduceOp op, DType, DeviceType) const override { return op == ReduceOp::kSum; }
-  Determinism determinism() const override { return Determinism::kCanonical; }
-  bool spans_processes() const override { return true; }
-
- protected:
-  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> local) override {
-    const ReplicaBuffer& own = local.front();
-    EXPECT_EQ(own.name.rfind("gradients ", 0), 0u) << own.name;
-    EXPECT_NE(own.id, 0u);
-    {
-      MutexLock lock(seen_.mutex);
-      seen_.ids.insert(own.id);
-      seen_.names.emplace(own.name);
-    }
-    const std::span<std::byte> all(own.data, own.num_bytes());
-    std::vector<std::byte> theirs(all.size());
-    const int peer = 1 - ranks_->rank();
-    const auto sent = ranks_->send(peer, 0, {}, all);
-    const auto received = ranks_->recv(peer, 0, {}, theirs);
-    received->wait(TimePoint::max());
-    sent->wait(TimePoint::max());
-    const std::byte* inputs[] = {own.data, theirs.data()};
-    if (peer == 0) std::swap(inputs[0], inputs[1]);
-    reduce_along_tree(op, own.dtype, inputs, own.data, own.count);
-  }
-
- private:
-  const std::shared_ptr<Transport> ranks_;
-  Seen& seen_;
-};
-
 TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
   static std::atomic<int> made{0};
-  static ExchangeSums::Seen seen;
+  static testing::ExchangeSums::Seen seen;
   register_cross_device_ops("exchange_sums",
                             [](const Group& group, const CommunicationOptions&, const Json& own) {
                               EXPECT_EQ(own.at("k").as_int(), 3);
                               ++made;
-                              return std::make_unique<ExchangeSums>(group, seen);
+                              return std::make_unique<testing::ExchangeSums>(group, seen);
                             },
                             {"k"});
   const auto sums_of_workers = [](const std::string& name, const std::string& plugin_options) {

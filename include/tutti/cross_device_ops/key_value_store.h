@@ -5,8 +5,10 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/core/sync.h"
 
@@ -21,6 +23,8 @@ class KeyValueStore {
   /// Readers see the whole value or none. An existing one is replaced.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
+  /// The values of several keys, in their order: in one exchange where another process has them.
+  virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
   /// Waits until the key is there. Throws kDeadlineExceeded naming store and key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };

@@ -1,0 +1,67 @@
+// A cross-device operation between processes, written in C++.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti::testing {
+
+/// A canonical operation between two ranks: each sends its values to the other. Notes which buckets
+/// it is given.
+class ExchangeSums final : public CrossDeviceOps {
+ public:
+  struct Seen {
+    Mutex mutex;
+    std::set<std::uint64_t> ids;  // of all ranks
+    std::set<std::string> names;
+  };
+
+  ExchangeSums(const Group& group, Seen& seen) : ranks_(group.transport), seen_(seen) {}
+  std::string_view name() const override { return "exchange_sums"; }
+  bool supports(ReduceOp op, DType, DeviceType) const override { return op == ReduceOp::kSum; }
+  Determinism determinism() const override { return Determinism::kCanonical; }
+  bool spans_processes() const override { return true; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> local) override {
+    const ReplicaBuffer& own = local.front();
+    EXPECT_EQ(own.name.rfind("gradients ", 0), 0u) << own.name;
+    EXPECT_NE(own.id, 0u);
+    {
+      MutexLock lock(seen_.mutex);
+      seen_.ids.insert(own.id);
+      seen_.names.emplace(own.name);
+    }
+    const std::span<std::byte> all(own.data, own.num_bytes());
+    std::vector<std::byte> theirs(all.size());
+    const int peer = 1 - ranks_->rank();
+    const auto sent = ranks_->send(peer, 0, {}, all);
+    const auto received = ranks_->recv(peer, 0, {}, theirs);
+    received->wait(TimePoint::max());
+    sent->wait(TimePoint::max());
+    const std::byte* inputs[] = {own.data, theirs.data()};
+    if (peer == 0) std::swap(inputs[0], inputs[1]);
+    reduce_along_tree(op, own.dtype, inputs, own.data, own.count);
+  }
+
+ private:
+  const std::shared_ptr<Transport> ranks_;
+  Seen& seen_;
+};
+
+}  // namespace tutti::testing
