@@ -1,30 +1,31 @@
-// Errors, text and the invariant check.
+// Errors, text, the invariant check, and lines of the program that messages name.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/error.h"
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
-namespace tutti {
-namespace {
+#include "core/call_site.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/source_location.h"
+
+namespace tutti::error_test {
 
 struct Spoken {
   std::string to_string() const { return "spoken"; }
 };
 
-TEST(Text, ConcatUsesStreamsAndToString) {
+TEST(Text, ConcatUsesStreamsAndToStringAndJoinSeparates) {
   EXPECT_EQ(concat("a", 1, ' ', 2.5, Spoken{}), "a1 2.5spoken");
   EXPECT_EQ(concat(), "");
-}
-
-TEST(Text, JoinSeparates) {
   EXPECT_EQ(join(std::vector<int>{1, 2, 3}), "1, 2, 3");
   EXPECT_EQ(join(std::vector<int>{7}, "-"), "7");
   EXPECT_EQ(join(std::vector<int>{}), "");
 }
 
-TEST(ErrorTest, FailCarriesCodeAndMessage) {
+TEST(ErrorTest, FailCarriesCodeAndMessageWithTheContextInFront) {
   try {
     fail(ErrorCode::kNotFound, "reader: no file ", 3);
     FAIL() << "fail() returned";
@@ -32,9 +33,6 @@ TEST(ErrorTest, FailCarriesCodeAndMessage) {
     EXPECT_EQ(error.code(), ErrorCode::kNotFound);
     EXPECT_STREQ(error.what(), "reader: no file 3");
   }
-}
-
-TEST(ErrorTest, ContextGoesInFrontAndKeepsTheCode) {
   const Error error = Error(ErrorCode::kAborted, "peer died").with_context("replica 1");
   EXPECT_EQ(error.code(), ErrorCode::kAborted);
   EXPECT_EQ(error.message(), "replica 1: peer died");
@@ -70,5 +68,40 @@ TEST(ErrorTest, BrokenInvariantNamesFileConditionAndValues) {
   TUTTI_CHECK(1 + 1 == 2);
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(CallSite, TheInnermostLineCountsOnItsThreadWhileItLives) {
+  EXPECT_EQ(CallSite::current().line(), 0u);
+  const SourceLocation outer = SourceLocation::current("train.cc", 7);
+  {
+    const CallSite first(outer);
+    {
+      const CallSite second(SourceLocation::current("step.cc", 9));
+      const CallSite without(SourceLocation{});
+      EXPECT_EQ(CallSite::current().line(), 9u);
+      EXPECT_STREQ(CallSite::current().file_name(), "step.cc");
+    }
+    EXPECT_EQ(CallSite::current().line(), 7u);
+    std::uint_least32_t elsewhere = 1;
+    Executor::system().start("elsewhere", [&] { elsewhere = CallSite::current().line(); })->join();
+    EXPECT_EQ(elsewhere, 0u);
+  }
+  EXPECT_EQ(CallSite::current().line(), 0u);
+}
+
+SourceLocation line_of_caller(SourceLocation where = SourceLocation::current()) { return where; }
+
+struct LocatedNumber {
+  LocatedNumber(int, SourceLocation location = SourceLocation::current()) : where(location) {}
+  SourceLocation where;
+};
+
+SourceLocation line_of_conversion(const LocatedNumber& number) { return number.where; }
+
+TEST(SourceLocationTest, IsTheLineOfTheCallerAlsoByConversion) {
+  const SourceLocation here = line_of_caller();
+  EXPECT_EQ(here.line(), __LINE__ - 1);
+  EXPECT_TRUE(std::string(here.file_name()).ends_with("error_test.cc"));
+  EXPECT_STREQ(here.function_name(), "TestBody");
+  EXPECT_EQ(line_of_conversion(3).line(), __LINE__);
+}
+
+}  // namespace tutti::error_test

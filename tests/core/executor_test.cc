@@ -1,18 +1,23 @@
-// Threads: names, joining, what happens to exceptions; the clock.
+// Threads: names, joining, what happens to exceptions, stacks of all; the clock.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/executor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <ctime>
 #include <stdexcept>
+#include <vector>
 
+#include "core/process_probe.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
 
-namespace tutti {
-namespace {
+namespace tutti::executor_test {
+using ::testing::HasSubstr;
 
 TEST(ExecutorTest, ThreadsCarryTheirNameCutTo15Characters) {
   char name[16] = "";
@@ -22,7 +27,7 @@ TEST(ExecutorTest, ThreadsCarryTheirNameCutTo15Characters) {
   EXPECT_STREQ(name, "replica-1234567");
 }
 
-TEST(ExecutorTest, DestructorJoins) {
+TEST(ExecutorTest, DestructorJoinsAndJoiningTwiceIsFine) {
   int value = 0;
   {
     auto thread = Executor::system().start("sets", [&] {
@@ -31,9 +36,6 @@ TEST(ExecutorTest, DestructorJoins) {
     });
   }
   EXPECT_EQ(value, 1);
-}
-
-TEST(ExecutorTest, JoiningTwiceIsFine) {
   int runs = 0;
   auto thread = Executor::system().start("short", [&] { ++runs; });
   thread->join();
@@ -101,14 +103,11 @@ TEST(ExecutorTest, CountsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-TEST(ClockTest, SleepsAtLeastAsLongAsAsked) {
+TEST(ClockTest, SleepsAtLeastAsLongAsAskedAndDeadlinesDoNotOverflow) {
   const TimePoint begin = Clock::system().now();
   Clock::system().sleep_for(std::chrono::milliseconds(15));
   EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.015);
   Clock::system().sleep_until(begin);  // in the past: returns at once
-}
-
-TEST(ClockTest, DeadlinesDoNotOverflow) {
   EXPECT_EQ(deadline_after(Clock::system().now(), Duration::max()), TimePoint::max());
   const TimePoint now = Clock::system().now();
   EXPECT_EQ(deadline_after(now, std::chrono::seconds(2)) - now, std::chrono::seconds(2));
@@ -123,5 +122,34 @@ TEST(ClockTest, WallTimeIsThatOfTheSystem) {
   EXPECT_LT(now, static_cast<double>(after) + 2.0);
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(StackTraces, EveryThreadIsNamedAndShown) {
+  Event stop, sleeps;
+  const auto waiting = Executor::system().start("waits-for-ever", [&] {
+    sleeps.set();
+    stop.wait_until(TimePoint::max());
+  });
+  sleeps.wait_until(TimePoint::max());
+  for (int round = 0; round < 3; ++round) {
+    const std::string text = stacks_of_all_threads();
+    EXPECT_THAT(text, HasSubstr(" waits-for-ever\n    "));
+    EXPECT_THAT(text, HasSubstr("EveryThreadIsNamedAndShown"));  // this function
+  }
+  EXPECT_FALSE(stop.is_set());  // a wait that was interrupted went on
+  stop.set();
+}
+
+TEST(StackTraces, TwoThreadsMayAskAtOnce) {
+  std::atomic<int> num_good{0};
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.push_back(Executor::system().start("asks", [&num_good] {
+      for (int round = 0; round < 5; ++round) {
+        if (stacks_of_all_threads().find("asks\n    ") != std::string::npos) ++num_good;
+      }
+    }));
+  }
+  threads.clear();
+  EXPECT_EQ(num_good, 10);
+}
+
+}  // namespace tutti::executor_test

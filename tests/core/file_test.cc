@@ -1,4 +1,4 @@
-// Reading whole files and replacing them atomically.
+// Reading whole files, replacing them atomically, and names of their kinds in errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
@@ -8,34 +8,31 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "tutti/core/error.h"
+#include "core/file_kind.h"
+#include "tests/support/test_folder.h"
+#include "tests/support/thrown.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::file_test {
+using internal::describe_file;
+using internal::kind_note;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
+using namespace std::string_literals;
 
 class FileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              concat("tutti_file_", test->name(), "_", ::getpid());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const char* name) const { return (folder_ / name).string(); }
   long num_files() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
 
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_ = thrown::empty_folder();
 };
 
-TEST_F(FileTest, ReadsBackWhatWasWritten) {
+TEST_F(FileTest, ReadsBackWhatWasWrittenInNewFoldersAndWithoutAStatedSize) {
   for (std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{65536}, std::size_t{300'001}}) {
     std::string bytes(size, '\0');
@@ -44,32 +41,14 @@ TEST_F(FileTest, ReadsBackWhatWasWritten) {
     EXPECT_EQ(read_file(path("a")), bytes);
   }
   EXPECT_EQ(num_files(), 1);  // no temporary file is left
-}
-
-TEST_F(FileTest, MakesMissingFolders) {
   write_file_atomically(path("x/y/z.txt"), "deep");
   EXPECT_EQ(read_file(path("x/y/z.txt")), "deep");
-}
-
-TEST_F(FileTest, ReadsFilesWithoutAStatedSize) {
   EXPECT_NE(read_file("/proc/self/status").find("Name:"), std::string::npos);
 }
 
 TEST_F(FileTest, MissingFileAndFolderAreNamed) {
-  try {
-    read_file(path("missing"));
-    FAIL() << "read a missing file";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_NE(error.message().find(path("missing")), std::string::npos);
-    EXPECT_NE(error.message().find("No such file"), std::string::npos);
-  }
-  try {
-    read_file(folder_.string());
-    FAIL() << "read a folder";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  }
+  EXPECT_ERROR(read_file(path("missing")), kNotFound, path("missing"), "No such file");
+  EXPECT_ERROR(read_file(folder_.string()), kUnavailable, folder_.string());
 }
 
 TEST_F(FileTest, ListsTheNamesInAFolder) {
@@ -98,13 +77,7 @@ TEST_F(FileTest, AFailedWriteLeavesTheOldFile) {
 
 TEST_F(FileTest, AFileInPlaceOfTheFolderIsReported) {
   write_file_atomically(path("a"), "file");
-  try {
-    write_file_atomically(path("a/b"), "x");
-    FAIL() << "wrote below a file";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_NE(error.message().find("Not a directory"), std::string::npos) << error.message();
-  }
+  EXPECT_ERROR(write_file_atomically(path("a/b"), "x"), kUnavailable, "Not a directory");
 }
 
 TEST_F(FileTest, AReaderSeesTheOldOrTheNewNeverHalf) {
@@ -125,5 +98,63 @@ TEST_F(FileTest, AReaderSeesTheOldOrTheNewNeverHalf) {
   EXPECT_GT(reads, 0);
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(FileKind, NamesKindsByTheirFirstBytes) {
+  std::string tar(512, '\0');
+  tar.replace(0, 5, "a.txt");
+  tar.replace(257, 5, "ustar");
+  // Magic bytes as file(1) and the formats' own pages give them.
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"", "an empty file"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS"},
+      {"\x93NUMPY\x01\0v\0{'descr'"s, ".npy"},
+      {"PK\x03\x04\x14\0\0\0"s, "zip archive"},
+      {"\x1f\x8b\x08\0"s, "gzip"},
+      {"BZh91AY&SY", "bzip2"},
+      {"\xfd"
+       "7zXZ\0\0"s,
+       "xz"},
+      {"\x28\xb5\x2f\xfd\x24", "Zstandard"},
+      {tar, "tar archive"},
+      {"\x89HDF\r\n\x1a\n", "HDF5"},
+      {"\x89PNG\r\n\x1a\n", "PNG"},
+      {"\xff\xd8\xff\xe0", "JPEG"},
+      {"RIFF\x24\0\0\0WEBPVP8 "s, "WebP"},
+      {"\0\0\x08\x03\0\0\xea\x60"s, "IDX"},
+      {"\x80\x04\x95\x10\0\0"s, "pickle"},
+      {"\xff\xfe"
+       "a\0,\0"s,
+       "UTF-16"},
+      {"a\0,\0b\0\n\0"s, "UTF-16"},
+      {"\x10\0\0\0\0\0\0\0{\"w\":{}}        "s, "safetensors"},
+      {"<!DOCTYPE html>\n<html lang=\"en\">", "HTML page"},
+      {"\n  <HTML><head><title>404", "HTML page"},
+      {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>", "XML"},
+      {"{\n  \"hidden_size\": 4096\n}", "JSON"},
+      {"[[1, 2], [3, 4]]", "JSON"},
+      {"a,b\n1,2\n", "text that begins with 'a,b'"},
+      {"\x01\x02\x03", "bytes that begin with 01 02 03"},
+      {std::string(600, '\0'), "all 0"},
+  };
+  for (const auto& [bytes, kind] : expected) {
+    EXPECT_NE(describe_file(bytes).find(kind), std::string::npos)
+        << "expected " << kind << ", got " << describe_file(bytes);
+  }
+}
+
+// The record that tf.io.TFRecordWriter writes for b"abc": its length and their masked CRC-32C.
+TEST(FileKind, KnowsTFRecordFilesByTheChecksumOfTheirFirstLength) {
+  const std::string record("\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e", 12);
+  std::string other = record;
+  other[8] ^= 1;
+  EXPECT_NE(describe_file(record), describe_file(other));
+}
+
+TEST(FileKind, NotesKnownKindsAloneAndShowsTextInOneLine) {
+  EXPECT_EQ(kind_note("<html>"), "; the file is an HTML page (a download that failed?)");
+  EXPECT_EQ(kind_note("a,b\n1,2\n"), "");
+  EXPECT_EQ(kind_note("[1, 2]"), "");
+  EXPECT_EQ(describe_file("Not Found\r\nsee below"), "text that begins with 'Not Found'");
+  EXPECT_LT(describe_file(std::string(400, 'x')).size(), 80u);
+}
+
+}  // namespace tutti::file_test

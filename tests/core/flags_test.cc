@@ -6,8 +6,7 @@
 
 #include "tutti/core/error.h"
 
-namespace tutti {
-namespace {
+namespace tutti::flags_test {
 
 struct FlagsOfTest {
   std::string name = "default";
@@ -206,5 +205,4 @@ TEST(Flags, CommandsHaveCommands) {
   }
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::flags_test

@@ -1,7 +1,8 @@
-// Suggestions for unknown names, and the helpers for texts.
+// Suggestions for unknown names, helpers for texts and lists, and addresses as text.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,12 +12,14 @@
 #include <utility>
 #include <vector>
 
-namespace tutti::internal {
-namespace names_test {
+#include "core/network_address.h"
+#include "tutti/core/json.h"
+
+namespace tutti::internal::names_test {
 
 const std::vector<std::string> kNames = {"mirrored", "one_device", "sgd", "adam", "adamw"};
 
-TEST(Choices, NameWhatWasMeant) {
+TEST(Choices, NameWhatWasMeantOrListThemAlone) {
   const std::string all = "mirrored, one_device, sgd, adam, adamw";
   EXPECT_EQ(choices(kNames, "mirorred"), all + "; did you mean 'mirrored'?");
   EXPECT_EQ(choices(kNames, "one-device"), all + "; did you mean 'one_device'?");
@@ -25,10 +28,6 @@ TEST(Choices, NameWhatWasMeant) {
   EXPECT_EQ(choices(kNames, "one_dev"), all + "; did you mean 'one_device'?");
   EXPECT_EQ(choices(kNames, "gsd"), all + "; did you mean 'sgd'?");
   EXPECT_EQ(choices(kNames, "admaw"), all + "; did you mean 'adamw'?");
-}
-
-TEST(Choices, WhatIsLikeNoneOfThemGetsTheListAlone) {
-  const std::string all = "mirrored, one_device, sgd, adam, adamw";
   for (const char* name : {"", "x", "ftrl", "central_storage", "lsd1"}) {
     EXPECT_EQ(choices(kNames, name), all) << name;
   }
@@ -90,5 +89,87 @@ TEST(TextHelpers, ParseNumberTakesTheWholeText) {
   EXPECT_EQ(parse_number<double>("1.5e2"), 150.0);
 }
 
-}  // namespace names_test
-}  // namespace tutti::internal
+TEST(SplitText, PartsStandBetweenSeparators) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(split_text(""), ElementsAre());
+  EXPECT_THAT(split_text("a:1"), ElementsAre("a:1"));
+  EXPECT_THAT(split_text("a:1,b:2"), ElementsAre("a:1", "b:2"));
+  EXPECT_THAT(split_text(",a,,b,"), ElementsAre("", "a", "", "b"));
+  EXPECT_THAT(split_text("/bin:/usr/bin", ':'), ElementsAre("/bin", "/usr/bin"));
+}
+
+TEST(OneLine, LeavesPlainTextAndShowsWhatBreaksLinesAsOneQuestionMark) {
+  for (const char* const text :
+       {"", "worker:2222", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x8e\xb5"}) {
+    EXPECT_EQ(one_line(text), text);
+  }
+  EXPECT_EQ(one_line("a\nb\rc\td"), "a?b?c?d");
+  EXPECT_EQ(one_line(std::string("\0\x1b[31m\x7f", 7)), "??[31m?");
+  EXPECT_EQ(one_line("a\xc2\x85z"), "a?z");
+  EXPECT_EQ(one_line("a\xe2\x80\xa8z\xe2\x80\xa9"), "a?z?");
+}
+
+TEST(OneLine, ShowsBytesThatAreNoUtf8AsQuestionMarksAndIsCutBetweenOthers) {
+  EXPECT_EQ(one_line("\xff"
+                     "a\x80"),
+            "?a?");
+  EXPECT_EQ(one_line("\xe2\x80"), "??");            // cut
+  EXPECT_EQ(one_line("\xc0\xaf"), "??");            // '/' written too long
+  EXPECT_EQ(one_line("\xed\xa0\x80"), "???");       // half a pair of UTF-16
+  EXPECT_EQ(one_line("\xf4\x90\x80\x80"), "????");  // beyond the last character
+  EXPECT_EQ(one_line("abcdef", 6), "abcdef");
+  EXPECT_EQ(one_line("abcdefg", 6), "abcdef...");
+  EXPECT_EQ(one_line("abcd\xe2\x82\xac", 6), "abcd...");
+  EXPECT_EQ(one_line(std::string(100'000, 'x')).size(), 63U);
+}
+
+// JSON writes invalid UTF-8 otherwise: a text of all pairs of bytes comes back as it was.
+TEST(OneLine, IsValidUtf8ForEveryPairOfBytes) {
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) {
+      const char bytes[] = {static_cast<char>(first), static_cast<char>(second), '\x80'};
+      const std::string line = one_line({bytes, 3});
+      EXPECT_EQ(Json::parse(Json(line).dump()).as_string(), line) << first << ' ' << second;
+    }
+  }
+}
+
+std::string parts_of(std::string_view text) {
+  const auto parts = split_address(text);
+  if (!parts) return "none";
+  return std::string(parts->host) + " " + std::string(parts->port) +
+         (parts->has_brackets ? " in brackets" : "");
+}
+
+TEST(NetworkAddress, IsSplitAtTheColonBeforeThePort) {
+  EXPECT_EQ(parts_of("host:80"), "host 80");
+  EXPECT_EQ(parts_of("127.0.0.1:4711"), "127.0.0.1 4711");
+  EXPECT_EQ(parts_of("[::1]:4711"), "::1 4711 in brackets");
+  EXPECT_EQ(parts_of("[fe80::1%eth0]:1"), "fe80::1%eth0 1 in brackets");
+  EXPECT_EQ(parts_of(":80"), " 80");
+  EXPECT_EQ(parts_of("host:"), "host ");
+  EXPECT_EQ(parts_of("::1:80"), " :1:80");  // ambiguous: no port is ":1:80"
+  for (const char* text : {"", "host", "[::1]", "[::1:80", "[::1]80", "[", "[]"}) {
+    EXPECT_EQ(parts_of(text), "none") << text;
+  }
+}
+
+TEST(NetworkAddress, IsJoinedWithBracketsAroundIpv6) {
+  EXPECT_EQ(join_address("host", 80), "host:80");
+  EXPECT_EQ(join_address("10.0.0.7", 80), "10.0.0.7:80");
+  EXPECT_EQ(join_address("::1", 80), "[::1]:80");
+  EXPECT_EQ(join_address("[::1]", 80), "[::1]:80");
+}
+
+// The texts are those of RFC 5952, section 4.
+TEST(NetworkAddress, HasOneTextPerIpv6Address) {
+  EXPECT_EQ(canonical_ipv6("0:0:0:0:0:0:0:1"), "::1");
+  EXPECT_EQ(canonical_ipv6("2001:0DB8::0001"), "2001:db8::1");
+  EXPECT_EQ(canonical_ipv6("::0"), "::");
+  EXPECT_EQ(canonical_ipv6("FE80:0::1%eth0"), "fe80::1%eth0");
+  for (const char* text : {"", "host", "127.0.0.1", "[::1]", "::zz", "1:2", "::1%", "::1:80:"}) {
+    EXPECT_EQ(canonical_ipv6(text), "") << text;
+  }
+}
+
+}  // namespace tutti::internal::names_test

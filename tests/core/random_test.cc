@@ -4,15 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
 
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace {
+namespace tutti::random_test {
 
 using Words = std::array<std::uint32_t, 4>;
 
@@ -163,5 +161,4 @@ TEST(RandomContextTest, SettingTheSeedStartsTheCountersAnew) {
   set_random_seed(0);
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::random_test

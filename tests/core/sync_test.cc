@@ -1,4 +1,4 @@
-// Waiting with deadlines, and run tokens: taking turns, handing on, no deadlock.
+// Waiting with deadlines, and run tokens: taking turns, handing on, no deadlock, no vain spinning.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/sync.h"
 
@@ -13,8 +13,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace {
+namespace tutti::sync_test {
 using std::chrono::milliseconds;
 using testing::HangWatchdog;
 
@@ -239,5 +238,25 @@ TEST(HangWatchdogDeathTest, EndsAHangingTestAndShowsItsThreads) {
               "s(.|\n)*stuck-thread(.|\n)*wait_until");
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(SpinningTest, AfterSpinningInVainTheNextWaitsDoNot) {
+  SpinningHabit habit;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(true);
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(habit.worth_it()) << i;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(true);  // again: three times as many
+  for (int i = 0; i < 23; ++i) EXPECT_FALSE(habit.worth_it()) << i;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(false);
+  EXPECT_TRUE(habit.worth_it());
+}
+
+TEST(SpinningTest, TheHabitIsBounded) {
+  SpinningHabit habit;
+  for (int i = 0; i < 100; ++i) habit.learn(true);
+  int skipped = 0;
+  while (!habit.worth_it()) ++skipped;
+  EXPECT_EQ(skipped, 511);
+}
+
+}  // namespace tutti::sync_test
