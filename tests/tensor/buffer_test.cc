@@ -18,21 +18,17 @@
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/variable_memory.h"
 
-namespace tutti {
-namespace buffer_test {
+namespace tutti::buffer_test {
 
 using testing::expect_tensor;
 
-TEST(Buffer, IsAlignedForEverySize) {
+TEST(Buffer, IsAlignedForEverySizeAndWastesAtMostAQuarter) {
   for (std::size_t size = 0; size < 5000; size = size * 5 / 4 + 1) {
     const BufferRef buffer = BufferRef::allocate(size);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u) << size;
     EXPECT_EQ(buffer->size(), size);
     std::memset(buffer->data(), 1, size);  // a sanitizer sees a class that is too small
   }
-}
-
-TEST(Buffer, WastesAtMostAQuarter) {
   trim_allocator_cache();
   for (std::size_t size = 257; size < 3'000'000; size = size * 9 / 8 + 1) {
     const std::size_t before = allocator_statistics().in_use;
@@ -96,13 +92,10 @@ TEST(Buffer, CacheStaysBelowItsLimitAndKeepsWhatWasUsedLast) {
   trim_allocator_cache();
 }
 
-TEST(Buffer, PeakFollowsTheLargestUse) {
+TEST(Buffer, PeakFollowsTheLargestUseAndImpossibleSizesAreRefused) {
   const std::size_t in_use = allocator_statistics().in_use;
   { const BufferRef buffer = BufferRef::allocate(50'000'000); }
   EXPECT_GE(allocator_statistics().peak_in_use, in_use + 50'000'000);
-}
-
-TEST(Buffer, ImpossibleSizesAreRefused) {
   EXPECT_ERROR(BufferRef::allocate(std::size_t{1} << 62), kResourceExhausted, "no memory");
 }
 
@@ -314,5 +307,4 @@ TEST(DeviceMemory, GpusHaveLimitsOfTheirOwn) {
   EXPECT_ERROR(set_memory_limit({DeviceType::kGpu, 63}, 1), kUnavailable, "gpu:63");
 }
 
-}  // namespace buffer_test
-}  // namespace tutti
+}  // namespace tutti::buffer_test

@@ -13,8 +13,7 @@
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace convolution_test {
+namespace tutti::convolution_test {
 
 using testing::expect_tensor;
 using testing::random_values;
@@ -305,5 +304,4 @@ TEST(Pooling, ErrorsNameTheShapesAndTheLine) {
                  "[2, 2, 2, 3]");
 }
 
-}  // namespace convolution_test
-}  // namespace tutti
+}  // namespace tutti::convolution_test

@@ -1,23 +1,26 @@
-// Devices, their names, and scopes: what is made and run where, transfers, the placement log.
+// Devices, their names, scopes and dispatch: what is made and run where, transfers, observers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 
 #include "core/names.h"
+#include "tensor/kernel_table.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace device_test {
-
+namespace tutti::device_test {
 using testing::expect_error;
 using testing::expect_tensor;
 
@@ -38,13 +41,18 @@ TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
   }
 }
 
-TEST(Device, ReadsTfsSpellings) {
+TEST(Device, ReadsTfsSpellingsAndCudasNamesOfGpus) {
   const Device expected{DeviceType::kCpu, 3};
   for (const char* text : {"cpu:3", "CPU:3", "/cpu:3", "/device:CPU:3", "/device:cpu:3"}) {
     EXPECT_EQ(Device::parse(text), expected) << text;
   }
   EXPECT_EQ(expected.to_string(), "cpu:3");
   EXPECT_EQ(Device::parse(expected.to_string()), expected);
+  for (const char* text : {"cuda:77", "CUDA:77", "/device:CUDA:77"}) {
+    EXPECT_ERROR(Device::parse(text), kUnavailable, "gpu:77 is unavailable");
+  }
+  EXPECT_EQ(DeviceSpec::parse("/task:1/device:CUDA:2").to_string(), "/task:1/device:GPU:2");
+  EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
 }
 
 TEST(Device, TpusAreDevicesOfXla) {
@@ -57,14 +65,6 @@ TEST(Device, TpusAreDevicesOfXla) {
   EXPECT_EQ(DeviceSpec::parse("/task:1/device:TPU:2").to_string(), "/task:1/device:XLA:2");
   EXPECT_ERROR(Device::parse("xla:64"), kUnavailable, "xla:64");
   EXPECT_ERROR(parse_devices("xla:0-9999"), kUnavailable, "xla:9999");
-}
-
-TEST(Device, CudaNamesGpus) {
-  for (const char* text : {"cuda:77", "CUDA:77", "/device:CUDA:77"}) {
-    EXPECT_ERROR(Device::parse(text), kUnavailable, "gpu:77 is unavailable");
-  }
-  EXPECT_EQ(DeviceSpec::parse("/task:1/device:CUDA:2").to_string(), "/task:1/device:GPU:2");
-  EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
 }
 
 TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
@@ -81,14 +81,11 @@ TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
   expect_refused([&] { (void)resolve(DeviceSpec::parse("/tpu:1")); });
 }
 
-TEST(Device, RefusesWhatItCannotRead) {
+TEST(Device, RefusesWhatItCannotReadAndListsThoseHereForMissingOnes) {
   for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "fpga:0", "cpu:*", "/",
                            "/job:worker/cpu:0", "cpu:99999999999"}) {
     EXPECT_INVALID(Device::parse(text), "Device::parse", concat("'", text, "'"));
   }
-}
-
-TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
   for (const char* text : {"gpu:77", "/gpu:77", "/device:GPU:77"}) {
     EXPECT_ERROR(Device::parse(text), kUnavailable,
                  "gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)");
@@ -99,16 +96,13 @@ TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
                "gpu:77 is unavailable");
 }
 
-TEST(Device, ReadsListsWithRanges) {
+TEST(Device, ReadsListsWithRangesWithoutGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
   EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order stays
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());
-}
-
-TEST(Device, RefusesListsWithGapsAndDuplicates) {
   EXPECT_INVALID(parse_devices(""), "empty");
   EXPECT_INVALID(parse_devices("cpu:0,"), "empty");
   EXPECT_INVALID(parse_devices("cpu:0-2,cpu:1"), "cpu:1 stands twice");
@@ -117,13 +111,18 @@ TEST(Device, RefusesListsWithGapsAndDuplicates) {
   EXPECT_ERROR(parse_devices("gpu:77,gpu:78"), kUnavailable, "gpu:77");
 }
 
-TEST(DeviceSpec, RoundTrips) {
+TEST(DeviceSpec, RoundTripsOrNamesThePartItCannotRead) {
   for (const char* text : {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0",
                            "/task:3", "/job:ps/device:CPU:1", "/device:GPU:*"}) {
     EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
   }
   EXPECT_EQ(DeviceSpec::parse("/job:a/gpu:2").to_string(), "/job:a/device:GPU:2");
   EXPECT_EQ(DeviceSpec::parse("/device:GPU").to_string(), "/device:GPU:*");
+  EXPECT_INVALID(DeviceSpec::parse("/job:a/task:x"), "'task:x'", "/job:a/task:x");
+  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:FPGA:0",
+                           "/device:CPU:0:1", "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
+    EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text);
+  }
 }
 
 TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
@@ -134,14 +133,6 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
   EXPECT_EQ(spec.index, 99);
   EXPECT_FALSE(spec.replica);
   EXPECT_ERROR(resolve(spec), kUnavailable, "gpu:99", "cpu:0 ... cpu:63");
-}
-
-TEST(DeviceSpec, NamesThePartItCannotRead) {
-  EXPECT_INVALID(DeviceSpec::parse("/job:a/task:x"), "'task:x'", "/job:a/task:x");
-  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:FPGA:0",
-                           "/device:CPU:0:1", "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
-    EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text);
-  }
 }
 
 TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
@@ -158,25 +149,16 @@ TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
   }
 }
 
-TEST(DeviceSpec, AnIndexWithoutTypeNamesNothing) {
-  EXPECT_EQ((DeviceSpec{.job = "worker", .index = 2}).to_string(), "/job:worker");
-}
-
-TEST(DeviceSpec, APartIsReplacedInACopy) {
+TEST(DeviceSpec, PartsAreReplacedMergedAndResolved) {
   DeviceSpec spec = DeviceSpec::parse("/job:worker/replica:0/task:1/device:GPU:0");
   spec.task = 4;
   spec.index.reset();
   EXPECT_EQ(spec.to_string(), "/job:worker/replica:0/task:4/device:GPU:*");
-}
-
-TEST(DeviceSpec, InnerPartsWinWhenMerged) {
   const DeviceSpec outer = DeviceSpec::parse("/job:worker/task:1/device:GPU:0");
   const DeviceSpec merged = outer.merged_with(DeviceSpec::parse("/task:2/device:CPU:*"));
   EXPECT_EQ(merged.to_string(), "/job:worker/task:2/device:CPU:0");
   EXPECT_EQ(outer.merged_with({}), outer);
-}
-
-TEST(DeviceSpec, MissingPartsResolveToTheFirstCpu) {
+  EXPECT_EQ((DeviceSpec{.job = "worker", .index = 2}).to_string(), "/job:worker");
   EXPECT_EQ(resolve({}), (Device{DeviceType::kCpu, 0}));
   EXPECT_EQ(resolve(DeviceSpec::parse("/job:worker/cpu:5")), (Device{DeviceType::kCpu, 5}));
 }
@@ -218,7 +200,10 @@ TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
   EXPECT_EQ(current_device(), on_cpu(0));
 }
 
-TEST(DeviceScope, SpellingsOfOneDevice) {
+TEST(DeviceScope, ReadsSpellingsOfOneDeviceOrNamesWhatItCannotRead) {
+  EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
+  EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
+  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);
     EXPECT_EQ(current_device(), on_cpu(3)) << text;
@@ -227,13 +212,6 @@ TEST(DeviceScope, SpellingsOfOneDevice) {
   EXPECT_EQ(current_device(), on_cpu(4));
   const DeviceScope without_index("/device:CPU:*");  // the outer index stays
   EXPECT_EQ(current_device(), on_cpu(4));
-}
-
-TEST(DeviceScope, NamesWhatItCannotReadOrDoesNotHave) {
-  expect_error(ErrorCode::kInvalidArgument, {"fpga:0"}, [] { DeviceScope scope("/fpga:0"); });
-  expect_error(ErrorCode::kUnavailable, {"cpu:64", "devices here: cpu:0"},
-               [] { DeviceScope scope("cpu:64"); });
-  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open
 }
 
 TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
@@ -382,5 +360,100 @@ TEST(PlacementLog, EveryOperationHasAName) {
   EXPECT_EQ(tf_op_name(OpId::kDropout), "Dropout");
 }
 
-}  // namespace device_test
-}  // namespace tutti
+struct OpLog : OpObserver {
+  void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
+    ops.push_back(call.op);
+    last_output = outputs[0].id();
+    last_line = call.where.line();
+  }
+  std::vector<OpId> ops;
+  std::uint64_t last_output = 0;
+  std::uint32_t last_line = 0;
+};
+
+TEST(Dispatch, ObserversSeeOperationsAfterTheyRan) {
+  OpLog log;
+  const Tensor x = Tensor::ones({2});
+  Tensor y;
+  {
+    const ObserverScope scope(log);
+    y = relu(x + x);
+    EXPECT_EQ(log.last_line, static_cast<std::uint32_t>(__LINE__ - 1));
+  }
+  negate(y);
+  EXPECT_EQ(log.ops, (std::vector{OpId::kAdd, OpId::kRelu}));
+  EXPECT_EQ(log.last_output, y.id());
+}
+
+TEST(Dispatch, ObserversMayEndInAnyOrder) {
+  OpLog first, second;
+  const Tensor x = Tensor::ones({2});
+  std::optional<ObserverScope> outer(std::in_place, first);
+  std::optional<ObserverScope> inner(std::in_place, second);
+  negate(x);
+  outer.reset();
+  square(x);
+  inner.reset();
+  exp(x);
+  EXPECT_EQ(first.ops, (std::vector{OpId::kNegate}));
+  EXPECT_EQ(second.ops, (std::vector{OpId::kNegate, OpId::kSquare}));
+}
+
+TEST(Dispatch, ObserversSeeOperationsOfTheirThreadAloneAlsoOnEmptyTensors) {
+  OpLog log;
+  const ObserverScope scope(log);
+  const Tensor x = Tensor::ones({2});
+  Executor::system().start("other", [&x] { negate(x); })->join();
+  EXPECT_TRUE(log.ops.empty());
+  negate(Tensor::zeros({0, 3}));
+  EXPECT_EQ(log.ops.size(), 1u);
+}
+
+TEST(Dispatch, RefusesInputsOnSeveralDevicesOrWithoutKernel) {
+  const Tensor here = Tensor::ones({2});
+  const Tensor there = here.to({DeviceType::kCpu, 1});
+  expect_error(ErrorCode::kInvalidArgument,
+               {concat("add at device_test.cc:", __LINE__ + 1), "cpu:0", "cpu:1", "try to()"},
+               [&] { here + there; });
+  EXPECT_EQ((there + there).device(), there.device());
+  EXPECT_EQ((there * 2).device(), there.device());  // plain numbers follow
+  OpCall call;
+  call.op = OpId::kExp;
+  call.where = SourceLocation::current();
+  call.inputs = {Tensor::zeros({2}, DType::kBool)};
+  call.outputs = {{{2}, DType::kBool}};
+  EXPECT_ERROR(dispatch(call), kUnimplemented, "exp at device_test.cc", "bool", "cpu:0");
+}
+
+TEST(Dispatch, ResultsOfViewsShareStorageUnderANewIdentity) {
+  const Tensor x = Tensor::from<float>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+  OpLog log;
+  const ObserverScope scope(log);
+  const Tensor reshaped = reshape(x, {2, 4});
+  const Tensor stopped = stop_gradient(x);
+  const Tensor rows = slice(x, {1, 0}, {2, -1});
+  EXPECT_EQ(log.ops, (std::vector{OpId::kReshape, OpId::kStopGradient, OpId::kSlice}));
+  EXPECT_EQ(reshaped.bytes().data(), x.bytes().data());
+  EXPECT_EQ(stopped.bytes().data(), x.bytes().data());
+  EXPECT_EQ(rows.bytes().data(), x.bytes().data() + 8);
+  EXPECT_NE(reshaped.id(), x.id());
+  EXPECT_NE(stopped.id(), x.id());
+  expect_tensor(rows, {2, 2}, {2, 3, 4, 5});
+  EXPECT_NE(slice(x, {0, 1}, {4, 1}).bytes().data(), x.bytes().data() + 4);
+}
+
+TEST(KernelTable, FindsWhatWasSet) {
+  KernelTable table;
+  EXPECT_EQ(table.find(OpId::kAdd, DType::kFloat32), nullptr);
+  const Kernel kernel = [](const KernelArgs& args) { args.out<float>(0)[0] = 42.0f; };
+  table.set(OpId::kAdd, DType::kFloat32, kernel);
+  EXPECT_EQ(table.find(OpId::kAdd, DType::kFloat32), kernel);
+  EXPECT_EQ(table.find(OpId::kAdd, DType::kFloat64), nullptr);
+  OpCall call;
+  call.op = OpId::kAdd;
+  call.inputs = {Tensor(1.0f), Tensor(2.0f)};
+  call.outputs = {{{}, DType::kFloat32}};
+  EXPECT_EQ(run_kernel(table, call)[0].item(), 42.0f);
+}
+
+}  // namespace tutti::device_test

@@ -11,8 +11,7 @@
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace half_test {
+namespace tutti::half_test {
 
 using testing::expect_same_bits;
 using testing::expect_tensor;
@@ -236,7 +235,7 @@ TEST(HalfTensor, OperationsThatMoveKeepTheBits) {
   }
 }
 
-TEST(HalfTensor, LabelsInFrontOfHalfLogits) {
+TEST(HalfTensor, LabelsInFrontOfHalfLogitsAndMixedTypesRefused) {
   for (const DType dtype : kHalves) {
     const Tensor logits = random_values({5, 3}, dtype, -3, 3);
     const Tensor labels = Tensor::from<std::int64_t>({5}, {0, 2, 1, 1, 0});
@@ -244,12 +243,8 @@ TEST(HalfTensor, LabelsInFrontOfHalfLogits) {
         sparse_softmax_cross_entropy(labels, logits),
         cast(sparse_softmax_cross_entropy(labels, cast(logits, DType::kFloat32)), dtype));
   }
-}
-
-TEST(HalfTensor, MixedTypesAreRefused) {
   EXPECT_INVALID((void)(Tensor::ones({2}, DType::kFloat16) + Tensor::ones({2}, DType::kBFloat16)),
                  "float16", "bfloat16", "cast()");
 }
 
-}  // namespace half_test
-}  // namespace tutti
+}  // namespace tutti::half_test

@@ -10,8 +10,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 
-namespace tutti {
-namespace random_ops_test {
+namespace tutti::random_ops_test {
 
 using testing::expect_same_bits;
 using testing::expect_tensor;
@@ -205,5 +204,4 @@ TEST(Dropout, EdgesOfTheRate) {
   EXPECT_INVALID(dropout(Tensor::zeros({3}, DType::kInt64), 0.5, kKey), "int64");
 }
 
-}  // namespace random_ops_test
-}  // namespace tutti
+}  // namespace tutti::random_ops_test

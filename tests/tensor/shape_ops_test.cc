@@ -12,8 +12,7 @@
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace shape_ops_test {
+namespace tutti::shape_ops_test {
 
 using testing::expect_error;
 using testing::expect_tensor;
@@ -175,18 +174,15 @@ TEST(Concat, RefusesPartsThatDoNotFit) {
   EXPECT_ERROR(concat({a, Tensor()}, 0), kFailedPrecondition, "concat at", "undefined");
 }
 
-TEST(Split, SplitsEquallyOrNamesTheSizes) {
+TEST(Split, SplitsEquallyOrBySizesAlongAnAxis) {
   const std::vector<Tensor> halves = split(counting({10}), 2);
   ASSERT_EQ(halves.size(), 2u);
   expect_tensor(halves[0], {5}, {0, 1, 2, 3, 4});
   expect_tensor(halves[1], {5}, {5, 6, 7, 8, 9});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("split at shape_ops_test.cc:", __LINE__ + 1), "[10]", "10", "3"},
-               [] { split(counting({10}), 3); });
+               [&] { split(counting({10}), 3); });
   EXPECT_INVALID(split(counting({10}), 0), "split at");
-}
-
-TEST(Split, TakesSizesAndAxes) {
   const std::vector<Tensor> parts = split(counting({2, 4}), std::vector<std::int64_t>{1, 0, 3}, 1);
   ASSERT_EQ(parts.size(), 3u);
   expect_tensor(parts[0], {2, 1}, {0, 4});
@@ -395,5 +391,4 @@ TEST(Arranging, GatherAlongAnAxis) {
   EXPECT_INVALID(gather(x, indices, 2), "gather at shape_ops_test.cc:", "axis 2", "[2, 3]");
 }
 
-}  // namespace shape_ops_test
-}  // namespace tutti
+}  // namespace tutti::shape_ops_test

@@ -1,11 +1,13 @@
-// Tensors: making, reading, views, identity, immutability, gradients as values.
+// Tensors, types, shapes, short forms: making, reading, views, identity, broadcasting, gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <type_traits>
@@ -13,14 +15,21 @@
 #include <vector>
 
 #include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
 #include "tutti/core/executor.h"
+#include "tutti/tensor/dtype.h"
 #include "tutti/tensor/gradient.h"
+#include "tutti/tensor/op.h"
+#include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/shape.h"
+#include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::tensor_test {
 using testing::expect_error;
+using testing::expect_same_bits;
 using testing::expect_tensor;
+using testing::random_values;
+using testing::tensor_of;
 
 constexpr Device kSecondCpu{DeviceType::kCpu, 1};
 
@@ -82,15 +91,12 @@ TEST(Tensor, RefusesNumbersThatItsTypeCannotHold) {
   EXPECT_EQ(Tensor::full({}, -2147483648.0, DType::kInt32).item_int(), -2147483648LL);
 }
 
-TEST(Tensor, ItemWantsExactlyOneElement) {
+TEST(Tensor, ItemWantsOneElementAndHostSpanTheRightType) {
   EXPECT_EQ(Tensor::from<std::int64_t>({1, 1}, {42}).item_int(), 42);
   EXPECT_EQ(Tensor::from<double>({1}, {0.1}).item_double(), 0.1);
   EXPECT_EQ(Tensor::from<bool>({1}, {true}).item(), 1.0f);
   EXPECT_INVALID(Tensor::zeros({2}).item(), "Tensor::item", "[2]");
   EXPECT_INVALID(Tensor::zeros({0}).item_double(), "[0]");
-}
-
-TEST(Tensor, HostSpanWantsTheRightType) {
   const Tensor tensor = Tensor::zeros({2}, DType::kInt64);
   EXPECT_EQ(tensor.host_span<std::int64_t>().size(), 2u);
   EXPECT_INVALID(tensor.host_span<float>(), "expected float32", "int64", "[2]");
@@ -226,5 +232,331 @@ TEST(IndexedSlices, AddUpRowsThatOccurSeveralTimes) {
   expect_tensor(empty.to_dense(), {2, 2}, {0, 0, 0, 0});
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(DType, HasNumpysNamesAndSizes) {
+  const std::vector<std::pair<DType, std::pair<const char*, std::size_t>>> table = {
+      {DType::kFloat32, {"float32", 4}},   {DType::kFloat64, {"float64", 8}},
+      {DType::kInt32, {"int32", 4}},       {DType::kInt64, {"int64", 8}},
+      {DType::kUInt8, {"uint8", 1}},       {DType::kBool, {"bool", 1}},
+      {DType::kBFloat16, {"bfloat16", 2}}, {DType::kFloat16, {"float16", 2}}};
+  for (const auto& [dtype, expected] : table) {
+    EXPECT_EQ(to_string(dtype), expected.first);
+    EXPECT_EQ(size_of(dtype), expected.second);
+    EXPECT_EQ(parse_dtype(expected.first), dtype);
+  }
+  EXPECT_INVALID(parse_dtype("float8"), "float32, float64, int32", "'float8'");
+}
+
+TEST(DType, ValuesAreStable) {  // they stand in the plugin ABI
+  EXPECT_EQ(static_cast<int>(DType::kFloat32), 0);
+  EXPECT_EQ(static_cast<int>(DType::kInt64), 3);
+  EXPECT_EQ(static_cast<int>(DType::kBool), 5);
+  EXPECT_EQ(static_cast<int>(DType::kBFloat16), 6);
+  EXPECT_EQ(static_cast<int>(DType::kFloat16), 7);
+}
+
+TEST(ReduceOp, IsReadInAnyCase) {
+  EXPECT_EQ(parse_reduce_op("sum"), ReduceOp::kSum);
+  EXPECT_EQ(parse_reduce_op("Mean"), ReduceOp::kMean);
+  EXPECT_EQ(to_string(ReduceOp::kProduct), "PRODUCT");
+  EXPECT_INVALID(parse_reduce_op("average"), "SUM, MEAN, MIN, MAX, PRODUCT", "'average'");
+}
+
+TEST(OpId, EveryOperationHasItsOwnName) {
+  std::vector<std::string> names;
+  for (int op = 0; op < static_cast<int>(OpId::kCount); ++op) {
+    names.emplace_back(to_string(static_cast<OpId>(op)));
+  }
+  EXPECT_EQ(to_string(OpId::kScatterRows), "scatter_rows");
+  EXPECT_EQ(to_string(OpId::kMatMul), "matmul");
+  std::ranges::sort(names);
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+}
+
+TEST(Shape, CountsElements) {
+  EXPECT_EQ(Shape{}.num_elements(), 1);
+  EXPECT_EQ((Shape{2, 3, 4}).num_elements(), 24);
+  EXPECT_EQ((Shape{0, 3}).num_elements(), 0);
+  EXPECT_EQ((Shape{std::int64_t{1} << 62, 0}).num_elements(), 0);
+  EXPECT_EQ((Shape{INT64_MAX, 1}).num_elements(), INT64_MAX);
+}
+
+// With 0 dimensions, too: products of the others are strides and rows of tensors.
+TEST(Shape, RefusesMoreElementsThanCanBeCounted) {
+  constexpr std::int64_t kHuge = INT64_MAX;
+  for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
+           {std::int64_t{1} << 62, 2}, {0, kHuge, kHuge}, {kHuge, 0, kHuge}, {kHuge, kHuge, 0}}) {
+    EXPECT_EQ(Shape::count(dims), std::nullopt);
+    EXPECT_INVALID(const Shape shape{std::span<const std::int64_t>(dims)},
+                   concat("[", join(dims), "]"), "more elements");
+  }
+  const Shape fits{0, kHuge};
+  EXPECT_INVALID(fits.with_front(2), "more elements");
+  EXPECT_INVALID(fits.with_dim(0, 2), "more elements");
+  EXPECT_INVALID(broadcast({kHuge, 1}, {1, 2}, "test"), "more elements");
+  const std::int64_t with_zero[] = {0, 3, 4};
+  EXPECT_EQ(Shape::count(with_zero), 12);
+  EXPECT_EQ(Shape::count({}), 1);
+}
+
+TEST(Shape, RefusesNegativeAndTooManyDimensions) {
+  EXPECT_INVALID((Shape{2, -1}), "[2, -1]");
+  EXPECT_INVALID((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), "at most 8");
+  EXPECT_INVALID((Shape{1, 1, 1, 1, 1, 1, 1, 1}).with_front(2), "at most 8");
+}
+
+TEST(Shape, NegativeAxesCountFromTheEnd) {
+  const Shape shape{2, 3, 4};
+  EXPECT_EQ(shape.dim(-1), 4);
+  EXPECT_EQ(shape[0], 2);
+  EXPECT_EQ(shape.normalized_axis(-3, "test"), 0);
+  EXPECT_INVALID(shape.normalized_axis(3, "my op"), "my op", "axis 3", "[2, 3, 4]");
+  EXPECT_INVALID(shape.dim(-4), "axis -4");
+}
+
+TEST(Shape, ChangesAxes) {
+  const Shape shape{2, 3, 4};
+  EXPECT_EQ(shape.with_dim(1, 7), (Shape{2, 7, 4}));
+  EXPECT_EQ(shape.without_axis(0), (Shape{3, 4}));
+  EXPECT_EQ(shape.without_axis(-1), (Shape{2, 3}));
+  EXPECT_EQ(shape.with_front(5), (Shape{5, 2, 3, 4}));
+  EXPECT_EQ(shape.to_string(), "[2, 3, 4]");
+  EXPECT_NE(shape, (Shape{2, 3}));
+}
+
+TEST(Shape, BroadcastsByNumpysRule) {
+  EXPECT_EQ(broadcast({2, 3}, {3}, "test"), (Shape{2, 3}));
+  EXPECT_EQ(broadcast({2, 1}, {1, 5}, "test"), (Shape{2, 5}));
+  EXPECT_EQ(broadcast({}, {4}, "test"), (Shape{4}));
+  EXPECT_EQ(broadcast({0, 3}, {1, 3}, "test"), (Shape{0, 3}));
+  EXPECT_EQ(broadcast({0}, {1}, "test"), (Shape{0}));
+  EXPECT_FALSE(try_broadcast({2, 3}, {4}));
+  EXPECT_FALSE(try_broadcast({0}, {2}));
+  EXPECT_INVALID(broadcast({2, 3}, {4}, "my op"), "my op", "[2, 3]", "[4]");
+}
+
+constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+
+TEST(ShortForms, ATensorIsMadeOfNumbers) {
+  const Tensor t = {1.f, 2.f, 3.5f};
+  EXPECT_EQ(t.dtype(), DType::kFloat32);
+  expect_tensor(t, {3}, {1, 2, 3.5});
+  const Tensor nothing = {};
+  EXPECT_FALSE(nothing.defined());
+}
+
+TEST(ShortForms, IndicesTakeAxesAwayAndRangesKeepThem) {
+  const Tensor x = cast(arange(24), DType::kFloat32).reshape({2, 3, 4});
+  expect_tensor(x[1], {3, 4}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
+  expect_tensor(x[-1][0], {4}, {12, 13, 14, 15});
+  expect_tensor(x[{0, 2, 3}], {}, {11});
+  expect_tensor(x[Range{0, 1}], {1, 3, 4}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  expect_tensor(x[{Range{}, 1, Range{-2}}], {2, 2}, {6, 7, 18, 19});
+  expect_tensor(x[{1, Range{2, 9}}], {1, 4}, {20, 21, 22, 23});
+  EXPECT_EQ((x[{Range{2, 1}}].shape()), (Shape{0, 3, 4}));
+  expect_error(kInvalid, {concat("operator[] at tensor_test.cc:", __LINE__ + 1), "axis 0", "got 2"},
+               [&] { x[2]; });
+  EXPECT_INVALID((x[{0, 0, 0, 0}]), "operator[] at tensor_test.cc:", "[2, 3, 4]", "at most 3");
+  EXPECT_INVALID((x[{0, -4}]), "-3 .. 2", "axis 1");
+}
+
+TEST(ShortForms, MembersAndAxesAreTheReductions) {
+  const Tensor x = random_values({3, 4}, DType::kFloat64, -2, 2);
+  expect_same_bits(x.sum(), reduce_sum(x));
+  expect_same_bits(x.mean(1, true), reduce_mean(x, {.axes = {1}, .keep_dims = true}));
+  expect_same_bits(reduce_sum(x, 1), reduce_sum(x, {.axes = {1}}));
+  expect_same_bits(reduce_max(x, -1, true), x.max(1, true));
+  expect_same_bits(x.min(0), reduce_min(x, 0));
+  expect_same_bits(x.reshape({2, -1}), reshape(x, {2, 6}));
+  expect_error(kInvalid, {concat("reduce_sum at tensor_test.cc:", __LINE__ + 1)},
+               [&] { x.sum(2); });
+}
+
+TEST(ShortForms, ComparisonsAndAssignmentsAreOperations) {
+  const Tensor a = {1.f, 2.f, 3.f};
+  expect_tensor(a < 2, {3}, {1, 0, 0});
+  expect_tensor(2 <= a, {3}, {0, 1, 1});
+  expect_tensor(a == a, {3}, {1, 1, 1});
+  expect_tensor(a != Tensor{1.f, 0.f, 3.f}, {3}, {0, 1, 0});
+  expect_tensor(a > 2.5, {3}, {0, 0, 1});
+  expect_tensor(a >= 3, {3}, {0, 0, 1});
+  Tensor b = a;
+  b += 1;
+  b *= b;
+  b -= a;
+  b /= 2.0;
+  expect_tensor(b, {3}, {1.5, 3.5, 6.5});
+  expect_tensor(a, {3}, {1, 2, 3});  // a copy keeps its value
+}
+
+TEST(IntegerArithmetic, QuotientsGoDownAndRestsHaveTheDivisorsSign) {
+  const Tensor a = Tensor::from<std::int32_t>({8}, {7, -7, 7, -7, 6, -6, 5, 0});
+  const Tensor b = Tensor::from<std::int32_t>({8}, {2, 2, -2, -2, 3, 3, 0, 5});
+  expect_tensor(floor_divide(a, b), {8}, {3, -4, -4, 3, 2, -2, 0, 0});
+  expect_tensor(a % b, {8}, {1, 1, -1, -1, 0, 0, 0, 0});
+  const auto lowest = std::numeric_limits<std::int64_t>::min();
+  const Tensor edge = Tensor::from<std::int64_t>({2}, {lowest, lowest + 1});
+  expect_same_bits(floor_divide(edge, -1),
+                   Tensor::from<std::int64_t>({2}, {lowest, -(lowest + 1)}));
+  expect_tensor(edge % -1, {2}, {0, 0});
+  const Tensor large = Tensor::from<std::int64_t>({1}, {(std::int64_t{1} << 62) + 1});
+  EXPECT_EQ((large % 10).item_int(), 5);  // beyond what a double holds
+  expect_tensor(Tensor::from<std::uint8_t>({2}, {200, 7}) % 64, {2}, {8, 7});
+}
+
+TEST(IntegerArithmetic, PowersWrapAround) {
+  const Tensor base = Tensor::from<std::int32_t>({6}, {3, -2, 0, 7, 10, 1});
+  const Tensor exponent = Tensor::from<std::int32_t>({6}, {4, 5, 0, 1, 10, 1000});
+  expect_tensor(tutti::pow(base, exponent), {6}, {81, -32, 1, 7, 1410065408, 1});
+  const Tensor down = Tensor::from<std::int32_t>({4}, {1, -1, -1, 2});
+  expect_tensor(tutti::pow(down, Tensor::from<std::int32_t>({4}, {-3, -3, -2, -1})), {4},
+                {1, -1, 1, 0});
+}
+
+TEST(Creation, RangesEndBeforeTheirStop) {
+  EXPECT_EQ(arange(5).dtype(), DType::kInt64);
+  expect_tensor(arange(5), {5}, {0, 1, 2, 3, 4});
+  expect_tensor(arange(2, 9, 3), {3}, {2, 5, 8});
+  expect_tensor(arange(5, 0, -2), {3}, {5, 3, 1});
+  expect_tensor(arange(3, 3), {0}, {});
+  EXPECT_EQ(arange(0.0, 1.0, 0.25).dtype(), DType::kFloat32);
+  expect_tensor(arange(0.0, 1.0, 0.25), {4}, {0, 0.25, 0.5, 0.75});
+  expect_tensor(arange(0, 3, 1, DType::kFloat64), {3}, {0, 1, 2});
+  EXPECT_INVALID(arange(0, 3, 0), "arange", "step");
+  EXPECT_INVALID(arange(0.0, std::nan("")), "arange", "finite");
+}
+
+TEST(Creation, LinspaceEndsAtItsStop) {
+  expect_tensor(linspace(0, 1, 5), {5}, {0, 0.25, 0.5, 0.75, 1});
+  expect_tensor(linspace(3, -3, 3, DType::kInt32), {3}, {3, 0, -3});
+  expect_tensor(linspace(2, 9, 1), {1}, {2});
+  const Tensor thirds = linspace(0, 0.1, 4, DType::kFloat64);
+  EXPECT_EQ(thirds.to_doubles()[3], 0.1);
+  EXPECT_INVALID(linspace(0, 1, -1), "linspace", "-1");
+}
+
+TEST(Creation, EyeAndItsLikes) {
+  expect_tensor(eye(2), {2, 2}, {1, 0, 0, 1});
+  expect_tensor(eye(2, 3, DType::kInt32), {2, 3}, {1, 0, 0, 0, 1, 0});
+  expect_tensor(eye(3, 2), {3, 2}, {1, 0, 0, 1, 0, 0});
+  EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
+  const Tensor x = Tensor::full({2, 1}, 7, DType::kInt32);
+  expect_same_bits(zeros_like(x), Tensor::zeros({2, 1}, DType::kInt32));
+  expect_same_bits(ones_like(x), Tensor::ones({2, 1}, DType::kInt32));
+}
+
+TEST(Creation, TriangularPartsHaveADiagonalOfTheirOwn) {
+  const Tensor x = arange(1, 10).reshape({3, 3});
+  expect_tensor(tril(x, 1), {3, 3}, {1, 2, 0, 4, 5, 6, 7, 8, 9});
+  expect_tensor(tril(x, -1), {3, 3}, {0, 0, 0, 4, 0, 0, 7, 8, 0});
+  expect_tensor(triu(x, 1), {3, 3}, {0, 2, 3, 0, 0, 6, 0, 0, 0});
+  EXPECT_INVALID(tril(Tensor::zeros({3})), "tril at tensor_test.cc", "[3]");
+}
+
+TEST(Sorting, NanIsTheLargestAndEqualOnesKeepTheirOrder) {
+  const double nan = std::nan("");
+  const Tensor x = tensor_of({6}, {2, nan, -1, 2, 0, -1}, DType::kFloat32);
+  expect_tensor(sort(x), {6}, {-1, -1, 0, 2, 2, nan});
+  expect_tensor(argsort(x), {6}, {2, 5, 4, 0, 3, 1});
+  expect_tensor(argsort(x, {.descending = true}), {6}, {1, 0, 3, 4, 2, 5});
+  const Tensor lowest = Tensor::from<std::int32_t>({3}, {5, std::numeric_limits<int>::min(), -5});
+  expect_tensor(sort(lowest), {3}, {-2147483648.0, -5, 5});
+  expect_tensor(sort(Tensor::from<std::uint8_t>({3}, {200, 0, 7})), {3}, {0, 7, 200});
+  EXPECT_EQ(sort(Tensor::zeros({2, 0})).shape(), (Shape{2, 0}));
+  EXPECT_INVALID(sort(Tensor::zeros({2}), {.axis = 1}), "sort at tensor_test.cc");
+}
+
+TEST(Scattering, AddsWhereIndicesRepeatAndNamesThoseOutOfRange) {
+  const Tensor at = Tensor::from<std::int64_t>({3, 1}, {0, 2, 0});
+  expect_tensor(scatter(at, Tensor{1.f, 2.f, 3.f}, {3}), {3}, {4, 0, 2});
+  expect_tensor(scatter(Tensor::from<std::int64_t>({2, 0}, {}), Tensor{1.f, 2.f}, {}), {}, {3});
+  EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 1}, {3}), Tensor{1.f}, {3}),
+                 "scatter at tensor_test.cc", "axis 0", "got 3");
+  // In range only once the coordinates are one number.
+  EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 2}, {0, 4}), Tensor{1.f}, {2, 3}), "axis 1",
+                 "got 4");
+  EXPECT_INVALID(scatter(at, Tensor{1.f, 2.f}, {3}), "values [2]");
+}
+
+TEST(BooleanMask, TakesNothingOrAll) {
+  const Tensor x = random_values({3, 2}, DType::kFloat32, -1, 1);
+  EXPECT_EQ(boolean_mask(x, Tensor::zeros({3}, DType::kBool)).shape(), (Shape{0, 2}));
+  expect_same_bits(boolean_mask(x, Tensor::ones({3, 2}, DType::kBool)), x.reshape({6}));
+  EXPECT_INVALID(boolean_mask(x, Tensor::ones({2}, DType::kBool)), "boolean_mask at tensor_test.cc",
+                 "[2]", "[3, 2]");
+}
+
+TEST(Nonzero, GivesCoordinatesInRowMajorOrder) {
+  expect_tensor(nonzero(Tensor::from<float>({2, 3}, {0, 2, 0, NAN, 0, -1})), {3, 2},
+                {0, 1, 1, 0, 1, 2});
+  expect_tensor(nonzero(Tensor::from<bool>({3}, {true, false, true})), {2, 1}, {0, 2});
+  EXPECT_EQ(nonzero(Tensor::zeros({2, 2})).shape(), (Shape{0, 2}));
+  EXPECT_EQ(nonzero(Tensor(5.f)).shape(), (Shape{1, 0}));
+}
+
+TEST(Unique, KeepsTheOrderOfFirstAppearance) {
+  const UniqueResult found = unique(Tensor::from<std::int32_t>({6}, {4, 1, 4, 7, 1, 4}));
+  expect_tensor(found.values, {3}, {4, 1, 7});
+  expect_tensor(found.indices, {6}, {0, 1, 0, 2, 1, 0});
+  expect_tensor(unique(Tensor{0.f, -0.f, 2.f}).values, {2}, {0, 2});
+  EXPECT_EQ(unique(Tensor{NAN, NAN}).values.shape(), (Shape{2}));
+  EXPECT_EQ(unique(Tensor::zeros({0})).values.shape(), (Shape{0}));
+  EXPECT_INVALID(unique(Tensor::zeros({2, 1})), "unique at tensor_test.cc", "[n]", "[2, 1]",
+                 "reshape");
+}
+
+TEST(Logsumexp, IsExactWhereTheSumOverflows) {
+  const double inf = std::numeric_limits<double>::infinity();
+  expect_tensor(reduce_logsumexp(tensor_of({2}, {1000, 1000}, DType::kFloat64)), {},
+                {1000 + std::log(2.0)}, 1e-15);
+  expect_tensor(reduce_logsumexp(tensor_of({2}, {-inf, -inf}, DType::kFloat32)), {}, {-inf});
+  expect_tensor(reduce_logsumexp(tensor_of({2}, {inf, 1}, DType::kFloat32)), {}, {inf});
+  expect_tensor(reduce_logsumexp(Tensor::zeros({0}, DType::kFloat64)), {}, {-inf});
+}
+
+TEST(Einsum, ErrorsQuoteTheEquation) {
+  const Tensor a = Tensor::zeros({2, 3});
+  EXPECT_INVALID(einsum("ij,jk->ik", {a, a}), "einsum at tensor_test.cc", "\"ij,jk->ik\"", "'j'",
+                 "expected 3", "got 2");
+  EXPECT_INVALID(einsum("ij,jk", {a}), "as many operands", "2", "got 1");
+  EXPECT_INVALID(einsum("ijk", {a}), "3 axes", "'ijk'", "[2, 3]");
+  EXPECT_INVALID(einsum("ij->iz", {a}), "'z'", "no axis");
+  EXPECT_INVALID(einsum("ij->ii", {a}), "'i'", "more than once");
+  EXPECT_INVALID(einsum("i?", {a}), "letters");
+  EXPECT_INVALID(einsum("i", {Tensor::zeros({2}, DType::kInt32)}), "int32");
+}
+
+TEST(RandomWithoutAKey, RepeatsAfterTheSeedAndDiffersFromCallToCall) {
+  set_random_seed(3);
+  const Tensor first = random_normal({2, 3}), second = random_normal({2, 3});
+  EXPECT_EQ(first.shape(), (Shape{2, 3}));
+  EXPECT_NE(first.to_doubles(), second.to_doubles());
+  set_random_seed(3);
+  expect_same_bits(random_normal({2, 3}), first);
+  const RandomContextScope replica({.seed = 3, .step = 1, .replica = 1});
+  EXPECT_NE(random_normal({2, 3}).to_doubles(), first.to_doubles());
+  set_random_seed(0);
+}
+
+TEST(RandomCategorical, DrawsClassesWithTheirProbabilities) {
+  const std::vector<double> probabilities = {0.1, 0.2, 0.7};
+  const Tensor logits = tutti::log(tensor_of({1, 3}, probabilities, DType::kFloat64));
+  constexpr std::int64_t kCount = 20'000;
+  const Tensor drawn = random_categorical(logits, kCount, {.seed = 5, .purpose = kUserPurpose});
+  ASSERT_EQ(drawn.shape(), (Shape{1, kCount}));
+  std::vector<double> shares(3, 0.0);
+  for (const double drawn_class : drawn.to_doubles()) {
+    shares[static_cast<std::size_t>(drawn_class)] += 1.0 / kCount;
+  }
+  // Five standard deviations of a share.
+  for (std::size_t c = 0; c < 3; ++c) {
+    const double deviation = std::sqrt(probabilities[c] * (1 - probabilities[c]) / kCount);
+    EXPECT_NEAR(shares[c], probabilities[c], 5 * deviation);
+  }
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor never = tensor_of({2, 2}, {0, -inf, -inf, 0}, DType::kFloat32);
+  expect_tensor(random_categorical(never, 2), {2, 2}, {0, 0, 1, 1});
+  EXPECT_INVALID(random_categorical(Tensor::zeros({3}), 1), "random_categorical at tensor_test.cc",
+                 "[3]");
+}
+
+}  // namespace tutti::tensor_test
