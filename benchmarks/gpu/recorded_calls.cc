@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 
-#include "tests/autograd/gradient_cases_elementwise.h"
-#include "tests/autograd/gradient_cases_linear.h"
-#include "tests/autograd/gradient_cases_other.h"
+#include "tests/autograd/gradient_cases.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/dispatch.h"
 

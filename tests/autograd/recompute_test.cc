@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/recompute.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/thrown.h"
@@ -11,8 +10,7 @@
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace recompute_test {
+namespace tutti::recompute_test {
 
 Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
@@ -147,5 +145,4 @@ TEST(Recompute, MemoryIsThatOfTheInputs) {
   clear_memory_limit(device);
 }
 
-}  // namespace recompute_test
-}  // namespace tutti
+}  // namespace tutti::recompute_test

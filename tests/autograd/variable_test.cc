@@ -1,16 +1,18 @@
-// Variables, the store of shared ones, and groups of replicas.
+// Variables, their initial values, the store of shared ones, and groups of replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "core/hash.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/replica_group.h"
+#include "tutti/autograd/value_generator.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/autograd/variable_store.h"
 #include "tutti/core/error.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
@@ -127,12 +129,12 @@ TEST(Variable, AssignmentsConvertNumbersAndCheckShapes) {
   EXPECT_EQ(v.value().to_doubles(), (Doubles{1.0, 2.0}));
   v.assign(7.0);
   EXPECT_EQ(v.value().to_doubles(), (Doubles{7.0, 7.0}));
-  EXPECT_ERROR(v.assign_add(Tensor::zeros({3})), kInvalidArgument, "'v'.assign_add");
-  EXPECT_ERROR(v.assign(Tensor()), kInvalidArgument, "'v'.assign");
+  EXPECT_INVALID(v.assign_add(Tensor::zeros({3})), "'v'.assign_add");
+  EXPECT_INVALID(v.assign(Tensor()), "'v'.assign");
   Variable flag(Tensor::zeros({1}, DType::kBool), named("flag"));
   flag.assign(1.0);
   EXPECT_EQ(flag.value().to_doubles(), (Doubles{1}));
-  EXPECT_ERROR(flag.assign_add(1.0), kInvalidArgument, "flag");
+  EXPECT_INVALID(flag.assign_add(1.0), "flag");
 }
 
 TEST(Variable, ScatterAppliesDuplicatesInPositionOrder) {
@@ -174,17 +176,17 @@ TEST(Variable, ScatterChecksBeforeItWrites) {
                          Tensor::from<std::int32_t>({count}, rows),
                          {2, 1}};
   };
-  EXPECT_ERROR(v.scatter_add(slices({1, 1}, {0, 2})), kInvalidArgument, "'table'.scatter_add");
-  EXPECT_ERROR(v.scatter_add(slices({1, 1}, {0, -1})), kInvalidArgument, "-1");
-  EXPECT_ERROR(v.scatter_div(slices({1, 0}, {0, 1})), kInvalidArgument, "zero");
-  EXPECT_ERROR(
+  EXPECT_INVALID(v.scatter_add(slices({1, 1}, {0, 2})), "'table'.scatter_add");
+  EXPECT_INVALID(v.scatter_add(slices({1, 1}, {0, -1})), "-1");
+  EXPECT_INVALID(v.scatter_div(slices({1, 0}, {0, 1})), "zero");
+  EXPECT_INVALID(
       v.scatter_add(
           {Tensor::zeros({1, 2}, DType::kInt32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}}),
-      kInvalidArgument, "do not fit the shape");
-  EXPECT_ERROR(
+      "do not fit the shape");
+  EXPECT_INVALID(
       v.scatter_add(
           {Tensor::zeros({1, 1}, DType::kFloat32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}}),
-      kInvalidArgument, "expected values of int32, got float32");
+      "expected values of int32, got float32");
   v.scatter_add(slices({}, {}));
   EXPECT_EQ(v.value().to_doubles(), (Doubles{0, 0}));
   v.scatter_add(slices({3, 4, 5}, {1, 0, 1}));
@@ -234,10 +236,8 @@ TEST(VariableUpdate, RefusesWrongGradientsAndForeignSlots) {
   Variable v(Tensor::ones({2}), named("v"));
   const Variable slot = v.storage().create_slot("slot", 0.0), foreign(Tensor::ones({3}));
   const variable_test::PlainDescent rule(true);
-  EXPECT_ERROR(v.storage().update(rule, std::span(&slot, 1), Tensor::ones({3}), {1.0}),
-               kInvalidArgument, "'v'");
-  EXPECT_ERROR(v.storage().update(rule, std::span(&foreign, 1), Tensor::ones({2}), {1.0}),
-               kInvalidArgument, "'v'");
+  EXPECT_INVALID(v.storage().update(rule, std::span(&slot, 1), Tensor::ones({3}), {1.0}), "'v'");
+  EXPECT_INVALID(v.storage().update(rule, std::span(&foreign, 1), Tensor::ones({2}), {1.0}), "'v'");
 }
 
 TEST(Variable, SavesAndRestoresUnderItsName) {
@@ -253,9 +253,9 @@ TEST(Variable, SavesAndRestoresUnderItsName) {
   v.storage().restore(lookup);
   EXPECT_EQ(v.value().to_doubles(), (Doubles{1, 2}));
   stored = Tensor::zeros({3});
-  EXPECT_ERROR(v.storage().restore(lookup), kInvalidArgument, "'v'");
+  EXPECT_INVALID(v.storage().restore(lookup), "'v'");
   stored = Tensor::zeros({2}, DType::kFloat64);
-  EXPECT_ERROR(v.storage().restore(lookup), kInvalidArgument, "float64");
+  EXPECT_INVALID(v.storage().restore(lookup), "float64");
   stored = Tensor();
   EXPECT_ERROR(v.storage().restore(lookup), kNotFound, "'v'");
 }
@@ -284,8 +284,8 @@ TEST(VariableCreator, ScopeDecidesWhereVariablesLive) {
 }
 
 TEST(Variable, UndefinedInitialValueNamesTheVariable) {
-  EXPECT_ERROR(Variable([](const InitializerContext&) { return Tensor(); }, named("broken")),
-               kInvalidArgument, "broken");
+  EXPECT_INVALID(Variable([](const InitializerContext&) { return Tensor(); }, named("broken")),
+                 "broken");
 }
 
 TEST(AggregateOnReadScope, NestsAndEnds) {
@@ -375,11 +375,11 @@ TEST(VariableStore, ReuseErrorsNameTheVariable) {
 TEST(VariableStore, ShapesMustAgree) {
   using namespace variable_store_test;
   VariableStore store;
-  EXPECT_ERROR(store.get("w", {2}, filled({3}, 0.0)), kInvalidArgument, "'w'", "[2]", "[3]");
+  EXPECT_INVALID(store.get("w", {2}, filled({3}, 0.0)), "'w'", "[2]", "[3]");
   EXPECT_TRUE(store.variables().empty());
   store.get("w", {2}, filled({2}, 0.0));
   store.reuse_variables();
-  EXPECT_ERROR(store.get("w", {3}, filled({3}, 0.0)), kInvalidArgument, "'w'", "[3]", "[2]");
+  EXPECT_INVALID(store.get("w", {3}, filled({3}, 0.0)), "'w'", "[3]", "[2]");
 }
 
 TEST(VariableStore, StepCounterIsNotTrainable) {
@@ -392,22 +392,104 @@ TEST(VariableStore, StepCounterIsNotTrainable) {
   EXPECT_EQ(store.variables()[0].value().item_int(), 0);
 }
 
-TEST(ReplicaGroup, DefaultIsAGroupOfOneWhoseOperationsAreTheIdentity) {
+TEST(ReplicaGroup, DefaultIsAGroupOfOneButCrossReplicaContextHasNone) {
   ReplicaGroup& group = ReplicaGroup::current("test");
   EXPECT_EQ(group.replica_id(), 0);
   EXPECT_EQ(group.num_replicas(), 1);
   const Tensor x = Tensor::from<float>({2}, {1, 2});
   EXPECT_EQ(group.all_reduce(ReduceOp::kMean, x).to_doubles(), x.to_doubles());
   EXPECT_EQ(group.all_gather(x, 0).to_doubles(), x.to_doubles());
-  EXPECT_ERROR(group.all_gather(x, 1), kInvalidArgument, "axis");
-}
-
-TEST(ReplicaGroup, CrossReplicaContextHasNone) {
+  EXPECT_INVALID(group.all_gather(x, 1), "axis");
   {
     const ReplicaGroupScope scope(nullptr);
     EXPECT_ERROR(ReplicaGroup::current("Dropout"), kFailedPrecondition, "Dropout");
   }
   EXPECT_EQ(ReplicaGroup::current("test").num_replicas(), 1);
+}
+
+using Kind = ValueGenerator::Kind;
+using testing::expect_same_bits;
+
+constexpr RandomKey kKey{11, kInitializerPurpose, 5};
+
+ValueGenerator of(Kind kind, double a, double b, const Shape& shape, DType dtype) {
+  return {kind, a, b, kKey, dtype, shape};
+}
+
+std::vector<ValueGenerator> all_kinds(const Shape& shape, DType dtype) {
+  return {of(Kind::kConstant, 0.1, 0.0, shape, dtype), of(Kind::kUniform, -0.5, 2.0, shape, dtype),
+          of(Kind::kNormal, 1.0, 3.0, shape, dtype),
+          of(Kind::kTruncatedNormal, 0.0, 0.7, shape, dtype)};
+}
+
+Tensor whole_of(const ValueGenerator& generator) {
+  return generated_initializer(generator)({Device{}, generator.key});
+}
+
+void expect_any_cut_gives_the_whole(const ValueGenerator& generator) {
+  const Tensor whole = whole_of(generator);
+  const std::int64_t num_rows = generator.shape[0];
+  for (const std::int64_t step : {1, 2, 3, 5, 64}) {
+    for (std::int64_t first = 0; first < num_rows; first += step) {
+      const std::int64_t count = std::min(step, num_rows - first);
+      expect_same_bits(generator.rows(first, count), whole.detached_rows(first, count));
+    }
+  }
+  EXPECT_EQ(generator.rows(num_rows, 0).shape(), generator.shape.with_dim(0, 0));
+}
+
+TEST(ValueGenerator, AnyCutIntoRowsGivesTheBitsOfTheWhole) {
+  for (const Shape& shape : {Shape{67}, Shape{23, 7}, Shape{9, 3, 5}, Shape{4, 0}}) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+      for (const ValueGenerator& each : all_kinds(shape, dtype)) {
+        SCOPED_TRACE(concat(static_cast<int>(each.kind), " ", shape, " ", dtype));
+        expect_any_cut_gives_the_whole(each);
+      }
+    }
+  }
+  expect_any_cut_gives_the_whole(of(Kind::kIdentity, 2.5, 0.0, {9, 7}, DType::kFloat32));
+  expect_any_cut_gives_the_whole(of(Kind::kIdentity, 2.5, 0.0, {5, 8}, DType::kFloat64));
+}
+
+TEST(ValueGenerator, TheWholeIsWhatTheOperationsOfTheseNamesGive) {
+  const Shape shape{6, 5};
+  expect_same_bits(whole_of(of(Kind::kUniform, -0.5, 2.0, shape, DType::kFloat32)),
+                   random_uniform(shape, kKey, -0.5, 2.0));
+  expect_same_bits(whole_of(of(Kind::kNormal, 1.0, 3.0, shape, DType::kFloat32)),
+                   random_normal(shape, kKey, 1.0, 3.0));
+  expect_same_bits(whole_of(of(Kind::kTruncatedNormal, 0.0, 0.7, shape, DType::kFloat32)),
+                   truncated_normal(shape, kKey, 0.0, 0.7));
+  // Drawn as float32, then converted.
+  expect_same_bits(whole_of(of(Kind::kNormal, 1.0, 3.0, shape, DType::kFloat64)),
+                   cast(random_normal(shape, kKey, 1.0, 3.0), DType::kFloat64));
+  expect_same_bits(whole_of(of(Kind::kConstant, 0.1, 0.0, shape, DType::kFloat64)),
+                   cast(Tensor::full(shape, 0.1), DType::kFloat64));
+  testing::expect_tensor(whole_of(of(Kind::kIdentity, 2.0, 0.0, {2, 3}, DType::kFloat32)), {2, 3},
+                         {2, 0, 0, 0, 2, 0});
+}
+
+TEST(ValueGenerator, AScalarIsOneRowAndRowsThatAreNotThereAreNamed) {
+  const ValueGenerator scalar = of(Kind::kNormal, 0.0, 1.0, {}, DType::kFloat32);
+  expect_same_bits(scalar.rows(0, 1), random_normal({}, kKey, 0.0, 1.0));
+  expect_same_bits(whole_of(scalar), scalar.rows(0, 1));
+  const ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
+  EXPECT_ERROR((void)generator.rows(2, 3), kOutOfRange, "[4, 2]", "3 rows from 2");
+  EXPECT_ERROR((void)generator.rows(-1, 1), kOutOfRange, "from -1");
+  EXPECT_INVALID((void)of(Kind::kIdentity, 1.0, 0.0, {3}, DType::kFloat32).rows(0, 1), "identity",
+                 "[3]");
+}
+
+TEST(ValueGenerator, IsFoundInTheInitializerThatItMade) {
+  ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
+  const Variable::Initializer initializer = generated_initializer(generator);
+  const RandomKey other{3, kInitializerPurpose, 8};
+  const auto found = generator_of(initializer, other);
+  ASSERT_TRUE(found.has_value());
+  generator.key = other;
+  EXPECT_EQ(*found, generator);
+  expect_same_bits(initializer({Device{}, other}), found->rows(0, 4));
+  const Variable::Initializer plain = [](const InitializerContext&) { return Tensor::zeros({1}); };
+  EXPECT_FALSE(generator_of(plain, other).has_value());
 }
 
 }  // namespace

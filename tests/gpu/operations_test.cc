@@ -1,7 +1,7 @@
 // Operations and their gradients on a GPU, compared with the CPU's, and mistakes with devices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
-#include "tests/autograd/gradient_comparison.h"
+#include "tests/autograd/gradient_check.h"
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/tensor/gpu/gpus.h"
 

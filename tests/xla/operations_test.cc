@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
-#include "tests/autograd/gradient_comparison.h"
+#include "tests/autograd/gradient_check.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/xla/xla_test_support.h"
 
