@@ -1,17 +1,30 @@
-// What kernels of GPUs promise besides the results in the table of operations.
+// Kernels of GPUs: the table of operations, the bits of the canonical tree, updates of variables.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
+#include "optimizer/optimizer_state.h"
 #include "tests/cuda/device_call.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/optimizer/adadelta.h"
+#include "tutti/optimizer/adagrad.h"
+#include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
+#include "tutti/optimizer/lion.h"
+#include "tutti/optimizer/rmsprop.h"
+#include "tutti/optimizer/sgd.h"
 
-namespace tutti {
-namespace cuda_kernels_test {
-
+namespace tutti::cuda_kernels_test {
+using testing::device_kernels;
 using testing::device_test_call;
+using testing::DeviceArena;
+using testing::expect_close;
 using testing::expect_same_bits;
 using testing::expect_tensor;
+using testing::OpBackend;
 using testing::random_values;
 using testing::run_on_device;
 using testing::tensor_of;
@@ -49,9 +62,8 @@ TEST(CudaBatchNormalization, RefusesParametersOfAnotherType) {
   const TensorSpec of_x{{4, 4}, DType::kFloat32}, of_channels{{4}, DType::kFloat64};
   const OpCall call = device_test_call(OpId::kBatchNormTraining, {x, gamma, gamma},
                                        {of_x, of_channels, of_channels}, BatchNormAttributes{1e-3});
-  testing::expect_error(ErrorCode::kInvalidArgument,
-                        {"batch normalisation: expected parameters of type float32, got float64"},
-                        [&] { (void)run_on_device(call); });
+  EXPECT_INVALID((void)run_on_device(call),
+                 "batch normalisation: expected parameters of type float32, got float64");
 }
 
 TEST(CudaBatchNormalization, IsTheSameEachTime) {
@@ -86,5 +98,454 @@ TEST(CudaLosses, ALabelThatIsNoClassGivesNan) {
   expect_tensor(gradient[0], {3, 2}, {nan, nan, 0.5, -0.5, nan, nan}, 1e-6);
 }
 
-}  // namespace cuda_kernels_test
-}  // namespace tutti
+bool cuda_has(OpId op, DType dtype) { return device_kernels().find(op, dtype) != nullptr; }
+
+std::vector<std::vector<Tensor>> run_on_gpu(std::span<const OpCall> calls) {
+  std::vector<std::vector<Tensor>> results;
+  for (const OpCall& call : calls) results.push_back(run_on_device(call));
+  return results;
+}
+
+/// All tensors of a call begin 1, 2 or 3 elements behind an aligned address.
+std::vector<std::vector<Tensor>> run_off_alignment(std::span<const OpCall> calls) {
+  std::vector<std::vector<Tensor>> results;
+  for (const OpCall& call : calls) {
+    results.push_back(run_on_device(call, {.misalignment = 1 + results.size() % 3}));
+  }
+  return results;
+}
+
+const OpBackend kCuda{"cuda", cuda_has, run_on_gpu};
+const OpBackend kUnaligned{"cuda, not aligned", cuda_has, run_off_alignment};
+
+class CudaKernels : public testing::OpTableTest {};
+
+TEST_P(CudaKernels, AgreeWithTheReference) { expect_agreement(kCuda, GetParam()); }
+
+TEST_P(CudaKernels, AgreeOnTensorsThatAreNotAligned) { expect_agreement(kUnaligned, GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Operations, CudaKernels, ::testing::ValuesIn(testing::op_families()),
+                         testing::family_name);
+
+TEST(CudaOpTable, CoversEveryOperationAndTypeOfTheCpu) {
+  expect_cases_of_all_kernels(kCuda);
+  std::string missing;
+  for (int number = 0; number < static_cast<int>(OpId::kCount); ++number) {
+    const OpId op = static_cast<OpId>(number);
+    for (const DType dtype : kAllDTypes) {
+      if (!testing::reference_has(op, dtype) || cuda_has(op, dtype)) continue;
+      missing += concat(to_string(op), " ", dtype, "\n");
+    }
+  }
+  EXPECT_EQ(missing, "");
+}
+
+struct ReplicaValues {
+  ReplicaValues(DeviceArena& arena, std::size_t count, const Shape& shape, DType dtype,
+                std::size_t misalignment) {
+    for (std::size_t r = 0; r < count; ++r) {
+      host.push_back(random_values(shape, dtype, -3, 3, r + 1));
+      device.push_back(arena.upload(host.back(), misalignment));
+      pointers.push_back(device.back().data);
+    }
+  }
+  std::vector<Tensor> host;
+  std::vector<DeviceTensor> device;
+  std::vector<const void*> pointers;
+};
+
+TEST(CudaCombine, HasTheBitsOfTheCanonicalTree) {
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct, ReduceOp::kMean}) {
+    for (const DType dtype : kAllDTypes) {
+      if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) continue;
+      if (op == ReduceOp::kMean && !is_floating(dtype)) continue;
+      for (const std::size_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
+        SCOPED_TRACE(concat(op, " of ", count, " ", dtype));
+        DeviceArena arena;
+        const Shape shape{count % 2 == 0 ? 301 : 1};
+        const ReplicaValues values(arena, count, shape, dtype, count % 3 == 0 ? 1 : 0);
+        const DeviceTensor result = arena.allocate(shape, dtype);
+        const auto size = static_cast<std::size_t>(shape.num_elements());
+        cuda::combine({op, dtype, values.pointers, result.data, size}, arena.stream());
+        expect_same_bits(arena.download(result), reduce_tensors_along_tree(op, values.host, {}));
+      }
+    }
+  }
+}
+
+TEST(CudaCombine, ReplacesOneOfItsInputsAndKeepsTheOthers) {
+  DeviceArena arena;
+  const ReplicaValues values(arena, 3, {1001}, DType::kFloat32, 0);
+  cuda::combine({ReduceOp::kSum, DType::kFloat32, values.pointers, values.device[1].data, 1001},
+                arena.stream());
+  expect_same_bits(arena.download(values.device[1]),
+                   reduce_tensors_along_tree(ReduceOp::kSum, values.host, {}));
+  expect_same_bits(arena.download(values.device[2]), values.host[2]);
+}
+
+TEST(CudaCombine, NanWinsWhereverItStands) {
+  DeviceArena arena;
+  const Tensor a = tensor_of({3}, {1, std::nan(""), 2}, DType::kFloat32);
+  const Tensor b = tensor_of({3}, {std::nan(""), 1, 3}, DType::kFloat32);
+  const DeviceTensor result = arena.allocate({3}, DType::kFloat32);
+  const std::vector<const void*> inputs{arena.upload(a).data, arena.upload(b).data};
+  cuda::combine({ReduceOp::kMax, DType::kFloat32, inputs, result.data, 3}, arena.stream());
+  testing::expect_tensor(arena.download(result), {3}, {std::nan(""), std::nan(""), 3});
+}
+
+TEST(CudaCombine, RefusesWhatItCannotDo) {
+  DeviceArena arena;
+  const ReplicaValues values(arena, 2, {3}, DType::kInt32, 0);
+  void* const out = arena.allocate(64);
+  EXPECT_INVALID(
+      cuda::combine({ReduceOp::kMean, DType::kInt32, values.pointers, out, 3}, arena.stream()),
+      "MEAN of integers");
+  EXPECT_INVALID(
+      cuda::combine({ReduceOp::kSum, DType::kBool, values.pointers, out, 3}, arena.stream()),
+      "bool has MIN and MAX");
+  EXPECT_INVALID(cuda::combine({ReduceOp::kSum, DType::kInt32, {}, out, 3}, arena.stream()),
+                 "1 .. 64 inputs, got 0");
+}
+
+TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
+  DeviceArena arena;
+  std::vector<Tensor> parts;
+  std::vector<DeviceCopy> copies;
+  std::size_t total = 0;
+  for (int i = 0; i < 300; ++i) {  // more than one launch takes
+    const std::int64_t size = i == 7 ? 100'001 : i * i % 97;
+    parts.push_back(random_values({size}, DType::kUInt8, 0, 255, static_cast<std::uint64_t>(i)));
+    total += static_cast<std::size_t>(size);
+  }
+  auto* const packed = static_cast<std::byte*>(arena.allocate(total));
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t bytes = parts[i].num_bytes();
+    copies.push_back({packed + offset, arena.upload(parts[i], i % 5).data, bytes});
+    offset += bytes;
+  }
+  cuda::copy_many(copies, arena.stream());
+  std::vector<std::byte> actual(total);
+  arena.read(actual.data(), packed, total);
+  offset = 0;
+  for (const Tensor& part : parts) {
+    EXPECT_EQ(std::memcmp(actual.data() + offset, part.bytes().data(), part.num_bytes()), 0);
+    offset += part.num_bytes();
+  }
+}
+
+/// Tensors of every floating type and many sizes, and integers between: more than one launch takes.
+std::vector<Tensor> tensors_to_measure() {
+  std::vector<Tensor> tensors;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    for (const std::int64_t size : {0, 1, 4096, 8195}) {  // a block is 4096
+      tensors.push_back(random_values({size}, dtype, -2, 2, tensors.size()));
+    }
+  }
+  for (std::int64_t i = 0; i < 100; ++i) {  // more than one launch takes
+    tensors.push_back(random_values({i % 7, 3}, DType::kFloat32, -2, 2, tensors.size()));
+  }
+  return tensors;
+}
+
+TEST(CudaStatistics, CountsWhatIsNotFinite) {
+  const double inf = std::numeric_limits<double>::infinity();
+  DeviceArena arena;
+  std::vector<DeviceTensor> tensors;
+  std::vector<std::int64_t> expected;
+  const auto add = [&](const Tensor& tensor, std::int64_t count) {
+    tensors.push_back(arena.upload(tensor, tensors.size() % 3));
+    expected.push_back(count);
+  };
+  for (const Tensor& tensor : tensors_to_measure()) {
+    add(tensor, 0);
+    add(tensor_of({2}, {1, 2}, DType::kInt32), 0);
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    std::vector<double> values(9000, 65504.0);
+    values[0] = std::nan("");
+    values[8998] = -inf;
+    values[8999] = inf;
+    add(tensor_of({9000}, values, dtype), 3);
+  }
+  const DeviceTensor counts =
+      arena.allocate({static_cast<std::int64_t>(tensors.size())}, DType::kInt64);
+  cuda::count_non_finite(tensors, static_cast<std::int64_t*>(counts.data), arena.stream());
+  expect_same_bits(arena.download(counts), Tensor::from<std::int64_t>(counts.shape, expected));
+}
+
+TEST(CudaStatistics, SumsOfSquaresAreExactToDouble) {
+  DeviceArena arena;
+  std::vector<DeviceTensor> tensors;
+  std::vector<double> expected;
+  for (const Tensor& tensor : tensors_to_measure()) {
+    tensors.push_back(arena.upload(tensor, tensors.size() % 3));
+    double sum = 0.0;
+    for (const double value : tensor.to_doubles()) sum += value * value;
+    expected.push_back(sum);
+  }
+  const DeviceTensor sums =
+      arena.allocate({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64);
+  const auto calculate = [&] {
+    cuda::sums_of_squares(tensors, static_cast<double*>(sums.data), arena, arena.stream());
+    return arena.download(sums);
+  };
+  const Tensor actual = calculate();
+  testing::expect_tensor(actual, sums.shape, expected, 1e-12);
+  expect_same_bits(calculate(), actual);
+}
+
+/// A variable with its slots on the host and on the device.
+struct Trained {
+  Trained(DeviceArena& arena, const UpdateRule& rule, std::int64_t size, DType dtype,
+          std::size_t misalignment)
+      : gradient(random_values({size}, dtype, -1, 1, static_cast<std::uint64_t>(size) + 7)),
+        count(static_cast<std::size_t>(size)) {
+    add(arena, random_values({size}, dtype, -1, 1, static_cast<std::uint64_t>(size)), misalignment);
+    for (const SlotSpec& slot : rule.slots()) {
+      (void)slot;
+      add(arena, random_values({size}, dtype, 0.3, 1, 3), misalignment);
+    }
+    device_gradient = arena.upload(gradient, misalignment);
+  }
+
+  void add(DeviceArena& arena, const Tensor& values, std::size_t misalignment) {
+    MutableTensor copy(values.shape(), values.dtype(), {});
+    std::memcpy(copy.data(), values.bytes().data(), values.num_bytes());
+    host.push_back(copy);
+    device.push_back(arena.upload(values, misalignment));
+  }
+
+  DeviceUpdateItem item() const {
+    DeviceUpdateItem item{device[0].data, device_gradient.data, {}, count};
+    for (std::size_t s = 1; s < device.size(); ++s) item.slots[s - 1] = device[s].data;
+    return item;
+  }
+
+  void apply(const UpdateRule& rule, const UpdateScalars& scalars) {
+    std::vector<void*> slots;
+    rule.apply(args(scalars, slots));
+  }
+  void apply_with_norms(const UpdateRule& rule, const UpdateScalars& scalars) {
+    std::vector<void*> slots;
+    UpdateArgs given = args(scalars, slots);
+    MutableTensor direction(gradient.shape(), gradient.dtype(), {});
+    rule.direct(given, direction.data());
+    given.scalars.weight_norm = norm(host[0].freeze());
+    given.scalars.direction_norm = norm(direction.freeze());
+    given.scalars.gradient_scale = 1.0;
+    given.gradient_data = direction.data();
+    rule.apply(given);
+  }
+  /// Weights of 0.
+  void clear(DeviceArena& arena) {
+    if (count > 0) std::memset(host[0].data(), 0, host[0].num_bytes());
+    arena.write(device[0].data, host[0].data(), host[0].num_bytes());
+  }
+
+  static double norm(const Tensor& tensor) {
+    double sum = 0.0;
+    for (const double value : tensor.to_doubles()) sum += value * value;
+    return std::sqrt(sum);
+  }
+  UpdateArgs args(const UpdateScalars& scalars, std::vector<void*>& slots) {
+    for (std::size_t s = 1; s < host.size(); ++s) slots.push_back(host[s].data());
+    UpdateArgs args;
+    args.dtype = gradient.dtype();
+    args.count = count;
+    args.weights_data = host[0].data();
+    args.slots_data = slots;
+    args.gradient_data = gradient.bytes().data();
+    args.scalars = scalars;
+    return args;
+  }
+
+  std::vector<MutableTensor> host;  // the weights, then slots
+  std::vector<DeviceTensor> device;
+  Tensor gradient;
+  DeviceTensor device_gradient;
+  std::size_t count;
+};
+
+void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0) {
+  SCOPED_TRACE(concat(rule.name(), " ", dtype));
+  DeviceArena arena;
+  std::vector<Trained> variables;
+  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
+    variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+  }
+  std::vector<DeviceUpdateItem> items;
+  for (const Trained& variable : variables) items.push_back(variable.item());
+  UpdateScalars scalars;
+  scalars.learning_rate = 0.01;
+  scalars.gradient_scale = 0.5;
+  scalars.weight_decay = 0.1;
+  for (scalars.iteration = 0; scalars.iteration < 3; ++scalars.iteration) {
+    const std::optional<DeviceRule> device_rule = rule.device_rule(scalars);
+    ASSERT_TRUE(device_rule);
+    cuda::update({dtype, *device_rule, items}, arena.stream());
+    for (Trained& variable : variables) variable.apply(rule, scalars);
+  }
+  for (const Trained& variable : variables) {
+    for (std::size_t i = 0; i < variable.host.size(); ++i) {
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), ulps);
+    }
+  }
+}
+
+void expect_same_training_of_both_types(const UpdateRule& rule) {
+  expect_same_training(rule, DType::kFloat32);
+  expect_same_training(rule, DType::kFloat64);
+}
+
+TEST(CudaUpdate, PlainRulesGiveTheBitsOfTheCpu) {
+  expect_same_training_of_both_types(SgdRule(0.0));
+  expect_same_training_of_both_types(SgdRule(0.9));
+  expect_same_training_of_both_types(SgdRule::nesterov(0.9));
+  expect_same_training_of_both_types(LionRule());
+  expect_same_training_of_both_types(AdagradRule());
+  expect_same_training_of_both_types(AdadeltaRule());
+}
+
+TEST(CudaUpdate, AdaptiveRulesGiveTheBitsOfTheCpu) {
+  expect_same_training_of_both_types(AdamRule());
+  AdamHyperparameters amsgrad;
+  amsgrad.amsgrad = true;
+  expect_same_training_of_both_types(AdamRule(amsgrad));
+  expect_same_training_of_both_types(NadamRule());
+}
+
+TEST(CudaUpdate, RmspropAndFtrlGiveTheBitsOfTheCpu) {
+  for (const double momentum : {0.0, 0.9}) {
+    for (const bool centered : {false, true}) {
+      RmspropHyperparameters hyper;
+      hyper.momentum = momentum;
+      hyper.centered = centered;
+      hyper.epsilon = 1.5;  // centered: the square less the mean's may be negative here
+      expect_same_training_of_both_types(RmspropRule(hyper));
+    }
+  }
+  FtrlHyperparameters ftrl;
+  ftrl.l1_regularization_strength = 0.01;
+  ftrl.l2_shrinkage_regularization_strength = 0.1;
+  expect_same_training_of_both_types(FtrlRule(ftrl));
+  ftrl.learning_rate_power = -0.4;
+  expect_same_training_of_both_types(FtrlRule(ftrl));
+}
+
+TEST(CudaUpdate, RulesAroundTheRuleGiveTheBitsOfTheCpu) {
+  const AdamRule adam;
+  const internal::DecoupledWeightDecayRule decaying(adam);
+  expect_same_training_of_both_types(decaying);
+  EmaOptions options;
+  options.overwrite_frequency = 2;
+  expect_same_training_of_both_types(internal::MovingAverageRule("test", options));
+}
+
+TEST(CudaUpdate, ACapturedStepTakesItsConstantsFromTheDevice) {
+  DeviceArena arena;
+  const AdamRule rule;
+  Trained variable(arena, rule, 100, DType::kFloat32, 0);
+  UpdateScalars captured, replayed;
+  captured.learning_rate = 1.0;
+  replayed.learning_rate = 0.01;
+  replayed.iteration = 5;
+  const DeviceRule live = *rule.device_rule(replayed);
+  void* const step_values = arena.allocate(sizeof(live.constants));
+  arena.write(step_values, live.constants.data(), sizeof(live.constants));
+  const DeviceUpdateItem item = variable.item();
+  cuda::update({DType::kFloat32,
+                *rule.device_rule(captured),
+                {&item, 1},
+                static_cast<const double*>(step_values)},
+               arena.stream());
+  variable.apply(rule, replayed);
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 0.0);
+}
+
+TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
+  DeviceArena arena;
+  const Tensor w = random_values({50}, DType::kFloat64, -1, 1),
+               g = random_values({50}, DType::kFloat64, -1, 1, 2);
+  const Tensor m = random_values({50}, DType::kFloat64, -1, 1, 3),
+               u = random_values({50}, DType::kFloat64, 0, 1, 4);
+  const DeviceTensor dw = arena.upload(w), dm = arena.upload(m), du = arena.upload(u);
+  DeviceUpdateItem item{dw.data, arena.upload(g).data, {dm.data, du.data}, 50};
+  const DeviceRule adamax{DeviceRuleId::kAdaMax, {0.1, 1.0, 0.0, 1.0 - 0.9, 0.99, 1e-7, 1.0 - 0.9}};
+  cuda::update({DType::kFloat64, adamax, {&item, 1}}, arena.stream());
+  item.gradient = nullptr;
+  const DeviceRule decay{DeviceRuleId::kWeightDecay, {0.1, 1.0, 0.5}};
+  cuda::update({DType::kFloat64, decay, {&item, 1}}, arena.stream());
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < 50; ++i) {
+    const double gi = g.host_span<double>()[i], mi = m.host_span<double>()[i];
+    const double mean = 0.9 * mi + 0.1 * gi;
+    const double size = std::max(0.99 * u.host_span<double>()[i], std::abs(gi));
+    expected.push_back((w.host_span<double>()[i] - 0.1 / (1.0 - 0.9) * mean / (size + 1e-7)) *
+                       0.95);
+  }
+  testing::expect_tensor(arena.download(dw), {50}, expected, 1e-12);
+}
+
+/// One training of 60 variables by a rule with norms, on the device and on the host.
+void expect_same_training_with_norms(const UpdateRule& rule, DType dtype) {
+  SCOPED_TRACE(concat(rule.name(), " ", dtype));
+  DeviceArena arena;
+  std::vector<Trained> variables;
+  std::vector<DeviceUpdateItem> items;
+  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
+    Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+    if (i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
+    items.push_back(variable.item());
+    items.back().slots.back() =
+        arena.allocate(DeviceUpdateItem::num_sums(items.back().count) * sizeof(double));
+  }
+  UpdateScalars scalars;
+  scalars.learning_rate = 0.01;
+  scalars.gradient_scale = 0.5;
+  scalars.weight_decay = 0.1;
+  for (scalars.iteration = 0; scalars.iteration < 3; ++scalars.iteration) {
+    cuda::update({dtype, *rule.device_rule(scalars), items}, arena.stream());
+    for (Trained& variable : variables) variable.apply_with_norms(rule, scalars);
+  }
+  for (const Trained& variable : variables) {
+    for (std::size_t i = 0; i < variable.host.size(); ++i) {
+      // The norms' last bits differ, and with them the rate's last one.
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), 4.0);
+    }
+  }
+}
+
+TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
+  expect_same_training_with_norms(LambRule(), DType::kFloat32);
+  expect_same_training_with_norms(LambRule(), DType::kFloat64);
+  expect_same_training_with_norms(LarsRule(), DType::kFloat32);
+  expect_same_training_with_norms(LarsRule({0.0, 0.01, 1e-3}), DType::kFloat64);
+}
+
+TEST(CudaUpdate, ACapturedStepWithNormsTakesItsConstantsFromTheDevice) {
+  DeviceArena arena;
+  const LambRule rule;
+  Trained variable(arena, rule, 5000, DType::kFloat32, 0);
+  UpdateScalars captured, replayed;
+  captured.learning_rate = 1.0;
+  replayed.learning_rate = 0.01;
+  replayed.iteration = 5;
+  const DeviceRule live = *rule.device_rule(replayed);
+  void* const step_values = arena.allocate(sizeof(live.constants));
+  arena.write(step_values, live.constants.data(), sizeof(live.constants));
+  DeviceUpdateItem item = variable.item();
+  item.slots.back() = arena.allocate(DeviceUpdateItem::num_sums(item.count) * sizeof(double));
+  cuda::update({DType::kFloat32,
+                *rule.device_rule(captured),
+                {&item, 1},
+                static_cast<const double*>(step_values)},
+               arena.stream());
+  variable.apply_with_norms(rule, replayed);
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 4.0);
+}
+
+}  // namespace tutti::cuda_kernels_test

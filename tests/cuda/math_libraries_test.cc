@@ -1,17 +1,92 @@
-// The handles of cuBLAS and cuDNN: settings, errors, and the strictness of their stand-ins.
+// The handles of cuBLAS and cuDNN: settings, errors, strictness, products, engines of convolutions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
 
-#include <gtest/gtest.h>
-
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include "tensor/cuda/convolution_plans.h"
-#include "tests/cuda/math_rig.h"
+#include "tensor/cuda/matrix_product.h"
+#include "tests/cuda/device_call.h"
+#include "tests/cuda_simulation/math_simulation.h"
+#include "tests/support/thrown.h"
 
 namespace tutti::math_rig {
 namespace {
+using cuda_simulation::math_counts;
+using cuda_simulation::set_math_behavior;
+using thrown::coded_error_of;
+using thrown::error_of;
+
+/// Memory of the device that is freed at the end.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(std::size_t bytes) {
+    cuda::check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)), "cudaMalloc");
+  }
+  ~DeviceBytes() { (void)cudaFree(data_); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  std::byte* get() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Gives up to `limit` bytes a piece.
+class TestWorkspace : public Workspace {
+ public:
+  void* allocate(std::size_t bytes) override {
+    if (bytes > limit) {
+      fail(ErrorCode::kResourceExhausted, "gpu:0: no memory for a workspace of ", bytes, " bytes");
+    }
+    largest = std::max(largest, bytes);
+    return pieces_.emplace_back(std::make_unique<DeviceBytes>(bytes))->get();
+  }
+  void clear() { pieces_.clear(); }
+  std::size_t limit = std::size_t{64} << 20;
+  std::size_t largest = 0;
+
+ private:
+  std::vector<std::unique_ptr<DeviceBytes>> pieces_;
+};
+
+/// The libraries and the workspace of one device, whose calls are counted.
+class MathRig {
+ public:
+  MathRig() {
+    cuda_simulation::set_math_behavior({});
+    cuda_simulation::reset_math_counts();
+  }
+  ~MathRig() { cuda_simulation::set_math_behavior({}); }
+  MathRig(const MathRig&) = delete;
+  MathRig& operator=(const MathRig&) = delete;
+
+  std::vector<Tensor> run(const OpCall& call) {
+    std::vector<Tensor> results =
+        testing::run_on_device(call, {0, nullptr, &libraries, &workspace});
+    workspace.clear();
+    return results;
+  }
+  /// Runs `call` and compares the results with those of the reference kernels.
+  void expect_like_reference(const OpCall& call, double ulps = 100.0) {
+    SCOPED_TRACE(testing::OpCase{call}.name());
+    const std::vector<Tensor> actual = run(call);
+    const std::vector<Tensor> expected = run_kernel(reference_kernels(), call);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      testing::expect_close(actual[i], expected[i], ulps);
+    }
+  }
+
+  cuda::MathLibraries libraries{cuda::MathOptions{}};
+  TestWorkspace workspace;
+};
+
+inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
+                                   DType::kFloat16};
 
 /// Sets a variable of the environment until destroyed.
 class MathEnvironment {
@@ -38,12 +113,8 @@ TEST(CudaMathLibraries, ReadTheirSettingsFromTheEnvironment) {
 
 TEST(CudaMathLibraries, RefuseSettingsThatTheyDoNotKnow) {
   const MathEnvironment tf32("TUTTI_TF32", "yes");
-  try {
-    (void)cuda::MathOptions::from_environment();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.message(), "TUTTI_TF32: expected 0 or 1, got 'yes'");
-  }
+  EXPECT_EQ(error_of([] { (void)cuda::MathOptions::from_environment(); }),
+            "TUTTI_TF32: expected 0 or 1, got 'yes'");
 }
 
 TEST(CudaMathLibraries, TellTheirVersions) {
@@ -54,21 +125,11 @@ TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_handles = true});
   cuda::MathLibraries libraries{cuda::MathOptions{}};
-  try {
-    (void)libraries.dnn(nullptr);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    EXPECT_EQ(error.message(), "cudnnCreate: cuDNN says CUDNN_STATUS_NOT_INITIALIZED: no driver");
-  }
-  try {
-    (void)libraries.blas();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.message(),
-              "cublasLtCreate: cuBLAS says CUBLAS_STATUS_NOT_INITIALIZED: says the stand-in of "
-              "cuBLASLt");
-  }
+  EXPECT_EQ(coded_error_of([&] { (void)libraries.dnn(nullptr); }),
+            "INTERNAL: cudnnCreate: cuDNN says CUDNN_STATUS_NOT_INITIALIZED: no driver");
+  EXPECT_EQ(error_of([&] { (void)libraries.blas(); }),
+            "cublasLtCreate: cuBLAS says CUBLAS_STATUS_NOT_INITIALIZED: says the stand-in of "
+            "cuBLASLt");
   cuda_simulation::set_math_behavior({});
   EXPECT_EQ(libraries.blas(), libraries.blas());
   EXPECT_EQ(libraries.dnn(nullptr), libraries.dnn(nullptr));
@@ -77,16 +138,9 @@ TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
 TEST(CudaMathLibraries, FailedWorkOfTheStreamIsAnError) {
   MathRig rig;
   EXPECT_THROW(cuda::check(CUDNN_STATUS_EXECUTION_FAILED, "x"), Error);
-  try {
-    cuda::check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "x");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
-  }
-  try {
-    cuda::check(CUBLAS_STATUS_ALLOC_FAILED, "x");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
-  }
+  EXPECT_ERROR(cuda::check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "x"),
+               kResourceExhausted, "x");
+  EXPECT_ERROR(cuda::check(CUBLAS_STATUS_ALLOC_FAILED, "x"), kResourceExhausted, "x");
 }
 
 TEST(CudaMathLibraries, TheStandInChecksDescriptors) {
@@ -152,6 +206,234 @@ TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   }
   (void)cudaGraphExecDestroy(executable);
   (void)cudaGraphDestroy(graph);
+}
+
+OpCall product_call(const Shape& a, const Shape& b, const Shape& c, bool with_bias,
+                    DType dtype = DType::kFloat32) {
+  OpCall call{OpId::kMatMul,
+              {testing::random_values(a, dtype, -1.0, 1.0, 1),
+               testing::random_values(b, dtype, -1.0, 1.0, 2)},
+              {{c, dtype}},
+              MatMulAttributes{}};
+  if (with_bias) call.inputs.push_back(testing::random_values({c.dim(-1)}, dtype, -1.0, 1.0, 3));
+  return call;
+}
+
+TEST(CudaMatMul, AddsTheBiasItselfWhereTheLibraryDoesNot) {
+  MathRig rig;
+  cuda_simulation::set_math_behavior({.refuses_bias = true});
+  for (const testing::OpCase& c : testing::op_family("products").cases()) {
+    if (c.call.inputs.size() == 3 && !c.has_special_numbers) {
+      rig.expect_like_reference(c.call, c.ulps);
+    }
+  }
+}
+
+TEST(CudaMatMul, AsksForAnAlgorithmOncePerKindOfProduct) {
+  MathRig rig;
+  const OpCall call = product_call({3, 5}, {5, 7}, {3, 7}, true);
+  for (int i = 0; i < 3; ++i) (void)rig.run(call);
+  EXPECT_EQ(math_counts().blas_heuristics, 1);
+  EXPECT_EQ(math_counts().products, 3);
+  (void)rig.run(product_call({3, 5}, {5, 7}, {3, 7}, true, DType::kFloat16));
+  (void)rig.run(product_call({4, 5}, {5, 7}, {4, 7}, true));
+  EXPECT_EQ(math_counts().blas_heuristics, 3);
+  EXPECT_EQ(rig.libraries.matrix_plans().size(), 3u);
+}
+
+TEST(CudaMatMul, TakesManyMatricesOfOneShapeInSeveralLaunches) {
+  MathRig rig;
+  constexpr std::int64_t kBatch = 70'000;
+  rig.expect_like_reference(product_call({kBatch, 1, 2}, {kBatch, 2, 1}, {kBatch, 1, 1}, true));
+  EXPECT_EQ(math_counts().products, 2);
+}
+
+TEST(CudaMatMul, RowsOfManyMatricesTimesOneAreOneProduct) {
+  MathRig rig;
+  rig.expect_like_reference(product_call({9, 3, 4}, {4, 2}, {9, 3, 2}, false));
+  EXPECT_EQ(math_counts().products, 1);
+  EXPECT_EQ(rig.libraries.matrix_plans().size(), 1u);
+}
+
+// 1 + 2^-12 has more fraction bits than TF32 keeps.
+TEST(CudaMatMul, RoundsFloat32ToTf32OnlyWhenAllowed) {
+  const float value = 1.0f + 0x1p-12f;
+  const OpCall call{OpId::kMatMul,
+                    {Tensor::from<float>({1, 1}, {value}), Tensor::from<float>({1, 1}, {1.0f})},
+                    {{{1, 1}, DType::kFloat32}},
+                    MatMulAttributes{}};
+  MathRig rig;
+  EXPECT_EQ(rig.run(call)[0].item(), value);
+  cuda::MathOptions options;
+  options.allow_tf32 = true;
+  rig.libraries.set_options(options);
+  EXPECT_EQ(rig.run(call)[0].item(), 1.0f);
+}
+
+TEST(CudaMatMul, SaysWhatItCannotDo) {
+  MathRig rig;
+  cuda_simulation::set_math_behavior({.refuses_products = true});
+  EXPECT_EQ(
+      coded_error_of([&] {
+        (void)rig.run(product_call({3, 5}, {5, 7}, {3, 7}, true));
+      }),
+      "UNIMPLEMENTED: matrix product [1, 3, 5] x [5, 7]: cuBLAS has no algorithm for float32");
+}
+
+TEST(CudaMatMul, SaysWhenThereIsNoMemoryForItsWorkspace) {
+  MathRig rig;
+  rig.workspace.limit = 16;
+  EXPECT_ERROR((void)rig.run(product_call({8, 70}, {70, 16}, {8, 16}, false)), kResourceExhausted,
+               "gpu:0");
+}
+
+Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
+  return testing::random_values(shape, dtype, -1.0, 1.0, seed);
+}
+
+/// A convolution with a square window of `window` pixels that keeps the size of the image.
+struct Convolution {
+  Conv2dAttributes attributes() const {
+    const std::int64_t pads = window / 2;
+    return {1, 1, pads, pads, pads, pads};
+  }
+  OpCall forward(DType dtype = DType::kFloat32) const {
+    return {OpId::kConv2d, {some(x, dtype, 1), some(filter, dtype, 2)}, {{y, dtype}}, attributes()};
+  }
+  OpCall forward_with_bias() const {
+    OpCall call = forward();
+    call.inputs.push_back(some({filter[3]}, DType::kFloat32, 3));
+    return call;
+  }
+  OpCall backward_input() const {
+    return {OpId::kConv2dBackwardInput,
+            {some(y, DType::kFloat32, 4), some(filter, DType::kFloat32, 2)},
+            {{x, DType::kFloat32}},
+            attributes()};
+  }
+  OpCall backward_filter() const {
+    return {OpId::kConv2dBackwardFilter,
+            {some(x, DType::kFloat32, 1), some(y, DType::kFloat32, 4)},
+            {{filter, DType::kFloat32}},
+            attributes()};
+  }
+
+  std::int64_t window = 3;
+  Shape x{2, 5, 6, 3}, y{2, 5, 6, 4};
+  Shape filter{window, window, 3, 4};
+};
+
+TEST(CudaConvolution, OnePixelIsAMatrixProduct) {
+  MathRig rig;
+  const Convolution c{1};
+  (void)rig.run(c.forward_with_bias());
+  (void)rig.run(c.backward_input());
+  (void)rig.run(c.backward_filter());
+  EXPECT_EQ(math_counts().products, 3);
+  EXPECT_EQ(math_counts().convolutions, 0);
+}
+
+TEST(CudaConvolution, AsksForAnEngineOncePerProblem) {
+  MathRig rig;
+  for (int i = 0; i < 3; ++i) (void)rig.run(Convolution{}.forward());
+  EXPECT_EQ(math_counts().dnn_heuristics, 1);
+  EXPECT_EQ(math_counts().plans, 1);
+  EXPECT_EQ(math_counts().convolutions, 3);
+  (void)rig.run(Convolution{}.backward_input());
+  EXPECT_EQ(rig.libraries.convolution_plans().size(), 2u);
+}
+
+TEST(CudaConvolution, EnginesAreThoseThatTheOptionsAllow) {
+  using namespace cuda_simulation;
+  const auto engine = [](DType dtype, bool tf32, bool deterministic) {
+    MathRig rig;
+    cuda::MathOptions options;
+    options.allow_tf32 = tf32;
+    options.deterministic = deterministic;
+    rig.libraries.set_options(options);
+    (void)rig.run(Convolution{}.forward(dtype));
+    return math_counts().last_engine;
+  };
+  EXPECT_EQ(engine(DType::kFloat32, true, true), kTensorCoreEngine);
+  EXPECT_EQ(engine(DType::kFloat32, false, true), kLargeWorkspaceEngine);
+  EXPECT_EQ(engine(DType::kFloat32, false, false), kNondeterministicEngine);
+  EXPECT_EQ(engine(DType::kBFloat16, false, true), kTensorCoreEngine);
+}
+
+TEST(CudaConvolution, GoesOnToTheNextEngineWhenOneCannot) {
+  using namespace cuda_simulation;
+  MathRig rig;
+  set_math_behavior({.refused_engines = {kLargeWorkspaceEngine}});
+  rig.expect_like_reference(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, kSmallWorkspaceEngine);
+  set_math_behavior({.refused_engines = {kLargeWorkspaceEngine, kSmallWorkspaceEngine}});
+  rig.expect_like_reference(Convolution{}.backward_input());
+  EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
+}
+
+TEST(CudaConvolution, SaysWhenNoEngineCan) {
+  using namespace cuda_simulation;
+  MathRig rig;
+  set_math_behavior(
+      {.refused_engines = {kLargeWorkspaceEngine, kSmallWorkspaceEngine, kFallbackEngine}});
+  EXPECT_EQ(coded_error_of([&] { (void)rig.run(Convolution{}.forward()); }),
+            "UNIMPLEMENTED: conv2d of float32 on cuDNN: no engine for it; try TUTTI_TF32=1 or "
+            "TUTTI_CUDNN_DETERMINISTIC=0 (the last one said: CUDNN_STATUS_NOT_SUPPORTED)");
+}
+
+TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {
+  using namespace cuda_simulation;
+  MathRig rig;
+  rig.workspace.limit = 64 << 10;
+  rig.expect_like_reference(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, kSmallWorkspaceEngine);
+  rig.workspace.limit = 2 << 10;
+  rig.expect_like_reference(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
+  rig.workspace.limit = 64 << 20;  // the choice stays
+  (void)rig.run(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
+}
+
+TEST(CudaConvolution, SaysWhenThereIsNoMemoryAtAll) {
+  MathRig rig;
+  rig.workspace.limit = 8;  // not even for the filter
+  EXPECT_ERROR((void)rig.run(Convolution{}.forward()), kResourceExhausted, "gpu:0");
+}
+
+TEST(CudaConvolution, PassesOverEnginesThatWantTooMuchMemory) {
+  using namespace cuda_simulation;
+  MathRig rig;
+  cuda::MathOptions options;
+  options.max_workspace_bytes = 1 << 16;
+  rig.libraries.set_options(options);
+  (void)rig.run(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, kSmallWorkspaceEngine);
+}
+
+TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
+  MathRig rig;
+  cuda::MathOptions options;
+  options.num_measured_plans = 8;
+  rig.libraries.set_options(options);
+  for (int i = 0; i < 2; ++i) {
+    rig.expect_like_reference(Convolution{}.forward());
+  }
+  // Two engines are allowed: each runs once and then three times, when first asked; then the
+  // chosen one, twice.
+  EXPECT_EQ(math_counts().plans, 2);
+  EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
+}
+
+TEST(CudaConvolution, MeasuresOnlyEnginesThatFitIntoTheMemory) {
+  MathRig rig;
+  cuda::MathOptions options;
+  options.num_measured_plans = 8;
+  rig.libraries.set_options(options);
+  rig.workspace.limit = 64 << 10;
+  rig.expect_like_reference(Convolution{}.forward());
+  EXPECT_EQ(math_counts().last_engine, cuda_simulation::kSmallWorkspaceEngine);
+  EXPECT_EQ(math_counts().convolutions, 1);  // one is left: nothing to compare
 }
 
 }  // namespace

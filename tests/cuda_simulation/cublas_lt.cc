@@ -1,15 +1,13 @@
-// A stand-in for cuBLASLt: its symbols, with plain loops behind them.
+// A stand-in for cuBLASLt: its symbols, with plain loops behind them; settings and counts of
+// cuDNN's, too.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
 #include <array>
 #include <cstring>
 #include <optional>
-#include <vector>
 
-#include "tests/cuda_simulation/handles.h"
 #include "tests/cuda_simulation/math_simulation.h"
-#include "tests/cuda_simulation/simulated_elements.h"
 #include "tests/cuda_simulation/simulation.h"
 
 namespace tutti::cuda_simulation {
@@ -185,7 +183,54 @@ std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   return allowed && p.k >= 64 && bytes <= preference.max_workspace ? bytes : 0;
 }
 
+struct State {
+  Mutex mutex;
+  MathBehavior behavior;
+  MathCounts counts;
+};
+
+State& state() {
+  static State state;
+  return state;
+}
+
 }  // namespace
+
+void set_math_behavior(const MathBehavior& behavior) {
+  const MutexLock lock(state().mutex);
+  state().behavior = behavior;
+}
+
+MathBehavior math_behavior() {
+  const MutexLock lock(state().mutex);
+  return state().behavior;
+}
+
+MathCounts math_counts() {
+  const MutexLock lock(state().mutex);
+  return state().counts;
+}
+
+void reset_math_counts() {
+  const MutexLock lock(state().mutex);
+  state().counts = {};
+}
+
+namespace internal {
+
+void count_math(const MathCounts& more) {
+  const MutexLock lock(state().mutex);
+  MathCounts& counts = state().counts;
+  counts.blas_heuristics += more.blas_heuristics;
+  counts.products += more.products;
+  counts.dnn_heuristics += more.dnn_heuristics;
+  counts.plans += more.plans;
+  counts.convolutions += more.convolutions;
+  if (more.last_engine >= 0) counts.last_engine = more.last_engine;
+}
+
+}  // namespace internal
+
 }  // namespace tutti::cuda_simulation
 
 using namespace tutti::cuda_simulation;  // NOLINT: definitions of another library's symbols

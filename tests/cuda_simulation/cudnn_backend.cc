@@ -1,44 +1,230 @@
-// A stand-in for cuDNN's backend API: descriptors, heuristics, plans, execution of convolutions.
+// A stand-in for cuDNN's backend API: descriptors, heuristics, plans, and convolutions by loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cudnn.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <optional>
+#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "tests/cuda_simulation/cudnn_descriptor.h"
 #include "tests/cuda_simulation/cudnn_status.h"
 #include "tests/cuda_simulation/math_simulation.h"
-#include "tests/cuda_simulation/simulated_elements.h"
 #include "tests/cuda_simulation/simulation.h"
 
 namespace tutti::cuda_simulation {
+namespace {
+
+/// A descriptor: the attributes that were set, and what finalizing made of them.
+struct Descriptor {
+  struct Value {
+    cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
+    std::int64_t count = 0;
+    std::vector<std::byte> bytes;                          // plain types
+    std::vector<std::shared_ptr<Descriptor>> descriptors;  // CUDNN_TYPE_BACKEND_DESCRIPTOR
+  };
+
+  explicit Descriptor(cudnnBackendDescriptorType_t kind) : type(kind) {}
+
+  bool has(cudnnBackendAttributeName_t name) const { return values.contains(name); }
+  std::vector<std::int64_t> integers(cudnnBackendAttributeName_t name) const {
+    const Value& value = values.at(name);
+    std::vector<std::int64_t> result(static_cast<std::size_t>(value.count));
+    std::memcpy(result.data(), value.bytes.data(), value.bytes.size());
+    return result;
+  }
+  std::int64_t integer(cudnnBackendAttributeName_t name) const { return integers(name).at(0); }
+  /// An enumerator, or a pointer, or a float.
+  template <class T>
+  T plain(cudnnBackendAttributeName_t name) const {
+    T result{};
+    std::memcpy(&result, values.at(name).bytes.data(), sizeof(T));
+    return result;
+  }
+  const Descriptor& descriptor(cudnnBackendAttributeName_t name) const {
+    return *values.at(name).descriptors.at(0);
+  }
+
+  cudnnBackendDescriptorType_t type;
+  bool finalized = false;
+  std::map<cudnnBackendAttributeName_t, Value> values;
+  std::int64_t engine = -1;                     // of configurations, engines and plans
+  std::shared_ptr<const Descriptor> operation;  // of the same
+};
 
 Handles<Descriptor>& descriptors() {
   static Handles<Descriptor> handles;
   return handles;
 }
 
-std::vector<std::int64_t> Descriptor::integers(cudnnBackendAttributeName_t name) const {
-  const Value& value = values.at(name);
-  std::vector<std::int64_t> result(static_cast<std::size_t>(value.count));
-  std::memcpy(result.data(), value.bytes.data(), value.bytes.size());
+/// A finalized convolution operation in numbers. Dimensions: [outer, channels, height, width].
+struct ConvolutionNumbers {
+  struct Tensor {
+    std::int64_t id = 0, alignment = 1;
+    DType dtype = DType::kFloat32;
+    std::array<std::int64_t, 4> dims{}, strides{};
+    std::int64_t at(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) const {
+      return a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
+    }
+  };
+  Tensor x, filter, y;
+  const Tensor* result = nullptr;
+  std::array<std::int64_t, 2> stride{}, dilation{}, pad_before{}, pad_after{};
+  double alpha = 1.0, beta = 0.0;
+};
+
+/// Where x, filter and y lie.
+struct ConvolutionPointers {
+  void *x = nullptr, *filter = nullptr, *y = nullptr;
+};
+
+/// The attributes of the three operations, in one order.
+struct Names {
+  cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
+};
+Names names_of(cudnnBackendDescriptorType_t type) {
+  if (type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
+    return {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+  }
+  if (type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+    return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+  }
+  return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+}
+
+template <std::size_t n>
+std::array<std::int64_t, n> array_of(const std::vector<std::int64_t>& values) {
+  std::array<std::int64_t, n> result{};
+  std::copy_n(values.begin(), std::min(n, values.size()), result.begin());
   return result;
 }
 
-template <class T>
-T Descriptor::plain(cudnnBackendAttributeName_t name) const {
-  T result{};
-  std::memcpy(&result, values.at(name).bytes.data(), sizeof(T));
-  return result;
+ConvolutionNumbers::Tensor tensor_of(const Descriptor& descriptor) {
+  return {descriptor.integer(CUDNN_ATTR_TENSOR_UNIQUE_ID),
+          descriptor.integer(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+          *dtype_of_cudnn(descriptor.plain<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
+          array_of<4>(descriptor.integers(CUDNN_ATTR_TENSOR_DIMENSIONS)),
+          array_of<4>(descriptor.integers(CUDNN_ATTR_TENSOR_STRIDES))};
 }
-template cudnnDataType_t Descriptor::plain(cudnnBackendAttributeName_t) const;
-template float Descriptor::plain(cudnnBackendAttributeName_t) const;
-template double Descriptor::plain(cudnnBackendAttributeName_t) const;
 
-namespace {
+double scale_of(const Descriptor& operation, cudnnBackendAttributeName_t name) {
+  return operation.values.at(name).type == CUDNN_TYPE_DOUBLE
+             ? operation.plain<double>(name)
+             : static_cast<double>(operation.plain<float>(name));
+}
+
+/// Calls body(offset in x, in filter, in y) for every product of the convolution.
+template <class Body>
+void for_each_product(const ConvolutionNumbers& c, const Body& body) {
+  const std::int64_t per_group = c.filter.dims[1];
+  const std::int64_t groups = c.x.dims[1] / per_group, out = c.y.dims[1] / groups;
+  for (std::int64_t n = 0; n < c.y.dims[0]; ++n) {
+    for (std::int64_t k = 0; k < c.y.dims[1]; ++k) {
+      for (std::int64_t p = 0; p < c.y.dims[2] * c.y.dims[3]; ++p) {
+        const std::int64_t oh = p / c.y.dims[3], ow = p % c.y.dims[3];
+        for (std::int64_t r = 0; r < c.filter.dims[2] * c.filter.dims[3]; ++r) {
+          const std::int64_t kh = r / c.filter.dims[3], kw = r % c.filter.dims[3];
+          const std::int64_t ih = oh * c.stride[0] + kh * c.dilation[0] - c.pad_before[0];
+          const std::int64_t iw = ow * c.stride[1] + kw * c.dilation[1] - c.pad_before[1];
+          if (ih < 0 || ih >= c.x.dims[2] || iw < 0 || iw >= c.x.dims[3]) continue;
+          for (std::int64_t i = 0; i < per_group; ++i) {
+            body(c.x.at(n, k / out * per_group + i, ih, iw), c.filter.at(k, i, kh, kw),
+                 c.y.at(n, k, oh, ow));
+          }
+        }
+      }
+    }
+  }
+}
+
+bool is_convolution(cudnnBackendDescriptorType_t type) {
+  return type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ||
+         type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ||
+         type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
+}
+
+/// Of an operation whose attributes are all there.
+std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
+  const Names names = names_of(operation.type);
+  const Descriptor& window = operation.descriptor(names.window);
+  auto numbers = std::make_unique<ConvolutionNumbers>();
+  numbers->x = tensor_of(operation.descriptor(names.x));
+  numbers->filter = tensor_of(operation.descriptor(names.filter));
+  numbers->y = tensor_of(operation.descriptor(names.y));
+  numbers->stride = array_of<2>(window.integers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES));
+  numbers->dilation = array_of<2>(window.integers(CUDNN_ATTR_CONVOLUTION_DILATIONS));
+  numbers->pad_before = array_of<2>(window.integers(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS));
+  numbers->pad_after = array_of<2>(window.integers(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS));
+  numbers->alpha = scale_of(operation, names.alpha);
+  numbers->beta = scale_of(operation, names.beta);
+  numbers->result = operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+                        ? &numbers->y
+                    : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+                        ? &numbers->x
+                        : &numbers->filter;
+  return numbers;
+}
+
+/// What is wrong with it; "" for nothing.
+std::string what_is_wrong_with(const ConvolutionNumbers& c) {
+  if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "types differ";
+  if (c.x.dims[0] != c.y.dims[0]) return "batches differ";
+  if (c.filter.dims[1] < 1 || c.x.dims[1] % c.filter.dims[1] != 0) return "groups of x";
+  if (c.y.dims[1] != c.filter.dims[0]) return "channels of y";
+  if (c.y.dims[1] % (c.x.dims[1] / c.filter.dims[1]) != 0) return "groups of y";
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::int64_t reach = (c.filter.dims[i + 2] - 1) * c.dilation[i] + 1;
+    const std::int64_t room = c.x.dims[i + 2] + c.pad_before[i] + c.pad_after[i] - reach;
+    if (room < 0 || c.y.dims[i + 2] != room / c.stride[i] + 1) return "spatial extent of y";
+  }
+  return "";
+}
+
+void run_convolution(const ConvolutionNumbers& c, const ConvolutionPointers& pointers,
+                     bool in_tf32) {
+  const auto read = [&](const ConvolutionNumbers::Tensor& tensor, const void* data,
+                        std::int64_t i) {
+    const double value = element(tensor.dtype, data, i);
+    return in_tf32 && tensor.dtype == DType::kFloat32 ? as_tf32(value) : value;
+  };
+  const auto& dims = c.result->dims;
+  std::vector<double> sums(static_cast<std::size_t>(dims[0] * dims[1] * dims[2] * dims[3]), 0.0);
+  const auto sum = [&](std::int64_t i) -> double& { return sums[static_cast<std::size_t>(i)]; };
+  for_each_product(c, [&](std::int64_t x, std::int64_t filter, std::int64_t y) {
+    if (c.result == &c.y) {
+      sum(y) += read(c.x, pointers.x, x) * read(c.filter, pointers.filter, filter);
+    } else if (c.result == &c.x) {
+      sum(x) += read(c.y, pointers.y, y) * read(c.filter, pointers.filter, filter);
+    } else {
+      sum(filter) += read(c.x, pointers.x, x) * read(c.y, pointers.y, y);
+    }
+  });
+  void* const result = c.result == &c.y   ? pointers.y
+                       : c.result == &c.x ? pointers.x
+                                          : pointers.filter;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(sums.size()); ++i) {
+    const double old = c.beta != 0.0 ? c.beta * element(c.result->dtype, result, i) : 0.0;
+    set_element(c.result->dtype, result, i, c.alpha * sum(i) + old);
+  }
+}
 
 /// What may be set, and must be before finalizing (unless `optional`).
 struct Rule {

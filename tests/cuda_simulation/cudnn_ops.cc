@@ -9,9 +9,7 @@
 #include <limits>
 
 #include "tests/cuda_simulation/cudnn_status.h"
-#include "tests/cuda_simulation/handles.h"
 #include "tests/cuda_simulation/math_simulation.h"
-#include "tests/cuda_simulation/simulated_elements.h"
 #include "tests/cuda_simulation/simulation.h"
 
 namespace tutti::cuda_simulation {

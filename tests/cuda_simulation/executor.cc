@@ -1,6 +1,5 @@
 // Runs what waits in streams, as late as the order of streams and events allows.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>

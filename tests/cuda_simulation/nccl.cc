@@ -4,28 +4,82 @@
 // Vocabulary: a *clique* is all ranks of one unique id; a *launch* is what one rank calls within a
 // group. The n-th launches of all ranks belong together: once all are there they become one piece
 // of work for all their streams. Until then the communicators are in progress.
-// Misuse is an error with a text (nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
+// TUTTI_NCCL_LIBRARY names the library that has it. TUTTI_SIMULATED_NCCL, read at each call, is a
+// list of what shall go wrong: "version:21700" (what ncclGetVersion says), "init_never:1" and
+// "launch_never:1" (communicators stay in progress), "async_error:3" (the third launch of a rank
+// since the notes were taken ends with ncclRemoteError), "peer_never:1" (launches succeed, but what
+// they put into the streams waits for a peer until ncclCommAbort()), "async_later:40" (from the
+// 40th question on since the notes were taken ncclCommGetAsyncError says ncclRemoteError). Misuse
+// that hangs or corrupts with the real library is an error here: a GPU twice in a clique,
+// mismatched counts, types or roots, calls outside a group that wait for the same thread, a stream
+// of another GPU, host memory, use after abort, use while in progress.
 #pragma GCC visibility push(default)  // found by name in the module
-#include "tests/cuda_simulation/nccl.h"
+#include <nccl.h>
+/// Returns what was called since the last time, a line each; misuse begins with "!".
+extern "C" const char* tutti_simulated_nccl_notes();
 #pragma GCC visibility pop
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tests/cuda_simulation/nccl_elements.h"
 #include "tests/cuda_simulation/state.h"
+#include "tutti/tensor/dtype.h"
 
 using namespace tutti::cuda_simulation;  // NOLINT: the functions below are C's
 using tutti::MutexLock;
 
 namespace tutti::cuda_simulation {
 namespace {
+
+enum class NcclKind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kSend,
+  kReceive
+};
+
+/// One call of one rank. `root`: of a collective that has one, or the peer of a send or receive.
+struct NcclCall {
+  NcclKind kind = NcclKind::kAllReduce;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclFloat32;
+  ncclRedOp_t op = ncclSum;
+  int root = -1;
+
+  const char* name() const {
+    constexpr const char* kNames[] = {"all_reduce",     "reduce", "broadcast", "all_gather",
+                                      "reduce_scatter", "send",   "receive"};
+    return kNames[static_cast<std::size_t>(kind)];
+  }
+  bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
+  /// Whether this rank's input is read, and its output written.
+  bool reads(int rank) const {
+    return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
+  }
+  bool writes(int rank) const {
+    return kind != NcclKind::kSend && (kind != NcclKind::kReduce || rank == root);
+  }
+};
+
+/// What one rank calls within a group.
+struct NcclLaunch {
+  int rank = 0;
+  cudaStream_t stream = nullptr;
+  std::vector<NcclCall> calls;
+};
 
 struct Clique {
   int size = 0;
@@ -48,6 +102,166 @@ struct ncclComm {
 
 namespace tutti::cuda_simulation {
 namespace {
+
+using Bytes = std::vector<std::byte>;
+
+DType dtype_of_nccl(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat32:
+      return DType::kFloat32;
+    case ncclFloat64:
+      return DType::kFloat64;
+    case ncclInt32:
+      return DType::kInt32;
+    case ncclInt64:
+      return DType::kInt64;
+    case ncclUint8:
+      return DType::kUInt8;
+    case ncclBfloat16:
+      return DType::kBFloat16;
+    case ncclFloat16:
+      return DType::kFloat16;
+    default:
+      fail(ErrorCode::kInternal, "simulated NCCL: no type ", static_cast<int>(type));
+  }
+}
+
+std::size_t bytes_of(const NcclCall& call, std::size_t count) {
+  return count * size_of(dtype_of_nccl(call.type));
+}
+
+template <class T>
+T combined(ncclRedOp_t op, T a, T b) {
+  if constexpr (Half<T>) {
+    return T(combined<float>(op, static_cast<float>(a), static_cast<float>(b)));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (op == ncclMin) return std::fmin(a, b);
+    if (op == ncclMax) return std::fmax(a, b);
+    return op == ncclSum ? a + b : a * b;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return a || b;
+  } else {
+    if (op == ncclMin) return a < b ? a : b;
+    if (op == ncclMax) return a < b ? b : a;
+    using Wrapping = std::make_unsigned_t<T>;
+    const auto x = static_cast<Wrapping>(a), y = static_cast<Wrapping>(b);
+    return static_cast<T>(op == ncclSum ? x + y : x * y);
+  }
+}
+
+Bytes read(const NcclCall& call, std::size_t count) {
+  Bytes bytes(bytes_of(call, count));
+  if (!bytes.empty()) std::memcpy(bytes.data(), call.send, bytes.size());
+  return bytes;
+}
+
+void write(const NcclCall& call, const Bytes& bytes, std::size_t first, std::size_t size) {
+  if (size > 0) std::memcpy(call.receive, bytes.data() + first, size);
+}
+
+Bytes sum_of(const std::vector<const NcclCall*>& calls, std::size_t count) {
+  Bytes sum = read(*calls[0], count);
+  for (std::size_t r = 1; r < calls.size(); ++r) {
+    const Bytes next = read(*calls[r], count);
+    visit_dtype(dtype_of_nccl(calls[0]->type), [&]<class T>() {
+      for (std::size_t i = 0; i < count; ++i) {
+        T a, b;
+        std::memcpy(&a, sum.data() + i * sizeof(T), sizeof(T));
+        std::memcpy(&b, next.data() + i * sizeof(T), sizeof(T));
+        const T c = combined<T>(calls[0]->op, a, b);
+        std::memcpy(sum.data() + i * sizeof(T), &c, sizeof(T));
+      }
+    });
+  }
+  return sum;
+}
+
+void carry_out_collective(const std::vector<const NcclCall*>& calls) {
+  const NcclCall& first = *calls[0];
+  const std::size_t n = calls.size(), part = bytes_of(first, first.count);
+  Bytes result;
+  switch (first.kind) {
+    case NcclKind::kAllReduce:
+    case NcclKind::kReduce:
+      result = sum_of(calls, first.count);
+      break;
+    case NcclKind::kReduceScatter:
+      result = sum_of(calls, first.count * n);
+      break;
+    case NcclKind::kBroadcast:
+      result = read(*calls[static_cast<std::size_t>(first.root)], first.count);
+      break;
+    default:
+      for (const NcclCall* call : calls) {
+        const Bytes bytes = read(*call, first.count);
+        result.insert(result.end(), bytes.begin(), bytes.end());
+      }
+  }
+  const bool scatters = first.kind == NcclKind::kReduceScatter;
+  for (std::size_t r = 0; r < n; ++r) {
+    if (!calls[r]->writes(static_cast<int>(r))) continue;
+    write(*calls[r], result, scatters ? r * part : 0, scatters ? part : result.size());
+  }
+}
+
+/// Empty, or how the launches of the ranks (of all, if they are collectives) do not fit together.
+std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> sent, received;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto rank = static_cast<std::size_t>(ranks[r].rank);
+    for (const NcclCall& call : ranks[r].calls) {
+      const auto peer = static_cast<std::size_t>(call.root);
+      if (call.kind == NcclKind::kSend) sent[{rank, peer}].push_back(bytes_of(call, call.count));
+      if (call.kind == NcclKind::kReceive) {
+        received[{peer, rank}].push_back(bytes_of(call, call.count));
+      }
+    }
+    if (ranks[r].calls.size() != ranks[0].calls.size() && ranks[0].calls[0].is_collective()) {
+      return concat("mismatch: rank 0 calls ", ranks[0].calls.size(), " collectives, rank ", r,
+                    " calls ", ranks[r].calls.size());
+    }
+    for (std::size_t i = 0; i < ranks[r].calls.size() && ranks[0].calls[0].is_collective(); ++i) {
+      const NcclCall &own = ranks[r].calls[i], &first = ranks[0].calls[i];
+      if (own.kind == first.kind && own.count == first.count && own.type == first.type &&
+          own.op == first.op && own.root == first.root) {
+        continue;
+      }
+      return concat("mismatch: rank 0 calls ", first.name(), " of ", first.count, ", rank ", r,
+                    " calls ", own.name(), " of ", own.count);
+    }
+  }
+  return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
+}
+
+/// Reads and writes the memory of all ranks. Sums go from rank to rank and are rounded at each.
+void carry_out(const std::vector<NcclLaunch>& ranks) {
+  if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
+    for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
+      std::vector<const NcclCall*> calls;
+      for (const NcclLaunch& rank : ranks) calls.push_back(&rank.calls[i]);
+      carry_out_collective(calls);
+    }
+    return;
+  }
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Bytes>> messages;
+  for (const NcclLaunch& launch : ranks) {
+    const auto rank = static_cast<std::size_t>(launch.rank);
+    for (const NcclCall& call : launch.calls) {
+      if (call.kind != NcclKind::kSend) continue;
+      messages[{rank, static_cast<std::size_t>(call.root)}].push_back(read(call, call.count));
+    }
+  }
+  for (const NcclLaunch& launch : ranks) {
+    const auto rank = static_cast<std::size_t>(launch.rank);
+    std::map<std::size_t, std::size_t> next;
+    for (const NcclCall& call : launch.calls) {
+      if (call.kind != NcclKind::kReceive) continue;
+      const auto peer = static_cast<std::size_t>(call.root);
+      const Bytes& message = messages[{peer, rank}][next[peer]++];
+      write(call, message, 0, message.size());
+    }
+  }
+}
 
 struct Init {
   ncclComm* comm;

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "tests/cuda_simulation/state.h"
 

@@ -38,15 +38,20 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 /// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
 #define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
-/// The message of the Error that `action` throws; fails when it throws none.
-inline std::string error_of(const std::function<void()>& action) {
+/// Returns the message of the Error that `action` throws, and fails when it throws none.
+/// `with_code`: "NOT_FOUND: the message".
+inline std::string error_of(const std::function<void()>& action, bool with_code = false) {
   try {
     action();
   } catch (const Error& error) {
-    return error.message();
+    return with_code ? concat(to_string(error.code()), ": ", error.message()) : error.message();
   }
   ADD_FAILURE() << "no Error was thrown";
   return "";
+}
+/// Same as error_of(), but with the code.
+inline std::string coded_error_of(const std::function<void()>& action) {
+  return error_of(action, true);
 }
 
 }  // namespace tutti::thrown
