@@ -11,8 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/tensor/half.h"
 
-namespace tutti {
-namespace communicator_on_gpus_test {
+namespace tutti::communicator_on_gpus_test {
 
 using gpu_ops_tests::Environment;
 using gpu_ops_tests::gpu;
@@ -192,19 +191,13 @@ void expect_results_of_hosts(const CommunicatorOptions& options, bool shared) {
   }
 }
 
-TEST(CommunicatorOnGpus, ByNcclTheyHaveTheResultsOfHosts) {
+TEST(CommunicatorOnGpus, HaveTheResultsOfHostsByNcclByHostsAndOnSharedGpus) {
   expect_results_of_hosts<float>({}, false);
   expect_results_of_hosts<std::int32_t>({}, false);
   expect_results_of_hosts<BFloat16>({}, false);
   expect_results_of_hosts<double>({.algorithm = "ring"}, false);
-}
-
-TEST(CommunicatorOnGpus, ByTheHostsTheyHaveTheResultsOfHosts) {
   expect_results_of_hosts<float>({.gpu_calls = GpuCallsBy::kHosts}, false);
   expect_results_of_hosts<BFloat16>({.algorithm = "ring", .gpu_calls = GpuCallsBy::kHosts}, false);
-}
-
-TEST(CommunicatorOnGpus, RanksThatShareAGpuHaveTheResultsOfHosts) {
   expect_results_of_hosts<float>({}, true);
   expect_results_of_hosts<std::int64_t>({}, true);
 }
@@ -415,5 +408,4 @@ TEST(CommunicatorOnGpus, ANcclThatCannotConnectIsReplacedByTheHosts) {
   });
 }
 
-}  // namespace communicator_on_gpus_test
-}  // namespace tutti
+}  // namespace tutti::communicator_on_gpus_test

@@ -1,20 +1,28 @@
-// Strategies over GPUs: gradients summed there, with the bits of the CPU and without waiting.
+// Strategies over GPUs: gradients summed there, shards, the bits of the CPU, what each one holds.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
+#include "cross_device_ops/in_process/in_process_transport.h"
+#include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
+#include "tests/strategy/toy_training.h"
+#include "tests/support/ranks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/captured_step.h"
+#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/testing/strategy/suite.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::mirrored_test {
 using gpu_ops_tests::expect_error;
 using gpu_ops_tests::expect_tensor;
 using gpu_ops_tests::gpu;
+using strategy_tests::train;
+using strategy_tests::Trained;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 LocalStrategyOptions on_devices(const char* devices, const std::string& ops = "") {
@@ -174,12 +182,11 @@ TEST(MirroredOnGpus, RowsOfEmbeddingsAreSummed) {
 }
 
 TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
-  expect_error(ErrorCode::kUnimplemented, {"mirrored", "cpu:0", "gpu:0"},
-               [] { MirroredStrategy strategy(on_devices("cpu:0,gpu:0")); });
+  EXPECT_ERROR(MirroredStrategy strategy(on_devices("cpu:0,gpu:0")), kUnimplemented, "mirrored",
+               "cpu:0", "gpu:0");
   LocalStrategyOptions options = on_devices("gpu:0-1");
   options.cross_device_ops.options.compression = WireCompression::kBFloat16;
-  expect_error(ErrorCode::kUnimplemented, {"compression bfloat16", "gpu:0"},
-               [&] { MirroredStrategy strategy(options); });
+  EXPECT_ERROR(MirroredStrategy strategy(options), kUnimplemented, "compression bfloat16", "gpu:0");
   options = on_devices("gpu:0-1");
   options.deterministic = true;
   EXPECT_EQ(MirroredStrategy(options).cross_device_ops().name(), "canonical");
@@ -205,5 +212,314 @@ TEST(MirroredOnGpus, AFailingReplicaIsNamedAndNothingHangs) {
   expect_tensor(w.value(), {2}, {-3, -3});
 }
 
-}  // namespace
-}  // namespace tutti
+/// Small packs: several buckets.
+LocalStrategyOptions on(const std::string& devices, std::size_t bytes_per_pack = 300) {
+  LocalStrategyOptions options;
+  options.devices = devices;
+  options.deterministic = true;
+  options.cross_device_ops.options.bytes_per_pack = bytes_per_pack;
+  return options;
+}
+
+FullyShardedOptions sharded_on(const std::string& devices, int stage,
+                               bool reshard_after_forward = true) {
+  return {.local = on(devices),
+          .stage = stage,
+          .reshard_after_forward = reshard_after_forward,
+          .min_shard_bytes = 0};
+}
+
+void expect_same(const Trained& got, const Trained& expected, const std::string& name) {
+  EXPECT_EQ(got.weights, expected.weights) << name;
+  EXPECT_EQ(got.slots, expected.slots) << name;
+  EXPECT_EQ(got.losses, expected.losses) << name;
+}
+
+TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
+  for (const char* devices : {"gpu:0-1", "gpu:0-2", "gpu:0-3"}) {
+    MirroredStrategy mirrored(on(devices));
+    const Trained expected = train(mirrored);
+    for (const int stage : {1, 2, 3}) {
+      FullyShardedStrategy strategy(sharded_on(devices, stage));
+      expect_same(train(strategy), expected, concat(devices, ", stage ", stage));
+    }
+    FullyShardedStrategy kept(sharded_on(devices, 3, false));
+    expect_same(train(kept), expected, concat(devices, ", values kept"));
+  }
+}
+
+TEST(FullyShardedOnGpus, EveryOperationHasMirroredsBits) {
+  for (const char* ops : {"hierarchical_copy", "reduction_to_one_device", "nccl"}) {
+    FullyShardedOptions options = sharded_on("gpu:0-2", 3);
+    options.local.cross_device_ops.name = ops;
+    options.local.deterministic = std::nullopt;
+    MirroredStrategy mirrored(options.local);
+    FullyShardedStrategy strategy(options);
+    expect_same(train(strategy), train(mirrored), ops);
+  }
+}
+
+using Variables = std::vector<Variable>;
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const Variables&)>;
+
+/// Weights of sizes that no number of replicas divides, one of which is smaller than the number of
+/// shards; rows of a table; layers that compute in 16 bits.
+std::string trained(Strategy& strategy, const MakeOptimizer& make) {
+  const auto scope = strategy.scope();
+  const auto weight = [](const Shape& shape, std::uint64_t number) {
+    return Variable(random_normal(shape, RandomKey{3, kUserPurpose, number, 0, 0}),
+                    {.name = concat("w", number)});
+  };
+  Variables all = {weight({7, 37}, 1), weight({3}, 2), weight({37, 3}, 3), weight({23, 5}, 4)};
+  const auto optimizer = make(all);
+  for (int step = 0; step < 4; ++step) {
+    strategy.run([&] {
+      const ReplicaContext& context = ReplicaContext::current();
+      const auto r = static_cast<std::uint64_t>(context.replica_id());
+      const Tensor x =
+          random_normal({2, 7}, RandomKey{4, kUserPurpose, r, 0, 0}).to(context.device());
+      const Tensor rows = Tensor::from<std::int64_t>({3}, {step, 22 - context.replica_id(), step},
+                                                     context.device());
+      GradientTape tape;
+      const auto forward = [&] {
+        const AutocastScope types(DType::kBFloat16);
+        const Tensor hidden = matmul(cast(x, DType::kBFloat16), all[0].value());
+        const Tensor y = cast(matmul(hidden, all[2].value()) + all[1].value(), DType::kFloat32);
+        const Tensor of_rows = cast(gather(all[3].value(), rows), DType::kFloat32);
+        return reduce_sum(square(y)) + reduce_sum(square(of_rows));
+      };
+      optimizer->minimize(tape, forward());
+    });
+  }
+  for (const Variable& state : optimizer->state_variables()) all.push_back(state);
+  return hash_variables(all);
+}
+
+/// A rule that kernels do not know: its updates go by way of the host.
+class OwnRule final : public UpdateRule {
+ public:
+  std::string_view name() const override { return "own"; }
+  std::vector<SlotSpec> slots() const override { return {{"slot", 0.5}}; }
+  void apply(const UpdateArgs& args) const override {
+    for (std::size_t i = 0; i < args.count; ++i) {
+      float& slot = args.slot<float>(0)[i];
+      slot += args.gradient<float>()[i];
+      args.weights<float>()[i] -= 0.01f * slot;
+    }
+  }
+};
+
+TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
+  const std::vector<std::pair<std::string, MakeOptimizer>> optimizers = {
+      {"adam", [](const Variables& v) { return std::make_unique<Adam>(v); }},
+      {"lamb", [](const Variables& v) { return std::make_unique<Lamb>(v); }},
+      {"lars", [](const Variables& v) { return std::make_unique<Lars>(v); }},
+      {"clipnorm",
+       [](const Variables& v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.clipping = {.clipnorm = 0.1}});
+       }},
+      {"global_clipnorm",
+       [](const Variables& v) {
+         return std::make_unique<Adam>(v, AdamOptions{.clipping = {.global_clipnorm = 0.1}});
+       }},
+      {"average",
+       [](const Variables& v) {
+         return std::make_unique<Sgd>(
+             v, SgdOptions{.ema = EmaOptions{.momentum = 0.5, .overwrite_frequency = 2}});
+       }},
+      {"accumulation",
+       [](const Variables& v) {
+         return std::make_unique<Sgd>(v, SgdOptions{.gradient_accumulation_steps = 2});
+       }},
+      {"loss_scale",
+       [](const Variables& v) {
+         return std::make_unique<Adam>(
+             v, AdamOptions{.dynamic_loss_scale = DynamicLossScaleOptions{.growth_steps = 2}});
+       }},
+  };
+  for (const auto& [name, make] : optimizers) {
+    MirroredStrategy mirrored(on("gpu:0-2"));
+    const std::string expected = trained(mirrored, make);
+    for (const int stage : {1, 3}) {
+      FullyShardedStrategy strategy(sharded_on("gpu:0-2", stage));
+      EXPECT_EQ(trained(strategy, make), expected) << name << ", stage " << stage;
+    }
+  }
+}
+
+TEST(FullyShardedOnGpus, UpdatesOutsideOfReplicasAreThoseOfMirrored) {
+  const auto updated = [](Strategy& strategy, const UpdateRule& rule) {
+    const auto scope = strategy.scope();
+    const Variable w(random_normal({40, 3}, RandomKey{1, kUserPurpose, 1, 0, 0}), {.name = "w"});
+    Variables variables = {w};
+    Variables slots;
+    for (const SlotSpec& slot : rule.slots()) {
+      slots.push_back(w.storage().create_slot(slot.name, slot.initial_value));
+    }
+    const Tensor gradient = random_normal({40, 3}, RandomKey{1, kUserPurpose, 2, 0, 0});
+    w.storage().update(rule, slots, gradient, {.learning_rate = 0.1});
+    variables.insert(variables.end(), slots.begin(), slots.end());
+    return hash_variables(variables);
+  };
+  const LambRule lamb;
+  const AdamRule adam_rule;
+  const OwnRule own;
+  const std::vector<const UpdateRule*> rules = {&lamb, &adam_rule, &own};
+  for (const UpdateRule* rule : rules) {
+    MirroredStrategy mirrored(on("gpu:0-2"));
+    FullyShardedStrategy strategy(sharded_on("gpu:0-2", 3));
+    EXPECT_EQ(updated(strategy, *rule), updated(mirrored, *rule)) << rule->name();
+  }
+}
+
+TEST(FullyShardedOnGpus, PassesTheSuiteOfStrategies) {
+  for (const int stage : {1, 3}) {
+    const conformance::StrategySubject subject{
+        concat("fully_sharded_2_gpus_stage_", stage),
+        [stage] { return std::make_unique<FullyShardedStrategy>(sharded_on("gpu:0-1", stage)); }};
+    const conformance::StrategyReport report = run_strategy_suite(subject);
+    EXPECT_TRUE(report.passed()) << report.text();
+    EXPECT_EQ(report.num_checks, conformance::strategy_checks().size());
+  }
+}
+
+constexpr std::int64_t kGpuWidth = 256;
+constexpr std::size_t kGpuLayerBytes = kGpuWidth * kGpuWidth * sizeof(float);
+constexpr int kGpuLayers = 8, kGpuReplicas = 4;
+
+/// In layers' bytes, more than there was before: after the forward pass, and the peak.
+struct HeldOnGpu {
+  double after_forward = 0, peak = 0;
+};
+
+/// The second of two steps of Adam, on the last of four GPUs.
+HeldOnGpu held_by(Strategy& strategy, std::size_t before) {
+  const auto layers_of = [&](std::size_t bytes) {
+    return static_cast<double>(bytes - before) / kGpuLayerBytes;
+  };
+  HeldOnGpu held;
+  const auto scope = strategy.scope();
+  Variables layers;
+  for (int i = 0; i < kGpuLayers; ++i) {
+    layers.emplace_back(Tensor::full({kGpuWidth, kGpuWidth}, 0.01));
+  }
+  Adam optimizer(layers);
+  const Device device = gpu(kGpuReplicas - 1);
+  for (int step = 0; step < 2; ++step) {
+    GpuDevice::of(device).synchronize();
+    reset_peak_memory(device);
+    strategy.run([&] {
+      GradientTape tape;
+      Tensor x = Tensor::ones({2, kGpuWidth}, DType::kFloat32, ReplicaContext::current().device());
+      for (const Variable& layer : layers) x = tanh(matmul(x, layer.value()));
+      const Tensor loss = reduce_sum(square(x));
+      if (x.device() == device) held.after_forward = layers_of(device_memory(device).in_use);
+      optimizer.minimize(tape, loss);
+    });
+    held.peak = layers_of(device_memory(device).peak);
+  }
+  return held;
+}
+
+TEST(FullyShardedOnGpus, AGpuHoldsItsPartOfAll) {
+  constexpr double kAll = kGpuLayers, kPart = kAll / kGpuReplicas;
+  const std::size_t before = device_memory(gpu(kGpuReplicas - 1)).in_use;
+  const auto held = [&](int stage, bool reshard_after_forward = true) {
+    FullyShardedStrategy strategy({.local = on("gpu:0-3", kGpuLayerBytes),
+                                   .stage = stage,
+                                   .reshard_after_forward = reshard_after_forward});
+    return held_by(strategy, before);
+  };
+  MirroredStrategy strategy(on("gpu:0-3", kGpuLayerBytes));
+  const HeldOnGpu mirrored = held_by(strategy, before);
+  EXPECT_NEAR(mirrored.after_forward, 3 * kAll, 0.5);
+  // Peaks depend on when streams let go of memory, so on what else the machine does.
+  EXPECT_NEAR(held(1).after_forward, kAll + 3 * kPart, 0.5);
+  const HeldOnGpu second = held(2);
+  EXPECT_NEAR(second.after_forward, kAll + 3 * kPart, 0.5);
+  EXPECT_LT(second.peak, mirrored.peak);
+  EXPECT_NEAR(held(3, false).after_forward, kAll + 3 * kPart, 0.5);
+  const HeldOnGpu third = held(3);
+  EXPECT_NEAR(third.after_forward, 3 * kPart, 0.5);
+  EXPECT_LT(third.peak, mirrored.peak - kAll);
+}
+
+/// Weights after six steps, which are captured where they can be; the value is read from outside
+/// before each.
+std::string trained_in_captured_steps(Strategy& strategy, int& num_captured) {
+  const auto scope = strategy.scope();
+  const Variables weights = {Variable(Tensor::full({40, 5}, 0.5), {.name = "w"})};
+  Adam optimizer(weights);
+  const auto step = captured([&](const Tensor& x) {
+    GradientTape tape;
+    const Tensor loss = reduce_sum(square(matmul(x, weights[0].value())));
+    optimizer.minimize(tape, loss);
+    return loss;
+  });
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(weights[0].value().num_elements(), 200);
+    strategy.run([&] {
+      const ReplicaContext& context = ReplicaContext::current();
+      const double value = 0.25 * (i + 1) * (context.replica_id() + 1);
+      step(Tensor::full({3, 40}, value, DType::kFloat32, context.device()));
+    });
+  }
+  num_captured = step.num_captured();
+  Variables all = optimizer.state_variables();
+  all.push_back(weights[0]);
+  return hash_variables(all);
+}
+
+TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
+  int num_captured = 0;
+  MirroredStrategy mirrored(on("gpu:0-1"));
+  const std::string expected = trained_in_captured_steps(mirrored, num_captured);
+  for (const int stage : {1, 2, 3}) {
+    FullyShardedStrategy strategy(sharded_on("gpu:0-1", stage));
+    EXPECT_EQ(trained_in_captured_steps(strategy, num_captured), expected) << stage;
+    EXPECT_EQ(num_captured, 1) << stage;
+  }
+}
+
+/// What each worker has trained, whose gradients are summed by `reduction`.
+std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
+                                        std::string_view reduction) {
+  const auto workers = static_cast<int>(options.size());
+  auto transports = in_process_transports(workers);
+  std::vector<Trained> trained(options.size());
+  const auto errors = errors_of_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    FullyShardedStrategy strategy(make_communicator(transports[w]), options[w]);
+    EXPECT_EQ(strategy.reduction_name(), reduction);
+    trained[w] = train(strategy);
+  });
+  EXPECT_THAT(errors, Each(""));
+  return trained;
+}
+
+TEST(FullyShardedOnGpus, WorkersWhoseSumsGoByNcclHaveOneState) {
+  std::vector<FullyShardedOptions> options = {sharded_on("gpu:0-1", 3), sharded_on("gpu:2-3", 3)};
+  for (FullyShardedOptions& each : options) each.local.deterministic = std::nullopt;
+  const std::vector<Trained> trained = trained_by_workers(options, "nccl");
+  expect_same(trained[1], trained[0], "the other worker");
+}
+
+TEST(FullyShardedOnGpus, WorkersHaveTheBitsOfOneProcess) {
+  const std::vector<std::pair<const char*, std::vector<std::string>>> teams = {
+      {"gpu:0-3", {"gpu:0-1", "gpu:2-3"}},
+      {"gpu:0-2", {"gpu:0", "gpu:1-2"}},
+      {"gpu:0-3", {"gpu:0-1", "gpu:2", "gpu:3"}}};
+  for (const auto& [together, apart] : teams) {
+    MirroredStrategy mirrored(on(together));
+    const Trained expected = train(mirrored);
+    for (const int stage : {1, 3}) {
+      std::vector<FullyShardedOptions> options;
+      for (const std::string& devices : apart) options.push_back(sharded_on(devices, stage));
+      for (const Trained& each : trained_by_workers(options, "canonical")) {
+        expect_same(each, expected, concat(join(apart), ", stage ", stage));
+      }
+    }
+  }
+}
+
+}  // namespace tutti::mirrored_test

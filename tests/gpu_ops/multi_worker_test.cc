@@ -14,8 +14,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/captured_step.h"
 
-namespace tutti {
-namespace multi_worker_gpus_test {
+namespace tutti::multi_worker_gpus_test {
 
 using gpu_ops_tests::Environment;
 using gpu_ops_tests::expect_tensor;
@@ -450,5 +449,4 @@ TEST(MultiWorkerGpus, CompressionOnGpusIsRefused) {
               ::testing::Contains(HasSubstr("compression bfloat16")));
 }
 
-}  // namespace multi_worker_gpus_test
-}  // namespace tutti
+}  // namespace tutti::multi_worker_gpus_test

@@ -236,7 +236,7 @@ void register_delayed_ops() {
   });
 }
 
-// NCCL: tests/gpu_ops/nccl_test.cc.
+// NCCL: tests/gpu_ops/reductions_test.cc.
 TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {
