@@ -3,15 +3,14 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 
 #include "core/file.h"
-#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/checkpoint/saved_series.h"
 #include "tutti/tensor/numerics.h"
 
-namespace tutti {
-namespace checkpoint_manager_test {
+namespace tutti::checkpoint_manager_test {
 
-using checkpoint_test_util::empty_folder;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using thrown::empty_folder;
 
 Variable scalar_variable(float value) {
   return Variable(Tensor(value), VariableOptions{.name = "x"});
@@ -113,7 +112,7 @@ TEST(CheckpointManager, KeepsFilesOfOthersInFoldersOfVersions) {
   EXPECT_EQ(names_in(folder + "/step_1"), foreign);
 }
 
-TEST(CheckpointManager, KeepsAllOrOne) {
+TEST(CheckpointManager, KeepsAllOrOneAndRefusesWrongNumbers) {
   const std::string folder = empty_folder();
   CheckpointManager all(Checkpoint({scalar_variable(1)}), folder,
                         CheckpointManagerOptions{.max_to_keep = 0});
@@ -123,13 +122,10 @@ TEST(CheckpointManager, KeepsAllOrOne) {
                         CheckpointManagerOptions{.max_to_keep = 1});
   one.save(8);
   EXPECT_THAT(names(one.checkpoints()), ElementsAre("step_8"));
-}
-
-TEST(CheckpointManager, RefusesWrongNumbers) {
-  EXPECT_ERROR(CheckpointManager(Checkpoint(), "x", CheckpointManagerOptions{.max_to_keep = -1}),
-               kInvalidArgument, "max_to_keep", "-1");
+  EXPECT_INVALID(CheckpointManager(Checkpoint(), "x", CheckpointManagerOptions{.max_to_keep = -1}),
+                 "max_to_keep", "-1");
   CheckpointManager manager(Checkpoint(), empty_folder());
-  EXPECT_ERROR(manager.save(-3), kInvalidArgument, "step", "-3");
+  EXPECT_INVALID(manager.save(-3), "step", "-3");
 }
 
 // What a folder looked like before versions were folders.
@@ -213,5 +209,4 @@ TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
   EXPECT_EQ(manager.restore_latest()->step, 7);  // waits, too
 }
 
-}  // namespace checkpoint_manager_test
-}  // namespace tutti
+}  // namespace tutti::checkpoint_manager_test

@@ -1,18 +1,25 @@
-// Checkpoints: everything comes back, or nothing changes.
+// Checkpoints: everything comes back, or nothing changes; snapshots in pieces, and read for
+// several.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint.h"
 
+#include <cstring>
+#include <fstream>
+
+#include "checkpoint/checkpoint_file.h"
 #include "core/file.h"
-#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/checkpoint/saved_series.h"
 #include "tests/support/warnings.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/tensor/numerics.h"
 
-namespace tutti {
-namespace checkpoint_test {
-
-using checkpoint_test_util::empty_folder;
+namespace tutti::checkpoint_test {
+using internal::ArrivingSnapshot;
+using internal::pieces_of;
+using internal::SafetensorsLayout;
 using testing::ElementsAre;
+using thrown::empty_folder;
+using thrown::error_of;
 
 Variable variable(const std::string& name, std::vector<float> values) {
   const auto size = static_cast<std::int64_t>(values.size());
@@ -139,11 +146,11 @@ TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
       {fits, variable("shape", {1, 2, 3}), variable("new", {1}), variable("dtype", {1})});
   checkpoint.add_state("fresh", counter_state(number));
   number = 6;
-  EXPECT_ERROR(checkpoint.restore(path), kInvalidArgument, "Checkpoint::restore", path,
-               "6 problems", "nothing was changed", "variable 'new' is missing",
-               "'shape': expected float32 [3], got float32 [2]",
-               "'dtype': expected float32 [1], got float64 [1]", "unknown tensor 'old'",
-               "state 'fresh' is missing", "unknown state 'gone'");
+  EXPECT_INVALID(checkpoint.restore(path), "Checkpoint::restore", path, "6 problems",
+                 "nothing was changed", "variable 'new' is missing",
+                 "'shape': expected float32 [3], got float32 [2]",
+                 "'dtype': expected float32 [1], got float64 [1]", "unknown tensor 'old'",
+                 "state 'fresh' is missing", "unknown state 'gone'");
   EXPECT_THAT(values_of(fits), ElementsAre(10));
   EXPECT_EQ(number, 6);
 }
@@ -158,18 +165,18 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
   Checkpoint({a}).restore(path, RestoreOptions{.ignore_unknown = true});
   EXPECT_THAT(values_of(a), ElementsAre(1));
   // What is missing stays an error.
-  EXPECT_ERROR(
+  EXPECT_INVALID(
       Checkpoint({a, variable("b", {1})}).restore(path, RestoreOptions{.ignore_unknown = true}),
-      kInvalidArgument, "1 problem)", "variable 'b' is missing");
+      "1 problem)", "variable 'b' is missing");
 }
 
 TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
-  EXPECT_ERROR(load_weights(path, variables, {.ignore_unknown = true}), kInvalidArgument,
-               "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
-               ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
+  EXPECT_INVALID(load_weights(path, variables, {.ignore_unknown = true}),
+                 "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
+                 ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
   // What would not help is not advised.
   try {
     load_weights(path, variables, {.ignore_unknown = true});
@@ -240,13 +247,11 @@ TEST(Checkpoint, WhatDoesNotFitTheValuesThatWaitIsNotAdded) {
   Checkpoint checkpoint;
   checkpoint.restore_deferred(path);
   const Variable a = variable("a", {0}), wide = variable("b", {0, 0});
-  EXPECT_ERROR(checkpoint.add({a, wide}), kInvalidArgument,
-               "'b': expected float32 [2], got float32 [1]");
-  EXPECT_ERROR(checkpoint.add({variable("d", {0})}), kInvalidArgument, "variable 'd' is missing",
-               path);
+  EXPECT_INVALID(checkpoint.add({a, wide}), "'b': expected float32 [2], got float32 [1]");
+  EXPECT_INVALID(checkpoint.add({variable("d", {0})}), "variable 'd' is missing", path);
   std::int64_t counter = 0;
-  EXPECT_ERROR(checkpoint.add_state("counter", counter_state(counter)), kInvalidArgument,
-               "state 'counter' is missing");
+  EXPECT_INVALID(checkpoint.add_state("counter", counter_state(counter)),
+                 "state 'counter' is missing");
   EXPECT_THAT(values_of(a), ElementsAre(0));
   EXPECT_TRUE(checkpoint.variables().empty());
   EXPECT_THAT(checkpoint.waiting(), ElementsAre("a", "b"));
@@ -308,12 +313,11 @@ TEST(Checkpoint, RefusesTwoThingsOfOneName) {
   std::int64_t number = 0;
   checkpoint.add_state("s", counter_state(number));
   EXPECT_ERROR(checkpoint.add_state("s", counter_state(number)), kAlreadyExists, "'s'");
-  EXPECT_ERROR(checkpoint.add_state("t", {}), kInvalidArgument, "'t'");
+  EXPECT_INVALID(checkpoint.add_state("t", {}), "'t'");
   // Names that collide only in the file.
   Checkpoint colliding(
       {Variable(std::make_shared<TwoComponents>("x")), variable("x/replica_1", {1})});
-  EXPECT_ERROR(colliding.save(empty_folder() + "/c.safetensors"), kInvalidArgument, "x/replica_1",
-               "two variables");
+  EXPECT_INVALID(colliding.save(empty_folder() + "/c.safetensors"), "x/replica_1", "two variables");
 }
 
 TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
@@ -402,8 +406,8 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
   whole.save(folder + "/c.safetensors", 9);
-  EXPECT_ERROR(load_weights(folder + "/c.safetensors", {a}), kInvalidArgument, "load_weights",
-               "unknown tensor 'a/m'", "try the program", ".ignore_unknown");
+  EXPECT_INVALID(load_weights(folder + "/c.safetensors", {a}), "load_weights",
+                 "unknown tensor 'a/m'", "try the program", ".ignore_unknown");
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));
@@ -416,5 +420,185 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   EXPECT_THAT(values_of(a), ElementsAre(5, 6));
 }
 
-}  // namespace checkpoint_test
-}  // namespace tutti
+/// Three variables and a number beside them.
+struct Program {
+  explicit Program(double value)
+      : weights(Tensor::full({3, 5}, value), {.name = "weights"}),
+        step(Tensor::scalar(7, DType::kInt64), {.name = "step"}),
+        mask(Tensor::full({4}, 1.0, DType::kBool), {.name = "mask", .trainable = false}),
+        checkpoint({weights, step, mask}) {
+    checkpoint.add_state("lines", {.save = [this] { return Json(lines); },
+                                   .restore = [this](const Json& j) { lines = j.as_int(); }});
+  }
+  Variable weights, step, mask;
+  std::int64_t lines = 41;
+  Checkpoint checkpoint;
+};
+
+void receive(const SafetensorsLayout& pieces, const ArrivingSnapshot& arriving) {
+  ASSERT_EQ(arriving.tensors().size(), pieces.tensors.size());
+  for (std::size_t i = 0; i < pieces.tensors.size(); ++i) {
+    const auto bytes = pieces.tensors[i].value.bytes();
+    ASSERT_EQ(arriving.tensors()[i].num_bytes(), bytes.size());
+    std::memcpy(arriving.tensors()[i].data(), bytes.data(), bytes.size());
+  }
+}
+
+TEST(SnapshotPieces, AreTheFileAndArriveAsTheSnapshot) {
+  Program from(2.5), to(0.0);
+  const CheckpointSnapshot snapshot = from.checkpoint.snapshot(12);
+  const SafetensorsLayout pieces = pieces_of(snapshot);
+  std::string joined = pieces.head;
+  for (const NamedTensor& tensor : pieces.tensors) {
+    const auto bytes = tensor.value.bytes();
+    joined.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  EXPECT_EQ(joined, Checkpoint::to_bytes(snapshot));
+  EXPECT_EQ(pieces.num_bytes, joined.size());
+  // No copy: the snapshot shares the variable's memory, and the pieces share the snapshot's.
+  EXPECT_EQ(pieces.tensors.back().value.bytes().data(), from.mask.value().bytes().data());
+
+  to.lines = 0;
+  ArrivingSnapshot arriving(pieces.head, pieces.num_bytes, "worker 3");
+  receive(pieces, arriving);
+  EXPECT_EQ(to.checkpoint.restore(arriving.finish()).step, 12);
+  EXPECT_EQ(hash_variables(to.checkpoint.variables()), hash_variables(from.checkpoint.variables()));
+  EXPECT_EQ(to.lines, 41);
+}
+
+TEST(SnapshotPieces, DamageIsNamed) {
+  Program program(1.0);
+  const SafetensorsLayout pieces = pieces_of(program.checkpoint.snapshot(3));
+  const auto damaged = [&](std::size_t tensor, std::byte change) {
+    ArrivingSnapshot arriving(pieces.head, pieces.num_bytes, "the state of worker 2");
+    receive(pieces, arriving);
+    arriving.tensors()[tensor].data()[1] ^= change;
+    arriving.finish();
+  };
+  // Wide types first: step (int64), weights (float32), mask (bool).
+  EXPECT_ERROR(damaged(0, std::byte{4}), kDataLoss, "the state of worker 2", "'step' is damaged");
+  EXPECT_ERROR(damaged(1, std::byte{1}), kDataLoss, "the state of worker 2",
+               "'weights' is damaged");
+  EXPECT_ERROR(damaged(2, std::byte{2}), kDataLoss, "'mask'", "expected 0 or 1, got 3");
+}
+
+TEST(SnapshotPieces, AHeadThatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
+  Program program(1.0);
+  const SafetensorsLayout pieces = pieces_of(program.checkpoint.snapshot(3));
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head.substr(0, 40), pieces.num_bytes, "worker 1"), kDataLoss,
+               "worker 1", "the file ends within");
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes + 1, "worker 1"), kDataLoss,
+               "worker 1", "the file goes on after its last tensor");
+  EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes - 1, "worker 1"), kDataLoss,
+               "worker 1", "the file ends within tensor 'mask'");
+}
+
+Variable named(const char* name, double value) {
+  return Variable(Tensor::full({3}, value), {.name = name});
+}
+
+/// What the process that writes has given, in order; the other takes it later.
+struct Texts {
+  std::vector<std::string> given;
+  std::size_t taken = 0;
+
+  CheckpointOptions writer() {
+    return {.writes = true, .from_writer = [this](const std::string& own) {
+              given.push_back(own);
+              return own;
+            }};
+  }
+  CheckpointOptions follower() {
+    return {.writes = false,
+            .from_writer = [this](const std::string&) { return given.at(taken++); }};
+  }
+};
+
+TEST(SharedReading, AllRestoreTheVersionThatTheWriterChose) {
+  const std::string folder = empty_folder();
+  Texts texts;
+  Variable at_writer = named("x", 1.0), at_follower = named("x", 9.0);
+  CheckpointManager writer(Checkpoint({at_writer}, texts.writer()), folder);
+  writer.save(5);
+  CheckpointManager follower(Checkpoint({at_follower}, texts.follower()), folder + "-elsewhere");
+  at_writer.assign(7.0);
+  const auto chosen = writer.restore_latest();
+  const auto followed = follower.restore_latest();
+  ASSERT_TRUE(chosen && followed);
+  EXPECT_EQ(followed->step, 5);
+  EXPECT_EQ(followed->path, chosen->path);
+  EXPECT_EQ(followed->sequence, chosen->sequence);
+  EXPECT_EQ(at_writer.value().to_doubles(), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(at_follower.value().to_doubles(), (std::vector<double>{1, 1, 1}));
+  EXPECT_FALSE(std::filesystem::exists(folder + "-elsewhere"));
+  EXPECT_EQ(texts.taken, texts.given.size());
+}
+
+TEST(SharedReading, NothingToRestoreIsNothingForAll) {
+  Texts texts;
+  CheckpointManager writer(Checkpoint({}, texts.writer()), empty_folder());
+  CheckpointManager follower(Checkpoint({}, texts.follower()), empty_folder());
+  EXPECT_FALSE(writer.restore_latest());
+  EXPECT_FALSE(follower.restore_latest());
+  EXPECT_EQ(texts.taken, texts.given.size());
+}
+
+TEST(SharedReading, AnErrorOfTheWriterIsThrownByAll) {
+  const std::string folder = empty_folder();
+  Texts texts;
+  Checkpoint writer({named("x", 1.0)}, texts.writer());
+  Checkpoint follower({named("x", 1.0)}, texts.follower());
+  const std::string error = error_of([&] { writer.restore(folder + "/none.safetensors"); });
+  EXPECT_THAT(error, ::testing::HasSubstr("none.safetensors"));
+  EXPECT_EQ(error_of([&] { follower.restore("its own path does not count"); }), error);
+  EXPECT_EQ(texts.taken, texts.given.size());
+}
+
+TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
+  const std::string folder = empty_folder();
+  Variable x = named("x", 1.0);
+  Tensor kept = Tensor::full({2}, 4.0);
+  bool refuses = false;
+  Checkpoint checkpoint({x});
+  checkpoint.add_tensors("kept", {[&] {
+                                    return std::vector<NamedTensor>{{"a", kept}};
+                                  },
+                                  [&](const TensorLookup& lookup) {
+                                    kept = lookup("a");
+                                    EXPECT_FALSE(lookup("x").defined()) << "not its own";
+                                    if (std::exchange(refuses, false)) {
+                                      fail(ErrorCode::kInvalidArgument, "refused");
+                                    }
+                                  }});
+  checkpoint.save(folder + "/a.safetensors");
+  kept = Tensor::full({2}, 5.0);
+  x.assign(2.0);
+  refuses = true;
+  EXPECT_INVALID(checkpoint.restore(folder + "/a.safetensors"), "refused");
+  EXPECT_EQ(kept.to_doubles()[0], 5.0);
+  EXPECT_EQ(x.value().to_doubles()[0], 2.0);
+  checkpoint.restore(folder + "/a.safetensors");
+  EXPECT_EQ(kept.to_doubles()[0], 4.0);
+  EXPECT_EQ(x.value().to_doubles()[0], 1.0);
+  EXPECT_INVALID(Checkpoint({x}).restore(folder + "/a.safetensors"), "unknown tensor 'kept/a'");
+  EXPECT_INVALID(checkpoint.add_tensors("kept", {}), "expected functions");
+}
+
+TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {
+  const std::string folder = empty_folder();
+  CheckpointManager manager(Checkpoint({named("x", 1.0)}), folder, {.asynchronous = true});
+  manager.delete_all();  // nothing is there
+  manager.save(1);
+  manager.save(2);
+  std::ofstream(folder + "/notes.txt") << "mine";
+  manager.delete_all();
+  EXPECT_TRUE(manager.checkpoints().empty());
+  EXPECT_FALSE(std::filesystem::exists(folder + "/step_2"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/notes.txt"));
+  std::filesystem::remove(folder + "/notes.txt");
+  manager.save(3);
+  manager.delete_all();
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+}  // namespace tutti::checkpoint_test

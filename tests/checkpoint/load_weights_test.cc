@@ -1,20 +1,19 @@
 // load_weights(): casts, the indexes of Hugging Face, names that do not match, parts of layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
-#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/checkpoint/saved_series.h"
 #include "tests/support/warnings.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/tensor/ops/elementwise.h"
 
-namespace tutti {
-namespace load_weights_test {
+namespace tutti::load_weights_test {
 
-using checkpoint_test_util::empty_folder;
-using checkpoint_test_util::expect_error;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using thrown::empty_folder;
+using thrown::expect_error;
 
 Variable zeros(const std::string& name, const Shape& shape, DType dtype = DType::kFloat32) {
   return Variable(Tensor::zeros(shape, dtype), {.name = name});
@@ -56,8 +55,7 @@ TEST(LoadWeights, CastsFloatingPointTensorsToTheTypesOfVariables) {
 TEST(LoadWeights, RefusesIntegersForFloatingPointVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"a", numbers({1.0F}, DType::kInt32)}});
-  EXPECT_ERROR(load_weights(path, {zeros("a", {1})}), kInvalidArgument,
-               "'a': expected float32 [1], got int32 [1]");
+  EXPECT_INVALID(load_weights(path, {zeros("a", {1})}), "'a': expected float32 [1], got int32 [1]");
 }
 
 /// A model of two files, as Hugging Face stores it.
@@ -115,8 +113,9 @@ TEST(LoadWeights, RefusesAFileWithoutAnyOfTheVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"fc.weight", numbers({1.0F})}});
   Variable a = zeros("dense/kernel", {1});
-  EXPECT_ERROR(load_weights(path, {a}, {.strict = false}), kInvalidArgument,
-               "none of the 1 variables is in " + path, "'fc.weight'", "'dense/kernel'", ".rename");
+  EXPECT_INVALID(load_weights(path, {a}, {.strict = false}),
+                 "none of the 1 variables is in " + path, "'fc.weight'", "'dense/kernel'",
+                 ".rename");
 }
 
 TEST(LoadWeights, NamesTheKindOfOtherFiles) {
@@ -141,14 +140,13 @@ TEST(LoadWeights, NamesLayersThatAreCutIntoOtherNumbersOfParts) {
   const std::vector<Variable> three = {zeros("dense/kernel/part_0", {2}),
                                        zeros("dense/kernel/part_1", {1}),
                                        zeros("dense/kernel/part_2", {1})};
-  EXPECT_ERROR(load_weights(path, three), kInvalidArgument,
-               "'dense/kernel': expected it cut into 3, got it cut into 2", rule);
-  EXPECT_ERROR(load_weights(path, {zeros("dense/kernel", {4})}), kInvalidArgument,
-               "'dense/kernel': expected it not cut, got it cut into 2", rule);
+  EXPECT_INVALID(load_weights(path, three),
+                 "'dense/kernel': expected it cut into 3, got it cut into 2", rule);
+  EXPECT_INVALID(load_weights(path, {zeros("dense/kernel", {4})}),
+                 "'dense/kernel': expected it not cut, got it cut into 2", rule);
   write(path, {{"dense/kernel", numbers({1.0F, 2.0F, 3.0F, 4.0F})}});
-  EXPECT_ERROR(Checkpoint(three).restore(path), kInvalidArgument,
-               "'dense/kernel': expected it cut into 3, got it not cut", rule);
+  EXPECT_INVALID(Checkpoint(three).restore(path),
+                 "'dense/kernel': expected it cut into 3, got it not cut", rule);
 }
 
-}  // namespace load_weights_test
-}  // namespace tutti
+}  // namespace tutti::load_weights_test

@@ -1,17 +1,25 @@
-// A series of saves whose values tell which save they are of.
+// A series of saves whose values tell which save they are of, and what tests of checkpoints share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/support/file_faults.h"
+#include "tests/support/test_folder.h"
+#include "tests/support/thrown.h"
 #include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::saved_series {
 
@@ -66,6 +74,33 @@ inline std::optional<std::int64_t> restored_number(const std::string& folder) {
   CheckpointManager manager(series.checkpoint(), folder);
   if (!manager.restore_latest()) return std::nullopt;
   return series.number();
+}
+
+struct Crash {
+  bool finished = false;  // the call was never reached
+  int num_saved = 0;      // saves that returned
+};
+
+/// Calls `save_all` in a child, which writes a byte to `done` after each save.
+inline Crash crash_at(int call, file_faults::Action action, const std::string& folder,
+                      const std::function<void(int done)>& save_all) {
+  int done[2];
+  if (::pipe(done) != 0) std::abort();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    file_faults::arm(folder, action, call);
+    save_all(done[1]);
+    ::_exit(0);
+  }
+  ::close(done[1]);
+  Crash crash;
+  for (char byte; ::read(done[0], &byte, 1) == 1;) ++crash.num_saved;
+  ::close(done[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  crash.finished = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  EXPECT_TRUE(crash.finished || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+  return crash;
 }
 
 }  // namespace tutti::saved_series

@@ -1,23 +1,30 @@
-// Versions of several files, and indexes that lie.
+// Versions of several files, those that several workers save and read together, indexes that lie.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
 #include <algorithm>
 
+#include "checkpoint/run_folder.h"
 #include "core/file.h"
-#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tests/checkpoint/saved_series.h"
+#include "tests/support/ranks.h"
+#include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
+#include "tutti/core/sync.h"
 
-namespace tutti {
-namespace version_test {
-
-using checkpoint_test_util::empty_folder;
-using checkpoint_test_util::expect_error;
+namespace tutti::version_test {
+using file_faults::Action;
 using internal::CheckpointFile;
 using internal::Folder;
 using internal::VersionIndex;
+using internal::WorkerOfMany;
+using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using thrown::empty_folder;
+using thrown::expect_error;
 
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
@@ -121,11 +128,10 @@ TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
   whole.weight_map["table"] = "copy.safetensors";
   EXPECT_ERROR(commit(folder, {first, whole, second, write_file(folder, 2, 3)}), kDataLoss,
                "'table'", "all in one file");
-  EXPECT_ERROR(joined({whole, whole}), kInvalidArgument, "'table'", "copy.safetensors", "once");
+  EXPECT_INVALID(joined({whole, whole}), "'table'", "copy.safetensors", "once");
   VersionIndex other = second;
   other.parts["table"].shape = Shape{30};
-  EXPECT_ERROR(joined({first, other}), kInvalidArgument, "'table'", "00001-of-00003",
-               "00002-of-00003", "[30]");
+  EXPECT_INVALID(joined({first, other}), "'table'", "00001-of-00003", "00002-of-00003", "[30]");
   EXPECT_FALSE(internal::read_index(folder));
 }
 
@@ -280,5 +286,349 @@ TEST(Version, OfTheEarlierFormatIsRefusedByName) {
   }
 }
 
-}  // namespace version_test
-}  // namespace tutti
+constexpr std::int64_t kElementsOfAll = 500;
+
+/// Hands texts from thread to thread, as workers do.
+class Workers {
+ public:
+  explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
+  int count() const { return static_cast<int>(texts_.size()); }
+  WorkerOfMany self(int number) {
+    return {number, [this, number](const std::string& own) { return exchange(number, own); }};
+  }
+  /// From its exchange `call` (1, 2, ...) on worker `number` is gone.
+  void lose(int number, int call) {
+    lost_ = number;
+    lost_at_ = call;
+  }
+
+ private:
+  std::vector<std::string> exchange(int number, const std::string& own) {
+    MutexLock lock(mutex_);
+    const int call = num_calls_ + 1;
+    if (call >= lost_at_) {
+      condition_.notify_all();
+      fail(ErrorCode::kUnavailable, "worker ", lost_, " is gone");
+    }
+    texts_[static_cast<std::size_t>(number)] = own;
+    if (++num_here_ == count()) {
+      given_ = texts_;
+      num_here_ = 0;
+      num_calls_ = call;
+      condition_.notify_all();
+    }
+    const bool ended =
+        condition_.wait_for(mutex_, std::chrono::seconds(60), [&] { return num_calls_ >= call; });
+    if (!ended) fail(ErrorCode::kDeadlineExceeded, "a worker did not come to exchange ", call);
+    return given_;
+  }
+
+  Mutex mutex_;
+  CondVar condition_;
+  std::vector<std::string> texts_, given_;
+  int num_here_ = 0, num_calls_ = 0;
+  int lost_ = -1, lost_at_ = 1 << 30;
+};
+
+/// What worker `worker` of `count` has of save `number`: a part of "cut", all elements of which are
+/// the number, and of "few", of which one has all; all have "whole" and the state.
+CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_t step) {
+  CheckpointFile file;
+  file.info.step = step;
+  file.states["number"] = Json(number);
+  const std::int64_t first = kElementsOfAll * worker / count;
+  const std::int64_t size = kElementsOfAll * (worker + 1) / count - first;
+  const auto value = static_cast<double>(number);
+  const Tensor half = Tensor::full({size / 2}, value),
+               rest = Tensor::full({size - size / 2}, value);
+  file.parts["cut"] = {"cut", Shape{20, 25}, DType::kFloat32, first, {half, rest}};
+  file.tensors["whole"] = Tensor::full({7}, value);
+  const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);  // the others have none
+  file.parts["few"] = {"few", Shape{3}, DType::kFloat32, worker == count - 1 ? 0 : 3, {few}};
+  file.parts["none"] = {"none", Shape{4, 0}, DType::kFloat32, 0, {Tensor::zeros({0})}};
+  return file;
+}
+
+/// Of all workers.
+std::vector<std::string> save_together(Workers& workers, const std::vector<std::string>& folders,
+                                       std::int64_t number, std::int64_t step) {
+  return errors_of_ranks(workers.count(), [&](int worker) {
+    const CheckpointFile file = values_of(worker, workers.count(), number, step);
+    internal::save_version(folders[static_cast<std::size_t>(worker)], file, {2, {}},
+                           workers.self(worker));
+  });
+}
+std::vector<std::string> save_together(int count, const std::string& folder, std::int64_t number,
+                                       std::int64_t step) {
+  Workers workers(count);
+  return save_together(workers, std::vector<std::string>(static_cast<std::size_t>(count), folder),
+                       number, step);
+}
+
+/// The number of the save that all values of the version have; -1 for a mixture.
+std::int64_t number_in(const CheckpointFile& file) {
+  const std::int64_t number = file.states.at("number").as_int();
+  for (const char* name : {"cut", "few", "whole"}) {
+    for (const double value : file.tensors.at(name).to_doubles()) {
+      if (value != static_cast<double>(number)) return -1;
+    }
+  }
+  return number;
+}
+
+/// Of the newest version, which must be whole; nothing when there is none.
+std::optional<std::int64_t> newest_number(const std::string& folder) {
+  std::optional<std::int64_t> number;
+  const auto run = internal::Folder::open_if_there(folder);
+  if (!run) return number;
+  for (const internal::FoundVersion& version : internal::find_versions(*run)) {
+    if (version.shown.state != VersionState::kWhole) continue;
+    EXPECT_THAT(verify_checkpoint(version.shown.path), testing::IsEmpty());
+    number = number_in(internal::read_checkpoint(version.shown.path));
+  }
+  return number;
+}
+
+std::size_t num_files(const std::string& folder) {
+  namespace fs = std::filesystem;
+  return static_cast<std::size_t>(std::distance(fs::recursive_directory_iterator(folder), {}));
+}
+
+TEST(InParts, AFileOfEachWorkerIsOneVersion) {
+  const std::string folder = empty_folder();
+  for (const int count : {1, 2, 3, 4, 7}) {
+    EXPECT_THAT(save_together(count, folder, count, 5), Each(""));
+    EXPECT_EQ(newest_number(folder), count);
+    const Json shown = describe_checkpoint(folder + "/step_5");
+    const auto num_tensor_files = static_cast<std::size_t>(count == 1 ? 1 : count + 1);
+    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // and the state
+    EXPECT_EQ(shown.at("tensors").as_array().size(), 4u);
+    EXPECT_EQ(num_files(folder), num_tensor_files + 3);  // folder, index, state
+  }
+}
+
+TEST(InParts, OldVersionsGoWithAllTheirFiles) {
+  const std::string folder = empty_folder();
+  for (int step = 1; step <= 4; ++step) EXPECT_THAT(save_together(3, folder, step, step), Each(""));
+  EXPECT_EQ(num_files(folder), 2u * 7u);
+  EXPECT_EQ(list_checkpoints(folder).size(), 2u);
+  internal::delete_versions(folder);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(InParts, AWorkerWithAnotherFolderIsNamedByAllAndNothingIsLeft) {
+  const std::string folder = empty_folder(), other = folder + "_of_2";
+  std::filesystem::remove_all(other);
+  EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));
+  for (const bool has_that_step : {false, true}) {
+    if (has_that_step) std::filesystem::create_directories(other + "/step_2");
+    Workers workers(3);
+    EXPECT_THAT(save_together(workers, {folder, folder, other}, 2, 2),
+                Each(AllOf(HasSubstr("worker 2"), HasSubstr("another folder"),
+                           HasSubstr("try a folder that all workers share"))));
+    EXPECT_EQ(newest_number(folder), 1);
+    EXPECT_EQ(num_files(folder), 1u + 6u);
+    EXPECT_EQ(has_that_step ? num_files(other) : 1u, 1u);
+  }
+}
+
+TEST(InParts, AnErrorOfOneWorkerIsThatOfAllAndTheVersionBeforeStays) {
+  const std::string folder = empty_folder();
+  EXPECT_THAT(save_together(2, folder, 1, 1), Each(""));
+  Workers workers(2);
+  const auto errors = errors_of_ranks(2, [&](int worker) {
+    CheckpointFile file = values_of(worker, 2, 2, 2);
+    if (worker == 1) file.parts["\xFF"] = file.parts["few"];  // no name for a file
+    internal::save_version(folder, file, {}, workers.self(worker));
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("worker 1: "), HasSubstr("not UTF-8"))));
+  EXPECT_EQ(newest_number(folder), 1);
+  EXPECT_EQ(num_files(folder), 1u + 5u);
+}
+
+TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
+  const std::string folder = empty_folder();
+  EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));
+  for (int call = 1; call <= 5; ++call) {
+    Workers workers(3);
+    workers.lose(2, call);
+    const auto errors = save_together(workers, {folder, folder, folder}, 1 + call, 2);
+    // The fourth exchange tells of a commit.
+    EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
+    EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
+    // During the second exchange a worker may still write into the folder that worker 0 removes.
+    const bool may_be_left = call == 2;
+    EXPECT_TRUE(may_be_left || std::filesystem::exists(folder + "/step_2") == (call >= 4));
+  }
+}
+
+TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
+  const std::string folder = empty_folder();
+  const std::string mark = "is_shared_0123456789abcdef0123456789abcdef";
+  write_file_atomically(concat(folder, "/", mark), "");
+  write_file_atomically(folder + "/is_shared_notes", "mine");
+  write_file_atomically(concat(folder, "/", mark.substr(0, 41), "0"), "mine");
+  EXPECT_THAT(save_together(2, folder, 1, 1), Each(""));
+  EXPECT_EQ(num_files(folder), 1u + 5u + 2u);
+  EXPECT_FALSE(std::filesystem::exists(concat(folder, "/", mark)));
+}
+
+TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
+  const std::string folder = empty_folder(), other = folder + "_other";
+  std::filesystem::remove_all(other);
+  const thrown::LogLines log;
+  for (const bool is_same : {true, false}) {
+    Workers workers(3);
+    EXPECT_THAT(errors_of_ranks(3,
+                                [&](int worker) {
+                                  const std::string& own = worker == 1 && !is_same ? other : folder;
+                                  EXPECT_EQ(internal::is_shared(own, workers.self(worker)),
+                                            is_same);
+                                }),
+                Each(""));
+    EXPECT_EQ(num_files(folder), 0u);
+  }
+  ASSERT_EQ(log.list().size(), 1u);
+  EXPECT_THAT(log.list()[0],
+              AllOf(HasSubstr("workers 1 do not see '" + folder), HasSubstr("share")));
+}
+
+// Reading.
+
+struct ReadBack {
+  std::vector<std::string> errors;
+  std::vector<std::optional<CheckpointFile>> files;
+};
+
+/// Each worker of `count` wants its part of "cut".
+ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
+                       bool must_be_shared) {
+  const auto count = static_cast<int>(folders.size());
+  Workers workers(count), texts(count);  // from_writer is another way
+  ReadBack back;
+  back.files.resize(folders.size());
+  back.errors = errors_of_ranks(count, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    internal::ReadingInParts reading;
+    reading.wanted = values_of(worker, count, 0, 0).parts;
+    reading.own_path = [&](const std::string& found) { return folders[w] + "/" + found; };
+    reading.must_be_shared = must_be_shared;
+    const CheckpointOptions options{.writes = worker == 0,
+                                    .from_writer = [&](const std::string& own) {
+                                      return texts.self(worker).exchange(own).front();
+                                    }};
+    back.files[w] = internal::read_in_parts(
+        [&](const internal::ReadPath& read) {
+          return std::optional(read(folders[0] + "/" + name));
+        },
+        reading, workers.self(worker), options);
+  });
+  return back;
+}
+
+TEST(InParts, EachWorkerReadsItsPartOfWhatAnyNumberSaved) {
+  const std::string folder = empty_folder();
+  for (const int saved_by : {1, 3, 4}) {
+    EXPECT_THAT(save_together(saved_by, folder, saved_by, 1), Each(""));
+    for (const std::size_t count : {2u, 3u, 5u}) {
+      const ReadBack back = read_together(std::vector<std::string>(count, folder), "step_1", true);
+      EXPECT_THAT(back.errors, Each(""));
+      std::int64_t next = 0;
+      for (const auto& file : back.files) {
+        const TensorPart& part = file.value().parts.at("cut");
+        EXPECT_EQ(part.first, next);
+        next += part.count();
+        EXPECT_THAT(part.values.at(0).to_doubles(), Each(saved_by));
+        EXPECT_THAT(file->tensors.at("whole").to_doubles(), Each(saved_by));
+        EXPECT_EQ(file->states.at("number").as_int(), saved_by);
+      }
+      EXPECT_EQ(next, kElementsOfAll);
+    }
+  }
+}
+
+TEST(InParts, AWorkerThatDoesNotSeeTheVersionIsNamedOrGetsWhatWorker0Reads) {
+  const std::string folder = empty_folder();
+  EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
+  const std::vector<std::string> folders = {folder, folder, folder + "_none"};
+  EXPECT_THAT(read_together(folders, "step_1", true).errors,
+              Each(AllOf(HasSubstr("workers 2 do not see"), HasSubstr("share"))));
+  const ReadBack back = read_together(folders, "step_1", false);
+  EXPECT_THAT(back.errors, Each(""));
+  for (const auto& file : back.files) EXPECT_EQ(number_in(file.value()), 6);
+}
+
+TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
+  const std::string folder = empty_folder();
+  EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
+  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
+  std::string bytes = read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file_atomically(file, bytes);
+  const auto names_it = HasSubstr(file + ": the file is damaged");
+  EXPECT_THAT(verify_checkpoint(folder + "/step_1"), testing::ElementsAre(names_it));
+  EXPECT_THAT(
+      read_together({folder, folder}, "step_1", true).errors,
+      Each(AllOf(names_it, HasSubstr("worker 1: "), testing::Not(HasSubstr("worker 0: ")))));
+}
+
+TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
+  for (const bool fails : {true, false}) {
+    Workers workers(2);
+    const auto errors = errors_of_ranks(2, [&](int worker) {
+      const auto found = internal::read_in_parts(
+          [&](const internal::ReadPath&) -> std::optional<CheckpointFile> {
+            if (fails) fail(ErrorCode::kUnavailable, "no such disk");
+            return std::nullopt;
+          },
+          {}, workers.self(worker), {.writes = worker == 0});
+      EXPECT_FALSE(found);
+    });
+    EXPECT_THAT(errors, Each(fails ? "no such disk" : ""));
+  }
+}
+
+// Crashes.
+
+constexpr int kNumSaves = 3;
+constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
+
+/// The saves of all workers, which end before a call of one of them.
+void save_all(const std::string& folder, int done) {
+  for (int i = 0; i < kNumSaves; ++i) {
+    if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);
+    if (::write(done, "x", 1) != 1) std::abort();
+  }
+}
+
+class InPartsCrashes : public testing::TestWithParam<Action> {};
+
+TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
+  const std::string folder = saved_series::fast_folder("in_parts_crash");
+  saved_series::Crash crash;
+  for (int call = 1; !crash.finished; ++call) {
+    SCOPED_TRACE(call);
+    ASSERT_LT(call, 500);
+    std::filesystem::remove_all(folder);
+    crash =
+        saved_series::crash_at(call, GetParam(), folder, [&](int done) { save_all(folder, done); });
+    const std::int64_t found = newest_number(folder).value_or(0);
+    EXPECT_GE(found, crash.num_saved);
+    EXPECT_LE(found, crash.num_saved + 1);
+    EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run goes on
+    EXPECT_EQ(newest_number(folder), 99);
+    for (const CheckpointVersion& version : list_checkpoints(folder)) {
+      EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;
+      EXPECT_EQ(num_files(version.path), 5u) << version.path;
+    }
+    EXPECT_TRUE(!crash.finished || call > 60);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, InPartsCrashes,
+                         testing::Values(Action::kKill, Action::kPowerCut), [](const auto& info) {
+                           return info.param == Action::kKill ? "Killed" : "PowerCut";
+                         });
+
+}  // namespace tutti::version_test
