@@ -1,14 +1,17 @@
-// Attention against plain loops.
+// Attention against plain loops, its caches, and the other parts of transformers.
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 
 #include "tests/layers/layer_checks.h"
 #include "tests/support/seen_ops.h"
+#include "tutti/model/layers/convolution.h"
+#include "tutti/model/layers/core_layers.h"
+#include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/multi_head_attention.h"
+#include "tutti/model/layers/pooling.h"
+#include "tutti/model/layers/recurrent.h"
+#include "tutti/model/layers/transformer.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::attention_test {
 using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -226,11 +229,11 @@ TEST(MultiHeadAttentionTest, ErrorsNameLayerAndShapes) {
               HasSubstr("as many keys as values"));
   EXPECT_THAT(error_for(MultiHeadAttention(1, 2, {.with_mask = true}), {{3, 4}, {2, 4}, {3, 3}}),
               HasSubstr("expected a mask of shape [3, 2], got [3, 3]"));
-  EXPECT_ERROR(MultiHeadAttention bad(0, 2), kInvalidArgument, "positive numbers");
-  EXPECT_ERROR(MultiHeadAttention bad(4, 2, {.num_key_value_heads = 3}), kInvalidArgument,
-               "expected num_key_value_heads to divide 4 heads, got 3");
-  EXPECT_ERROR(MultiHeadAttention bad(4, 3, {.rotary_max_wavelength = 10}), kInvalidArgument,
-               "expected an even number of features, got 3");
+  EXPECT_INVALID(MultiHeadAttention bad(0, 2), "positive numbers");
+  EXPECT_INVALID(MultiHeadAttention bad(4, 2, {.num_key_value_heads = 3}),
+                 "expected num_key_value_heads to divide 4 heads, got 3");
+  EXPECT_INVALID(MultiHeadAttention bad(4, 3, {.rotary_max_wavelength = 10}),
+                 "expected an even number of features, got 3");
 }
 
 TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
@@ -250,5 +253,214 @@ TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
     for (const double value : weight.value().to_doubles()) EXPECT_EQ(value, 0.0) << weight.name();
 }
 
-}  // namespace
-}  // namespace tutti
+constexpr std::int64_t kSteps = 7, kFeatures = 4;
+
+/// Learnt and turned positions, two blocks, keys that heads share.
+class Decoder : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    add_layer(positions_, input);
+    add_layer(first_, input);
+    return add_layer(second_, input);
+  }
+  Tensor call(const Tensor& input, CallContext context) const override {
+    return second_(first_(positions_(input, context), context), context);
+  }
+
+ private:
+  PositionEmbedding positions_{kSteps};
+  TransformerBlock first_{2, 4, 5, {.num_key_value_heads = 1}};
+  TransformerBlock second_{2, 2, 3, {.rotary_max_wavelength = std::nullopt}};
+};
+
+Tensor steps_of(const Tensor& x, std::int64_t first, std::int64_t count) {
+  return slice(x, {0, first, 0}, {-1, count, -1});
+}
+
+TEST(KeyValueCacheTest, FurtherStepsGetTheResultsOfOneCall) {
+  const ExactLayers exact;
+  Decoder decoder;
+  decoder.build_for({kSteps, kFeatures});
+  const Tensor x = spread({3, kSteps, kFeatures}, 1);
+  const Tensor whole = decoder(x);
+  for (const std::vector<std::int64_t>& parts :
+       {std::vector<std::int64_t>{7}, {4, 3}, {1, 1, 1, 1, 1, 1, 1}, {3, 1, 2, 1}}) {
+    KeyValueCache cache;
+    for (const std::int64_t count : parts) {
+      const std::int64_t first = cache.steps();
+      const Tensor y = cache.call(decoder, steps_of(x, first, count));
+      expect_values(y, steps_of(whole, first, count).to_doubles(), 1e-12);
+      EXPECT_EQ(cache.steps(), first + count);
+    }
+  }
+}
+
+TEST(KeyValueCacheTest, RotationsGoOn) {
+  const ExactLayers exact;
+  class Turned : public Layer {
+   protected:
+    Shape build(const Shape& input) override {
+      add_layer(attention_, input);
+      return add_layer(rotation_, input);
+    }
+    Tensor call(const Tensor& input, CallContext context) const override {
+      return rotation_(attention_(input, context), context);
+    }
+
+   private:
+    MultiHeadAttention attention_{1, 2, {.use_causal_mask = true}};
+    RotaryEmbedding rotation_;
+  };
+  Turned layer;
+  layer.build_for({kSteps, kFeatures});
+  const Tensor x = spread({1, kSteps, kFeatures}, 1);
+  KeyValueCache cache;
+  (void)cache.call(layer, steps_of(x, 0, 5));
+  expect_values(cache.call(layer, steps_of(x, 5, 2)), steps_of(layer(x), 5, 2).to_doubles(), 1e-12);
+}
+
+TEST(KeyValueCacheTest, ErrorsChangeNothing) {
+  Decoder decoder;
+  decoder.build_for({kSteps, kFeatures});
+  const Tensor x = cast(spread({2, kSteps, kFeatures}, 1), DType::kFloat32);
+  KeyValueCache cache;
+  (void)cache.call(decoder, steps_of(x, 0, 5));
+  EXPECT_INVALID((void)cache.call(decoder, steps_of(x, 4, 3)),
+                 "expected at most 7 steps, got 8; try shorter sequences, or generate()");
+  EXPECT_INVALID((void)cache.call(decoder, x.detached_rows(0, 1)), "PositionEmbedding");
+  EXPECT_INVALID((void)cache.call(decoder, steps_of(x.detached_rows(0, 1), 5, 1)),
+                 "KeyValueCache: expected a batch of 2 as in the first call, got 1");
+  EXPECT_INVALID((void)cache.call(decoder, Tensor::zeros({2})),
+                 "expected [batch, steps, ...], got [2]");
+  EXPECT_EQ(cache.steps(), 5);
+  expect_values(cache.call(decoder, steps_of(x, 5, 2)), steps_of(decoder(x), 5, 2).to_doubles(),
+                1e-5);
+}
+
+TEST(KeyValueCacheTest, IsRefusedWhereStepsMeetOtherwise) {
+  const auto refusal = [](Layer&& layer) {
+    layer.build_for({kSteps, kFeatures});
+    KeyValueCache cache;
+    return error_of([&] { (void)cache.call(layer, Tensor::zeros({1, kSteps, kFeatures})); });
+  };
+  const auto not_kept = HasSubstr(
+      "its result depends on earlier steps, which a KeyValueCache "
+      "does not keep; try generate() with .use_cache = false");
+  EXPECT_THAT(refusal(GRU(2)), not_kept);
+  EXPECT_THAT(refusal(Conv1D(2, 2)), not_kept);
+  EXPECT_THAT(refusal(MaxPooling1D(2)), not_kept);
+  EXPECT_THAT(refusal(GlobalAveragePooling1D()), not_kept);
+  EXPECT_THAT(refusal(MultiHeadAttention(1, 2)), HasSubstr("needs .use_causal_mask = true"));
+  EXPECT_THAT(refusal(Dense(2)), HasSubstr("expected a MultiHeadAttention in it, found none"));
+}
+
+TEST(KeyValueCacheTest, IsRefusedForStepsThatDoNotCount) {
+  MultiHeadAttention attention(1, 2, {.use_causal_mask = true});
+  attention.build_for({2, kFeatures});
+  const MaskScope scope;
+  const Tensor x = Tensor::zeros({1, 2, kFeatures});
+  MaskScope::set_mask(x, cast(Tensor::from<float>({1, 2}, {0, 1}), DType::kBool));
+  KeyValueCache cache;
+  EXPECT_ERROR((void)cache.call(attention, x), kUnimplemented, "without a mask");
+}
+
+TEST(RMSNormalizationTest, HasAScaleOfItsAxes) {
+  RMSNormalization steps({.axes = {1}});
+  steps.build_for({4, 3});
+  EXPECT_THAT(weights_of_layer(steps), ElementsAre("rms_normalization/scale [4]"));
+  EXPECT_INVALID(RMSNormalization({.axes = {3}}).build_for({4, 3}),
+                 "RMSNormalization: expected axes from 1 to 2");
+  EXPECT_INVALID(RMSNormalization bad({.epsilon = 0.0}), "expected a positive epsilon");
+}
+
+TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
+  RMSNormalization layer;
+  layer.set_dtype_policy("mixed_float16");
+  layer.build_for({2});
+  // The square of 300 is beyond float16.
+  const Tensor y = layer(cast(Tensor::from<float>({1, 2}, {300, -300}), DType::kFloat16));
+  EXPECT_EQ(y.dtype(), DType::kFloat16);
+  EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
+}
+
+TEST(RotaryEmbeddingTest, EqualsPlainLoops) {
+  const ExactLayers exact;
+  constexpr std::size_t kSteps = 4, kHeads = 2, kFeatures = 6;
+  RotaryEmbedding layer({.max_wavelength = 50.0});
+  layer.build_for({kSteps, kHeads, kFeatures});
+  const Tensor x = spread({2, kSteps, kHeads, kFeatures}, 1);
+  const std::vector<double> in = x.to_doubles();
+  std::vector<double> expected(in.size());
+  for (std::size_t at = 0; at < in.size(); at += kFeatures) {
+    const std::size_t step = at / (kHeads * kFeatures) % kSteps;
+    for (std::size_t i = 0; i < kFeatures / 2; ++i) {
+      const double angle =
+          static_cast<double>(step) / std::pow(50.0, 2.0 * static_cast<double>(i) / kFeatures);
+      const double a = in[at + i], b = in[at + i + kFeatures / 2];
+      expected[at + i] = a * std::cos(angle) - b * std::sin(angle);
+      expected[at + i + kFeatures / 2] = a * std::sin(angle) + b * std::cos(angle);
+    }
+  }
+  expect_values(layer(x), expected, 1e-12);
+}
+
+TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {
+  EXPECT_INVALID(RotaryEmbedding().build_for({3, 5}), "expected an even number of features, got 5");
+  EXPECT_INVALID(RotaryEmbedding().build_for({4}),
+                 "expected examples of shape [steps, ..., features], got [4]");
+  EXPECT_INVALID(RotaryEmbedding bad({.max_wavelength = 0.0}), "positive max_wavelength");
+}
+
+TEST(SwiGLUTest, HasGateUpAndDownAndErrorsNameTheArgument) {
+  SwiGLU layer(4, {.output_dim = 2, .use_bias = true});
+  layer.build_for({3, 5});
+  EXPECT_THAT(
+      weights_of_layer(layer),
+      ElementsAre("swi_glu/gate/kernel [5, 4]", "swi_glu/gate/bias [4]", "swi_glu/up/kernel [5, 4]",
+                  "swi_glu/up/bias [4]", "swi_glu/down/kernel [4, 2]", "swi_glu/down/bias [2]"));
+  EXPECT_INVALID(SwiGLU bad(0), "SwiGLU");
+  EXPECT_INVALID(SwiGLU bad(4, {.output_dim = -1}), "output_dim");
+}
+
+TEST(TransformerBlockTest, HasTheWeightsOfItsParts) {
+  TransformerBlock block(2, 4, 5, {.num_key_value_heads = 1, .epsilon = 0.125});
+  block.build_for({3, 6});
+  EXPECT_THAT(weights_of_layer(block),
+              ElementsAre("transformer_block/attention_norm/scale [6]",
+                          "transformer_block/attention/query/kernel [6, 2, 4]",
+                          "transformer_block/attention/key/kernel [6, 1, 4]",
+                          "transformer_block/attention/value/kernel [6, 1, 4]",
+                          "transformer_block/attention/attention_output/kernel [2, 4, 6]",
+                          "transformer_block/feed_forward_norm/scale [6]",
+                          "transformer_block/feed_forward/gate/kernel [6, 5]",
+                          "transformer_block/feed_forward/up/kernel [6, 5]",
+                          "transformer_block/feed_forward/down/kernel [5, 6]"));
+}
+
+TEST(TransformerBlockTest, DropsInTrainingAloneAndErrorsNameTheArgument) {
+  TransformerBlock block(2, 2, 3, {.dropout = 0.5});
+  block.build_for({3, 4});
+  const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
+  const std::vector<double> still = block(x).to_doubles();
+  EXPECT_EQ(block(x).to_doubles(), still);
+  EXPECT_NE(block(x, {.training = true}).to_doubles(), still);
+  EXPECT_INVALID(TransformerBlock bad(2, 3, 4), "even number");
+  EXPECT_INVALID(TransformerBlock(1, 2, 3).build_for({4}),
+                 "TransformerBlock: expected examples of shape [steps, channels]");
+}
+
+TEST(TransformerBlockTest, StepsThatDoNotCountChangeNoOther) {
+  TransformerBlock block(2, 2, 3, {.use_causal_mask = false});
+  block.build_for({3, 4});
+  Masking masking;
+  masking.build_for({3, 4});
+  const Tensor seen = cast(spread({1, 2, 4}, 1), DType::kFloat32);
+  const MaskScope scope;
+  const Tensor x = masking(concat({seen, Tensor::zeros({1, 1, 4})}, 1));
+  const Tensor y = block(x);
+  EXPECT_THAT(MaskScope::mask_of(y).to_doubles(), ElementsAre(1.0, 1.0, 0.0));
+  TransformerBlock same = block;
+  expect_values(slice(y, {0, 0, 0}, {1, 2, 4}), same(seen).to_doubles(), 1e-6);
+}
+
+}  // namespace tutti::attention_test

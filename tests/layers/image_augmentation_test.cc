@@ -8,8 +8,7 @@
 #include "tests/layers/layer_checks.h"
 #include "tutti/core/random.h"
 
-namespace tutti {
-namespace image_augmentation_test {
+namespace tutti::image_augmentation_test {
 
 using namespace layer_tests;
 
@@ -156,15 +155,12 @@ TEST(CenterCropLayer, TakesTheMiddleAlsoOfBytes) {
 }
 
 TEST(ImageAugmentation, MistakesAreNamed) {
-  EXPECT_ERROR(RandomFlip bad({.mode = "sideways"}), kInvalidArgument, "got 'sideways'");
-  EXPECT_ERROR(RandomBrightness bad(1.5), kInvalidArgument, "a factor in [0, 1]");
-  EXPECT_ERROR(RandomContrast bad(-0.5), kInvalidArgument, "a factor in [0, 1]");
-  EXPECT_ERROR(RandomContrast bad(0.5, {.value_range = {1.0, 0.0}}), kInvalidArgument,
-               "value_range");
-  EXPECT_ERROR(CenterCrop({5, 5}).build_for({4, 6, 3}), kInvalidArgument,
-               "at least 5 x 5 pixels, got 4 x 6");
-  EXPECT_ERROR(RandomFlip().build_for({784}), kInvalidArgument, "[height, width");
+  EXPECT_INVALID(RandomFlip bad({.mode = "sideways"}), "got 'sideways'");
+  EXPECT_INVALID(RandomBrightness bad(1.5), "a factor in [0, 1]");
+  EXPECT_INVALID(RandomContrast bad(-0.5), "a factor in [0, 1]");
+  EXPECT_INVALID(RandomContrast bad(0.5, {.value_range = {1.0, 0.0}}), "value_range");
+  EXPECT_INVALID(CenterCrop({5, 5}).build_for({4, 6, 3}), "at least 5 x 5 pixels, got 4 x 6");
+  EXPECT_INVALID(RandomFlip().build_for({784}), "[height, width");
 }
 
-}  // namespace image_augmentation_test
-}  // namespace tutti
+}  // namespace tutti::image_augmentation_test

@@ -5,8 +5,7 @@
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/layers.h"
 
-namespace tutti {
-namespace {
+namespace tutti::layer_description_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -267,5 +266,4 @@ TEST(LayerDescription, ErrorsSayWhatDoesNotFit) {
   EXPECT_ERROR((void)own.describe(), kUnimplemented, "of your own");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::layer_description_test

@@ -1,18 +1,17 @@
-// Simple layers, those that merge several inputs, and dropout.
+// Simple layers, those that merge several inputs, normalizations, convolutions, dropout, sequences.
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
+#include <map>
 
 #include "tests/layers/layer_checks.h"
-#include "tests/layers/layer_helpers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
+#include "tutti/model/layers/convolution.h"
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/merging.h"
+#include "tutti/model/layers/normalizations.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::simple_layers_test {
 using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -21,16 +20,15 @@ TEST(DenseTest, ErrorsNameTheArgument) {
   Dense relu(2, {.activation = "relu"});
   relu.build_for({3});
   EXPECT_EQ(relu.output_activation(), "relu");
-  EXPECT_ERROR(Dense bad(0), kInvalidArgument, "positive number of units");
-  EXPECT_ERROR(Dense bad(1, {.activation = "rleu"}), kInvalidArgument,
-               "no function is named 'rleu'; expected one of linear, relu, sigmoid");
+  EXPECT_INVALID(Dense bad(0), "positive number of units");
+  EXPECT_INVALID(Dense bad(1, {.activation = "rleu"}),
+                 "no function is named 'rleu'; expected one of linear, relu, sigmoid");
 }
 
 TEST(Conv2DTest, ErrorsNameTheArgument) {
-  EXPECT_ERROR(Conv2D bad(1, 3, {.padding = "causal"}), kInvalidArgument,
-               "'valid' or 'same', got 'causal'");
-  EXPECT_ERROR(Conv2D(1, 5).build_for({3, 3, 1}), kInvalidArgument,
-               "a window of 5 does not fit into a length of 3");
+  EXPECT_INVALID(Conv2D bad(1, 3, {.padding = "causal"}), "'valid' or 'same', got 'causal'");
+  EXPECT_INVALID(Conv2D(1, 5).build_for({3, 3, 1}),
+                 "a window of 5 does not fit into a length of 3");
 }
 
 TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
@@ -38,8 +36,8 @@ TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
   EXPECT_EQ(reshape.build_for({6}), (Shape{3, 2}));
   EXPECT_EQ(reshape(counting({4, 6})).shape(), (Shape{4, 3, 2}));
   Reshape misfit({4});
-  EXPECT_ERROR(misfit.build_for({6}), kInvalidArgument,
-               "examples of shape [6] have 6 elements, which do not fit into [4]");
+  EXPECT_INVALID(misfit.build_for({6}),
+                 "examples of shape [6] have 6 elements, which do not fit into [4]");
 }
 
 /// The derivatives of `function` at `x`, computed in `dtype`.
@@ -86,9 +84,9 @@ TEST(ActivationTest, BlackPicturesMoveNoBiasThroughRelu) {
 }
 
 TEST(ActivationLayersTest, RefuseOptionsBelowZero) {
-  EXPECT_ERROR(LeakyRelu(-0.1), kInvalidArgument, "negative_slope");
-  EXPECT_ERROR(Relu({.max_value = -1.0}), kInvalidArgument, "max_value");
-  EXPECT_ERROR(Relu({.threshold = -1.0}), kInvalidArgument, "threshold");
+  EXPECT_INVALID(LeakyRelu(-0.1), "negative_slope");
+  EXPECT_INVALID(Relu({.max_value = -1.0}), "max_value");
+  EXPECT_INVALID(Relu({.threshold = -1.0}), "threshold");
 }
 
 TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
@@ -107,8 +105,8 @@ TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
   Embedding of_scalars(7, 3);
   EXPECT_EQ(of_scalars.build_for(Shape{}), (Shape{3}));
   EXPECT_EQ(of_scalars(Tensor::zeros({2}, DType::kInt64)).shape(), (Shape{2, 3}));
-  EXPECT_ERROR(embedding(Tensor::from<std::int64_t>({1, 3}, {0, 4, 1})), kInvalidArgument,
-               "layer 'embedding' (Embedding): ");
+  EXPECT_INVALID(embedding(Tensor::from<std::int64_t>({1, 3}, {0, 4, 1})),
+                 "layer 'embedding' (Embedding): ");
 }
 
 /// A model whose output has the weights of its input.
@@ -152,9 +150,9 @@ TEST(PositionEmbeddingTest, AddsARowForEachStep) {
                               {.embeddings_initializer = initializers::values(counting({3, 2}))});
   positions.build_for({3, 2});
   expect_values(positions(Tensor::full({1, 2, 2}, 10.0)), {10, 11, 12, 13});
-  EXPECT_ERROR(positions(Tensor::zeros({1, 4, 2})), kInvalidArgument,
-               "PositionEmbedding: expected at most 3 steps, got 4");
-  EXPECT_ERROR(PositionEmbedding bad(0), kInvalidArgument, "sequence_length");
+  EXPECT_INVALID(positions(Tensor::zeros({1, 4, 2})),
+                 "PositionEmbedding: expected at most 3 steps, got 4");
+  EXPECT_INVALID(PositionEmbedding bad(0), "sequence_length");
 }
 
 TEST(RescalingTest, MakesFloatsOfBytes) {
@@ -200,8 +198,8 @@ TEST(MergingTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(Dot(), {{3}, {4}}), HasSubstr("got [3] and [4]"));
   Dense dense(2);
   dense.build_for({3});
-  EXPECT_ERROR(dense({Tensor::ones({1, 3}), Tensor::ones({1, 3})}), kInvalidArgument,
-               "layer 'dense' (Dense): expected one input, got 2");
+  EXPECT_INVALID(dense({Tensor::ones({1, 3}), Tensor::ones({1, 3})}),
+                 "layer 'dense' (Dense): expected one input, got 2");
 }
 
 std::vector<double> dropped(const Dropout& layer, const RandomContext& context, const Tensor& x) {
@@ -233,7 +231,7 @@ TEST(DropoutTest, OutsideTrainingAndAtRateZeroIsTheIdentity) {
   const Tensor x = layer_tests::counting({2, 4});
   EXPECT_EQ(layer(x).to_doubles(), x.to_doubles());
   EXPECT_EQ(none(x, {.training = true}).to_doubles(), x.to_doubles());
-  EXPECT_ERROR(Dropout bad(1.0), kInvalidArgument, "[0, 1), got 1");
+  EXPECT_INVALID(Dropout bad(1.0), "[0, 1), got 1");
 }
 
 TEST(DropoutTest, MaskDependsOnSeedStepReplicaLayerAndCallAlone) {
@@ -267,5 +265,271 @@ TEST(DropoutTest, GradientHasTheMaskOfTheForwardPass) {
   EXPECT_EQ(tape.gradient(reduce_sum(y), x).to_dense().to_doubles(), y.to_doubles());
 }
 
-}  // namespace
-}  // namespace tutti
+TEST(ConvVariants, WeightsHaveKerasNamesAndShapes) {
+  Conv2D grouped(6, 3, {.padding = "same", .dilation_rate = 2, .groups = 2});
+  EXPECT_EQ(grouped.build_for({7, 7, 4}), (Shape{7, 7, 6}));
+  EXPECT_THAT(weights_of_layer(grouped),
+              ElementsAre("conv2d/kernel [3, 3, 2, 6]", "conv2d/bias [6]"));
+  DepthwiseConv2D depthwise(2, {.strides = 2, .depth_multiplier = 2});
+  EXPECT_EQ(depthwise.build_for({5, 6, 3}), (Shape{2, 3, 6}));
+  EXPECT_THAT(weights_of_layer(depthwise),
+              ElementsAre("depthwise_conv2d/kernel [2, 2, 3, 2]", "depthwise_conv2d/bias [6]"));
+  SeparableConv2D separable(4, 2, {.strides = 2, .depth_multiplier = 2});
+  EXPECT_EQ(separable.build_for({5, 6, 3}), (Shape{2, 3, 4}));
+  EXPECT_THAT(
+      weights_of_layer(separable),
+      ElementsAre("separable_conv2d/depthwise_kernel [2, 2, 3, 2]",
+                  "separable_conv2d/pointwise_kernel [1, 1, 6, 4]", "separable_conv2d/bias [4]"));
+  for (const bool same : {false, true}) {
+    Conv2DTranspose transpose(3, 3, {.strides = 2, .padding = same ? "same" : "valid"});
+    EXPECT_EQ(transpose.build_for({3, 4, 2}), (same ? Shape{6, 8, 3} : Shape{7, 9, 3}));
+    EXPECT_EQ(transpose.variables()[0].shape(), (Shape{3, 3, 3, 2}));
+  }
+}
+
+TEST(ConvVariants, ErrorsNameLayerAndShapes) {
+  auto error_for = [](auto layer, const Shape& shape) {
+    return error_of([&] { layer.build_for(shape); });
+  };
+  EXPECT_THAT(error_for(DepthwiseConv2D(3), {4}),
+              HasSubstr("layer 'depthwise_conv2d' (DepthwiseConv2D): DepthwiseConv2D: expected "
+                        "examples of shape [height, width, channels], got [4]"));
+  EXPECT_THAT(error_for(SeparableConv2D(2, 3), {2, 2, 1}),
+              HasSubstr("SeparableConv2D: a window of 3 does not fit into a length of 2"));
+  EXPECT_THAT(error_for(Conv2DTranspose(2, 3), {4, 4}), HasSubstr("got [4, 4]"));
+  EXPECT_THAT(error_for(Conv2D(4, 1, {.groups = 2}), {3, 3, 3}),
+              HasSubstr("3 channels cannot be cut into 2 equal groups"));
+  EXPECT_INVALID(Conv2D bad(3, 1, {.groups = 2}), "groups that divide the 3 filters, got 2");
+  EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");
+}
+
+// Column means 2 and 40, biased variances 1 and 400.
+Tensor two_columns() { return Tensor::from<float>({2, 2}, {1, 20, 3, 60}); }
+
+TEST(BatchNormalizationTest, HasKerasNamesAndOrder) {
+  BatchNormalization layer;
+  layer.build_for({2});
+  std::vector<std::string> names;
+  for (const Variable& variable : layer.variables()) names.push_back(variable.name());
+  EXPECT_THAT(names, ::testing::ElementsAre("batch_normalization/gamma", "batch_normalization/beta",
+                                            "batch_normalization/moving_mean",
+                                            "batch_normalization/moving_variance"));
+  EXPECT_EQ(layer.trainable_variables().size(), 2u);
+  EXPECT_EQ(layer.num_parameters(), 8);
+  BatchNormalization plain({.center = false, .scale = false});
+  plain.build_for({2});
+  EXPECT_EQ(plain.num_parameters(), 4);
+  expect_values(plain(two_columns()), {1, 20, 3, 60}, 0.05);
+}
+
+TEST(BatchNormalizationTest, ABatchWithoutRowsChangesNothing) {
+  for (const bool synchronized : {false, true}) {
+    BatchNormalization layer({.synchronized = synchronized});
+    layer.build_for({4, 2});
+    EXPECT_EQ(layer(Tensor::zeros({0, 4, 2}), {.training = true}).shape(), (Shape{0, 4, 2}));
+    expect_values(layer.variables()[2], {0, 0}, 0.0);
+    expect_values(layer.variables()[3], {1, 1}, 0.0);
+  }
+}
+
+TEST(BatchNormalizationTest, AFrozenLayerRunsAsInInference) {
+  BatchNormalization layer;
+  layer.build_for({2});
+  layer.freeze();
+  EXPECT_EQ(layer(two_columns(), {.training = true}).to_doubles(),
+            layer(two_columns()).to_doubles());
+  expect_values(layer.variables()[2], {0, 0}, 0.0);
+}
+
+TEST(BatchNormalizationTest, SynchronizedUsesOneAllReduceAndTheGlobalStatistics) {
+  BatchNormalization layer({.momentum = 0.0, .synchronized = true});
+  layer.build_for({2});
+  EqualReplicas group(3);
+  ReplicaGroupScope scope(&group);
+  const Tensor y = layer(two_columns(), {.training = true});
+  EXPECT_EQ(group.num_all_reduces, 1);
+  // Three equal parts have the statistics of one.
+  expect_values(layer.variables()[2], {2, 40}, 1e-5);
+  expect_values(layer.variables()[3], {1, 400}, 1e-3);
+  const double a = 1 / std::sqrt(1 + 1e-3), b = 20 / std::sqrt(400 + 1e-3);
+  expect_values(y, {-a, -b, a, b}, 1e-5);
+}
+
+TEST(BatchNormalizationTest, SynchronizedGradientOfOneReplicaEqualsThePlainOne) {
+  const Tensor x = Tensor::from<float>({4, 2}, {1, 5, 2, -3, 0.5, 2, -1, 0});
+  std::vector<std::vector<double>> gradients;
+  for (const bool synchronized : {false, true}) {
+    BatchNormalization layer({.synchronized = synchronized});
+    layer.build_for({2});
+    GradientTape tape;
+    tape.watch(x);
+    const Tensor y = layer(x, {.training = true});
+    const Tensor loss = reduce_sum(y * y * y);
+    gradients.push_back(tape.gradient(loss, x).to_dense().to_doubles());
+  }
+  for (std::size_t i = 0; i < gradients[0].size(); ++i)
+    EXPECT_NEAR(gradients[0][i], gradients[1][i], 1e-4);
+}
+
+/// Normalises the elements of `x` that have the same key, with weights per element.
+std::vector<double> normalized_by(const std::vector<double>& x,
+                                  const std::function<std::size_t(std::size_t)>& key,
+                                  double epsilon) {
+  std::map<std::size_t, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < x.size(); ++i) groups[key(i)].push_back(i);
+  std::vector<double> y(x.size());
+  for (const auto& [number, members] : groups) {
+    const double count = static_cast<double>(members.size());
+    double mean = 0.0, variance = 0.0;
+    for (const std::size_t i : members) mean += x[i] / count;
+    for (const std::size_t i : members) variance += (x[i] - mean) * (x[i] - mean) / count;
+    for (const std::size_t i : members) y[i] = (x[i] - mean) / std::sqrt(variance + epsilon);
+  }
+  return y;
+}
+
+TEST(LayerNormalizationTest, WeightsHaveTheShapeOfItsAxes) {
+  LayerNormalization both({.axes = {1, 2}}), first({.axes = {1}, .center = false});
+  both.build_for({4, 5});
+  first.build_for({4, 5});
+  EXPECT_THAT(weights_of_layer(both),
+              ElementsAre("layer_normalization/gamma [4, 5]", "layer_normalization/beta [4, 5]"));
+  EXPECT_THAT(weights_of_layer(first), ElementsAre("layer_normalization/gamma [4]"));
+  Variable gamma = first.variables()[0];
+  gamma.assign(Tensor::from<float>({4}, {1, 2, 3, 4}));
+  const Tensor x = spread({3, 4, 5}, 1);
+  std::vector<double> expected = normalized_by(
+      x.to_doubles(), [](std::size_t i) { return i / 20 * 5 + i % 5; }, 1e-3);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    expected[i] *= static_cast<double>(i / 5 % 4 + 1);
+  expect_values(first(x), expected, 1e-5);
+}
+
+TEST(GroupNormalizationTest, NormalizesGroupsOfChannels) {
+  const Tensor x = spread({2, 3, 2, 6}, 2);
+  GroupNormalization three(3);
+  three.build_for({3, 2, 6});
+  const auto group = [](std::size_t i) { return i / 36 * 3 + i % 6 / 2; };
+  expect_values(three(x), normalized_by(x.to_doubles(), group, 1e-3), 1e-5);
+  GroupNormalization each(-1);
+  each.build_for({3, 2, 6});
+  const auto channel = [](std::size_t i) { return i / 36 * 6 + i % 6; };
+  expect_values(each(x), normalized_by(x.to_doubles(), channel, 1e-3), 1e-5);
+  GroupNormalization misfit(4);
+  EXPECT_INVALID(misfit.build_for({3, 2, 6}),
+                 "layer 'group_normalization' (GroupNormalization): GroupNormalization: 6 "
+                 "channels cannot be cut into 4 equal groups");
+}
+
+TEST(UnitNormalizationTest, GivesVectorsOfLengthOne) {
+  UnitNormalization columns({.axes = {1}});
+  columns.build_for({2, 2});
+  expect_values(columns(Tensor::from<float>({1, 2, 2}, {3, 1, 4, 0})), {0.6, 1, 0.8, 0});
+  UnitNormalization beyond({.axes = {3}});
+  EXPECT_INVALID(beyond.build_for({2, 2}), "expected axes from 1 to 2 (the batch is 0)");
+}
+
+TEST(ResizingTest, ErrorsNameTheArgument) {
+  EXPECT_INVALID(Cropping2D(1).build_for({2, 2, 1}),
+                 "layer 'cropping2d' (Cropping2D): Cropping2D: nothing is left");
+  EXPECT_INVALID(UpSampling2D bad(2, {.interpolation = "cubic"}),
+                 "'nearest' or 'bilinear', got 'cubic'");
+  EXPECT_INVALID(ZeroPadding2D().build_for({4}), "expected examples of shape");
+  EXPECT_INVALID(Permute bad({1, 1}), "each axis from 1 to 2 once");
+  EXPECT_INVALID(Permute({2, 1}).build_for({2}),
+                 "layer 'permute' (Permute): Permute: expected examples of rank 2, got [2]");
+}
+
+TEST(Conv1DTest, EqualsTheSumOverItsWindow) {
+  const Tensor kernel = Tensor::from<float>({2, 1, 1}, {1, 10});
+  auto values = [&](const char* padding) {
+    Conv1D conv(1, 2, {.padding = padding, .kernel_initializer = initializers::values(kernel)});
+    conv.build_for({4, 1});
+    return conv(Tensor::from<float>({1, 4, 1}, {1, 2, 3, 4})).to_doubles();
+  };
+  EXPECT_THAT(values("valid"), ElementsAre(21, 32, 43));
+  EXPECT_THAT(values("same"), ElementsAre(21, 32, 43, 4));
+  EXPECT_THAT(values("causal"), ElementsAre(10, 21, 32, 43));
+  Conv1D conv(3, 2);
+  conv.build_for({4, 5});
+  EXPECT_THAT(weights_of_layer(conv), ElementsAre("conv1d/kernel [2, 5, 3]", "conv1d/bias [3]"));
+  EXPECT_INVALID(Conv1D(1, 2).build_for({4}),
+                 "layer 'conv1d' (Conv1D): Conv1D: expected examples of shape [steps, "
+                 "channels], got [4]");
+}
+
+TEST(PReLUTest, HasASlopePerElementOrPerUnsharedAxis) {
+  PReLU layer;
+  layer.build_for({2});
+  EXPECT_THAT(weights_of_layer(layer), ElementsAre("p_re_lu/alpha [2]"));
+  PReLU shared({.shared_axes = {1, 2}});
+  shared.build_for({4, 4, 3});
+  EXPECT_EQ(shared.variables()[0].shape(), (Shape{1, 1, 3}));
+}
+
+TEST(NoiseTest, DisturbsInTrainingAlone) {
+  const Tensor x = Tensor::ones({64, 5, 4, 8});
+  auto moments = [&](Layer& layer) {
+    layer.build_for({5, 4, 8});
+    EXPECT_EQ(layer(x).to_doubles(), x.to_doubles());
+    double mean = 0.0, squares = 0.0;
+    const std::vector<double> y = layer(x, {.training = true}).to_doubles();
+    for (const double value : y) {
+      mean += value / static_cast<double>(y.size());
+      squares += (value - 1) * (value - 1) / static_cast<double>(y.size());
+    }
+    return std::pair(mean, squares);
+  };
+  GaussianNoise noise(0.5);
+  GaussianDropout gaussian(0.2);
+  const auto [mean, variance] = moments(noise);
+  EXPECT_NEAR(mean, 1.0, 0.03);
+  EXPECT_NEAR(variance, 0.25, 0.02);
+  const auto [other_mean, other_variance] = moments(gaussian);
+  EXPECT_NEAR(other_mean, 1.0, 0.03);
+  EXPECT_NEAR(other_variance, 0.25, 0.02);
+  EXPECT_INVALID(GaussianDropout bad(1.0), "a rate in [0, 1), got 1");
+}
+
+TEST(SpatialDropoutTest, DropsWholeChannels) {
+  SpatialDropout2D layer(0.4);
+  layer.build_for({3, 2, 8});
+  const std::vector<double> y = layer(Tensor::ones({50, 3, 2, 8}), {.training = true}).to_doubles();
+  int dropped = 0;
+  for (std::size_t row = 0; row < 50; ++row) {
+    for (std::size_t channel = 0; channel < 8; ++channel) {
+      const double first = y[row * 48 + channel];
+      dropped += first == 0.0 ? 1 : 0;
+      EXPECT_NEAR(first, first == 0.0 ? 0.0 : 1 / 0.6, 1e-6);
+      for (std::size_t place = 1; place < 6; ++place)
+        EXPECT_EQ(y[row * 48 + place * 8 + channel], first);
+    }
+  }
+  EXPECT_NEAR(dropped / 400.0, 0.4, 0.1);
+}
+
+TEST(TimeDistributedTest, HasKerasWeights) {
+  TimeDistributed layer(Dense(2));
+  layer.build_for({3, 4});
+  EXPECT_THAT(weights_of_layer(layer), ElementsAre("time_distributed/dense/kernel [4, 2]",
+                                                   "time_distributed/dense/bias [2]"));
+}
+
+TEST(LambdaTest, FindsItsShape) {
+  const auto cube = [](const Tensor& x) { return square(x) * 3.0; };
+  Lambda shaped(cube);
+  check_shapes(shaped, {{4, 2}});
+  {
+    const ExactLayers exact;
+    Lambda differentiated(cube);
+    check_gradients(differentiated, {{4, 2}});
+  }
+  Lambda sum([](const Tensor& x) { return reduce_sum(x, {.axes = {2}}); });
+  EXPECT_EQ(sum.build_for({2, 3}), (Shape{2}));
+  expect_values(sum(counting({1, 2, 3})), {3, 12});
+  Lambda scalar([](const Tensor& x) { return reduce_sum(x); });
+  EXPECT_INVALID(scalar.build_for({2}),
+                 "layer 'lambda' (Lambda): Lambda: expected a result [batch, ...]");
+}
+
+}  // namespace tutti::simple_layers_test

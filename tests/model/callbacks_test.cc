@@ -3,19 +3,18 @@
 #include "tutti/model/callbacks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 
 #include "core/file.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/json.h"
+#include "tutti/model/functional.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::callbacks_test {
 using namespace model_tests;
 using ::testing::HasSubstr;
 
@@ -59,16 +58,14 @@ TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
 }
 
 TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) {
-  EXPECT_ERROR(ModelCheckpoint("run/{epoch:02d}.safetensors"), kInvalidArgument, "got {epoch:02d}",
-               "try {epoch}");
-  EXPECT_ERROR(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), kInvalidArgument,
-               "try {val_loss}");
+  EXPECT_INVALID(ModelCheckpoint("run/{epoch:02d}.safetensors"), "got {epoch:02d}", "try {epoch}");
+  EXPECT_INVALID(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), "try {val_loss}");
   const std::string folder = empty_folder();
   Sequential model = small_model();
   const Tensor x = alternating(8);
   const FitOptions fit{.callbacks = {ModelCheckpoint(folder + "/{val_loss}.safetensors")},
                        .verbose = kSilent};
-  EXPECT_ERROR(model.fit(x, x, fit), kInvalidArgument, "expected validation_data for {val_loss}");
+  EXPECT_INVALID(model.fit(x, x, fit), "expected validation_data for {val_loss}");
   EXPECT_EQ(model.epochs_trained(), 0);
 }
 
@@ -111,7 +108,7 @@ TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
   other.load_weights(path);
   EXPECT_EQ(weights_of(other), weights_of(model));
   Sequential different(Input{{1}}, Dense(5), Dense(1));
-  EXPECT_ERROR(different.load_weights(path), kInvalidArgument, "dense/kernel");
+  EXPECT_INVALID(different.load_weights(path), "dense/kernel");
 }
 
 TEST(JsonLogTest, WritesALinePerEpoch) {
@@ -136,14 +133,11 @@ TEST(JsonLogTest, WritesALinePerEpoch) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/validation"));
 }
 
-TEST(LearningRateScalingTest, FollowsTheFormulas) {
+TEST(LearningRateScalingTest, FollowsTheFormulasOrTheTableOfBatches) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
-  EXPECT_ERROR(scaled_learning_rate(0.1, 0, 4), kInvalidArgument, "positive batches");
-}
-
-TEST(LearningRateScalingTest, UnknownBatchErrorListsTheTable) {
+  EXPECT_INVALID(scaled_learning_rate(0.1, 0, 4), "positive batches");
   const std::map<std::int64_t, double> rates = {{5, 0.1}, {10, 0.15}, {20, 0.175}};
   EXPECT_EQ(learning_rate_for_batch(rates, 5), 0.1);
   EXPECT_EQ(learning_rate_for_batch(rates, 10), 0.15);
@@ -298,7 +292,7 @@ TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
               ElementsAre(0.1, 0.1, 0.05));
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .min_delta = 0.5}, {3, 2.6, 2.4}),
               ElementsAre(0.1, 0.05, 0.05));
-  EXPECT_ERROR(ReduceLROnPlateau bad({.factor = 1.0}), kInvalidArgument, "(0, 1), got 1");
+  EXPECT_INVALID(ReduceLROnPlateau bad({.factor = 1.0}), "(0, 1), got 1");
 }
 
 TEST(LambdaCallbackTest, CallsWhatIsGiven) {
@@ -381,5 +375,187 @@ TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
   EXPECT_THAT(files, ::testing::UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
-}  // namespace
-}  // namespace tutti
+/// Feeds `values` of `monitor` to `callback`; the epoch in which it stopped, or -1.
+std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
+                        const std::vector<double>& values) {
+  Sequential model = watched_model();
+  callback.set_model(model);
+  callback.on_train_begin();
+  for (std::size_t epoch = 0; epoch < values.size(); ++epoch) {
+    callback.on_epoch_end(static_cast<std::int64_t>(epoch), one_value(monitor, values[epoch]));
+    if (callback.stopped_epoch()) return *callback.stopped_epoch();
+  }
+  return -1;
+}
+
+TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
+  EXPECT_EQ(stopped_at(EarlyStopping(), "val_loss", {3, 2, 2.5, 1}), 2);
+  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {3, 2, 2.5, 1, 1.5, 1.2, 0}), 5);
+  EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.5}), "val_loss", {3, 2, 1.6}), 2);
+  EXPECT_EQ(
+      stopped_at(EarlyStopping({.monitor = "val_accuracy"}), "val_accuracy", {0.5, 0.6, 0.7, 0.7}),
+      3);
+  EXPECT_EQ(stopped_at(EarlyStopping({.mode = MonitorMode::kMax}), "val_loss", {1, 2, 3}), -1);
+  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 1, .baseline = 1.0}), "val_loss", {3, 2.9}), 1);
+  EXPECT_EQ(stopped_at(EarlyStopping(), "loss", {1, 2, 3}), -1) << "a missing name only warns";
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {nan, 2, 3, 1, 2, 3}), 5)
+      << "a number is better than none";
+  EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 2, 3}), 4);
+  EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {1, 2, 3, 4, 2}), 3)
+      << "epoch 2 is the first that counts, epoch 3 is worse";
+  EXPECT_EQ(stopped_at(EarlyStopping({.start_from_epoch = 2}), "val_loss", {3, 1, 2, 1.5, 1.6}), 4)
+      << "epoch 1 is not compared with";
+  EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.25, .patience = 3, .baseline = 1.0}),
+                       "val_loss", {2, 1.5, 0.875, 0.5}),
+            2)
+      << "0.875 is not better than the baseline by min_delta";
+}
+
+TEST(EarlyStoppingTest, RestoresTheWeightsOfTheBestEpoch) {
+  Sequential model = small_model();
+  EarlyStopping callback({.patience = 2, .restore_best_weights = true});
+  callback.set_model(model);
+  callback.on_train_begin();
+  callback.on_epoch_end(0, one_value("val_loss", 1.0));
+  const std::vector<double> best = weights_of(model);
+  for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+    model.fit(alternating(8), alternating(8), {.verbose = kSilent});
+    ASSERT_NE(weights_of(model), best);
+    callback.on_epoch_end(epoch, one_value("val_loss", 2.0));
+  }
+  EXPECT_EQ(callback.stopped_epoch(), 2);
+  EXPECT_EQ(callback.best_epoch(), 0);
+  ASSERT_NE(weights_of(model), best) << "fit may write averages before it ends";
+  callback.on_train_end({});
+  EXPECT_EQ(weights_of(model), best);
+}
+
+/// Everything that the variables save, replica by replica.
+std::map<std::string, std::vector<double>> components_of(const Model& model) {
+  std::map<std::string, std::vector<double>> all;
+  for (const Variable& variable : model.variables())
+    for (const NamedTensor& part : variable.storage().save())
+      all[part.name] = part.value.to_doubles();
+  return all;
+}
+
+TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped) {
+  for (const std::int64_t patience : {1, 50}) {
+    auto strategy = model_tests::mirrored("cpu:0-1");
+    auto scope = strategy->scope();
+    set_random_seed(3);
+    Sequential model(Input{{4}}, Dense(6), BatchNormalization(), Dense(3));
+    model.compile(
+        {.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "sparse_categorical_crossentropy"});
+    // The loss of training falls, so that the first epoch has the largest.
+    auto stopping =
+        std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss",
+                                                             .patience = patience,
+                                                             .mode = MonitorMode::kMax,
+                                                             .restore_best_weights = true});
+    std::vector<std::map<std::string, std::vector<double>>> after_epochs;
+    const LambdaCallback notes({.on_epoch_end = [&](std::int64_t, const Logs&) {
+      after_epochs.push_back(components_of(model));
+    }});
+    model.fit(model_tests::three_classes(21).batch(8),
+              {.epochs = 4, .callbacks = {notes, stopping}, .verbose = kSilent});
+    ASSERT_EQ(after_epochs.size(), patience == 1 ? 2u : 4u);
+    ASSERT_EQ(stopping->best_epoch(), 0);
+    EXPECT_EQ(components_of(model), after_epochs[0]) << "patience " << patience;
+    const auto& mean = after_epochs[0];
+    EXPECT_NE(mean.at("batch_normalization/moving_mean/replica_0"),
+              mean.at("batch_normalization/moving_mean/replica_1"))
+        << "replicas that agree would show nothing";
+  }
+}
+
+TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  Sequential model(Input{{4}}, BatchNormalization(), Dense(3));
+  model.compile({.loss = "sparse_categorical_crossentropy"});
+  const EarlyStoppingOptions options{.monitor = "loss", .restore_best_weights = true};
+  EarlyStopping first(options), second(options);
+  for (EarlyStopping* callback : {&first, &second}) {
+    callback->set_model(model);
+    callback->on_train_begin();
+  }
+  model.fit(model_tests::three_classes(21).batch(8), {.verbose = kSilent});
+  const auto best = components_of(model);
+  first.on_epoch_end(0, one_value("loss", 1.0));
+  model.fit(model_tests::three_classes(21).batch(8), {.verbose = kSilent});
+  ASSERT_NE(components_of(model), best);
+  second.restore_tensors(first.save_tensors());  // in the order of Checkpoint
+  second.restore_state(Json::parse(first.save_state().dump()));
+  second.on_train_end({});
+  EXPECT_EQ(components_of(model), best);
+}
+
+TEST(MonitorTest, TheCompiledMetricSaysWhatIsBetter) {
+  const auto best_of = [](const std::string& name, MonitorMode mode) {
+    Sequential model = watched_model();
+    ModelCheckpoint best(::testing::TempDir() + "/tutti_monitor_{epoch}",
+                         {.save_best_only = true, .monitor = name, .mode = mode});
+    best.set_model(model);
+    best.on_train_begin();
+    std::int64_t epoch = 0;
+    for (const double value : {0.6, 0.9, 0.3, 0.7})
+      best.on_epoch_end(epoch++, one_value(name, value));
+    return std::filesystem::path(best.last_path()).filename().string();
+  };
+  for (const char* name : {"val_auc", "auc", "val_precision", "val_accuracy"})
+    EXPECT_EQ(best_of(name, MonitorMode::kAuto), "tutti_monitor_2") << name;
+  for (const char* name : {"val_loss", "loss", "mae", "val_weighted_mae"})
+    EXPECT_EQ(best_of(name, MonitorMode::kAuto), "tutti_monitor_3") << name;
+  EXPECT_EQ(best_of("val_true_positives", MonitorMode::kMax), "tutti_monitor_2");
+  // Keras's numbers for these values: 6 epochs, the best is 3.
+  EXPECT_EQ(stopped_at(EarlyStopping({.monitor = "val_auc", .patience = 2}), "val_auc",
+                       {0.5, 0.6, 0.7, 0.9, 0.8, 0.85, 1.0}),
+            5);
+  EXPECT_EQ(watched_model().metric_direction("val_weighted_mae"), MetricDirection::kDown);
+}
+
+TEST(MonitorTest, OutputsAreFoundByTheNamesOfTheLogs) {
+  const SymbolicTensor x = Input{{2}};
+  Functional model({x}, {Dense(1, {.name = "left"})(x), Dense(1, {.name = "right"})(x)});
+  model.compile({.losses = {"mse", "mse"}, .output_metrics = {{"auc"}, {"mae"}}});
+  EXPECT_EQ(model.metric_direction("val_left_auc"), MetricDirection::kUp);
+  EXPECT_EQ(model.metric_direction("right_mae"), MetricDirection::kDown);
+  EXPECT_EQ(model.metric_direction("right_loss"), MetricDirection::kDown);
+  EXPECT_EQ(model.metric_direction("auc"), MetricDirection::kUnknown);
+}
+
+TEST(MonitorTest, ANameWithoutDirectionIsRefusedBeforeTraining) {
+  Sequential model = watched_model();
+  const auto fit_error = [&](AnyCallback callback) {
+    return error_of([&] {
+      model.fit(alternating(4), alternating(4), {.callbacks = {callback}, .verbose = kSilent});
+    });
+  };
+  const std::string text = fit_error(EarlyStopping({.monitor = "val_bleu"}));
+  EXPECT_THAT(text, HasSubstr("EarlyStopping: whether larger values of 'val_bleu' are better"));
+  EXPECT_THAT(text,
+              HasSubstr("expected one of loss, accuracy, auc, precision, mae, weighted_mae "));
+  EXPECT_THAT(text, HasSubstr("try .mode = MonitorMode::kMax or MonitorMode::kMin"));
+  EXPECT_THAT(fit_error(ReduceLROnPlateau({.monitor = "val_true_positives"})),
+              HasSubstr("ReduceLROnPlateau: whether larger"));
+  EXPECT_THAT(fit_error(ModelCheckpoint("x", {.save_best_only = true, .monitor = "f1"})),
+              HasSubstr("ModelCheckpoint: whether larger"));
+  EXPECT_EQ(model.optimizer().iterations().value().item_int(), 0);
+  const EarlyStopping told({.monitor = "val_bleu", .mode = MonitorMode::kMax});
+  model.fit(alternating(4), alternating(4), {.callbacks = {told}, .verbose = kSilent});
+  EXPECT_EQ(model.optimizer().iterations().value().item_int(), 1);
+}
+
+TEST(EarlyStoppingTest, EndsFit) {
+  Sequential model = small_model();
+  auto stopping =
+      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss", .min_delta = 10.0});
+  const History history = model.fit(alternating(8), alternating(8),
+                                    {.epochs = 9, .callbacks = {stopping}, .verbose = kSilent});
+  EXPECT_EQ(history.epochs().size(), 2u);
+  EXPECT_EQ(stopping->stopped_epoch(), 1);
+}
+
+}  // namespace tutti::callbacks_test

@@ -1,11 +1,15 @@
-// Layers, metrics and losses in steps of several replicas.
+// Layers, metrics, losses and moving averages in steps of several replicas.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "tests/model/model_helpers.h"
+#include "tests/support/warnings.h"
+#include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/losses.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/reduction/average_gradients.h"
 
-namespace tutti {
-namespace {
-
+namespace tutti::distributed_layers_test {
 using namespace model_tests;
 
 TEST(DistributedMetrics, MeanIsOverAllValues) {
@@ -115,7 +119,7 @@ TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
   }
 }
 
-TEST(DistributedLosses, SumOverReplicasIsTheGlobalMean) {
+TEST(DistributedLosses, SumOverReplicasIsTheGlobalMeanAndOutsideRunRefused) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     const PerReplica<Tensor> losses = strategy->run([] {
@@ -125,9 +129,6 @@ TEST(DistributedLosses, SumOverReplicasIsTheGlobalMean) {
     EXPECT_NEAR(losses[0].item(), 13.7 / 3 / strategy->num_replicas_in_sync(), 1e-6);
     EXPECT_NEAR(strategy->reduce(ReduceOp::kSum, losses).item(), 4.5667, 1e-4);
   }
-}
-
-TEST(DistributedLosses, OutsideRunIsRefused) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   EXPECT_ERROR(compute_average_loss(Tensor::ones({2})), kFailedPrecondition,
@@ -212,5 +213,295 @@ TEST(DistributedDropout, ReplicasDrawDifferentMasksAndReplaysTheSame) {
   set_random_seed(0);
 }
 
-}  // namespace
-}  // namespace tutti
+namespace normalization_updates_test {
+
+constexpr double kMomentum = 0.75;
+constexpr int kSteps = 5;
+constexpr std::int64_t kRows = 12;
+using model_tests::expect_near;
+
+/// One feature; every step has other rows.
+Tensor rows_of_all_steps() { return random_uniform({kSteps * kRows, 1}, {.seed = 31}, -1.0, 3.0); }
+
+/// Mean and biased variance of rows [first, first + count).
+std::pair<double, double> statistics_of(const std::vector<double>& x, std::int64_t first,
+                                        std::int64_t count) {
+  double mean = 0.0, variance = 0.0;
+  for (std::int64_t i = first; i < first + count; ++i) mean += x[static_cast<std::size_t>(i)];
+  mean /= static_cast<double>(count);
+  for (std::int64_t i = first; i < first + count; ++i) {
+    variance += (x[static_cast<std::size_t>(i)] - mean) * (x[static_cast<std::size_t>(i)] - mean);
+  }
+  return {mean, variance / static_cast<double>(count)};
+}
+
+/// What a replica's moving averages are after the first `steps` steps, of each of which it had
+/// `count` rows from row `first` on: m^k * start + (1 - m) * sum of m^(k - 1 - s) * step s.
+std::pair<double, double> closed_form(int steps, std::int64_t first, std::int64_t count) {
+  const std::vector<double> x = rows_of_all_steps().to_doubles();
+  double mean = 0.0, variance = std::pow(kMomentum, steps);
+  for (int s = 0; s < steps; ++s) {
+    const auto [step_mean, step_variance] = statistics_of(x, s * kRows + first, count);
+    const double weight = (1.0 - kMomentum) * std::pow(kMomentum, steps - 1 - s);
+    mean += weight * step_mean;
+    variance += weight * step_variance;
+  }
+  return {mean, variance};
+}
+
+/// The mean over replicas with these rows of each step.
+std::vector<double> mean_over(const std::vector<std::int64_t>& rows, int steps = kSteps) {
+  std::vector<double> means(2, 0.0);
+  std::int64_t first = 0;
+  for (const std::int64_t count : rows) {
+    const auto [mean, variance] = closed_form(steps, first, count);
+    means[0] += mean / static_cast<double>(rows.size());
+    means[1] += variance / static_cast<double>(rows.size());
+    first += count;
+  }
+  return means;
+}
+
+std::vector<double> moving_averages_of(const Sequential& model) {
+  std::vector<double> values;
+  for (const Variable& variable : model.variables()) {
+    if (variable.name().find("moving_") == std::string::npos) continue;
+    values.push_back(variable.value().item_double());
+  }
+  return values;
+}
+
+Sequential normalized_model() {
+  return Sequential(Input{{1}}, BatchNormalization({.momentum = kMomentum}), Dense(1));
+}
+
+/// Steps of a loop by hand under `strategy`; the moving averages then.
+std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) {
+  const auto scope = strategy.scope();
+  BatchNormalization layer({.momentum = kMomentum});
+  Sequential model(Input{{1}}, layer, Dense(1));
+  if (frozen) layer.freeze();
+  Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});
+  const Dataset data = Dataset::from_tensor_slices({rows_of_all_steps()}).batch(kRows);
+  for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data)) {
+    strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor y = model(part.features(), {.training = training});
+          const Tensor each = reduce_mean(square(y), {.axes = {1}});
+          optimizer.minimize(tape, compute_average_loss(each, batch[0].global_rows()));
+        },
+        batch);
+  }
+  EXPECT_EQ(optimizer.iterations().value().item_int(), kSteps);
+  return moving_averages_of(model);
+}
+
+/// Two towers: gradients, their mean, one update.
+std::vector<double> after_steps_of_towers(bool training) {
+  CentralStorageStrategy strategy({.local = {.devices = "cpu:0-1"}});
+  const auto scope = strategy.scope();
+  Sequential model = normalized_model();
+  const std::vector<Variable> variables = model.trainable_variables();
+  Sgd optimizer(variables, {.learning_rate = 0.1});
+  const Dataset data = Dataset::from_tensor_slices({rows_of_all_steps()}).batch(kRows);
+  for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data)) {
+    const auto towers = strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor loss = reduce_mean(square(model(part.features(), {.training = training})));
+          return with_variables(tape.gradient(loss, variables), variables);
+        },
+        batch);
+    const std::vector<Gradient> mean = gradients_of(average_gradients(towers.values()));
+    strategy.run(
+        [&] { optimizer.apply_gradients(mean, {.aggregation = GradientAggregation::kNone}); });
+  }
+  return moving_averages_of(model);
+}
+
+const std::vector<double> kUntouched = {0.0, 1.0};
+
+}  // namespace normalization_updates_test
+
+TEST(NormalizationUpdates, MovingAveragesHaveTheirClosedForm) {
+  using namespace normalization_updates_test;
+  OneDeviceStrategy one("cpu:0");
+  expect_near(after_steps(one, true, false), mean_over({12}), 1e-5);
+  for (const char* devices : {"cpu:0-1", "cpu:0-2"}) {
+    MirroredStrategy mirrored({.devices = devices});
+    const auto replicas = static_cast<std::size_t>(mirrored.num_replicas_in_sync());
+    const std::vector<std::int64_t> rows(replicas, 12 / static_cast<std::int64_t>(replicas));
+    expect_near(after_steps(mirrored, true, false), mean_over(rows), 1e-5);
+  }
+  // Each replica counts alike, whatever its rows.
+  MirroredStrategy unequal({.devices = "cpu:0-1", .replica_weights = {2, 1}});
+  expect_near(after_steps(unequal, true, false), mean_over({8, 4}), 1e-5);
+}
+
+TEST(NormalizationUpdates, AveragesAreThoseOfAllTowersAndStayWithoutTrainingOrFrozen) {
+  using namespace normalization_updates_test;
+  expect_near(after_steps_of_towers(true), mean_over({6, 6}), 1e-5);
+  EXPECT_EQ(after_steps_of_towers(false), kUntouched);
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  EXPECT_EQ(after_steps(strategy, false, false), kUntouched);
+  EXPECT_EQ(after_steps(strategy, true, /*frozen=*/true), kUntouched);
+}
+
+TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
+  using namespace normalization_updates_test;
+  BatchNormalization layer({.name = "forgotten"}), frozen({.name = "frozen"}),
+      trained({.name = "trained"});
+  for (BatchNormalization* each : {&layer, &frozen, &trained}) each->build_for({1});
+  frozen.freeze();
+  const Tensor x = Tensor::ones({4, 1});
+  const auto warnings = thrown::warnings_of([&] {
+    (void)layer(x);  // evaluation: no tape
+    (void)trained(x, {.training = true});
+    GradientTape tape;
+    for (int call = 0; call < 3; ++call) (void)layer(x);
+    (void)frozen(x);
+    (void)trained(x);
+  });
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], ::testing::StartsWith("layer 'forgotten' is called with training = "
+                                                 "false while a tape records"));
+  EXPECT_THAT(warnings[0], ::testing::HasSubstr("{.training = true}"));
+}
+
+TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
+  BatchNormalization rows({.name = "rows"}), pixels({.name = "pixels"}),
+      synchronized({.synchronized = true, .name = "synchronized"});
+  rows.build_for({3});
+  pixels.build_for({2, 2, 3});
+  synchronized.build_for({3});
+  const auto warnings = thrown::warnings_of([&] {
+    for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
+    (void)rows(Tensor::ones({0, 3}), {.training = true});
+    (void)rows(Tensor::ones({2, 3}), {.training = true});
+    (void)rows(Tensor::ones({1, 3}));  // inference
+    (void)pixels(Tensor::ones({1, 2, 2, 3}), {.training = true});
+    (void)synchronized(Tensor::ones({1, 3}), {.training = true});
+  });
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0],
+              ::testing::AllOf(::testing::StartsWith("layer 'rows' is trained on one value per "
+                                                     "channel and replica, got shape [1, 3]"),
+                               ::testing::HasSubstr("{.synchronized = true}")));
+}
+
+namespace small_batches_test {
+
+constexpr double kMomentum = 0.9;
+constexpr std::int64_t kRows = 16, kBatch = 2;
+constexpr int kEpochs = 3;
+
+Tensor rows() { return random_normal({kRows, 1}, {.seed = 2}, 100.0, 10.0); }
+
+Dataset data() { return Dataset::from_tensor_slices({rows(), rows() * 0.01f}).batch(kBatch); }
+
+Sequential model() {
+  set_random_seed(1);
+  Sequential model(Input{{1}},
+                   BatchNormalization({.momentum = kMomentum, .center = false, .scale = false}),
+                   Dense(1));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.01}, .loss = "mse"});
+  return model;
+}
+
+void train(Sequential& model, int epochs = kEpochs) {
+  model.fit(data(), {.epochs = epochs, .verbose = model_tests::kSilent});
+}
+
+/// A slow loop over the steps of one device.
+double moving_mean_of_one_device() {
+  const std::vector<double> x = rows().to_doubles();
+  double mean = 0.0;
+  for (int epoch = 0; epoch < kEpochs; ++epoch)
+    for (std::size_t i = 0; i < x.size(); i += 2)
+      mean = kMomentum * mean + (1.0 - kMomentum) * (x[i] + x[i + 1]) / 2.0;
+  return mean;
+}
+
+/// Replicas with one row each (variance 0), or one with both rows.
+double moving_variance(bool one_device) {
+  const std::vector<double> x = rows().to_doubles();
+  double variance = 1.0;
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    for (std::size_t i = 0; i < x.size(); i += 2) {
+      const double of_step = one_device ? std::pow((x[i] - x[i + 1]) / 2.0, 2) : 0.0;
+      variance = kMomentum * variance + (1.0 - kMomentum) * of_step;
+    }
+  }
+  return variance;
+}
+
+/// Every strategy of this process, with more replicas than a batch has rows.
+std::vector<std::unique_ptr<Strategy>> strategies() {
+  auto all = model_tests::several_strategies();
+  all.push_back(model_tests::mirrored("cpu:0", 8));
+  all.push_back(model_tests::fully_sharded("cpu:0-3"));
+  all.push_back(model_tests::central("cpu:0-3"));
+  return all;
+}
+
+}  // namespace small_batches_test
+
+// More rows than in training: also replicas that never had any compute with the averages.
+TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatHadRows) {
+  using namespace small_batches_test;
+  for (const auto& strategy : strategies()) {
+    const auto scope = strategy->scope();
+    Sequential trained = model();
+    train(trained);
+    const double mean = moving_mean_of_one_device();
+    const bool one_device = strategy->num_replicas_in_sync() == 1;
+    const auto averages = normalization_updates_test::moving_averages_of(trained);
+    EXPECT_NEAR(averages[0], mean, 1e-4 * mean) << model_tests::label_of(*strategy);
+    EXPECT_NEAR(averages[1], moving_variance(one_device), 1e-3) << model_tests::label_of(*strategy);
+    std::vector<std::vector<double>> before;
+    for (const Variable& variable : trained.variables())
+      for (const Tensor& each : variable.storage().local_components())
+        before.push_back(each.to_doubles());
+    const std::vector<double> weights = model_tests::weights_of(trained);
+    const std::vector<double> x = rows().to_doubles();
+    std::vector<double> expected;
+    double loss = 0.0;
+    for (const double value : x) {
+      const double z = (value - weights[0]) / std::sqrt(weights[1] + 1e-3);
+      expected.push_back(z * weights[2] + weights[3]);
+      loss += std::pow(expected.back() - 0.01 * value, 2) / static_cast<double>(x.size());
+    }
+    const double tolerance = 1e-3;
+    model_tests::expect_near(trained.predict(rows(), {.batch_size = kRows}).to_doubles(), expected,
+                             tolerance);
+    EXPECT_NEAR(trained.evaluate(rows(), rows() * 0.01f, {.batch_size = kRows}).at("loss"), loss,
+                tolerance * std::max(1.0, loss))
+        << model_tests::label_of(*strategy);
+    std::vector<std::vector<double>> after;
+    for (const Variable& variable : trained.variables())
+      for (const Tensor& each : variable.storage().local_components())
+        after.push_back(each.to_doubles());
+    EXPECT_EQ(after, before) << "training continues with each replica's own";
+  }
+}
+
+TEST(BatchNormalizationUpdates, ResumedTrainingHasTheAveragesOfTheUndisturbedOne) {
+  using namespace small_batches_test;
+  const auto strategy = model_tests::mirrored("cpu:0", 4);
+  const auto scope = strategy->scope();
+  Sequential undisturbed = model(), saved = model(), resumed = model();
+  const Dataset ragged = Dataset::from_tensor_slices({rows(), rows()}).batch(6);  // 6, 6, 4
+  const auto fit = [&](Sequential& each, const Dataset& batches, int first, int last) {
+    each.fit(batches, {.epochs = last, .initial_epoch = first, .verbose = model_tests::kSilent});
+  };
+  for (Sequential* each : {&undisturbed, &saved}) {
+    fit(*each, ragged, 0, 1);
+    fit(*each, data(), 1, 2);
+  }
+  (void)resumed.checkpoint().restore(saved.checkpoint().snapshot());
+  for (Sequential* each : {&undisturbed, &resumed}) fit(*each, data(), 2, 3);
+  EXPECT_EQ(model_tests::weights_of(resumed), model_tests::weights_of(undisturbed));
+}
+
+}  // namespace tutti::distributed_layers_test

@@ -8,7 +8,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,10 +21,11 @@
 #include "tutti/model/log_files.h"
 #include "tutti/model/progress.h"
 
-namespace tutti {
-namespace {
+namespace tutti::event_file_test {
 
 using namespace protobuf_fields;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using thrown::empty_folder;
 
 /// CRC-32C bit by bit: the polynomial 0x1edc6f41, reflected. Shares nothing with the writer.
@@ -141,7 +141,7 @@ TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
   });
   writer.reset();  // has nothing left to write
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+  EXPECT_THAT(message, HasSubstr("File too large"));
 }
 
 /// The numbers of a packed field.
@@ -180,18 +180,12 @@ TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
             (std::vector<double>{0.0}));
 }
 
-TEST(EventFileTest, AHistogramOfNaNIsRefused) {
+TEST(EventFileTest, RefusesAHistogramOfNaNAndAFolderThatCannotBeMade) {
   EventFileWriter writer(::testing::TempDir() + "tutti_histogram_of_nan");
   const std::vector<double> values = {1.0, std::nan("")};
-  EXPECT_ERROR(writer.histogram("weights", 3, values), kInvalidArgument, "'weights' of step 3");
-}
-
-TEST(EventFileTest, AFolderThatCannotBeMadeIsNamed) {
+  EXPECT_INVALID(writer.histogram("weights", 3, values), "'weights' of step 3");
   EXPECT_ERROR(EventFileWriter("/proc/no_such_folder"), kUnavailable, "/proc/no_such_folder");
 }
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// Time that passes when the test says so.
 class HandClock final : public Clock {
@@ -247,18 +241,14 @@ TEST(ProgressTest, ALogGetsALinePerTenthAndTheSplit) {
   EXPECT_THAT(text, Not(HasSubstr("\r"))) << "no terminal";
 }
 
-TEST(ProgressTest, AnUnknownNumberOfStepsHasNoBar) {
+TEST(ProgressTest, AnUnknownNumberOfStepsHasNoBarAndDurationsAreReadable) {
   const std::string text = printed(250, std::nullopt, {});
   EXPECT_THAT(text, HasSubstr("  200 steps"));
   EXPECT_THAT(text, Not(HasSubstr("ETA")));
   EXPECT_THAT(text, Not(HasSubstr("compute")));
-}
-
-TEST(ProgressTest, DurationsAreReadable) {
   EXPECT_EQ(duration_text(2.14), "2.1 s");
   EXPECT_EQ(duration_text(205), "3:25");
   EXPECT_EQ(duration_text(3727), "1:02:07");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::event_file_test

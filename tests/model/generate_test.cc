@@ -8,8 +8,7 @@
 #include "tests/model/model_helpers.h"
 #include "tutti/model/layers/key_value_cache.h"
 
-namespace tutti {
-namespace {
+namespace tutti::generate_test {
 
 using model_tests::error_of;
 using ::testing::Each;
@@ -31,23 +30,17 @@ const std::vector<float> kLogits = {std::log(1.f), std::log(4.f), std::log(3.f),
 constexpr std::int64_t kDraws = 20000;
 constexpr double kSpread = 0.015;  // four standard deviations of a share of a half
 
-TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmax) {
+TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
   const std::vector<double> shares = shares_drawn(kLogits, {}, kDraws);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 10, kSpread);
-}
-
-TEST(SampleTest, TemperatureIsAPowerOfProbabilities) {
-  const std::vector<double> shares = shares_drawn(kLogits, {.temperature = 0.5}, kDraws);
+  const std::vector<double> cooled = shares_drawn(kLogits, {.temperature = 0.5}, kDraws);
   const double squares[] = {1, 16, 9, 4};
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], squares[i] / 30, kSpread);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(cooled[i], squares[i] / 30, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.temperature = 0.0}, 100),
               ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
-}
-
-TEST(SampleTest, TopKLeavesTheLikeliest) {
-  const std::vector<double> shares = shares_drawn(kLogits, {.top_k = 2}, kDraws);
-  EXPECT_EQ(shares[0] + shares[3], 0.0);
-  EXPECT_NEAR(shares[1], 4.0 / 7, kSpread);
+  const std::vector<double> likeliest = shares_drawn(kLogits, {.top_k = 2}, kDraws);
+  EXPECT_EQ(likeliest[0] + likeliest[3], 0.0);
+  EXPECT_NEAR(likeliest[1], 4.0 / 7, kSpread);
   EXPECT_EQ(shares_drawn(kLogits, {.top_k = 9}, 50), shares_drawn(kLogits, {}, 50));
 }
 
@@ -63,13 +56,10 @@ TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
               ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
 }
 
-TEST(SampleTest, EqualLogitsCountInTheirOrder) {
+TEST(SampleTest, DependsOnKeyAndRowAloneAndOnTheOrderOfEqualLogits) {
   EXPECT_THAT(sample(Tensor::zeros({2, 5}), {}, {.temperature = 0.0}).to_doubles(), Each(0.0));
   const std::vector<double> shares = shares_drawn({0, 0, 0, 0}, {.top_k = 2}, 200);
   EXPECT_EQ(shares[2] + shares[3], 0.0);
-}
-
-TEST(SampleTest, DependsOnKeyAndRowAlone) {
   const Tensor logits = random_normal({6, 9}, {.seed = 3});
   const std::vector<double> all = sample(logits, {.seed = 1}).to_doubles();
   EXPECT_EQ(sample(logits, {.seed = 1}).to_doubles(), all);
@@ -188,9 +178,9 @@ TEST(GenerateTest, AWindowBoundsWhatTheModelSees) {
   const Sequential gpt = small_gpt(6);
   EXPECT_EQ(generate(gpt, prompt_of(1, 4), {.max_new_tokens = 20, .window = 6}).shape(),
             (Shape{1, 24}));
-  EXPECT_ERROR((void)generate(gpt, prompt_of(1, 4), {.max_new_tokens = 20}), kInvalidArgument,
-               "expected at most 6 steps, got 7; try shorter sequences, or generate() with "
-               ".window = 6");
+  EXPECT_INVALID((void)generate(gpt, prompt_of(1, 4), {.max_new_tokens = 20}),
+                 "expected at most 6 steps, got 7; try shorter sequences, or generate() with "
+                 ".window = 6");
 }
 
 TEST(GenerateTest, WorksUnderAnyStrategy) {
@@ -209,14 +199,13 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
 
 TEST(GenerateTest, ErrorsSayWhatIsExpected) {
   const Counting model;
-  EXPECT_ERROR((void)generate(model, Tensor::zeros({1, 2})), kInvalidArgument,
-               "generate: expected a prompt int64 [batch, steps] of a step or more, got "
-               "float32 [1, 2]");
-  EXPECT_ERROR((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
-               kInvalidArgument, "a window of at least 1");
+  EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
+                 "generate: expected a prompt int64 [batch, steps] of a step or more, got "
+                 "float32 [1, 2]");
+  EXPECT_INVALID((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
+                 "a window of at least 1");
   EXPECT_ERROR((void)generate(model, prompt_of(1, 2)), kFailedPrecondition,
                "expected a MultiHeadAttention in it, found none");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::generate_test

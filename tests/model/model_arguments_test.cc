@@ -7,10 +7,7 @@
 #include "tutti/model/functional.h"
 #include "tutti/optimizer/optimizers.h"
 
-namespace tutti {
-namespace {
-
-namespace model_arguments_test {
+namespace tutti::model_arguments_test {
 
 using namespace model_tests;
 using ::testing::AllOf;
@@ -86,41 +83,34 @@ std::vector<std::string> compile_warnings(const std::string& activation,
   });
 }
 
-}  // namespace model_arguments_test
-
 TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
-  using namespace model_arguments_test;
   Sequential one = one_input();
   // Of a dataset of three components the second could be the labels, the third weights.
   for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
-  EXPECT_ERROR(one.fit(Tensors{column(), column()}, {column()}, {}), kInvalidArgument,
-               "Model::fit: the model 'sequential' expects 1 input(s), but it received 2");
-  EXPECT_ERROR(one.evaluate(Tensors{column(), column()}, {column()}), kInvalidArgument,
-               "Model::evaluate: the model 'sequential' expects 1 input(s), but it "
-               "received 2");
+  EXPECT_INVALID(one.fit(Tensors{column(), column()}, {column()}, {}),
+                 "Model::fit: the model 'sequential' expects 1 input(s), but it received 2");
+  EXPECT_INVALID(one.evaluate(Tensors{column(), column()}, {column()}),
+                 "Model::evaluate: the model 'sequential' expects 1 input(s), but it "
+                 "received 2");
   Functional two = two_inputs();
   for (const std::string& error : errors_of(two, {column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'functional' expects 2 input(s)"), HasSubstr("received")));
-  EXPECT_ERROR(two.fit(Tensors{column(), column(), column()}, {column()}, {}), kInvalidArgument,
-               "expects 2 input(s), but it received 3");
-  EXPECT_ERROR(two.fit(column(), column(), {}), kInvalidArgument,
-               "expects 2 input(s), but it received 1");
-  EXPECT_ERROR(two.fit(Tensors{column(), column()}, {column()},
-                       {.validation_data = {column(), column()}, .verbose = kSilent}),
-               kInvalidArgument,
-               "validation_data: the model 'functional' expects 2 input(s), but it "
-               "received 1");
+  EXPECT_INVALID(two.fit(Tensors{column(), column(), column()}, {column()}, {}),
+                 "expects 2 input(s), but it received 3");
+  EXPECT_INVALID(two.fit(column(), column(), {}), "expects 2 input(s), but it received 1");
+  EXPECT_INVALID(two.fit(Tensors{column(), column()}, {column()},
+                         {.validation_data = {column(), column()}, .verbose = kSilent}),
+                 "validation_data: the model 'functional' expects 2 input(s), but it "
+                 "received 1");
 }
 
 TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
-  using namespace model_arguments_test;
   Sequential one = one_input();
-  EXPECT_ERROR(one.fit(Tensors{column()}, Tensors{column(), column()}, {}), kInvalidArgument,
-               "has 1 output(s), so it expects as many labels, but it received 2",
-               ".sample_weight");
-  EXPECT_ERROR(one.evaluate(Tensors{column()}, Tensors{column(), column()}), kInvalidArgument,
-               "has 1 output(s)");
+  EXPECT_INVALID(one.fit(Tensors{column()}, Tensors{column(), column()}, {}),
+                 "has 1 output(s), so it expects as many labels, but it received 2",
+                 ".sample_weight");
+  EXPECT_INVALID(one.evaluate(Tensors{column()}, Tensors{column(), column()}), "has 1 output(s)");
   Functional four = two_inputs(2);
   const auto with_components = [&](std::size_t count) {
     return Dataset::from_tensor_slices(Tensors(count, column())).batch(2);
@@ -128,43 +118,40 @@ TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
   for (const std::size_t count : {4u, 5u, 6u})
     four.fit(with_components(count), {.verbose = kSilent});
   for (const std::size_t count : {2u, 3u, 7u}) {
-    EXPECT_ERROR(four.fit(with_components(count), {.verbose = kSilent}), kInvalidArgument,
-                 "expects 2 input(s), then 2 label(s) (and 1 or 2 weight(s))",
-                 concat("batches of ", count, " component(s)"));
+    EXPECT_INVALID(four.fit(with_components(count), {.verbose = kSilent}),
+                   "expects 2 input(s), then 2 label(s) (and 1 or 2 weight(s))",
+                   concat("batches of ", count, " component(s)"));
   }
-  EXPECT_ERROR(one.evaluate(with_components(1)), kInvalidArgument, "where are the labels?");
+  EXPECT_INVALID(one.evaluate(with_components(1)), "where are the labels?");
 }
 
 TEST(ModelArguments, NumberOfInputsIsCheckedInPredict) {
-  using namespace model_arguments_test;
   Sequential one = one_input();
   Functional two = two_inputs();
-  EXPECT_ERROR(one.predict_all(Tensors{column(), column()}), kInvalidArgument,
-               "Model::predict: the model 'sequential' expects 1 input(s), but it received "
-               "2");
-  EXPECT_ERROR(two.predict(column()), kInvalidArgument,
-               "Model::predict: the model 'functional' expects 2 input(s), but it received "
-               "1");
-  EXPECT_ERROR(two.predict(Dataset::from_tensor_slices({column()}).batch(2)), kInvalidArgument,
-               "expects 2 input(s), but it received 1 component(s)");
+  EXPECT_INVALID(one.predict_all(Tensors{column(), column()}),
+                 "Model::predict: the model 'sequential' expects 1 input(s), but it received "
+                 "2");
+  EXPECT_INVALID(two.predict(column()),
+                 "Model::predict: the model 'functional' expects 2 input(s), but it received "
+                 "1");
+  EXPECT_INVALID(two.predict(Dataset::from_tensor_slices({column()}).batch(2)),
+                 "expects 2 input(s), but it received 1 component(s)");
   const Dataset with_labels = Dataset::from_tensor_slices(Tensors(3, column())).batch(2);
   EXPECT_EQ(two.predict(with_labels).shape(), (Shape{4, 1})) << "labels are left out, as in Keras";
 }
 
 TEST(ModelArguments, SubclassWithSeveralInputsMustDeclareThem) {
-  using namespace model_arguments_test;
   Siamese open(false), declared(true);
   for (Siamese* model : {&open, &declared}) model->compile({.loss = "mse"});
-  EXPECT_ERROR(open.fit(Tensors{column(), column()}, {column()}, {}), kInvalidArgument,
-               "'siamese' expects 1 input(s), but it received 2",
-               "set_built({shapes of inputs}, {shapes of outputs})");
+  EXPECT_INVALID(open.fit(Tensors{column(), column()}, {column()}, {}),
+                 "'siamese' expects 1 input(s), but it received 2",
+                 "set_built({shapes of inputs}, {shapes of outputs})");
   declared.fit(Tensors{column(), column()}, {column()}, {.verbose = kSilent});
   EXPECT_EQ(declared.predict_all({column(), column()})[0].to_doubles(),
             std::vector<double>(4, 0.0));
 }
 
-TEST(CompileWarnings, ProbabilitiesUnderALossOnLogitsAreNamedOnce) {
-  using namespace model_arguments_test;
+TEST(CompileWarnings, ALossOnTheOtherOfLogitsAndProbabilitiesIsNamedOnce) {
   EXPECT_THAT(compile_warnings("softmax", {SparseCategoricalCrossentropy()}),
               ElementsAre(AllOf(HasSubstr("the output 'sequential' has the activation softmax, but "
                                           "its loss sparse_categorical_crossentropy takes logits"),
@@ -172,10 +159,6 @@ TEST(CompileWarnings, ProbabilitiesUnderALossOnLogitsAreNamedOnce) {
   EXPECT_THAT(compile_warnings("sigmoid", {BinaryCrossentropy(), BinaryFocalCrossentropy()}),
               ElementsAre(HasSubstr("binary_crossentropy takes logits"),
                           HasSubstr("binary_focal_crossentropy takes logits")));
-}
-
-TEST(CompileWarnings, LogitsUnderALossOnProbabilitiesAreNamedOnce) {
-  using namespace model_arguments_test;
   EXPECT_THAT(compile_warnings("", {CategoricalCrossentropy({.from_logits = false})}),
               ElementsAre(AllOf(HasSubstr("has the activation linear, but its loss "
                                           "categorical_crossentropy takes probabilities"),
@@ -183,7 +166,6 @@ TEST(CompileWarnings, LogitsUnderALossOnProbabilitiesAreNamedOnce) {
 }
 
 TEST(CompileWarnings, WhatFitsOrIsNotKnownIsNotWarnedOf) {
-  using namespace model_arguments_test;
   const Loss own("binary_crossentropy", [](const Tensor& labels, const Tensor& predictions) {
     return losses::mean_squared_error(labels, predictions);
   });
@@ -215,7 +197,6 @@ class OwnCall : public Model {
 };
 
 TEST(FitWarnings, ProbabilitiesOfAnOwnCallUnderALossOnLogitsAreNamedOnce) {
-  using namespace model_arguments_test;
   const Tensor x = random_uniform({16, 2}, {.seed = 4}, -1.0, 1.0);
   const Tensor y = Tensor::zeros({16}, DType::kInt64);
   const auto warnings_with = [&](const char* top, const Loss& loss) {
@@ -235,7 +216,6 @@ TEST(FitWarnings, ProbabilitiesOfAnOwnCallUnderALossOnLogitsAreNamedOnce) {
 }
 
 TEST(FitWarnings, FreezingAndUnfreezingWithoutCompileAreNamed) {
-  using namespace model_arguments_test;
   Dense first(1, {.name = "first"}), second(1, {.name = "second"});
   Sequential model(Input{{1}}, first, second);
   const auto warnings_of_fit = [&] {
@@ -345,5 +325,4 @@ TEST(UnequalSharesInFit, MatchesTheUnsplitBatch) {
   }
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::model_arguments_test

@@ -10,8 +10,7 @@
 #include "tutti/estimator.h"
 #include "tutti/model/functional.h"
 
-namespace tutti {
-namespace {
+namespace tutti::model_file_test {
 
 using namespace model_tests;
 using ::testing::ElementsAre;
@@ -136,8 +135,8 @@ TEST(ModelFile, IsACheckpointAndAFileOfWeights) {
   other.checkpoint().restore(model_path());
   // Without a model inside, a file says what it has.
   model.checkpoint().save(model_path());
-  EXPECT_ERROR((void)load_model(model_path()), kInvalidArgument,
-               "there is no model in the file; expected one of Model::save()");
+  EXPECT_INVALID((void)load_model(model_path()),
+                 "there is no model in the file; expected one of Model::save()");
 }
 
 TEST(ModelFile, LeavesOutWhatWasCompiledOnRequest) {
@@ -362,8 +361,7 @@ TEST(ForeignWeights, MayBeOnlySomeOfThem) {
   const std::vector<double> before = model.variables()[4].value().to_doubles();
   LoadWeightsOptions options = names_of_pytorch();
   options.rename.erase("classifier.weight");
-  EXPECT_ERROR(model.load_weights(kFromPyTorch, options), kInvalidArgument,
-               "variable 'dense/kernel' is missing");
+  EXPECT_INVALID(model.load_weights(kFromPyTorch, options), "variable 'dense/kernel' is missing");
   options.strict = false;
   model.load_weights(kFromPyTorch, options);
   EXPECT_EQ(model.variables()[4].value().to_doubles(), before);
@@ -448,5 +446,4 @@ TEST(OnnxExport, NamesWhatHasNoForm) {
               HasSubstr("computes in float64; expected float32"));
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::model_file_test

@@ -1,14 +1,16 @@
-// Making models: forms of Sequential, composition, names, summary, strategies.
+// Making models: forms of Sequential, graphs of layers, names, summary, strategies, errors.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstring>
 
 #include "tests/model/model_helpers.h"
+#include "tutti/model/functional.h"
 
-namespace tutti {
-namespace {
+namespace tutti::sequential_test {
 using model_tests::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using namespace model_tests;
 
 std::vector<std::string> variable_names(const Model& model) {
   std::vector<std::string> names;
@@ -80,18 +82,17 @@ TEST(SequentialTest, FirstLayerMayDeclareTheInput) {
   Sequential model(Dense(1, {.input_shape = Shape{1}}));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   EXPECT_EQ(model.num_parameters(), 2);
-  EXPECT_ERROR(Sequential lost(Dense(10), Relu()), kInvalidArgument,
-               "the shape of the input is not known, so the weights of Dense cannot be "
-               "made; try Sequential(Input{{784}}, ...)");
+  EXPECT_INVALID(Sequential lost(Dense(10), Relu()),
+                 "the shape of the input is not known, so the weights of Dense cannot be "
+                 "made; try Sequential(Input{{784}}, ...)");
 }
 
 TEST(SequentialTest, UnknownNameErrorListsValidNames) {
   Sequential model(Input{{1}}, Dense(1));
-  EXPECT_ERROR(model.compile({.optimizer = "sdg", .loss = "mse"}), kInvalidArgument, "sgd");
-  EXPECT_ERROR(model.compile({.optimizer = "sgd", .loss = "mze"}), kInvalidArgument,
-               "mean_squared_error, mse");
-  EXPECT_ERROR(model.compile({.loss = "mse", .metrics = {"acuracy"}}), kInvalidArgument,
-               "one of accuracy, sparse_categorical_accuracy", "did you mean 'accuracy'?");
+  EXPECT_INVALID(model.compile({.optimizer = "sdg", .loss = "mse"}), "sgd");
+  EXPECT_INVALID(model.compile({.optimizer = "sgd", .loss = "mze"}), "mean_squared_error, mse");
+  EXPECT_INVALID(model.compile({.loss = "mse", .metrics = {"acuracy"}}),
+                 "one of accuracy, sparse_categorical_accuracy", "did you mean 'accuracy'?");
 }
 
 TEST(SequentialTest, GrowsLayerByLayerAndCopiesAreTheSameModel) {
@@ -116,13 +117,13 @@ TEST(SequentialTest, NamedModelsNestWithoutClashes) {
 
 TEST(SequentialTest, ErrorsNameTheLayerAndTheShapes) {
   Sequential model(Input{{4}}, Dense(3), Dense(2));
-  EXPECT_ERROR(model(Tensor::ones({4})), kInvalidArgument,
-               "layer 'sequential' (Sequential): Sequential: expected a batch of examples "
-               "of shape [4], got a tensor of shape [4]");
-  EXPECT_ERROR(model(Tensor::ones({2, 5})), kInvalidArgument,
-               "layer 'sequential' (Sequential): layer 'dense' (Dense): ");
-  EXPECT_ERROR(Sequential bad(Input{{3, 3, 1}}, Conv2D(1, 5)), kInvalidArgument,
-               "layer 'conv2d' (Conv2D): Conv2D: a window of 5 does not fit");
+  EXPECT_INVALID(model(Tensor::ones({4})),
+                 "layer 'sequential' (Sequential): Sequential: expected a batch of examples "
+                 "of shape [4], got a tensor of shape [4]");
+  EXPECT_INVALID(model(Tensor::ones({2, 5})),
+                 "layer 'sequential' (Sequential): layer 'dense' (Dense): ");
+  EXPECT_INVALID(Sequential bad(Input{{3, 3, 1}}, Conv2D(1, 5)),
+                 "layer 'conv2d' (Conv2D): Conv2D: a window of 5 does not fit");
 }
 
 /// Two branches that are added: what Sequential cannot say.
@@ -237,17 +238,223 @@ TEST(ModelTest, MetricFromOutsideTheScopeIsRefused) {
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(2));
-  EXPECT_ERROR(model.compile({.loss = "sparse_categorical_crossentropy", .metrics = {outside}}),
-               kInvalidArgument, "metric 'sparse_categorical_accuracy' was made outside the scope");
+  EXPECT_INVALID(model.compile({.loss = "sparse_categorical_crossentropy", .metrics = {outside}}),
+                 "metric 'sparse_categorical_accuracy' was made outside the scope");
 }
 
 TEST(ModelTest, UseBeforeCompileSaysHow) {
   Sequential model(Input{{1}}, Dense(1));
   EXPECT_ERROR(model.fit(Tensor::ones({1, 1}), Tensor::ones({1, 1})), kFailedPrecondition,
                "Model::fit: the model is not compiled; try model.compile({");
-  EXPECT_ERROR(model.compile({.loss = MeanSquaredError({.reduction = LossReduction::kNone})}),
-               kInvalidArgument, "reduction NONE");
+  EXPECT_INVALID(model.compile({.loss = MeanSquaredError({.reduction = LossReduction::kNone})}),
+                 "reduction NONE");
 }
 
-}  // namespace
-}  // namespace tutti
+std::vector<std::string> functional_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const Variable& variable : model.variables()) names.push_back(variable.name());
+  return names;
+}
+
+/// Two convolutions with a shortcut, as in a residual network.
+Functional residual_network() {
+  const SymbolicTensor x = Input{{6, 6, 2}, "image"};
+  const SymbolicTensor y = Conv2D(2, 3, {.padding = "same", .activation = "relu"})(x);
+  const SymbolicTensor z = Conv2D(2, 3, {.padding = "same"})(y);
+  const SymbolicTensor sum = Relu()(Add()({x, z}));
+  return Functional({x}, {Dense(3)(GlobalAveragePooling2D()(sum))});
+}
+
+TEST(FunctionalTest, NamesLayersInTheOrderTheyWereDrawn) {
+  const Functional model = residual_network();
+  EXPECT_THAT(functional_names(model),
+              ElementsAre("conv2d/kernel", "conv2d/bias", "conv2d_1/kernel", "conv2d_1/bias",
+                          "dense/kernel", "dense/bias"));
+  EXPECT_THAT(functional_names(residual_network()),
+              ::testing::ContainerEq(functional_names(model)));
+  EXPECT_EQ(model.input_shape(), (Shape{6, 6, 2}));
+  EXPECT_EQ(model.output_shape(), (Shape{3}));
+  EXPECT_EQ(model.outputs()[0].name, "dense");
+  EXPECT_THAT(model.summary(), HasSubstr("Model: \"functional\""));
+  EXPECT_THAT(model.summary(), HasSubstr(" add (Add) " + std::string(40, ' ') + "(None, 6, 6, 2)"));
+  EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" [shape=ellipse];\n"));
+  EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" -> \"add\";\n  \"conv2d_1\" -> \"add\";\n"));
+}
+
+TEST(FunctionalTest, ComputesWhatItsLayersCompute) {
+  const Functional model = residual_network();
+  const std::vector<Variable> w = model.variables();
+  const Tensor x = random_uniform({3, 6, 6, 2}, {.seed = 1}, -1.0, 1.0);
+  const Conv2dOptions same{.padding = Padding::kSame};
+  const Tensor y = relu(conv2d(x, w[0], w[1], same));
+  const Tensor sum = relu(x + conv2d(y, w[2], w[3], same));
+  const Tensor expected = dense(global_average_pool2d(sum), w[4], w[5]);
+  expect_near(model(x).to_doubles(), expected.to_doubles(), 1e-5);
+  EXPECT_EQ(model(Tensor::zeros({0, 6, 6, 2})).shape(), (Shape{0, 3}));
+}
+
+TEST(FunctionalTest, EqualsSequentialBitByBit) {
+  set_random_seed(5);
+  const SymbolicTensor x = Input{{4}};
+  const Functional graph({x}, {x | Dense(8) | Relu() | Dense(2)});
+  set_random_seed(5);
+  const Sequential row(Input{{4}}, Dense(8), Relu(), Dense(2));
+  const Tensor batch = random_uniform({5, 4}, {.seed = 2});
+  EXPECT_EQ(graph(batch).to_doubles(), row(batch).to_doubles());
+  EXPECT_EQ(functional_names(graph), functional_names(row));
+}
+
+TEST(FunctionalTest, SharesLayersThatAreCalledTwice) {
+  const SymbolicTensor a = Input{{3}}, b = Input{{3}};
+  const Dense tower(2);
+  const Functional model({a, b}, {Dot()({tower(a), tower(b)})});
+  EXPECT_EQ(model.num_parameters(), 8);
+  const Tensor x = random_uniform({4, 3}, {.seed = 3}), y = random_uniform({4, 3}, {.seed = 4});
+  const Tensor expected = reduce_sum(tower(x) * tower(y), {.axes = {1}, .keep_dims = true});
+  expect_near(model({x, y}).to_doubles(), expected.to_doubles(), 1e-6);
+}
+
+TEST(FunctionalTest, NestsModelsAndStates) {
+  const SymbolicTensor words = Input{{5, 3}}, more = Input{{4, 3}};
+  const std::vector<SymbolicTensor> encoded =
+      LSTM(6, {.return_state = true}).apply(std::vector<SymbolicTensor>{words});
+  ASSERT_EQ(encoded.size(), 3u);
+  EXPECT_EQ(encoded[1].shape(), (Shape{6}));
+  const SymbolicTensor decoded = LSTM(6)({more, encoded[1], encoded[2]});
+  const Sequential head("head", Input{{6}}, Dense(4, {.activation = "tanh"}), Dense(2));
+  const Functional inner({words, more}, {head(decoded)}, "inner");
+  const SymbolicTensor outer_words = Input{{5, 3}}, outer_more = Input{{4, 3}};
+  const Functional outer({outer_more, outer_words}, {Softmax()(inner({outer_words, outer_more}))});
+  EXPECT_THAT(functional_names(outer), ::testing::Contains("inner/lstm_1/lstm_cell/bias"));
+  EXPECT_THAT(functional_names(outer), ::testing::Contains("head/dense_1/bias"));
+  const Tensor x = random_uniform({2, 5, 3}, {.seed = 1}),
+               y = random_uniform({2, 4, 3}, {.seed = 2});
+  expect_near(outer({y, x}).to_doubles(), softmax(inner({x, y})).to_doubles(), 1e-6);
+  EXPECT_EQ(outer.output_activation(), "softmax");
+}
+
+/// Two inputs, a class and a number as outputs.
+Functional two_by_two(Strategy* strategy) {
+  set_random_seed(6);
+  std::optional<Scope> scope;
+  if (strategy) scope.emplace(strategy->scope());
+  const SymbolicTensor a = Input{{4}, "left"}, b = Input{{2}, "right"};
+  const SymbolicTensor h = Dense(8, {.activation = "tanh"})(Concatenate()({a, b}));
+  Functional model({a, b}, {Dense(3, {.activation = "softmax", .name = "kind"})(h),
+                            Dense(1, {.kernel_regularizer = "l2", .name = "size"})(h)});
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.1},
+                 .losses = {"sparse_categorical_crossentropy", "mse"},
+                 .loss_weights = {1.0, 0.25},
+                 .output_metrics = {{"accuracy"}, {"mae"}}});
+  return model;
+}
+
+TEST(FunctionalTest, TrainsSeveralOutputsTheSameUnderEveryStrategy) {
+  const Tensor a = random_uniform({50, 4}, {.seed = 7}, -1.0, 1.0);
+  const Tensor b = random_uniform({50, 2}, {.seed = 8}, -1.0, 1.0);
+  const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1);
+  const Tensor sizes = reduce_sum(b, {.axes = {1}});
+  auto run = [&](Strategy* strategy) {
+    Functional model = two_by_two(strategy);
+    EXPECT_THAT(model.metrics_names(),
+                ElementsAre("loss", "kind_loss", "size_loss", "kind_accuracy", "size_mae"));
+    const History history =
+        model.fit({a, b}, {kinds, sizes},
+                  {.epochs = 4, .batch_size = 16, .verbose = kSilent, .shuffle = false});
+    EXPECT_LT(history["loss"].back(), history["loss"].front());
+    std::vector<double> values = weights_of(model);
+    for (const std::string& name : history.names()) values.push_back(history[name].back());
+    const Logs logs = model.evaluate({a, b}, {kinds, sizes}, {.batch_size = 16});
+    double penalty = 0.0;
+    for (const Tensor& loss : model.losses()) penalty += loss.item_double();
+    EXPECT_NEAR(logs["loss"], logs["kind_loss"] + 0.25 * logs["size_loss"] + penalty, 1e-5);
+    for (const auto& [name, value] : logs) values.push_back(value);
+    const std::vector<Tensor> predictions = model.predict_all({a, b}, {.batch_size = 16});
+    EXPECT_EQ(predictions[0].shape(), (Shape{50, 3}));
+    for (const double value : predictions[1].to_doubles()) values.push_back(value);
+    return values;
+  };
+  const std::vector<double> expected = run(nullptr);
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    expect_near(run(strategy.get()), expected, 1e-5);
+  }
+}
+
+TEST(FunctionalTest, WeightsOfExamplesServeAllOutputsOrEach) {
+  const Tensor a = random_uniform({10, 4}, {.seed = 7}), b = random_uniform({10, 2}, {.seed = 8});
+  const Tensor kinds = Tensor::zeros({10}, DType::kInt64), sizes = Tensor::ones({10});
+  const Tensor none = Tensor::zeros({10}), all = Tensor::ones({10});
+  Functional model = two_by_two(nullptr);
+  auto losses = [&](std::vector<Tensor> components) {
+    const Logs logs = model.evaluate(Dataset::from_tensor_slices(std::move(components)).batch(5));
+    return std::pair(logs["kind_loss"], logs["size_loss"]);
+  };
+  const auto plain = losses({a, b, kinds, sizes});
+  EXPECT_EQ(losses({a, b, kinds, sizes, none}), (std::pair(0.0, 0.0)));
+  EXPECT_EQ(losses({a, b, kinds, sizes, all, none}), (std::pair(plain.first, 0.0)));
+  EXPECT_EQ(losses({a, b, kinds, sizes, none, all}), (std::pair(0.0, plain.second)));
+  EXPECT_INVALID(losses({a}), "expects 2 input(s), but it received 1");
+}
+
+TEST(FunctionalTest, WeightedMetricsOfEachOutputUseItsWeights) {
+  const Tensor x = random_uniform({8, 2}, {.seed = 3}, -1.0, 1.0);
+  const Tensor y = random_uniform({8, 1}, {.seed = 4}), z = random_uniform({8, 1}, {.seed = 5});
+  const Tensor first = random_uniform({8}, {.seed = 6}), second = random_uniform({8}, {.seed = 7});
+  const SymbolicTensor input = Input{{2}};
+  Functional model({input}, {Dense(1, {.name = "a"})(input), Dense(1, {.name = "b"})(input)});
+  model.compile({.losses = {"mse", "mse"},
+                 .output_metrics = {{"mae"}, {}},
+                 .output_weighted_metrics = {{"mae"}, {"mae", "mse"}}});
+  EXPECT_THAT(model.metrics_names(),
+              ElementsAre("loss", "a_loss", "b_loss", "a_mae", "a_weighted_mae", "b_mae", "b_mse"));
+  const Logs logs = model.evaluate(Dataset::from_tensor_slices({x, y, z, first, second}).batch(3));
+  const std::vector<Tensor> predictions = model.predict_all({x});
+  const auto mean = [](const Tensor& prediction, const Tensor& label, const Tensor* weight,
+                       double power) {
+    double sum = 0.0, total = 0.0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const double w = weight ? weight->to_doubles()[i] : 1.0;
+      sum += w * std::pow(std::abs(prediction.to_doubles()[i] - label.to_doubles()[i]), power);
+      total += w;
+    }
+    return sum / total;
+  };
+  EXPECT_NEAR(logs["a_mae"], mean(predictions[0], y, nullptr, 1), 1e-6);
+  EXPECT_NEAR(logs["a_weighted_mae"], mean(predictions[0], y, &first, 1), 1e-6);
+  EXPECT_NEAR(logs["b_mae"], mean(predictions[1], z, &second, 1), 1e-6);
+  EXPECT_NEAR(logs["b_mse"], mean(predictions[1], z, &second, 2), 1e-6);
+  EXPECT_INVALID(model.compile({.output_weighted_metrics = {{"mae"}}}),
+                 "a list of metrics for each of the 2 outputs, got 1");
+}
+
+TEST(FunctionalTest, ErrorsComeWhereTheGraphIsDrawn) {
+  const SymbolicTensor x = Input{{4}}, image = Input{{4, 4, 1}, "image"};
+  EXPECT_INVALID(Conv2D(1, 3)(x),
+                 "layer 'conv2d' (Conv2D): Conv2D: expected examples of shape [height, ");
+  EXPECT_INVALID(Add()({x, image}), "equal rank, got [4], [4, 4, 1]");
+  EXPECT_INVALID(LSTM(2, {.return_state = true})(Reshape({2, 2})(x)),
+                 "has 3 results, but one was asked for");
+  EXPECT_INVALID(Functional model({x}, {Flatten()(image)}),
+                 "an output needs an input 'image' of shape [4, 4, 1] that is not among");
+  EXPECT_INVALID(Functional model({x, x}, {Relu()(x)}), "input 1 is given twice");
+  EXPECT_INVALID(Functional model({Relu()(x)}, {x}), "input 0 is a result of layer");
+}
+
+TEST(FunctionalTest, ErrorsOfCallsAndCompileNameWhatIsMissing) {
+  Functional model = two_by_two(nullptr);
+  EXPECT_INVALID(model(Tensor::ones({1, 4})),
+                 "layer 'functional' (Functional): expected 2 inputs (left, right), got 1");
+  EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({2})}),
+                 "input 'right': expected a batch of examples of shape [2]");
+  EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({1, 2})}),
+                 "has 2 results, but one was asked for");
+  EXPECT_INVALID(model.compile({.loss = "mse"}),
+                 "one loss for each of the 2 outputs, got 1; try .losses");
+  EXPECT_INVALID(model.compile({.metrics = {"mae"}, .losses = {"mse", "mse"}}),
+                 "expected .output_metrics");
+  EXPECT_INVALID(model.compile({.losses = {"mse", "mse"}, .loss_weights = {1.0}}),
+                 "one loss weight for each of the 2 losses, got 1");
+}
+
+}  // namespace tutti::sequential_test

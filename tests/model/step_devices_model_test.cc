@@ -7,9 +7,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
-namespace tutti {
-namespace {
-namespace step_devices_model {
+namespace tutti::step_devices_model_test {
 using namespace model_tests;
 
 std::unique_ptr<Strategy> parameter_server(const char* devices, int replicas = 0) {
@@ -82,10 +80,6 @@ std::vector<double> trained(std::unique_ptr<Strategy> strategy) {
   for (const double value : predictions.to_doubles()) numbers.push_back(value);
   return numbers;
 }
-
-}  // namespace step_devices_model
-
-using namespace step_devices_model;
 
 TEST(StepDevicesOfModels, InitialValuesAreMadeThere) {
   for (const auto& strategy : strategies()) {
@@ -231,18 +225,13 @@ TEST(GpuSteps, FitWaitsForTheGpuOncePerEpochHoweverManySteps) {
   EXPECT_EQ(count_of(many, "synchronize"), 0);
 }
 
-TEST(GpuSteps, AllVariablesAreUpdatedByOneLaunch) {
+TEST(GpuSteps, AllVariablesAreUpdatedByOneLaunchAndMemoryComesFromTheCache) {
   FakeGpus gpus;
   const auto notes = notes_of_epoch(gpus, 5, SgdOptions{.learning_rate = 0.01});
   EXPECT_EQ(count_of(notes, " update "), 5);
   EXPECT_EQ(count_of(notes, concat(" update ", static_cast<int>(DeviceRuleId::kSgd), " x6")), 5);
+  const auto of_adam = notes_of_epoch(gpus, 5, "adam");
+  EXPECT_EQ(count_of(of_adam, " allocate "), 0);
 }
 
-TEST(GpuSteps, MemoryIsTakenFromTheCacheAfterTheFirstSteps) {
-  FakeGpus gpus;
-  const auto notes = notes_of_epoch(gpus, 5, "adam");
-  EXPECT_EQ(count_of(notes, " allocate "), 0);
-}
-
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::step_devices_model_test

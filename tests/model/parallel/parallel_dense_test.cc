@@ -1,21 +1,22 @@
-// Dense layers cut over devices: the values of whole ones, what moves, memory, a limit that data
-// parallelism breaks.
+// Dense layers cut over devices: values, what moves, memory; with convolutions that train by data.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
+#include <set>
+
 #include "model/parallel/parts.h"
 #include "tests/model/parallel/parallel_helpers.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/model/parallel/hybrid_dense.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 
-namespace tutti {
-namespace {
+namespace tutti::parallel_dense_test {
 using namespace parallel_tests;
 using ::testing::ElementsAre;
 using testing::expect_same_bits;
 
-namespace parallel_dense_test {
 Training train_model(const Sequential& model, int steps) {
   return train_plainly(model, sample_rows(), sample_classes(), 1, steps);
 }
@@ -84,10 +85,6 @@ float train_replicated(int num_devices) {
   return last;
 }
 
-}  // namespace parallel_dense_test
-
-using namespace parallel_dense_test;
-
 TEST(ParallelParts, EarlierPartsAreTheLonger) {
   const auto text = [](std::int64_t length, std::size_t parts) {
     std::string result;
@@ -98,8 +95,7 @@ TEST(ParallelParts, EarlierPartsAreTheLonger) {
   };
   EXPECT_EQ(text(10, 3), "0+4 4+3 7+3 ");
   EXPECT_EQ(text(4, 1), "0+4 ");
-  EXPECT_ERROR(internal::parts_of("x", 2, 3), kInvalidArgument, "x: expected 1 to 2 devices",
-               "got 3");
+  EXPECT_INVALID(internal::parts_of("x", 2, 3), "x: expected 1 to 2 devices", "got 3");
 }
 
 TEST(ParallelParts, SumsFollowTheCanonicalTree) {
@@ -214,11 +210,11 @@ TEST(ParallelDense, LongerExamplesAndNoRowsWork) {
 }
 
 TEST(ParallelDense, RefusesWhatCannotBeCut) {
-  EXPECT_ERROR(ColumnParallelDense(2, {.devices = "cpu:0-2"}), kInvalidArgument,
-               "ColumnParallelDense", "1 to 2 devices", "got 3");
-  EXPECT_ERROR(ColumnParallelDense(4, {.devices = "cpu:0-1", .activation = "softmax"}),
-               kInvalidArgument, "softmax", "Softmax()");
-  EXPECT_ERROR(RowParallelDense(4, {}), kInvalidArgument, "RowParallelDense", "one device");
+  EXPECT_INVALID(ColumnParallelDense(2, {.devices = "cpu:0-2"}), "ColumnParallelDense",
+                 "1 to 2 devices", "got 3");
+  EXPECT_INVALID(ColumnParallelDense(4, {.devices = "cpu:0-1", .activation = "softmax"}), "softmax",
+                 "Softmax()");
+  EXPECT_INVALID(RowParallelDense(4, {}), "RowParallelDense", "one device");
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
   EXPECT_ERROR(Sequential(Input{{4}}, ColumnParallelDense(4, {.devices = "cpu:0-1"})),
@@ -258,5 +254,348 @@ TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
   EXPECT_LE(memory.peak(1), limit);
 }
 
-}  // namespace
-}  // namespace tutti
+namespace hybrid_test {
+
+constexpr std::int64_t kRows = 16;  // of each replica, in a step
+constexpr std::int64_t kFeatures = 2 * 4 * 4, kHidden = 256, kClasses = 4;
+constexpr double kRate = 0.5;
+constexpr HybridScheme kSchemes[] = {HybridScheme::kAllAtOnce, HybridScheme::kOneByOne,
+                                     HybridScheme::kSharesOfAll};
+
+Tensor pictures(std::int64_t rows) { return noise({rows, 6, 6, 1}, 31); }
+Tensor classes(std::int64_t rows) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t i = 0; i < rows; ++i) values.push_back((i * i + i / 3) % kClasses);
+  return Tensor::from<std::int64_t>({rows}, values);
+}
+
+Sequential convolutions() {
+  return Sequential(Input{{6, 6, 1}}, Conv2D(2, 3, {.activation = "tanh"}), Flatten());
+}
+std::string devices_named(int count) { return concat("cpu:0-", count - 1); }
+
+/// The convolutions on each of some devices, and the dense layers in as many parts.
+class Hybrid {
+ public:
+  explicit Hybrid(int num_replicas, HybridDenseOptions options = {})
+      : strategy_(devices_named(num_replicas)) {
+    set_random_seed(9);
+    {
+      const auto scope = strategy_.scope();
+      below_ = std::make_unique<Sequential>(convolutions());
+    }
+    ParallelDensePair layers(kHidden, kClasses,
+                             {.devices = devices_named(num_replicas), .activation = "relu"});
+    layers.build_for({kFeatures});
+    dense_ = std::make_unique<HybridDense>(layers, "sparse_categorical_crossentropy", options);
+    // Behind the weights: random keys of weights count variables.
+    const auto scope = strategy_.scope();
+    optimizer_ = std::make_unique<Sgd>(below_->trainable_variables(), kRate);
+  }
+
+  /// One step with so many examples; the loss.
+  float step(std::int64_t rows) {
+    const auto batch =
+        *strategy_
+             .distribute_dataset(
+                 Dataset::from_tensor_slices(pictures(rows), classes(rows)).batch(rows))
+             .begin();
+    const auto losses = strategy_.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor features = (*below_)(part.features(), {.training = true});
+          const Tensor loss = dense_->train(features, part.labels());
+          optimizer_->minimize(tape, loss);
+          return loss;
+        },
+        batch);
+    return strategy_.reduce(ReduceOp::kSum, losses).item();
+  }
+
+  const HybridDense& dense() const { return *dense_; }
+  const Sequential& below() const { return *below_; }
+  /// Convolution, hidden layer and last layer as one device has them.
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result = values_of(below_->variables());
+    const std::vector<Tensor> parts = values_of(dense_->layers().variables());
+    const std::size_t count = dense_->layers().devices().size();
+    const auto joined = [&](std::size_t first, int axis) {
+      std::vector<Tensor> pieces;
+      for (std::size_t i = first; i < first + count; ++i) pieces.push_back(parts[i].to(on_cpu(0)));
+      return concat(pieces, axis);
+    };
+    for (const Tensor& each : {joined(0, 1), joined(count, 0), joined(2 * count, 0)}) {
+      result.push_back(each);
+    }
+    result.push_back(parts[3 * count]);
+    return result;
+  }
+
+ private:
+  MirroredStrategy strategy_;
+  std::unique_ptr<Sequential> below_;
+  std::unique_ptr<Sgd> optimizer_;
+  std::unique_ptr<HybridDense> dense_;
+};
+
+/// Which rows of the batch belong to each turn, in a slow and obvious way.
+using Turns = std::vector<std::vector<std::int64_t>>;
+
+Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
+  Turns turns(scheme == HybridScheme::kAllAtOnce ? 1 : static_cast<std::size_t>(num_replicas));
+  for (std::int64_t row = 0; row < num_replicas * kRows; ++row) {
+    std::int64_t turn = 0;
+    if (scheme == HybridScheme::kOneByOne) turn = row / kRows;
+    if (scheme == HybridScheme::kSharesOfAll) turn = row % kRows / (kRows / num_replicas);
+    turns[static_cast<std::size_t>(turn)].push_back(row);
+  }
+  return turns;
+}
+
+/// The same network on one device.
+class OneDevice {
+ public:
+  OneDevice() {
+    set_random_seed(9);
+    below_ = std::make_unique<Sequential>(convolutions());
+    head_ = std::make_unique<Sequential>(Input{{kFeatures}}, Dense(kHidden, {.activation = "relu"}),
+                                         Dense(kClasses));
+  }
+
+  /// The dense layers change after each of `updates` with the mean over its rows, the convolutions
+  /// at the end with the mean over all. The mean loss.
+  float step(std::int64_t rows, const Turns& updates) {
+    std::vector<Tensor> sums;
+    float loss_sum = 0.0f;
+    for (const std::vector<std::int64_t>& update : updates) {
+      const auto count = static_cast<std::int64_t>(update.size());
+      const Tensor chosen = Tensor::from<std::int64_t>({count}, update);
+      std::vector<Variable> variables = below_->trainable_variables();
+      for (const Variable& each : head_->trainable_variables()) variables.push_back(each);
+      GradientTape tape;
+      const Tensor logits = (*head_)((*below_)(gather(pictures(rows), chosen)));
+      const Tensor loss = reduce_sum(
+          losses::sparse_categorical_crossentropy(gather(classes(rows), chosen), logits));
+      const std::vector<Gradient> gradients = tape.gradient(loss, variables);
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const Tensor gradient = gradients[i].dense();
+        if (i >= 2) {
+          variables[i].assign_sub(gradient * (kRate / static_cast<double>(count)));
+        } else if (sums.size() < 2) {
+          sums.push_back(gradient);
+        } else {
+          sums[i] = sums[i] + gradient;
+        }
+      }
+      loss_sum += loss.item();
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      below_->variables()[i].assign_sub(sums[i] * (kRate / static_cast<double>(rows)));
+    }
+    return loss_sum / static_cast<float>(rows);
+  }
+
+  std::vector<Tensor> weights() const {
+    std::vector<Tensor> result = values_of(below_->variables());
+    for (const Tensor& each : values_of(head_->variables())) result.push_back(each);
+    return result;
+  }
+
+ private:
+  std::unique_ptr<Sequential> below_, head_;
+};
+
+Turns whole_batch(std::int64_t rows) {
+  Turns turns(1);
+  for (std::int64_t row = 0; row < rows; ++row) turns[0].push_back(row);
+  return turns;
+}
+
+void expect_same_weights(const Hybrid& hybrid, const OneDevice& one) {
+  const std::vector<Tensor> actual = hybrid.weights(), expected = one.weights();
+  ASSERT_EQ(actual.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    SCOPED_TRACE(i);
+    testing::expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-6);
+  }
+}
+
+/// The paper's exchanges with K replicas of n examples. Forward, each example's features go to the
+/// K - 1 other devices and a result comes back from each; backward the same with gradients.
+std::size_t bytes_of_all_schemes(std::int64_t num_replicas) {
+  const std::int64_t rows = num_replicas * kRows;
+  return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * rows * (kFeatures + kClasses));
+}
+
+/// The busiest device of each exchange. (a) and (c): all send and receive as much as the others;
+/// (b): all that moves leaves one device, or comes to it.
+std::size_t busiest_bytes_of(HybridScheme scheme, std::int64_t num_replicas) {
+  const std::size_t all = bytes_of_all_schemes(num_replicas);
+  return scheme == HybridScheme::kOneByOne ? all : all / static_cast<std::size_t>(num_replicas);
+}
+
+/// What data parallelism moves for the dense layers: gradients to one device, and sums back.
+std::size_t bytes_of_data_parallelism(std::int64_t num_replicas) {
+  const std::int64_t weights = (kFeatures + 1) * kHidden + (kHidden + 1) * kClasses;
+  return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * weights);
+}
+
+}  // namespace hybrid_test
+
+using namespace hybrid_test;
+
+TEST(HybridParallelism, EachSchemeStepsAsOneDevice) {
+  constexpr int kReplicas = 8;
+  OneDevice one;
+  std::vector<float> losses;
+  for (int step = 0; step < 2; ++step) {
+    losses.push_back(one.step(kReplicas * kRows, whole_batch(kReplicas * kRows)));
+  }
+  ASSERT_LT(losses[1], losses[0]);
+  for (const HybridScheme scheme : kSchemes) {
+    SCOPED_TRACE(to_string(scheme));
+    Hybrid hybrid(kReplicas, {.scheme = scheme, .optimizer = SgdOptions{.learning_rate = kRate}});
+    for (const float loss : losses) EXPECT_NEAR(hybrid.step(kReplicas * kRows), loss, 1e-6);
+    expect_same_weights(hybrid, one);
+    EXPECT_EQ(hybrid.dense().last_step().num_turns,
+              scheme == HybridScheme::kAllAtOnce ? 1 : kReplicas);
+    EXPECT_EQ(hybrid.dense().last_step().num_updates, 1);
+  }
+}
+
+TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
+  for (const int replicas : {1, 2, 4, 8}) {
+    for (const HybridScheme scheme : kSchemes) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", replicas, " replicas"));
+      Hybrid hybrid(replicas, {.scheme = scheme});
+      hybrid.step(replicas * kRows);
+      const HybridStep step = hybrid.dense().last_step();
+      EXPECT_EQ(step.exchanges.size(), 4u * static_cast<std::size_t>(step.num_turns));
+      EXPECT_EQ(step.bytes(), bytes_of_all_schemes(replicas));
+      EXPECT_EQ(step.busiest_bytes(), busiest_bytes_of(scheme, replicas));
+      EXPECT_LE(step.bytes(), bytes_of_data_parallelism(replicas) / 2);
+    }
+  }
+}
+
+// (128, 16) and (128, 32) of the paper's notation.
+TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
+  constexpr int kReplicas = 8;
+  for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
+    for (const std::size_t turns_of_an_update : {1u, 2u}) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", turns_of_an_update));
+      Turns updates;
+      const Turns turns = turns_by_hand(scheme, kReplicas);
+      for (std::size_t t = 0; t < turns.size(); ++t) {
+        if (t % turns_of_an_update == 0) updates.emplace_back();
+        updates.back().insert(updates.back().end(), turns[t].begin(), turns[t].end());
+      }
+      OneDevice one;
+      Hybrid hybrid(kReplicas,
+                    {.scheme = scheme,
+                     .dense_batch = static_cast<std::int64_t>(turns_of_an_update) * kRows,
+                     .optimizer = SgdOptions{.learning_rate = kRate}});
+      for (int step = 0; step < 2; ++step) {
+        const float loss = one.step(kReplicas * kRows, updates);
+        EXPECT_NEAR(hybrid.step(kReplicas * kRows), loss, 2e-6);
+      }
+      expect_same_weights(hybrid, one);
+      EXPECT_EQ(hybrid.dense().last_step().num_updates,
+                kReplicas / static_cast<int>(turns_of_an_update));
+      EXPECT_EQ(hybrid.dense().last_step().bytes(), bytes_of_all_schemes(kReplicas));
+    }
+  }
+}
+
+// 5 examples over 4 replicas are 2, 2, 1, 0: turns without examples are left out.
+TEST(HybridParallelism, ReplicasMayHaveFewExamplesOrNone) {
+  for (const std::int64_t rows : {5, 50}) {
+    OneDevice one;
+    const float loss = one.step(rows, whole_batch(rows));
+    for (const HybridScheme scheme : kSchemes) {
+      SCOPED_TRACE(concat(to_string(scheme), ", ", rows, " examples"));
+      Hybrid hybrid(4, {.scheme = scheme, .optimizer = SgdOptions{.learning_rate = kRate}});
+      EXPECT_NEAR(hybrid.step(rows), loss, 1e-6);
+      expect_same_weights(hybrid, one);
+    }
+  }
+}
+
+// Where devices have memories of their own, values are copied when they move.
+TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
+  const auto trained = [] {
+    Hybrid hybrid(2);
+    hybrid.step(2 * kRows);
+    return hybrid.weights();
+  };
+  const std::vector<Tensor> shared = trained();
+  for (int i = 0; i < 2; ++i) set_memory_limit(on_cpu(i), std::size_t{64} << 20);
+  const std::vector<Tensor> apart = trained();
+  for (int i = 0; i < 2; ++i) clear_memory_limit(on_cpu(i));
+  for (std::size_t i = 0; i < shared.size(); ++i) testing::expect_same_bits(apart[i], shared[i]);
+}
+
+TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
+  const HybridDenseOptions options{.optimizer = AdamOptions{.learning_rate = 0.01}};
+  const auto all_of = [](const Hybrid& hybrid) {
+    Checkpoint checkpoint(hybrid.below().variables());  // its optimizer has no slots
+    checkpoint.add(hybrid.dense().layers().variables());
+    checkpoint.add(hybrid.dense().state_variables());
+    return checkpoint;
+  };
+  Hybrid straight(2, options);
+  straight.step(2 * kRows);
+  const std::string saved = all_of(straight).save_to_bytes();
+  straight.step(2 * kRows);
+  Hybrid resumed(2, options);
+  all_of(resumed).restore_from_bytes(saved, "the first run");
+  resumed.step(2 * kRows);
+  for (std::size_t i = 0; i < 6; ++i) {
+    testing::expect_same_bits(resumed.weights()[i], straight.weights()[i]);
+  }
+  std::set<std::string> names;
+  for (const Variable& each : resumed.dense().state_variables()) names.insert(each.name());
+  EXPECT_TRUE(names.contains("part_0/adam/iteration"));
+  EXPECT_TRUE(names.contains("part_1/adam/iteration"));
+}
+
+TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
+  Hybrid hybrid(2, {.optimizer = SgdOptions{.learning_rate = 0.25}});
+  EXPECT_EQ(hybrid.dense().learning_rate(), 0.25);
+  HybridDense(hybrid.dense()).set_learning_rate(0.0);
+  const std::vector<Tensor> before = hybrid.weights();
+  hybrid.step(2 * kRows);
+  const std::vector<Tensor> after = hybrid.weights();
+  for (std::size_t i = 2; i < 6; ++i) testing::expect_same_bits(after[i], before[i]);
+}
+
+TEST(HybridParallelism, RefusesWhatItCannotDo) {
+  const auto layers_on = [](const char* devices) {
+    return ParallelDensePair(8, 2, {.devices = devices, .input_shape = Shape{3}});
+  };
+  EXPECT_INVALID(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"), "HybridDense",
+                 "input_shape");
+  EXPECT_INVALID(HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}),
+                 "dense_batch of 0 or more", "-1");
+  EXPECT_INVALID(
+      HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")}),
+      "loss scaling", "sgd");
+  MirroredStrategy strategy("cpu:0-1");
+  const auto train = [&](const char* devices, const Shape& features, HybridDenseOptions options) {
+    const HybridDense dense(layers_on(devices), "mse", options);
+    strategy.run([&] { dense.train(Tensor::zeros(features), Tensor::zeros({4, 2})); });
+  };
+  EXPECT_INVALID(train("cpu:0-2", {4, 3}, {}), "each of the 3 devices", "got 2 replicas");
+  EXPECT_INVALID(train("cpu:2-3", {4, 3}, {}), "replica 0 is on cpu:0; expected cpu:2");
+  EXPECT_INVALID(train("cpu:0-1", {4, 1, 3}, {}), "features [rows, 3] of float32", "[4, 1, 3]",
+                 "Flatten");
+  EXPECT_INVALID(train("cpu:0-1", {5, 3}, {}), "features [rows, 3]", "[5, 3]", "labels", "[4, 2]");
+  EXPECT_INVALID(train("cpu:0-1", {4, 3}, {.scheme = HybridScheme::kAllAtOnce, .dense_batch = 4}),
+                 "a turn has 8 examples", "dense_batch of 4");
+  train("cpu:0-1", {4, 3}, {.dense_batch = 4});
+  const auto scope = strategy.scope();
+  EXPECT_ERROR(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"),
+               kFailedPrecondition, "HybridDense", "outside of strategy.scope()");
+}
+
+}  // namespace tutti::parallel_dense_test

@@ -8,12 +8,10 @@
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 
-namespace tutti {
-namespace {
+namespace tutti::pipeline_test {
 using namespace parallel_tests;
 using ::testing::ElementsAre;
 
-namespace pipeline_test {
 /// Dropout and batch normalisation, so that random numbers and statistics count.
 Sequential whole_network() {
   set_random_seed(7);
@@ -104,10 +102,6 @@ float train_wide(const std::vector<Device>& devices, PipelineOptions options) {
   return train_in_a_pipeline(model, x, y, options, 4).losses.back();
 }
 
-}  // namespace pipeline_test
-
-using namespace pipeline_test;
-
 TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
   const auto text = [](PipelineOrder order, int stage, int stages, int micro_batches) {
     std::string result;
@@ -124,8 +118,7 @@ TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
   EXPECT_EQ(text(kAlternate, 1, 3, 4), "F0F1B0F2B1F3B2B3");
   EXPECT_EQ(text(kAlternate, 2, 3, 4), "F0B0F1B1F2B2F3B3");
   EXPECT_EQ(text(kAlternate, 0, 4, 2), "F0F1B0B1");
-  EXPECT_ERROR(pipeline_schedule(kGpipe, 2, 2, 1), kInvalidArgument, "stage of 0 .. 1",
-               "got stage 2");
+  EXPECT_INVALID(pipeline_schedule(kGpipe, 2, 2, 1), "stage of 0 .. 1", "got stage 2");
 }
 
 TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
@@ -152,11 +145,9 @@ TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
 
 TEST(StagedSequential, RefusesWhatIsNoSplit) {
   const auto make = [](StageOptions options) { split_network(std::move(options)); };
-  EXPECT_ERROR(make({}), kInvalidArgument, "one device or more");
-  EXPECT_ERROR(make({.devices = "cpu:0-2", .cuts = {4, 2}}), kInvalidArgument, "cuts", "1 to 5",
-               "[4, 2]");
-  EXPECT_ERROR(make({.devices = "cpu:0-1", .cuts = {1, 2}}), kInvalidArgument, "cuts",
-               "for 2 devices", "[1, 2]");
+  EXPECT_INVALID(make({}), "one device or more");
+  EXPECT_INVALID(make({.devices = "cpu:0-2", .cuts = {4, 2}}), "cuts", "1 to 5", "[4, 2]");
+  EXPECT_INVALID(make({.devices = "cpu:0-1", .cuts = {1, 2}}), "cuts", "for 2 devices", "[1, 2]");
   EXPECT_ERROR(split_network({.devices = "cpu:0-1"}).device(2), kOutOfRange, "0 .. 1", "got 2");
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
@@ -346,15 +337,13 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
 
 TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
-  EXPECT_ERROR(Pipeline(model, cross_entropy, {.micro_batches = 0}), kInvalidArgument,
-               "micro_batches of 1 or more");
-  EXPECT_ERROR(Pipeline(model, {}), kInvalidArgument, "no loss function");
+  EXPECT_INVALID(Pipeline(model, cross_entropy, {.micro_batches = 0}),
+                 "micro_batches of 1 or more");
+  EXPECT_INVALID(Pipeline(model, {}), "no loss function");
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
-  EXPECT_ERROR(pipeline.gradients(sample_rows(3), sample_classes(3)), kInvalidArgument,
-               "4 micro-batches", "[3, 10]");
-  EXPECT_ERROR(pipeline.gradients(sample_rows(), sample_classes(23)), kInvalidArgument, "[24, 10]",
-               "[23]");
+  EXPECT_INVALID(pipeline.gradients(sample_rows(3), sample_classes(3)), "4 micro-batches",
+                 "[3, 10]");
+  EXPECT_INVALID(pipeline.gradients(sample_rows(), sample_classes(23)), "[24, 10]", "[23]");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::pipeline_test
