@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 
 #include "data/data_threads.h"
 #include "tests/data/dataset_values.h"
@@ -15,8 +14,7 @@
 #include "tutti/data/csv.h"
 #include "tutti/data/records.h"
 
-namespace tutti {
-namespace auto_shard_test {
+namespace tutti::auto_shard_test {
 
 using namespace data_test;
 
@@ -285,13 +283,13 @@ TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
 
 TEST(AutoShard, FewerElementsThanWorkers) {
   const auto any = [](const Element&) { return true; };
-  EXPECT_ERROR((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), kInvalidArgument,
-               "at least 10", "got 5");
+  EXPECT_INVALID((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), "at least 10",
+                 "got 5");
   // Where the number is not known before: at the first element, on every worker.
   for (int worker = 0; worker < 10; ++worker) {
     const Dataset part =
         auto_shard(Dataset::range(5).filter(any), 10, worker, AutoShardPolicy::kData);
-    EXPECT_ERROR((void)scalars_of(part), kInvalidArgument, "at least 10", "got 5");
+    EXPECT_INVALID((void)scalars_of(part), "at least 10", "got 5");
   }
   EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0), 10, 3, AutoShardPolicy::kData)), Numbers{});
   EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0).filter(any), 10, 3, AutoShardPolicy::kData)),
@@ -302,8 +300,8 @@ TEST(AutoShard, FewerElementsThanWorkers) {
 
 TEST(AutoShard, IndexMustBeThatOfAWorker) {
   const auto expect_refused = [](int workers, int index) {
-    EXPECT_ERROR((void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto),
-                 kInvalidArgument, "0 <= index < num_workers");
+    EXPECT_INVALID((void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto),
+                   "0 <= index < num_workers");
   };
   expect_refused(2, 2);
   expect_refused(2, -1);
@@ -400,5 +398,4 @@ TEST(AutoShard, AnElementThatThrowsLosesNoOther) {
   }
 }
 
-}  // namespace auto_shard_test
-}  // namespace tutti
+}  // namespace tutti::auto_shard_test

@@ -1,15 +1,18 @@
-// Decorators of datasets: batches, repeating, selecting, mapping, interleaving.
+// Decorators of datasets: batches, repeating, shuffling, selecting, mapping, interleaving.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tests/data/dataset_values.h"
+#include "tutti/core/random.h"
+#include "tutti/data/records.h"
 
-namespace tutti {
-namespace decorators_test {
-
+namespace tutti::decorators_test {
 using namespace data_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::UnorderedElementsAreArray;
 
-TEST(RepeatDataset, RepeatsCountTimesOrIndefinitely) {
+TEST(RepeatDataset, RepeatsCountTimesOrIndefinitelyUnlessItIsOfNothing) {
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(3)), ElementsAre(0, 1, 0, 1, 0, 1));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat().take(5)), ElementsAre(0, 1, 0, 1, 0));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(0)), IsEmpty());
@@ -17,10 +20,7 @@ TEST(RepeatDataset, RepeatsCountTimesOrIndefinitely) {
   EXPECT_EQ(Dataset::range(2).repeat().cardinality(), kInfinite);
   EXPECT_EQ(Dataset::range(2).repeat(0).cardinality(), 0);
   EXPECT_EQ(Dataset::range(2).repeat().repeat(2).cardinality(), kInfinite);
-  EXPECT_ERROR(Dataset::range(2).repeat(-2), kInvalidArgument, "Dataset::repeat", "-2");
-}
-
-TEST(RepeatDataset, OfNothingForEverEnds) {
+  EXPECT_INVALID(Dataset::range(2).repeat(-2), "Dataset::repeat", "-2");
   EXPECT_THAT(scalars_of(Dataset::range(0).repeat()), IsEmpty());
   EXPECT_EQ(Dataset::range(0).repeat().cardinality(), 0);
   const Dataset none = Dataset::range(4).filter([](const Element&) { return false; });
@@ -40,7 +40,7 @@ TEST(RepeatDataset, SkipsWholePassesWithoutStartingThem) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(ShardDataset, YieldsEveryNthElement) {
+TEST(ShardDataset, YieldsEveryNthElementOfAnIndexWithinTheCount) {
   EXPECT_THAT(scalars_of(Dataset::range(10).shard(3, 0)), ElementsAre(0, 3, 6, 9));
   EXPECT_THAT(scalars_of(Dataset::range(10).shard(3, 1)), ElementsAre(1, 4, 7));
   EXPECT_THAT(scalars_of(Dataset::range(2).shard(5, 3)), IsEmpty());
@@ -50,12 +50,9 @@ TEST(ShardDataset, YieldsEveryNthElement) {
       EXPECT_EQ(shard.cardinality(), static_cast<std::int64_t>(scalars_of(shard).size()));
     }
   }
-}
-
-TEST(ShardDataset, RefusesAnIndexOutsideTheCount) {
   for (const auto& wrong : {std::pair{0, 0}, {3, 3}, {3, -1}, {-1, 0}}) {
-    EXPECT_ERROR(Dataset::range(4).shard(wrong.first, wrong.second), kInvalidArgument,
-                 "Dataset::shard", "0 <= index < count");
+    EXPECT_INVALID(Dataset::range(4).shard(wrong.first, wrong.second), "Dataset::shard",
+                   "0 <= index < count");
   }
 }
 
@@ -73,8 +70,8 @@ TEST(TakeAndSkip, CutTheDataset) {
   EXPECT_EQ(five.repeat().take(7).cardinality(), 7);
   EXPECT_EQ(five.skip(9).cardinality(), 0);
   EXPECT_EQ(five.repeat().skip(9).cardinality(), kInfinite);
-  EXPECT_ERROR(five.take(-2), kInvalidArgument, "Dataset::take", "-2");
-  EXPECT_ERROR(five.skip(-2), kInvalidArgument, "Dataset::skip", "-2");
+  EXPECT_INVALID(five.take(-2), "Dataset::take", "-2");
+  EXPECT_INVALID(five.skip(-2), "Dataset::skip", "-2");
 }
 
 TEST(TakeDataset, ReadsNoMoreThanItYields) {
@@ -93,10 +90,10 @@ TEST(MapDataset, AppliesTheFunction) {
   });
   EXPECT_THAT(scalars_of(squares), ElementsAre(0, 1, 4, 9));
   EXPECT_EQ(squares.cardinality(), 4);
-  EXPECT_ERROR(Dataset::range(4).map(nullptr), kInvalidArgument, "Dataset::map");
-  EXPECT_ERROR(Dataset::range(4).map([](const Element& e) { return e; },
-                                     MapOptions{.num_parallel_calls = 0}),
-               kInvalidArgument, "num_parallel_calls", "got 0");
+  EXPECT_INVALID(Dataset::range(4).map(nullptr), "Dataset::map");
+  EXPECT_INVALID(Dataset::range(4).map([](const Element& e) { return e; },
+                                       MapOptions{.num_parallel_calls = 0}),
+                 "num_parallel_calls", "got 0");
 }
 
 TEST(FilterDataset, KeepsWhatThePredicateAccepts) {
@@ -108,7 +105,7 @@ TEST(FilterDataset, KeepsWhatThePredicateAccepts) {
   auto elements = even.iterate();
   elements->skip(2);
   EXPECT_EQ(drain(*elements), (Rows{{4}, {6}}));
-  EXPECT_ERROR(Dataset::range(4).filter(nullptr), kInvalidArgument, "Dataset::filter");
+  EXPECT_INVALID(Dataset::range(4).filter(nullptr), "Dataset::filter");
 }
 
 Dataset repeated(const Element& element, std::int64_t count) {
@@ -116,16 +113,13 @@ Dataset repeated(const Element& element, std::int64_t count) {
 }
 
 // The example of tf.data.Dataset.interleave's documentation.
-TEST(InterleaveDataset, FollowsTheDocumentedOrder) {
+TEST(InterleaveDataset, FollowsTheDocumentedOrderAndLeavesOutEmptyDatasets) {
   const Dataset dataset =
       Dataset::range(1, 6).interleave([](const Element& e) { return repeated(e, 6); },
                                       InterleaveOptions{.cycle_length = 2, .block_length = 4});
   EXPECT_THAT(scalars_of(dataset), ElementsAre(1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4,
                                                4, 4, 3, 3, 4, 4, 5, 5, 5, 5, 5, 5));
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
-}
-
-TEST(InterleaveDataset, LeavesOutEmptyDatasets) {
   auto up_to = [](const Element& e) { return repeated(e, number_in(e) % 2); };
   EXPECT_THAT(scalars_of(Dataset::range(6).interleave(up_to, InterleaveOptions{.cycle_length = 9})),
               ElementsAre(1, 3, 5));
@@ -133,11 +127,11 @@ TEST(InterleaveDataset, LeavesOutEmptyDatasets) {
 }
 
 TEST(InterleaveDataset, RefusesWrongOptions) {
-  EXPECT_ERROR(Dataset::range(1).interleave([](const Element& e) { return repeated(e, 1); },
-                                            InterleaveOptions{.cycle_length = 0}),
-               kInvalidArgument, "Dataset::interleave", "got 0 and 1");
-  EXPECT_ERROR(Dataset::range(1).interleave(nullptr), kInvalidArgument, "Dataset::interleave");
-  EXPECT_ERROR(Dataset::range(1).flat_map(nullptr), kInvalidArgument, "Dataset::flat_map");
+  EXPECT_INVALID(Dataset::range(1).interleave([](const Element& e) { return repeated(e, 1); },
+                                              InterleaveOptions{.cycle_length = 0}),
+                 "Dataset::interleave", "got 0 and 1");
+  EXPECT_INVALID(Dataset::range(1).interleave(nullptr), "Dataset::interleave");
+  EXPECT_INVALID(Dataset::range(1).flat_map(nullptr), "Dataset::flat_map");
 }
 
 TEST(FlatMapDataset, PutsDatasetsOneAfterTheOther) {
@@ -159,7 +153,7 @@ TEST(TakeWhileDataset, EndsAtTheFirstRefusedElement) {
       Dataset::range(9).take_while([](const Element& e) { return number_in(e) % 4 != 3; });
   EXPECT_THAT(scalars_of(dataset), ElementsAre(0, 1, 2));
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
-  EXPECT_ERROR(Dataset::range(1).take_while(nullptr), kInvalidArgument, "Dataset::take_while");
+  EXPECT_INVALID(Dataset::range(1).take_while(nullptr), "Dataset::take_while");
 }
 
 TEST(EnumerateDataset, PutsTheIndexInFront) {
@@ -193,10 +187,10 @@ TEST(PaddedBatchDataset, PadsToTheGivenShapeWithTheGivenValue) {
   EXPECT_EQ(rows_of(growing(2).padded_batch(2, options)),
             (Rows{{1, 1, 9, 9, 9, 9, 2, 2, 9, 2, 2, 9}}));
   options.padded_shapes = {{1, 2}};
-  EXPECT_ERROR(rows_of(growing(2).padded_batch(2, options)), kInvalidArgument,
-               "Dataset::padded_batch", "'features'", "at most 1 in dimension 0", "with 2");
+  EXPECT_INVALID(rows_of(growing(2).padded_batch(2, options)), "Dataset::padded_batch",
+                 "'features'", "at most 1 in dimension 0", "with 2");
   options.padded_shapes = {{1}};
-  EXPECT_ERROR(rows_of(growing(2).padded_batch(2, options)), kInvalidArgument, "rank 2, got [1]");
+  EXPECT_INVALID(rows_of(growing(2).padded_batch(2, options)), "rank 2, got [1]");
 }
 
 const BatchOptions kDropRemainder{.drop_remainder = true};
@@ -228,16 +222,13 @@ TEST(BatchDataset, StacksEveryComponentAndDType) {
   EXPECT_THAT(batch.names(), ElementsAre("features", "labels", "sample_weight"));
 }
 
-TEST(BatchDataset, OfBatchesHasOneMoreDimension) {
+TEST(BatchDataset, OfBatchesHasOneMoreDimensionAlsoWithoutElements) {
   const Dataset nested = Dataset::range(16).batch(2).batch(4);
   EXPECT_EQ(nested.batch_size(), 4);
   EXPECT_EQ(nested.cardinality(), 2);
   const Element first = *nested.begin();
   EXPECT_EQ(first[0].shape(), (Shape{4, 2}));
   EXPECT_EQ(numbers_of(first[0]), first_numbers(8));
-}
-
-TEST(BatchDataset, OfElementsWithoutElementsKeepsTheShape) {
   const Dataset dataset = Dataset::from_tensor_slices({Tensor::zeros({3, 0, 2})});
   EXPECT_EQ((*dataset.batch(3).begin())[0].shape(), (Shape{3, 0, 2}));
 }
@@ -253,35 +244,38 @@ Dataset elements(std::vector<Element> list) {
 
 TEST(BatchDataset, RefusesElementsThatDiffer) {
   const Element a({Tensor::zeros({2}), Tensor::zeros({2, 3})});
-  EXPECT_ERROR(
+  EXPECT_INVALID(
       rows_of(elements({a, Element({Tensor::zeros({2}), Tensor::zeros({2, 4})})}).batch(2)),
-      kInvalidArgument, "Dataset::batch", "'labels'", "[2, 3]", "[2, 4]", "element 1");
-  EXPECT_ERROR(
+      "Dataset::batch", "'labels'", "[2, 3]", "[2, 4]", "element 1");
+  EXPECT_INVALID(
       rows_of(elements({a, Element({Tensor::zeros({2}, DType::kInt64), Tensor::zeros({2, 3})})})
                   .batch(2)),
-      kInvalidArgument, "'features'", "float32", "int64");
-  EXPECT_ERROR(rows_of(elements({a, Element({Tensor::zeros({2})})}).batch(2)), kInvalidArgument,
-               "[features, labels]", "[features]");
-  EXPECT_ERROR(rows_of(elements({a, a.to(Device{DeviceType::kCpu, 1})}).batch(2)), kInvalidArgument,
-               "device", "cpu:0", "cpu:1");
+      "'features'", "float32", "int64");
+  EXPECT_INVALID(rows_of(elements({a, Element({Tensor::zeros({2})})}).batch(2)),
+                 "[features, labels]", "[features]");
+  EXPECT_INVALID(rows_of(elements({a, a.to(Device{DeviceType::kCpu, 1})}).batch(2)), "device",
+                 "cpu:0", "cpu:1");
 }
 
 TEST(BatchDataset, RefusesASizeBelowOne) {
   for (std::int64_t size : {0, -3}) {
-    EXPECT_ERROR(Dataset::range(4).batch(size), kInvalidArgument, "Dataset::batch", "at least 1",
-                 concat(size));
+    EXPECT_INVALID(Dataset::range(4).batch(size), "Dataset::batch", "at least 1", concat(size));
   }
 }
 
-TEST(BatchSize, BatchSetsItWithAndWithoutDropRemainder) {
+TEST(BatchSize, IsThatOfFullBatchesAndAPartialOneIsForeseen) {
   EXPECT_EQ(Dataset::range(8).batch_size(), std::nullopt);
   EXPECT_EQ(Dataset::range(8).batch(4).batch_size(), 4);
   EXPECT_EQ(Dataset::range(8).batch(4, kDropRemainder).batch_size(), 4);
   // The last batch has 2 rows; the size is that of a full batch.
   EXPECT_EQ(Dataset::range(10).batch(4).batch_size(), 4);
+  const Dataset ragged = Dataset::range(10).batch(4);
+  EXPECT_TRUE(ragged.repeat(2).prefetch(1).source().may_end_in_partial_batch());
+  EXPECT_TRUE(Dataset::range(8).batch(4).concatenate(ragged).source().may_end_in_partial_batch());
+  EXPECT_FALSE(Dataset::range(10).repeat().batch(4).source().may_end_in_partial_batch());
 }
 
-TEST(BatchSize, SelectionAndReorderingKeepIt) {
+TEST(BatchSize, SelectionAndReorderingKeepItAndAFunctionMakesItUnknown) {
   const Dataset batches = Dataset::range(32).batch(4);
   EXPECT_EQ(batches.take(5).batch_size(), 4);
   EXPECT_EQ(batches.skip(5).batch_size(), 4);
@@ -291,10 +285,6 @@ TEST(BatchSize, SelectionAndReorderingKeepIt) {
   EXPECT_EQ(batches.prefetch(2).batch_size(), 4);
   EXPECT_EQ(batches.cache().batch_size(), 4);
   EXPECT_EQ(batches.shuffle(3, 1).repeat().prefetch(1).take(2).batch_size(), 4);
-}
-
-TEST(BatchSize, FunctionMakesItUnknown) {
-  const Dataset batches = Dataset::range(32).batch(4);
   auto same = [](const Element& element) { return element; };
   EXPECT_EQ(batches.map(same).batch_size(), std::nullopt);
   EXPECT_EQ(batches.filter([](const Element&) { return true; }).batch_size(), std::nullopt);
@@ -311,12 +301,125 @@ TEST(BatchSize, ZipNeedsEqualSizes) {
   EXPECT_EQ(four.concatenate(eight).batch_size(), std::nullopt);
 }
 
-TEST(BatchSize, APartialBatchIsForeseenThroughDecorators) {
-  const Dataset ragged = Dataset::range(10).batch(4);
-  EXPECT_TRUE(ragged.repeat(2).prefetch(1).source().may_end_in_partial_batch());
-  EXPECT_TRUE(Dataset::range(8).batch(4).concatenate(ragged).source().may_end_in_partial_batch());
-  EXPECT_FALSE(Dataset::range(10).repeat().batch(4).source().may_end_in_partial_batch());
+using Numbers = std::vector<std::int64_t>;
+
+TEST(Shuffle, IsAPermutationForEveryBufferSize) {
+  for (std::int64_t buffer : {1, 2, 3, 7, 99, 100, 101, 1000}) {
+    const Numbers order = scalars_of(Dataset::range(100).shuffle(buffer, 5));
+    EXPECT_THAT(order, UnorderedElementsAreArray(first_numbers(100))) << "buffer " << buffer;
+    EXPECT_EQ(order == first_numbers(100), buffer == 1) << "buffer " << buffer;
+  }
 }
 
-}  // namespace decorators_test
-}  // namespace tutti
+TEST(Shuffle, OrderIsThatOfSeedAndEpochOrOfTheSeedAlone) {
+  const Dataset dataset = Dataset::range(100).shuffle(100, 5);
+  EXPECT_EQ(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 5), 3));
+  EXPECT_NE(scalars_of(dataset, 3), scalars_of(dataset, 4));
+  EXPECT_NE(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 6), 3));
+  const Dataset kept =
+      Dataset::range(50).shuffle(20, ShuffleOptions{.seed = 2, .reshuffle_each_iteration = false});
+  EXPECT_EQ(scalars_of(kept, 0), scalars_of(kept, 9));
+  EXPECT_NE(scalars_of(kept, 0), first_numbers(50));
+}
+
+// A buffer of b elements has seen elements 0 .. i + b - 1 when place i is drawn: no element comes
+// more than b - 1 places early.
+TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
+  constexpr std::int64_t kBuffer = 10;
+  const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
+  std::int64_t most = 0;
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    const std::int64_t early = order[place] - static_cast<std::int64_t>(place);
+    EXPECT_LT(early, kBuffer);
+    most = std::max(most, early);
+  }
+  EXPECT_GT(most, 0);
+}
+
+// Each element is equally likely in each place: 6000 shuffles of 4 elements; every count is
+// binomial with mean 1500 and standard deviation 33.5.
+TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
+  const Dataset dataset = Dataset::range(4).shuffle(4, 17);
+  int counts[4][4] = {};
+  for (std::uint64_t epoch = 0; epoch < 6000; ++epoch) {
+    const Numbers order = scalars_of(dataset, epoch);
+    for (std::size_t place = 0; place < 4; ++place) ++counts[place][order[place]];
+  }
+  for (auto& place : counts) {
+    for (int count : place) EXPECT_NEAR(count, 1500, 5 * 33.5);
+  }
+}
+
+// The order is promised to stay: runs that are resumed by a later version must see the same data.
+TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
+  RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
+  Numbers left = first_numbers(8), expected;
+  for (std::uint64_t draw = 0; !left.empty(); ++draw) {
+    const auto place = static_cast<std::size_t>(random.below(draw, left.size()));
+    expected.push_back(left[place]);
+    left[place] = left.back();
+    left.pop_back();
+  }
+  EXPECT_EQ(scalars_of(Dataset::range(8).shuffle(8, 42), 1), expected);
+}
+
+TEST(Shuffle, KeepsCardinalityAndRefusesABufferOfNothing) {
+  EXPECT_EQ(Dataset::range(8).shuffle(3, 1).cardinality(), 8);
+  EXPECT_EQ(Dataset::range(8).repeat().shuffle(3, 1).cardinality(), kInfinite);
+  EXPECT_INVALID(Dataset::range(8).shuffle(0, 1), "Dataset::shuffle", "at least 1", "got 0");
+  EXPECT_THAT(scalars_of(Dataset::range(0).shuffle(10, 1)), ElementsAre());
+}
+
+TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
+  const Dataset below = Dataset::range(20).shuffle(20, 3);
+  const Numbers both = scalars_of(below.repeat(2));
+  Numbers expected = scalars_of(below, 0);
+  const Numbers second = scalars_of(below, 1);
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(both, expected);
+  // The next epoch of the repeated dataset goes on counting.
+  const Numbers later = scalars_of(below.repeat(2), 1);
+  EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
+}
+
+std::string folder_of(const std::vector<std::string>& names) {
+  const std::string folder = empty_folder() + "/";
+  for (const std::string& name : names) {
+    std::filesystem::create_directories(std::filesystem::path(folder + name).parent_path());
+    write_bytes(folder + name, "x");
+  }
+  return folder;
+}
+
+TEST(ListFiles, GivesMatchesInAscendingOrder) {
+  const std::string f = folder_of({"b.rec", "a.rec", "B.rec", "a.txt", ".hidden.rec", "c1/x.rec",
+                                   "c2/x.rec", "c3/y.rec", "a[1].rec"});
+  EXPECT_THAT(list_files(f + "*.rec"),
+              ElementsAre(f + "B.rec", f + "a.rec", f + "a[1].rec", f + "b.rec"));
+  EXPECT_THAT(list_files(f + "?.rec"), ElementsAre(f + "B.rec", f + "a.rec", f + "b.rec"));
+  EXPECT_THAT(list_files(f + "c[1-2]/*"), ElementsAre(f + "c1/x.rec", f + "c2/x.rec"));
+  EXPECT_THAT(list_files(f + "c*/x.rec"), ElementsAre(f + "c1/x.rec", f + "c2/x.rec"));
+  EXPECT_THAT(list_files(f + "a\\[1\\].rec"), ElementsAre(f + "a[1].rec"));
+  EXPECT_THAT(list_files(f + "a.txt"), ElementsAre(f + "a.txt"));
+  EXPECT_THAT(list_files(f + ".*.rec"), ElementsAre(f + ".hidden.rec"));
+}
+
+TEST(ListFiles, ShufflesBySeedAlone) {
+  const std::string f = folder_of({"0", "1", "2", "3", "4", "5", "6", "7"});
+  const std::vector<std::string> sorted = list_files(f + "*");
+  const std::vector<std::string> drawn = list_files(f + "*", {.shuffle = true, .seed = 1});
+  EXPECT_NE(drawn, sorted);
+  EXPECT_EQ(drawn, list_files(f + "*", {.shuffle = true, .seed = 1}));
+  EXPECT_NE(drawn, list_files(f + "*", {.shuffle = true, .seed = 2}));
+  EXPECT_THAT(drawn, testing::UnorderedElementsAreArray(sorted));
+}
+
+TEST(ListFiles, RefusesPatternsThatMatchNothing) {
+  const std::string f = folder_of({"a.rec"});
+  for (const std::string& pattern : {f + "*.csv", f + "a.rec/*", f + "nowhere/*", std::string()}) {
+    EXPECT_ERROR(list_files(pattern), kNotFound, "no file matches '" + pattern + "'", "expected",
+                 "try");
+  }
+}
+
+}  // namespace tutti::decorators_test

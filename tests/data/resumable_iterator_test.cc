@@ -6,12 +6,10 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
-#include "tutti/data/dataset.h"
 #include "tutti/data/records.h"
 #include "tutti/tensor/ops/random_ops.h"
 
-namespace tutti {
-namespace resumable_iterator_test {
+namespace tutti::resumable_iterator_test {
 
 using namespace data_test;
 
@@ -228,13 +226,11 @@ TEST(ResumableIterator, RefusesPositionsOutsideTheDataset) {
 }
 
 TEST(DatasetPosition, RefusesJsonThatIsNoPosition) {
-  EXPECT_ERROR(DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")), kInvalidArgument,
-               "elements");
-  EXPECT_ERROR(DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")),
-               kInvalidArgument, "epoch", "-1");
+  EXPECT_INVALID(DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")), "elements");
+  EXPECT_INVALID(DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")),
+                 "epoch", "-1");
   expect_error(ErrorCode::kInvalidArgument, {},
                [] { DatasetPosition::from_json(Json::parse(R"({"epoch": "a", "elements": 0})")); });
 }
 
-}  // namespace resumable_iterator_test
-}  // namespace tutti
+}  // namespace tutti::resumable_iterator_test

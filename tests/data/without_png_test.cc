@@ -1,18 +1,16 @@
 // Builds without libpng: PNG pictures are refused by name. Not part of builds with it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
-#include "tests/data/image_seeds.h"
+#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 
-namespace tutti {
-namespace without_png_test {
+namespace tutti::without_png_test {
 
 TEST(WithoutPng, PicturesAreRefusedWithTheRemedy) {
-  EXPECT_ERROR(decode_image(image_seeds::seed_bytes("rgb.png"), "here"), kUnimplemented, "here",
+  EXPECT_ERROR(decode_image(fuzz_seeds::seed_bytes("rgb.png"), "here"), kUnimplemented, "here",
                "no PNG", "libpng-dev", "TUTTI_PNG");
   EXPECT_ERROR(encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_png",
                "libpng-dev");
 }
 
-}  // namespace without_png_test
-}  // namespace tutti
+}  // namespace tutti::without_png_test

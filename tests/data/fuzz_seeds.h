@@ -1,6 +1,8 @@
-// The pictures in tests/fuzz/seeds/image, written by Python's zlib (PNG) and Pillow (JPEG).
+// Files in tests/fuzz/seeds: pictures written by Python's zlib (PNG) and Pillow (JPEG), arrays.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <gmock/gmock.h>
 
 #include <cstdint>
 #include <functional>
@@ -8,9 +10,10 @@
 #include <vector>
 
 #include "core/file.h"
+#include "tutti/data/npy.h"
 #include "tutti/tensor/tensor.h"
 
-namespace tutti::image_seeds {
+namespace tutti::fuzz_seeds {
 
 inline std::string seed_bytes(const std::string& name) {
   return read_file(std::string(TUTTI_FUZZ_SEEDS) + "/image/" + name);
@@ -45,4 +48,15 @@ inline std::vector<int> pixel_at(const Tensor& image, std::int64_t x, std::int64
   return pixel;
 }
 
-}  // namespace tutti::image_seeds
+/// The .npz file `name` holds [1 .. 6] as "a" and a second array in Fortran order.
+inline void expect_arrays_of_python(const std::string& name) {
+  using ::testing::ElementsAre;
+  const NamedTensors read = read_npz(std::string(TUTTI_FUZZ_SEEDS) + "/npy/" + name);
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[0].first, "a");
+  EXPECT_THAT(read[0].second.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(read[1].second.shape(), (Shape{2, 2}));
+  EXPECT_THAT(read[1].second.to_doubles(), ElementsAre(1, 3, 2, 4));  // in Fortran order
+}
+
+}  // namespace tutti::fuzz_seeds
