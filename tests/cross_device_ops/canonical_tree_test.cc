@@ -1,24 +1,19 @@
 // The canonical tree against a literal reading of its definition, its parts, and sparse sums by it.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <vector>
 
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/cross_device_ops/engine_helpers.h"
-#include "tests/support/tensor_matchers.h"
 #include "tutti/core/error.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
-namespace tutti {
-namespace canonical_tree_test {
+namespace tutti::canonical_tree_test {
 
 using namespace cdo_tests;
 
@@ -47,12 +42,9 @@ void expect_tree_bits(std::size_t replicas, std::size_t count) {
   EXPECT_EQ(output, tree_sums(inputs)) << replicas << " replicas";
 }
 
-TEST(CanonicalTree, AddsInRoundsOfNeighbours) {
+TEST(CanonicalTree, AddsInRoundsOfNeighboursWhateverTheBlocks) {
   for (std::size_t replicas = 1; replicas <= 17; ++replicas) expect_tree_bits<float>(replicas, 33);
   for (const std::size_t replicas : {2, 7, 64}) expect_tree_bits<double>(replicas, 5);
-}
-
-TEST(CanonicalTree, BlocksDoNotChangeTheOrder) {
   for (const std::size_t count : {4095, 4096, 4097, 20000}) expect_tree_bits<float>(5, count);
 }
 
@@ -138,7 +130,7 @@ std::vector<std::pair<int, int>> node_pairs(int first, int count, int num_replic
 
 using Pairs = std::vector<std::pair<int, int>>;
 
-TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
+TEST(CanonicalNodes, AreTheLargestWholeSubtreesOfReplicasThatAreThere) {
   EXPECT_EQ(node_pairs(0, 4, 4), (Pairs{{0, 4}}));
   EXPECT_EQ(node_pairs(2, 2, 4), (Pairs{{2, 2}}));
   EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
@@ -147,9 +139,6 @@ TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
   // The right edge: 4 and 5 are a whole subtree of six replicas, of eight they are half of one.
   EXPECT_EQ(node_pairs(4, 1, 5), (Pairs{{4, 1}}));
   EXPECT_EQ(node_pairs(2, 3, 5), (Pairs{{2, 2}, {4, 1}}));
-}
-
-TEST(CanonicalNodes, RefusesReplicasThatAreNotThere) {
   EXPECT_THROW(canonical_nodes(3, 2, 4), Error);
   EXPECT_THROW(canonical_nodes(-1, 2, 4), Error);
   EXPECT_THROW(canonical_nodes(0, 0, 4), Error);
@@ -257,15 +246,12 @@ TEST(Combine, KeepsTheSidesOfSignedZerosAndLetsNaNWin) {
   }
 }
 
-TEST(Combine, IntegersWrapAround) {
+TEST(Combine, IntegersWrapAroundAndWhatHasNoMeaningIsRefused) {
   TypedBytes a(DType::kInt32, 1), b(DType::kInt32, 1);
   a.set(0, std::numeric_limits<std::int32_t>::max());
   b.set(0, 1);
   combine(ReduceOp::kSum, DType::kInt32, a.data(), b.data(), a.data(), 1);
   EXPECT_EQ(a.get(0), std::numeric_limits<std::int32_t>::min());
-}
-
-TEST(Combine, RefusesWhatHasNoMeaning) {
   bool value = true;
   auto* const data = reinterpret_cast<std::byte*>(&value);
   EXPECT_INVALID(combine(ReduceOp::kSum, DType::kBool, data, data, data, 1), "bool", "MIN and MAX",
@@ -327,15 +313,12 @@ void expect_bits_of_the_dense_sum(std::size_t replicas, const Shape& dense_shape
   expect_same_bits(sum.to_dense(), reduce_tensors_along_tree(ReduceOp::kSum, dense, {}));
 }
 
-TEST(SparseSum, HasTheBitsOfTheDenseSum) {
+TEST(SparseSum, HasTheBitsOfTheDenseSumAndAddsDuplicatesInOrder) {
   for (std::size_t replicas = 1; replicas <= 8; ++replicas) {
     expect_bits_of_the_dense_sum<float>(replicas, {11, 3});
     expect_bits_of_the_dense_sum<double>(replicas, {50, 2, 2});
     expect_bits_of_the_dense_sum<float>(replicas, {7});
   }
-}
-
-TEST(SparseSum, AddsDuplicatesInPositionOrderThenReplicas) {
   // 1e8 + 1 - 1e8 is 0 from left to right in float, and 1 if the large ones meet first.
   const IndexedSlices first = rows_of({1e8f, 1.0f, -1e8f}, {2, 2, 2}, {4, 1});
   const IndexedSlices second = rows_of({5.0f, 7.0f}, {0, 2}, {4, 1});
@@ -344,18 +327,14 @@ TEST(SparseSum, AddsDuplicatesInPositionOrderThenReplicas) {
   expect_rows(sum, {5.0, 7.0}, {0, 2});
 }
 
-TEST(SparseSum, NothingFromAnyReplicaIsNothing) {
+TEST(SparseSum, OfNothingIsNothingAndRefusesWhatDoesNotFit) {
   const std::vector<IndexedSlices> empty = {rows_of({}, {}, {4, 2}), rows_of({}, {}, {4, 2})};
   const Gradient sum = sum_slices_canonically(empty, {});
   expect_rows(sum, {}, {});
   expect_tensor(sum.to_dense(), {4, 2}, std::vector<double>(8, 0.0));
-}
-
-TEST(SparseSum, RefusesWhatDoesNotFit) {
   const std::vector<IndexedSlices> shapes = {rows_of({1}, {0}, {4, 1}), rows_of({1}, {0}, {5, 1})};
   EXPECT_INVALID(sum_slices_canonically(shapes, {}), "[4, 1]", "[5, 1]", "replica 1");
   EXPECT_INVALID(sum_slices_canonically({}, {}), "none");
 }
 
-}  // namespace canonical_tree_test
-}  // namespace tutti
+}  // namespace tutti::canonical_tree_test

@@ -1,4 +1,4 @@
-// What ranks tell each other of their calls.
+// What ranks tell each other: headers of calls, and values by way of rank 0.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_header.h"
 
@@ -6,13 +6,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <vector>
 
-namespace tutti {
-namespace collective_header_test {
+#include "cross_device_ops/algorithms/rank_link.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
 
+namespace tutti::collective_header_test {
 using internal::CollectiveHeader;
 using internal::decode_header;
+using internal::link_all;
 using internal::Mismatch;
+using internal::Purpose;
+using internal::RankLink;
+using testing::expect_error;
 using ::testing::HasSubstr;
 
 CollectiveHeader sample() {
@@ -37,16 +46,13 @@ std::string data_loss_of(std::span<const std::byte> bytes) {
   return "no error";
 }
 
-TEST(CollectiveHeader, ComesBackFromItsBytes) {
+TEST(CollectiveHeader, ComesBackFromItsBytesWhichAreLittleEndian) {
   const CollectiveHeader sent = sample();
   const CollectiveHeader got = decode_header(internal::encode(sent));
   EXPECT_EQ(got.difference(sent), std::nullopt);
   EXPECT_EQ(got.rank, 2);
   EXPECT_EQ(got.describe(),
             "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at app/step.cc:41");
-}
-
-TEST(CollectiveHeader, BytesAreLittleEndianOnEveryMachine) {
   const auto bytes = internal::encode(sample());
   EXPECT_EQ(static_cast<char>(bytes[0]), 'T');
   EXPECT_EQ(static_cast<char>(bytes[3]), '3');
@@ -136,5 +142,38 @@ TEST(CollectiveHeader, DamagedBytesAreRefused) {
   EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such text"));
 }
 
-}  // namespace collective_header_test
-}  // namespace tutti
+TimePoint in(int milliseconds) {
+  return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
+}
+
+TEST(RankLink, AllRanksGetTheValuesOfAll) {
+  for (const int size : {1, 2, 5}) {
+    const auto transports = in_process_transports(size);
+    std::vector<std::uint64_t> expected;
+    for (int r = 0; r < size; ++r) expected.push_back(static_cast<std::uint64_t>(10 * r + 3));
+    expect_on_ranks(size, [&](int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      EXPECT_EQ(link_all(transports[r]).exchange(Purpose::kNonce, expected[r], in(20'000), "here"),
+                expected);
+    });
+  }
+}
+
+void expect_missing(int size, const std::vector<int>& missing, const char* named) {
+  const auto transports = in_process_transports(size);
+  expect_on_ranks(size, [&](int rank) {
+    if (std::ranges::find(missing, rank) != missing.end()) return;
+    expect_error(ErrorCode::kDeadlineExceeded, {"here: expected all 4 ranks", named}, [&] {
+      const RankLink link = link_all(transports[static_cast<std::size_t>(rank)]);
+      link.exchange(Purpose::kNonce, rank, in(100), "here");
+    });
+  });
+}
+
+TEST(RankLink, AllRanksNameThoseThatDidNotCome) {
+  expect_missing(4, {3}, "; rank 3 did not come");
+  expect_missing(4, {1, 3}, "; rank 1, rank 3 did not come");
+  expect_missing(4, {0}, "; rank 0 did not come");
+}
+
+}  // namespace tutti::collective_header_test

@@ -1,4 +1,4 @@
-// What tests of engines over messages share: ranks as threads, calls with headers, typed bytes.
+// What tests of engines over messages share: ranks as threads, calls, bytes sent by schedule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,15 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "cross_device_ops/algorithms/schedule.h"
 #include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/waiting.h"
 #include "tutti/core/executor.h"
 
 namespace tutti::engine_tests {
-
 using internal::CollectiveEngine;
 using internal::CollectiveHeader;
+
 using Transports = std::vector<std::shared_ptr<Transport>>;
 
 using testing::in;
@@ -142,6 +143,23 @@ inline TestCall all_reduce_call(TypedBytes& data, ReduceOp op = ReduceOp::kSum) 
           .count = data.count(),
           .inputs = {data.input()},
           .outputs = {data.elements()}};
+}
+
+/// MessageRun adds one header per call (kEncodedHeaderBytes), and a message of its own for it
+/// unless greets_with_data().
+struct Traffic {
+  std::size_t messages = 0;
+  std::size_t elements = 0;
+};
+
+inline Traffic traffic_of(const internal::Schedule& schedule) {
+  Traffic traffic;
+  for (const internal::Step& step : schedule.steps) {
+    if (step.kind != internal::StepKind::kSend) continue;
+    ++traffic.messages;
+    traffic.elements += step.range.count;
+  }
+  return traffic;
 }
 
 }  // namespace tutti::engine_tests

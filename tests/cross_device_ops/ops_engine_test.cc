@@ -14,8 +14,7 @@
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/registry.h"
 
-namespace tutti {
-namespace ops_engine_test {
+namespace tutti::ops_engine_test {
 using testing::expect_error;
 using Floats = std::vector<float>;
 
@@ -319,5 +318,4 @@ TEST(OpsEngine, TagsAndPeersBeyondTheOperationsAreRefused) {
   of_rank_0.reset();
 }
 
-}  // namespace ops_engine_test
-}  // namespace tutti
+}  // namespace tutti::ops_engine_test

@@ -1,20 +1,20 @@
-// Reductions and concatenations of values of replicas, for every operation of the build.
+// Reductions and concatenations of values of replicas, and what operations refuse and name.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <vector>
 
+#include "cross_device_ops/collective_header.h"
 #include "cross_device_ops/reduce_to_all.h"
+#include "cross_device_ops/shared/process_wait.h"
 #include "tensor/half_conversion.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace reduce_test {
-
+namespace tutti::reduce_test {
 using namespace cdo_tests;
+using namespace internal;
 
 class CrossDeviceOpsTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -87,15 +87,12 @@ PerReplica<Gradient> slices_of_cdo_05() {
   return sparse({rows_of({1, 2}, {1}, {5, 2}), rows_of({3, 4, 5, 6}, {1, 3}, {5, 2})});
 }
 
-TEST_P(CrossDeviceOpsTest, SumOfSparseRows) {
+TEST_P(CrossDeviceOpsTest, SumOfSparseRowsAndTheirMeanOverTheReplicas) {
   const Gradient sum = make(2)->reduce(ReduceOp::kSum, slices_of_cdo_05(), cpu(3));
   expect_rows(sum, {1, 2, 3, 4, 5, 6}, {1, 1, 3});
   EXPECT_EQ(device_of_value(sum), cpu(3));
   EXPECT_EQ(sum.slices().indices.device(), cpu(3));
   expect_tensor(sum.to_dense(), {5, 2}, {0, 0, 4, 6, 0, 0, 5, 6, 0, 0});
-}
-
-TEST_P(CrossDeviceOpsTest, MeanOfSparseRowsDividesByTheReplicas) {
   const Gradient mean = make(2)->reduce(ReduceOp::kMean, slices_of_cdo_05(), cpu(0));
   expect_rows(mean, {0.5, 1, 1.5, 2, 2.5, 3}, {1, 1, 3});
   expect_tensor(mean.to_dense(), {5, 2}, {0, 0, 2, 3, 0, 0, 2.5, 3, 0, 0});
@@ -227,13 +224,10 @@ TEST_P(CrossDeviceOpsTest, BatchOfSeveralTypesAndShapesWithEmptyOnes) {
   EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
 }
 
-TEST(CrossDeviceOps, DefaultForCpusIsCanonical) {
+TEST(CrossDeviceOps, DefaultForCpusIsCanonicalAndGradesAreStated) {
   const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
   EXPECT_EQ(ops->name(), "canonical");
   EXPECT_EQ(ops->determinism(), Determinism::kCanonical);
-}
-
-TEST(CrossDeviceOps, GradesAreStated) {
   for (const std::string& name : kBuiltinOps) {
     EXPECT_EQ(to_string(make_op(name, 2)->determinism()),
               name == "ring" ? "run-to-run" : "canonical");
@@ -368,55 +362,38 @@ TEST(CrossDeviceOpsGather, Vectors) {
   expect_tensor(gather_copies(value, 1, 0), {3}, {1, 2, 3});
 }
 
-TEST(CrossDeviceOpsGather, MatricesAlongEitherAxis) {
+TEST(CrossDeviceOpsGather, MatricesAndCubesAlongEachAxis) {
   const Tensor value = Tensor::from<float>({1, 3}, {1, 2, 3});
   expect_tensor(gather_copies(value, 2, 0), {2, 3}, {1, 2, 3, 1, 2, 3});
   expect_tensor(gather_copies(value, 2, 1), {1, 6}, {1, 2, 3, 1, 2, 3});
   expect_tensor(gather_copies(value, 2, -1), {1, 6}, {1, 2, 3, 1, 2, 3});
+  const Tensor cube = Tensor::from<double>({1, 2, 2}, {1, 2, 3, 4});
+  expect_tensor(gather_copies(cube, 3, 0), {3, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  expect_tensor(gather_copies(cube, 3, 1), {1, 6, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  expect_tensor(gather_copies(cube, 3, 2), {1, 2, 6}, {1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4});
 }
 
-TEST(CrossDeviceOpsGather, CubesAlongEachAxis) {
-  const Tensor value = Tensor::from<double>({1, 2, 2}, {1, 2, 3, 4});
-  expect_tensor(gather_copies(value, 3, 0), {3, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
-  expect_tensor(gather_copies(value, 3, 1), {1, 6, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
-  expect_tensor(gather_copies(value, 3, 2), {1, 2, 6}, {1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4});
-}
-
-TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis0) {
+TEST(CrossDeviceOpsGather, UnevenLengthsAlongEitherAxis) {
   const Tensor all = make_op("canonical", 3)->gather(uneven_ones(3, 0), 0, cpu(0));
   expect_tensor(all, {6, 1}, {1, 1, 1, 1, 1, 1});
-}
-
-TEST(CrossDeviceOpsGather, UnevenLengthsAlongAxis1) {
-  const Tensor all = make_op("canonical", 4)->gather(uneven_ones(4, 1), 1, cpu(0));
-  expect_tensor(all, {1, 10}, std::vector<double>(10, 1.0));
+  const Tensor columns = make_op("canonical", 4)->gather(uneven_ones(4, 1), 1, cpu(0));
+  expect_tensor(columns, {1, 10}, std::vector<double>(10, 1.0));
   const PerReplica<Tensor> rows({Tensor::from<float>({2, 1}, {1, 2}),
                                  Tensor::from<float>({2, 2}, {3, 4, 5, 6}), Tensor::zeros({2, 0})});
   expect_tensor(make_op("canonical", 3)->gather(rows, 1, cpu(0)), {2, 3}, {1, 3, 4, 2, 5, 6});
 }
 
-TEST(CrossDeviceOpsGather, OtherDimensionsMustBeEqual) {
+TEST(CrossDeviceOpsGather, RefusesOtherDimensionsRanksTypesSparseRowsAndMissingAxes) {
   const auto ops = make_op("canonical", 2);
   EXPECT_INVALID(ops->gather(uneven_ones(2, 1), 0, cpu(0)), "Shape mismatch",
                  "dimension 1 must be equal in both shapes", "[1, 1]", "[1, 2]", "replica 1");
-}
-
-TEST(CrossDeviceOpsGather, SparseRowsAreRefused) {
-  const PerReplica<IndexedSlices> value({rows_of({1}, {0}, {5, 1}), rows_of({1}, {0}, {5, 1})});
-  EXPECT_ERROR((void)make_op("canonical", 2)->gather(value, 0, cpu(0)), kUnimplemented,
+  const PerReplica<IndexedSlices> sparse({rows_of({1}, {0}, {5, 1}), rows_of({1}, {0}, {5, 1})});
+  EXPECT_ERROR((void)make_op("canonical", 2)->gather(sparse, 0, cpu(0)), kUnimplemented,
                "gather does not support IndexedSlices");
-}
-
-TEST(CrossDeviceOpsGather, RanksMustBeEqual) {
-  const PerReplica<Tensor> value({Tensor::zeros({1}), Tensor::zeros({1, 1})});
-  const auto ops = make_op("canonical", 2);
-  EXPECT_INVALID(ops->gather(value, 0, cpu(0)), "rank", "[1]", "[1, 1]", "replica 1");
+  const PerReplica<Tensor> ranks({Tensor::zeros({1}), Tensor::zeros({1, 1})});
+  EXPECT_INVALID(ops->gather(ranks, 0, cpu(0)), "rank", "[1]", "[1, 1]", "replica 1");
   const PerReplica<Tensor> types({Tensor::zeros({1}), Tensor::zeros({1}, DType::kInt32)});
   EXPECT_INVALID(ops->gather(types, 0, cpu(0)), "float32", "int32", "replica 1");
-}
-
-TEST(CrossDeviceOpsGather, RefusesScalarsNothingAndMissingAxes) {
-  const auto ops = make_op("canonical", 2);
   EXPECT_INVALID(gather_copies(Tensor(1.0f), 2, 0), "scalars", "rank of 1", "expand_dims()");
   EXPECT_INVALID(ops->gather(PerReplica<Tensor>(), 0, cpu(0)), "gather", "none");
   EXPECT_INVALID(gather_copies(Tensor::zeros({2, 2}), 2, 2), "gather");
@@ -462,5 +439,166 @@ TEST(GradientOps, CopiesAreOnTheirDevice) {
   EXPECT_ERROR(device_of(Gradient()), kFailedPrecondition, "none");
 }
 
-}  // namespace reduce_test
-}  // namespace tutti
+TEST(CrossDeviceOpsErrors, ShapesThatDifferNameTheReplica) {
+  const PerReplica<Tensor> value(
+      {Tensor::zeros({2, 3}), Tensor::zeros({2, 3}), Tensor::zeros({3, 2})});
+  EXPECT_INVALID(make_op("ring", 3)->all_reduce(ReduceOp::kSum, value), "replica 2", "replica 0",
+                 "float32 [2, 3]", "float32 [3, 2]");
+  EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kSum, value.values(), {}), "replica 2",
+                 "[2, 3]", "[3, 2]");
+}
+
+TEST(CrossDeviceOpsErrors, TypesNumbersOfReplicasAndKindsOfValuesThatDiffer) {
+  const PerReplica<Tensor> value({Tensor::zeros({2}), Tensor::zeros({2}, DType::kInt32)});
+  EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kSum, value), "replica 1",
+                 "float32 [2]", "int32 [2]");
+  const PerReplica<Gradient> mixed(
+      {Gradient(Tensor::zeros({5, 2})), Gradient(rows_of({1, 2}, {1}, {5, 2}))});
+  EXPECT_INVALID(make_op("canonical", 2)->reduce(ReduceOp::kSum, mixed, cpu(0)), "a dense value",
+                 "replica 0", "IndexedSlices", "replica 1");
+  const std::vector<PerReplica<Gradient>> batch = {scalars({1, 2}), scalars({1, 2, 3})};
+  EXPECT_INVALID(make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch), "2 replicas",
+                 "got 3", "value 1");
+  for (const DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt8}) {
+    const PerReplica<Tensor> integers({Tensor::ones({2}, dtype), Tensor::ones({2}, dtype)});
+    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kMean, integers), "MEAN",
+                   std::string(to_string(dtype)), "cast()");
+  }
+}
+
+TEST(CrossDeviceOpsErrors, EveryReplicaMustBringAValue) {
+  const auto ops = make_op("canonical", 2);
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)), "one replica or more",
+                 "none");
+  const PerReplica<Gradient> missing({Gradient(Tensor(1.0f)), Gradient()});
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, missing, cpu(0)), "a dense value", "no value",
+                 "replica 1");
+  EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, {}), "none");
+}
+
+TEST(CrossDeviceOpsErrors, BoolHasMinAndMaxAlone) {
+  const PerReplica<Tensor> value(
+      {Tensor::ones({2}, DType::kBool), Tensor::ones({2}, DType::kBool)});
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
+    EXPECT_INVALID(make_op("canonical", 2)->all_reduce(op, value), "bool", "MIN and MAX",
+                   std::string(to_string(op)));
+    EXPECT_INVALID(reduce_tensors_along_tree(op, value.values(), {}), "bool",
+                   std::string(to_string(op)));
+  }
+  EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kMean, value.values(), {}), "bool", "MEAN");
+}
+
+TEST(CrossDeviceOpsErrors, DestinationsAndOptionsOfACallAreChecked) {
+  const auto ops = make_op("canonical", 2);
+  const std::vector<Device> none;
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, scalars({1, 2}), none), "reduce",
+                 "one destination or more");
+  const std::vector<ReduceTask> tasks = {{scalars({1, 2}), {}}};
+  EXPECT_INVALID(ops->batch_reduce(ReduceOp::kSum, tasks), "batch_reduce",
+                 "one destination or more");
+  EXPECT_INVALID(ops->broadcast(Tensor(1.0f), none), "broadcast", "one destination or more");
+  const std::vector<PerReplica<Gradient>> batch = {scalars({1, 2})};
+  EXPECT_INVALID(
+      make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = -1}),
+      "bytes_per_pack", "-1");
+}
+
+TEST(CrossDeviceOpsErrors, BuffersThatDifferNameTheReplica) {
+  std::vector<float> a(4), b(4);
+  const std::vector<ReplicaBuffer> buffers = {
+      {reinterpret_cast<std::byte*>(a.data()), 4, DType::kFloat32, cpu(0)},
+      {reinterpret_cast<std::byte*>(b.data()), 3, DType::kFloat32, cpu(1)}};
+  EXPECT_INVALID(make_op("ring", 2)->all_reduce_in_place(ReduceOp::kSum, buffers), "ring",
+                 "4 x float32", "3 x float32", "replica 1");
+}
+
+TEST(CrossDeviceOpsErrors, SparseRowsMustFitEachOther) {
+  const auto ops = make_op("canonical", 2);
+  const auto reduce = [&](ReduceOp op, const IndexedSlices& a, const IndexedSlices& b) {
+    ops->reduce(op, PerReplica<Gradient>({Gradient(a), Gradient(b)}), cpu(0));
+  };
+  const IndexedSlices good = rows_of({1, 2}, {1}, {5, 2});
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {1}, {6, 2})), "dense shape [5, 2]",
+                 "dense shape [6, 2]", "replica 1");
+  EXPECT_INVALID(reduce(ReduceOp::kMax, good, good), "SUM and MEAN", "MAX");
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {5}, {5, 2})), "rows 0 .. 4",
+                 "got 5");
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, rows_of({1, 2}, {-1}, {5, 2})), "rows 0 .. 4",
+                 "got -1");
+  IndexedSlices short_of_values = good;
+  short_of_values.values = Tensor::zeros({1, 1});
+  EXPECT_INVALID(reduce(ReduceOp::kSum, good, short_of_values), "values of shape [1, 2]",
+                 "values [1, 1]", "replica 1");
+  IndexedSlices of_floats = good;
+  of_floats.indices = Tensor::zeros({1});
+  EXPECT_INVALID(reduce(ReduceOp::kSum, of_floats, of_floats), "integer indices", "float32");
+}
+
+TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
+  const PerReplica<int> values({1, 2, 3});
+  EXPECT_EQ(values.map([](int v) { return v * 2.5; }).values(),
+            (std::vector<double>{2.5, 5.0, 7.5}));
+  EXPECT_ERROR((void)values[3], kOutOfRange, "below 3", "got 3");
+  static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
+}
+
+TEST(ToldReason, AMismatchIsTheCallersMistakeOnEveryRank) {
+  const std::string text = "collective mismatch (count): rank 0 calls a; rank 3 calls b";
+  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kAborted}) {
+    const Error error = as_it_was(Error(code, "rank 2 ended the call: " + text));
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.message(), text);
+  }
+}
+
+TEST(ToldReason, OnlyWhoDidNotComeInTimeIsADeadlineOnEveryRank) {
+  const std::string text = "rank 0: barrier: expected all 2 ranks before the deadline; rank 1 did";
+  EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).message(), text);
+  const Error aborted(ErrorCode::kAborted, "the user gave up"),
+      lost(ErrorCode::kUnavailable, "gone");
+  EXPECT_EQ(as_it_was(aborted).code(), ErrorCode::kAborted);
+  EXPECT_EQ(as_it_was(lost).code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(as_it_was(lost).message(), "gone");
+}
+
+TimePoint in(std::chrono::milliseconds time) { return Clock::system().now() + time; }
+
+class ProcessWaits : public ::testing::TestWithParam<SpinPolicy> {};
+INSTANTIATE_TEST_SUITE_P(All, ProcessWaits,
+                         ::testing::Values(SpinPolicy::kSpin, SpinPolicy::kYield),
+                         [](const auto& of) {
+                           return of.param == SpinPolicy::kSpin ? "Spin" : "Yield";
+                         });
+
+TEST_P(ProcessWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
+  WaitWord word;
+  ProcessWait wait(&word, GetParam());
+  EXPECT_TRUE(wait.wait_until(
+      in(std::chrono::milliseconds(0)), [] { return true; }, [] {}));
+  EXPECT_FALSE(wait.wait_until(
+      in(std::chrono::milliseconds(5)), [] { return false; }, [] {}));
+}
+
+TEST_P(ProcessWaits, NoWakeUpIsLostWhetherItComesEarlyOrLate) {
+  WaitWord word;
+  ProcessWait wait(&word, GetParam());
+  std::atomic<int> turn{0};
+  constexpr int kRounds = 400;
+  const auto play = [&](int own) {
+    for (int i = own; i < kRounds; i += 2) {
+      // Some answers come at once, some when the other has gone to sleep.
+      if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(wait.wait_until(
+          in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }, [] {}));
+      turn.store(i + 1);
+      wait.notify();
+    }
+  };
+  const auto other = Executor::system().start("other", [&] { play(1); });
+  play(0);
+  other->join();
+  EXPECT_EQ(turn.load(), kRounds);
+}
+
+}  // namespace tutti::reduce_test

@@ -5,17 +5,15 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <numeric>
-#include <utility>
 
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
-#include "tests/cross_device_ops/traffic.h"
+#include "tests/cross_device_ops/engine_helpers.h"
 #include "tutti/core/random.h"
 
-namespace tutti {
-namespace schedules_test {
-
+namespace tutti::schedules_test {
+using engine_tests::Traffic;
+using engine_tests::traffic_of;
 using internal::Algorithm;
 using internal::algorithms;
 using internal::CallShape;
@@ -600,5 +598,4 @@ TEST(ScheduledOps, GoThroughLargeBuffersInSegments) {
   }
 }
 
-}  // namespace schedules_test
-}  // namespace tutti
+}  // namespace tutti::schedules_test

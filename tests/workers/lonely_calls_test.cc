@@ -113,7 +113,7 @@ TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
   return {};
 }
 
-// communicator_mismatch_test.cc makes such calls between threads, mpi_conformance_test.cc over MPI.
+// communicator_test.cc makes such calls between threads, mpi_conformance_test.cc over MPI.
 TEST(MismatchedCalls, AreErrorsThatNameBothSidesBetweenProcesses) {
   for (const char* const way : {"shm", "tcp"}) {
     const std::string folder = new_folder(concat("mismatched_over_", way));
