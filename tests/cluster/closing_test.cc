@@ -1,25 +1,18 @@
 // How transports end: ranks that leave, packets that vanish, connecting that is interrupted; and
 // the memory of messages.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <functional>
 #include <list>
-#include <memory>
-#include <vector>
 
-#include "cluster/net/socket.h"
-#include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/proxied_ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
 
-namespace tutti {
-namespace closing_test {
+namespace tutti::closing_test {
 using namespace proxied_ranks;
 using namespace std::chrono_literals;
 
@@ -151,7 +144,7 @@ TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
 /// Nothing of what rank 0 says arrives any more; its last words stay with its own system.
 struct Silenced : DirectRanks {
   Silenced() {
-    testing::let_packets_vanish(end_of_rank[1]);
+    let_packets_vanish(end_of_rank[1]);
     rank(0)->send(1, 3, {}, pattern_of(100, 1))->wait(late());
   }
 };
@@ -348,8 +341,8 @@ constexpr Silence kSilences[] = {
 
 void expect_that_both_are_told(const Silence& silence) {
   DirectRanks group;
-  if (silence.to_zero) testing::let_packets_vanish(group.end_of_rank[0], silence.longest);
-  if (silence.to_one) testing::let_packets_vanish(group.end_of_rank[1], silence.longest);
+  if (silence.to_zero) let_packets_vanish(group.end_of_rank[0], silence.longest);
+  if (silence.to_one) let_packets_vanish(group.end_of_rank[1], silence.longest);
   const TimePoint begin = Clock::system().now();
   std::array<CallsEnd, 2> ends;
   expect_on_ranks(2, [&](int r) {
@@ -382,10 +375,10 @@ TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
 // They are sent again by the system, some of them late.
 TEST(TcpHalfOpen, ALinkThatIsSilentForTwoSecondsIsJustSlow) {
   DirectRanks group;
-  for (const int end : group.end_of_rank) testing::let_packets_vanish(end);
+  for (const int end : group.end_of_rank) let_packets_vanish(end);
   const auto heals = Executor::system().start("healing", [&] {
     Clock::system().sleep_for(2s);
-    for (const int end : group.end_of_rank) testing::let_packets_arrive(end);
+    for (const int end : group.end_of_rank) let_packets_arrive(end);
   });
   expect_on_ranks(2, [&](int rank) { exchange(*group.rank(rank), 100'000, 1); });
   heals->join();
@@ -494,8 +487,8 @@ TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
   internal::FileDescriptor socket;
   const auto peer = Executor::system().start("rank-1", [&] {
     const auto zero = internal::parse_announcement(store.wait("ranks/0", late())).value();
-    socket = acceptor_visitor::connect_to(zero.endpoint);
-    const auto handshake = acceptor_visitor::shake_hands(socket, {1, 815}, {});
+    socket = proxied_ranks::connect_to(zero.endpoint);
+    const auto handshake = proxied_ranks::shake_hands(socket, {1, 815}, {});
     EXPECT_EQ(handshake.state(), internal::Handshake::State::kDone) << handshake.reason();
     store.set("is_connected", "");
   });
@@ -518,5 +511,4 @@ TEST(Interruption, SaysItsReasonAgainAndAgain) {
   }
 }
 
-}  // namespace closing_test
-}  // namespace tutti
+}  // namespace tutti::closing_test

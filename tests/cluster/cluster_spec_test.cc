@@ -16,8 +16,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/json.h"
 
-namespace tutti {
-namespace cluster_spec_test {
+namespace tutti::cluster_spec_test {
 
 using testing::expect_error;
 using Addresses = std::vector<std::optional<std::string>>;
@@ -159,7 +158,7 @@ const ClusterSpec& workers_alone() {
   return cluster;
 }
 
-TEST(MultiWorkerUtil, IsChief) {
+TEST(MultiWorkerUtil, ChiefIdWorkerCountAndLeaderFollowFromTheTask) {
   EXPECT_TRUE(is_chief(with_chief(), {"chief", 0}));
   EXPECT_TRUE(is_chief(with_chief(), {"evaluator", 0}));
   EXPECT_FALSE(is_chief(with_chief(), {"worker", 0}));
@@ -167,26 +166,17 @@ TEST(MultiWorkerUtil, IsChief) {
   EXPECT_TRUE(is_chief(workers_alone(), {"worker", 0}));
   EXPECT_FALSE(is_chief(workers_alone(), {"worker", 1}));
   EXPECT_TRUE(is_chief(ClusterSpec({{"chief", {}}, {"worker", {"b:1"}}}), {"worker", 0}));
-}
-
-TEST(MultiWorkerUtil, IdInCluster) {
   EXPECT_EQ(id_in_cluster(with_chief(), {"chief", 0}), 0);
   EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 0}), 1);
   EXPECT_EQ(id_in_cluster(with_chief(), {"worker", 1}), 2);
   EXPECT_EQ(id_in_cluster(with_chief(), {"evaluator", 0}), 0);
   EXPECT_EQ(id_in_cluster(workers_alone(), {"worker", 2}), 2);
   EXPECT_INVALID(id_in_cluster(with_chief(), {"ps", 0}), "id_in_cluster", "ps");
-}
-
-TEST(MultiWorkerUtil, WorkerCount) {
   EXPECT_EQ(worker_count(with_chief(), "chief"), 3);
   EXPECT_EQ(worker_count(with_chief(), "worker"), 3);
   EXPECT_EQ(worker_count(with_chief(), "evaluator"), 1);
   EXPECT_EQ(worker_count(workers_alone(), "worker"), 3);
   EXPECT_INVALID(worker_count(with_chief(), "ps"), "worker_count", "ps");
-}
-
-TEST(MultiWorkerUtil, CollectiveLeader) {
   EXPECT_EQ(collective_leader(with_chief(), {"worker", 1}), "/job:chief/replica:0/task:0");
   EXPECT_EQ(collective_leader(with_chief(), {"ps", 0}), "/job:chief/replica:0/task:0");
   EXPECT_EQ(collective_leader(workers_alone(), {"worker", 1}), "/job:worker/replica:0/task:0");
@@ -226,16 +216,13 @@ TEST(MultiWorkerUtil, AnEmptyClusterIsOneWorker) {
   EXPECT_TRUE(training_tasks({}).empty());
 }
 
-TEST(MultiWorkerUtil, TheChiefSaves) {
+TEST(MultiWorkerUtil, TheChiefSavesAndTrainingTasksComeInOrderOfTheirIds) {
   EXPECT_TRUE(has_worker(with_chief()));
   EXPECT_FALSE(has_worker(ClusterSpec({{"worker", {"a:1"}}, {"ps", {"b:1"}}})));
   for (const Task& task : training_tasks(with_chief())) {
     EXPECT_EQ(should_save_checkpoint(with_chief(), task), task.type == "chief") << task;
     EXPECT_EQ(should_save_summary(with_chief(), task), task.type == "chief") << task;
   }
-}
-
-TEST(MultiWorkerUtil, TrainingTasksComeInOrderOfTheirIds) {
   const std::vector<Task> tasks = training_tasks(with_chief());
   ASSERT_EQ(tasks.size(), 3U);
   for (int id = 0; id < 3; ++id) {
@@ -364,16 +351,13 @@ TEST(ResolverRegistry, MakesResolversByName) {
                "auto, tf_config, slurm");
 }
 
-TEST(ResolverRegistry, TakesResolversOfOthers) {
+TEST(ResolverRegistry, TakesResolversOfOthersAndKnowsWhereTheTasksMeet) {
   register_cluster_resolver("table", [](const Environment&) {
     return std::make_unique<StaticResolver>(ClusterSpec({{"worker", {"a:1"}}}));
   });
   EXPECT_EQ(make_cluster_resolver("table")->cluster_spec().num_tasks("worker"), 1);
   EXPECT_ERROR(register_cluster_resolver("table", nullptr), kAlreadyExists, "'table'");
   EXPECT_INVALID(register_cluster_resolver("", nullptr), "a name");
-}
-
-TEST(ResolverRegistry, KnowsWhereTheTasksMeet) {
   EXPECT_EQ(control_address(with({{"TUTTI_CONTROL", "grpc://a:1"}})), "grpc://a:1");
   EXPECT_EQ(control_address(Environment()), "");
 }
@@ -429,5 +413,4 @@ TEST(MalformedClusters, ErrorHasPathExpectedAndFoundInOneLine) {
   }
 }
 
-}  // namespace cluster_spec_test
-}  // namespace tutti
+}  // namespace tutti::cluster_spec_test

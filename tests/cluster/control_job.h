@@ -1,7 +1,14 @@
-// What the tests of the control plane share: servers, members in this process, waiting.
+// What the tests of the control plane share: servers, members in this process, waiting,
+// certificates.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,11 +17,10 @@
 #include "cluster/control/control_server.h"
 #include "tests/support/waiting.h"
 #include "tests/support/warnings.h"
+#include "tutti/core/error.h"
 
 namespace tutti::control_job {
-
 using namespace std::chrono_literals;
-
 using testing::comes_true;
 using testing::in;
 using testing::late;
@@ -35,6 +41,20 @@ inline std::unique_ptr<ControlClient> join(const ControlServer& server, int inde
                                            ControlOptions options = {}) {
   options.timeout = 60s;
   return connect_control(server.target(), tasks_of(index + 1).back(), options);
+}
+
+/// A new key and a certificate that is its own authority, in a folder of this name.
+inline TlsFiles make_certificate(const std::string& name) {
+  // Other tests run at the same time, and members read the files again when they connect again.
+  const std::string folder = concat(::testing::TempDir(), "/tutti_tls_", name, "_", ::getpid());
+  std::filesystem::create_directories(folder);
+  const TlsFiles files{folder + "/cert.pem", folder + "/key.pem", folder + "/cert.pem"};
+  const std::string command =
+      concat("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 ",
+             "-subj /CN=tutti -addext subjectAltName=IP:127.0.0.1,IP:::1 -keyout ",
+             files.private_key, " -out ", files.certificate, " 2> ", folder, "/log");
+  EXPECT_EQ(std::system(command.c_str()), 0) << std::ifstream(folder + "/log").rdbuf();
+  return files;
 }
 
 }  // namespace tutti::control_job

@@ -19,8 +19,6 @@
 
 namespace {
 
-using namespace std::chrono_literals;
-
 tutti::TimePoint now() { return tutti::Clock::system().now(); }
 
 class Calls {

@@ -15,8 +15,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace control_rules_test {
+namespace tutti::control_rules_test {
 using namespace control_job;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -643,5 +642,4 @@ TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
                  "worker 0 lost its connection to worker 7; expected another member of the job");
 }
 
-}  // namespace control_rules_test
-}  // namespace tutti
+}  // namespace tutti::control_rules_test

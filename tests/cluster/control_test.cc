@@ -1,30 +1,21 @@
 // Server and members in one process: store, members, refusals, restarts, strangers, certificates.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <list>
 
-#include "cluster/control/control_server.h"
 #include "cluster/control/join_job.h"
 #include "cluster/grpc/grpc_server.h"
 #include "cluster/grpc/job_authority.h"
-#include "cluster/net/socket.h"
 #include "core/process_probe.h"
-#include "tests/cluster/acceptor_visitor.h"
 #include "tests/cluster/control_job.h"
-#include "tests/cluster/tls_files.h"
+#include "tests/cluster/proxied_ranks.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace control_test {
+namespace tutti::control_test {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -168,16 +159,24 @@ TEST(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("an old story")));
 }
 
-TEST(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
-  const auto server = ControlServer::start(server_options());
-  const auto a = join(*server, 0);
-  try {
-    const auto b = join(*server, 1);
-    fail(ErrorCode::kInternal, "user code");
-  } catch (const Error&) {
+TEST(Control, AnExceptionThatEndsAMembersScopeIsAFailureWithWhatItHasNoted) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{}, "worker 1: ended by an exception; its log says which"},
+      {{"it went on after this", "tcp: rank 0 is gone"},
+       "worker 1: ended by an exception: tcp: rank 0 is gone"}};
+  for (const auto& [notes, message] : cases) {
+    SCOPED_TRACE(message);
+    const auto server = ControlServer::start(server_options());
+    const auto a = join(*server, 0);
+    try {
+      const auto b = join(*server, 1);
+      for (const std::string& note : notes) b->note_failure(note);
+      fail(ErrorCode::kInternal, "user code");
+    } catch (const Error&) {
+    }
+    ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+    EXPECT_EQ(a->fatal_verdict()->message, message);
   }
-  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
-  EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
 }
 
 TEST(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
@@ -209,20 +208,6 @@ TEST(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
   };
   ASSERT_TRUE(comes_true([&] { return count(VerdictKind::kFailed) > 0; }));
   EXPECT_EQ(count(VerdictKind::kFailed), 1);
-}
-
-TEST(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
-  const auto server = ControlServer::start(server_options());
-  const auto a = join(*server, 0);
-  try {
-    const auto b = join(*server, 1);
-    b->note_failure("it went on after this");
-    b->note_failure("tcp: rank 0 is gone");
-    fail(ErrorCode::kInternal, "user code");
-  } catch (const Error&) {
-  }
-  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
-  EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception: tcp: rank 0 is gone");
 }
 
 TEST(Control, WaitsForMissingMembersAndNamesThem) {
@@ -477,10 +462,10 @@ internal::Endpoint place_of(const ControlServer& server) {
 
 TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   auto options = server_options();
-  options.tls = testing::make_certificate("strangers");
+  options.tls = control_job::make_certificate("strangers");
   const auto server = ControlServer::start(options);
   const auto member = join(*server, 0, {.tls = options.tls});
-  const std::size_t before = acceptor_visitor::num_descriptors();
+  const std::size_t before = proxied_ranks::num_descriptors();
   std::list<internal::FileDescriptor> crowd;
   const std::vector<std::string> words{"",
                                        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -490,7 +475,7 @@ TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
                                        std::string(5000, '\xff')};
   for (int i = 0; i < 400; ++i) {
     crowd.push_back(internal::start_connecting(place_of(*server)));
-    acceptor_visitor::say(crowd.back(), words[static_cast<std::size_t>(i) % words.size()]);
+    proxied_ranks::say(crowd.back(), words[static_cast<std::size_t>(i) % words.size()]);
     if (i % 50 == 0) member->set("k", concat(i));  // works on
   }
   EXPECT_EQ(member->get("k"), "350");
@@ -499,7 +484,7 @@ TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   const TimePoint begin = Clock::system().now();
   EXPECT_TRUE(comes_true([&] {
     std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
-      return acceptor_visitor::is_closed(socket);
+      return proxied_ranks::is_closed(socket);
     });
     return crowd.empty();
   })) << crowd.size()
@@ -507,8 +492,8 @@ TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   std::printf("strangers: all of 400 closed after %.1f s\n",
               seconds_between(begin, Clock::system().now()));
   EXPECT_EQ(late->get("k"), "350");
-  EXPECT_TRUE(comes_true([&] { return acceptor_visitor::num_descriptors() <= before + 4; }))
-      << acceptor_visitor::num_descriptors();
+  EXPECT_TRUE(comes_true([&] { return proxied_ranks::num_descriptors() <= before + 4; }))
+      << proxied_ranks::num_descriptors();
   for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
 }
 
@@ -548,7 +533,7 @@ TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
 
 TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
   auto options = server_options();
-  options.tls = testing::make_certificate("resets");
+  options.tls = control_job::make_certificate("resets");
   options.health.unreachable_after = 20s;  // a busy machine takes seconds to connect again
   const auto server = ControlServer::start(options);
   testing::ChaosPlan plan;
@@ -578,7 +563,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
 // As a damaged length does: one end waits for what never comes, and no end of it is told.
 TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   auto options = server_options();
-  options.tls = testing::make_certificate("vanished");
+  options.tls = control_job::make_certificate("vanished");
   const auto server = ControlServer::start(options);
   testing::ChaosProxy proxy(place_of(*server), {});
   const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
@@ -592,7 +577,7 @@ TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
 
 TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
   auto options = server_options();
-  options.tls = testing::make_certificate("job");
+  options.tls = control_job::make_certificate("job");
   const auto server = ControlServer::start(options);
   const auto member = join(*server, 0, {.tls = options.tls});
   member->set("k", "v");
@@ -600,7 +585,7 @@ TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
   ControlOptions stranger{.timeout = 500ms};
   EXPECT_ERROR((void)connect_control(server->target(), {"worker", 1, ""}, stranger),
                kDeadlineExceeded, "worker 1 did not reach the control server at");
-  stranger.tls = testing::make_certificate("other");
+  stranger.tls = control_job::make_certificate("other");
   stranger.timeout = 60s;
   EXPECT_ERROR((void)connect_control(server->target(), {"worker", 1, ""}, stranger),
                kFailedPrecondition,
@@ -652,5 +637,4 @@ TEST(JobAuthority, ProcessesWithOneSecretHaveOneAuthority) {
   EXPECT_FALSE(openssl_verifies(other, a));
 }
 
-}  // namespace control_test
-}  // namespace tutti
+}  // namespace tutti::control_test

@@ -8,22 +8,20 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <list>
 
 #include "cluster/net/connect_all.h"
-#include "tests/cluster/acceptor_visitor.h"
+#include "tests/cluster/proxied_ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace handshake_test {
+namespace tutti::handshake_test {
 
-using namespace acceptor_visitor;
+using namespace proxied_ranks;
 using namespace internal;
 using namespace std::chrono_literals;
 using testing::comes_true;
@@ -402,7 +400,7 @@ TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
     EXPECT_TRUE(rank.refuses_with(each.reason)) << each.reason << ": " << rank.log.text();
     EXPECT_EQ(rank.has_ended() || each.is_final, each.is_final) << each.reason;
     if (!each.is_final) continue;
-    EXPECT_NE(rank.error().find(each.reason), std::string::npos) << rank.error();
+    EXPECT_THAT(rank.error(), HasSubstr(each.reason));
   }
 }
 
@@ -412,7 +410,7 @@ TEST(Acceptor, RefusesOtherSecretsWithReason) {
     const auto socket = connect_to(rank.endpoint());
     const Handshake handshake = shake_hands(socket, kPeer, secret);
     EXPECT_EQ(handshake.state(), Handshake::State::kRefused);
-    EXPECT_NE(handshake.reason().find("does not know this job's secret"), std::string::npos);
+    EXPECT_THAT(handshake.reason(), HasSubstr("does not know this job's secret"));
     // A client that does not know the secret finds that out first, and leaves; here it says
     // something all the same.
     say(socket, std::string(32, '?'));
@@ -429,7 +427,7 @@ TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
     (void)shake_hands(socket, kPeer, JobSecret::generate());
   }
   EXPECT_TRUE(rank.refuses_with("it died, or has another secret")) << rank.log.text();
-  EXPECT_NE(rank.log.text().find("127.0.0.1: rank 1 left"), std::string::npos) << rank.log.text();
+  EXPECT_THAT(rank.log.text(), HasSubstr("127.0.0.1: rank 1 left"));
 }
 
 TEST(Acceptor, RefusesReplayAndReflection) {
@@ -572,5 +570,4 @@ TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
       kUnavailable, "192.0.2.7", "an address of this machine");
 }
 
-}  // namespace handshake_test
-}  // namespace tutti
+}  // namespace tutti::handshake_test

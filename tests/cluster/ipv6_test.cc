@@ -1,20 +1,17 @@
 // Jobs on IPv6: workers, the control plane, calls between tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 
 #include "cluster/worker_group.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
-#include "tests/cluster/tls_files.h"
 #include "tests/support/ranks.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
-namespace tutti {
-namespace ipv6_test {
+namespace tutti::ipv6_test {
 using namespace std::chrono_literals;
 
 /// Sums 1, 2, 4 of three workers at ::1 whose cluster comes from TF_CONFIG.
@@ -37,13 +34,9 @@ void expect_sum(const WorkerGroupOptions& options) {
   EXPECT_THAT(sums, ::testing::Each(7.0f));
 }
 
-TEST(Ipv6, WorkersOfTfConfigConnectByTcp) { expect_sum({.way = ConnectOptions::Way::kTcp}); }
-
-TEST(Ipv6, WorkersOfTfConfigConnectBySharedMemory) {
+TEST(Ipv6, WorkersOfTfConfigConnectByEveryTransportAndWhereTheyListen) {
+  expect_sum({.way = ConnectOptions::Way::kTcp});
   expect_sum({.way = ConnectOptions::Way::kAuto});
-}
-
-TEST(Ipv6, WorkersListenWhereTheyAreTold) {
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});
 }
 
@@ -74,7 +67,7 @@ TEST(Ipv6, CallsCarryTheAddressOfTheCaller) {
   });
   auto server_options = rpc_suite::server_options();
   server_options.address = "[::1]:0";
-  server_options.tls = testing::make_certificate("ipv6");  // by TCP, also within a machine
+  server_options.tls = control_job::make_certificate("ipv6");  // by TCP, also within a machine
   const auto server = rpc_suite::start_server(server_options, handler);
   auto options = rpc_suite::client_options();
   options.tls = server_options.tls;
@@ -84,5 +77,4 @@ TEST(Ipv6, CallsCarryTheAddressOfTheCaller) {
   EXPECT_THAT(caller, ::testing::MatchesRegex("\\[::1\\]:[0-9]+"));
 }
 
-}  // namespace ipv6_test
-}  // namespace tutti
+}  // namespace tutti::ipv6_test

@@ -1,12 +1,9 @@
 // Values by key as files, and the groups that meet by them.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "cluster/control/join_job.h"
@@ -14,7 +11,6 @@
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/proxied_ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tests/support/transports.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/key_value_stores.h"
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
@@ -23,10 +19,8 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
-namespace tutti {
-namespace key_value_store_test {
+namespace tutti::key_value_store_test {
 using namespace std::chrono_literals;
-using testing::expect_error;
 using testing::in;
 using testing::late;
 
@@ -104,7 +98,7 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
 TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
   const std::string file = ::testing::TempDir() + "/tutti_store_file";
   std::ofstream(file) << "no folder";
-  expect_error(ErrorCode::kUnavailable, {file, "is no folder"}, [&] { FileKeyValueStore s(file); });
+  EXPECT_ERROR(FileKeyValueStore s(file), kUnavailable, file, "is no folder");
   const std::string folder = new_folder("removed");
   FileKeyValueStore store(folder);
   std::filesystem::remove_all(folder);
@@ -270,5 +264,4 @@ TEST(WorkerGroup, AnAddressThatIsNotOfThisMachineIsRefusedBeforeAnybodyIsWaitedF
                  "10.0.0.300");
 }
 
-}  // namespace key_value_store_test
-}  // namespace tutti
+}  // namespace tutti::key_value_store_test

@@ -1,30 +1,96 @@
 // Members of jobs and ranks of groups that are real processes: killed, stopped, failing, late.
 // Prints how long each took to be known; asserts only that it was.
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
-#include <filesystem>
-#include <memory>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include "cluster/control/control_server.h"
 #include "tests/cluster/control_job.h"
-#include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
-#include "tests/support/line_process.h"
 #include "tutti/cluster/key_value_stores.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace processes_test {
+namespace tutti::processes_test {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
+
+/// Killed when destroyed. Not thread-safe.
+class LineProcess {
+ public:
+  /// `words`: the path of the program and its arguments.
+  explicit LineProcess(std::vector<std::string> words) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    std::array<int, 2> out{}, in{};
+    if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(in.data(), O_CLOEXEC) != 0) {
+      throw Error(ErrorCode::kUnavailable, "no pipe");
+    }
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+    const int error =
+        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(out[1]);
+    ::close(in[0]);
+    output_ = ::fdopen(out[0], "r");
+    input_ = ::fdopen(in[1], "w");
+    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " + words[0]);
+  }
+  ~LineProcess() {
+    if (pid_ != 0) ::kill(pid_, SIGKILL);
+    (void)exit_code();
+    std::fclose(output_);
+    std::fclose(input_);
+  }
+  LineProcess(const LineProcess&) = delete;
+  LineProcess& operator=(const LineProcess&) = delete;
+
+  void signal(int number) { ::kill(pid_, number); }
+  pid_t pid() const { return pid_; }
+  void tell(const std::string& line) {
+    std::fputs((line + "\n").c_str(), input_);
+    std::fflush(input_);
+  }
+  /// Returns the next line; "end" after the last one.
+  std::string line() {
+    std::array<char, 4096> text{};
+    if (!std::fgets(text.data(), text.size(), output_)) return "end";
+    std::string line = text.data();
+    if (!line.empty() && line.back() == '\n') line.pop_back();
+    return line;
+  }
+  /// Returns the next line that begins with `begin`; "end" if there is none.
+  std::string line_with(const std::string& begin) {
+    for (;;) {
+      std::string text = line();
+      if (text.starts_with(begin) || text == "end") return text;
+    }
+  }
+  /// Waits for the end. Returns the exit code, or the signal that killed it as a negative number.
+  int exit_code() {
+    if (pid_ == 0) return code_;
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int code_ = 0;
+  std::FILE* output_ = nullptr;
+  std::FILE* input_ = nullptr;
+};
 
 TimePoint now() { return Clock::system().now(); }
 
@@ -34,7 +100,7 @@ std::vector<std::string> words(std::vector<std::string> first,
   return first;
 }
 
-class MemberProcess : public testing::LineProcess {
+class MemberProcess : public LineProcess {
  public:
   MemberProcess(const std::string& target, const std::string& job, int index,
                 const std::vector<std::string>& more = {"30"})
@@ -130,7 +196,7 @@ TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
 struct ProxiedJob {
   ProxiedJob() {
     auto options = server_for(3);
-    options.tls = testing::make_certificate("proxied");
+    options.tls = control_job::make_certificate("proxied");
     const std::vector<std::string> more{"30", "30", options.tls.certificate,
                                         options.tls.private_key};
     server = ControlServer::start(options);
@@ -312,7 +378,7 @@ TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
 }
 
 /// One rank of a group that meets in a folder.
-class RankProcess : public testing::LineProcess {
+class RankProcess : public LineProcess {
  public:
   RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,
               const std::vector<std::string>& more = {})
@@ -329,7 +395,7 @@ std::string fresh_folder(const std::string& name) {
 
 void expect_code(const std::string& line, ErrorCode code, const std::string& part) {
   EXPECT_EQ(line.rfind(concat("error ", static_cast<int>(code), " "), 0), 0u) << line;
-  EXPECT_NE(line.find(part), std::string::npos) << line;
+  EXPECT_THAT(line, HasSubstr(part));
 }
 
 TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
@@ -404,7 +470,7 @@ TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
   one.signal(SIGSTOP);
   const std::string line = zero.line();
   EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
-  EXPECT_NE(line.find("rank"), std::string::npos) << line;
+  EXPECT_THAT(line, HasSubstr("rank"));
 }
 
 TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {
@@ -428,5 +494,4 @@ TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
   }
 }
 
-}  // namespace processes_test
-}  // namespace tutti
+}  // namespace tutti::processes_test

@@ -1,25 +1,68 @@
-// Ranks of this process whose connections go through proxies that break them.
+// Ranks of this process whose connections go through proxies that break them, and visitors of
+// ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cluster/net/handshake.h"
+#include "cluster/net/socket.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/transports.h"
-#include "tests/support/vanishing_packets.h"
 #include "tests/support/waiting.h"
+#include "tutti/core/error.h"
 
 namespace tutti::proxied_ranks {
-
 using testing::in;
 using testing::late;
+
+/// The system drops what arrives for this connected TCP socket, before TCP sees it. `longest`:
+/// segments of up to so many bytes, with their headers, pass.
+inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
+  std::array<sock_filter, 4> program{{{BPF_LD | BPF_W | BPF_LEN, 0, 0, 0},
+                                      {BPF_JMP | BPF_JGT | BPF_K, 0, 1, longest},
+                                      {BPF_RET | BPF_K, 0, 0, 0},
+                                      {BPF_RET | BPF_K, 0, 0, ~std::uint32_t{0}}}};
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  if (::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) != 0) {
+    fail(ErrorCode::kUnavailable, "this system does not let packets vanish");
+  }
+}
+
+/// From now on they arrive again.
+inline void let_packets_arrive(int socket) {
+  const int nothing = 0;
+  (void)::setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &nothing, sizeof(nothing));
+}
+
+/// This process's end of its one IPv4 connection to `port`, at which it listened: that which was
+/// accepted there, or the other one.
+inline int end_of_connection(int port, bool is_accepted) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::atoi(entry.path().filename().c_str());
+    sockaddr_in own{}, peer{};
+    socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+    const bool is_connected =
+        ::getsockname(number, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+        ::getpeername(number, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0;
+    if (!is_connected || own.sin_family != AF_INET) continue;
+    if (ntohs((is_accepted ? own : peer).sin_port) == port) return number;
+  }
+  fail(ErrorCode::kNotFound, "this process has no connection to port ", port);
+}
 
 /// Every rank is reached, by the higher ones, through a proxy of its own.
 class ProxiedStore final : public KeyValueStore {
@@ -106,8 +149,7 @@ struct DirectRanks {
     require_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
     const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
     for (const int r : {0, 1}) {
-      end_of_rank[static_cast<std::size_t>(r)] =
-          testing::end_of_connection(announced.endpoint.port, r == 0);
+      end_of_rank[static_cast<std::size_t>(r)] = end_of_connection(announced.endpoint.port, r == 0);
     }
   }
   std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
@@ -150,6 +192,77 @@ inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   });
   EXPECT_EQ(later.code, ErrorCode::kUnavailable) << later.message;
   EXPECT_NE(later.message.find(name), std::string::npos) << later.message;
+}
+
+/// Connected; waits for that.
+inline internal::FileDescriptor connect_to(const internal::Endpoint& endpoint) {
+  internal::FileDescriptor socket = internal::start_connecting(endpoint);
+  pollfd ready{socket.get(), POLLOUT, 0};
+  (void)internal::poll_until(std::span(&ready, 1), testing::late());
+  return socket;
+}
+
+inline void say(const internal::FileDescriptor& socket, std::span<const std::byte> bytes) {
+  std::size_t count = 0;
+  (void)internal::write_now(socket, bytes, count);
+}
+inline void say(const internal::FileDescriptor& socket, std::string_view words) {
+  say(socket, std::as_bytes(std::span(words)));
+}
+
+/// Whether the other side has closed; what it said before goes to `heard`.
+inline bool is_closed(const internal::FileDescriptor& socket,
+                      std::vector<std::byte>* heard = nullptr) {
+  std::array<std::byte, 4096> bytes{};
+  std::size_t count = 1;
+  while (count > 0) {
+    if (internal::read_now(socket, bytes, count) == internal::ByteFlow::kClosed) return true;
+    if (heard) heard->insert(heard->end(), bytes.begin(), bytes.begin() + static_cast<long>(count));
+  }
+  return false;
+}
+
+/// Waits for it, at most a minute.
+inline bool gets_closed(const internal::FileDescriptor& socket,
+                        std::vector<std::byte>* heard = nullptr) {
+  const TimePoint end = testing::late();
+  while (!is_closed(socket, heard)) {
+    if (Clock::system().now() >= end) return false;
+    pollfd ready{socket.get(), POLLIN, 0};
+    (void)internal::poll_until(std::span(&ready, 1), end);
+  }
+  return true;
+}
+
+/// Waits for what the other side says next, at most a minute, and gives it to the handshake. False:
+/// the connection has ended.
+inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
+  std::array<std::byte, internal::kLongestHandshake> bytes{};
+  pollfd ready{socket.get(), POLLIN, 0};
+  const TimePoint end = testing::late();
+  if (internal::poll_until(std::span(&ready, 1), end) <= 0) return false;
+  std::size_t count = 0;
+  const internal::ByteFlow flow =
+      internal::read_now(socket, std::span(bytes).first(handshake.num_awaited()), count);
+  (void)handshake.take(std::span<const std::byte>(bytes).first(count));
+  return flow == internal::ByteFlow::kOpen;
+}
+
+/// The client's side, to its end.
+inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
+                                       const internal::RankHello& hello, const JobSecret& secret) {
+  internal::Handshake handshake(internal::Handshake::Side::kClient, hello, secret);
+  for (;;) {
+    say(socket, handshake.bytes_to_send());
+    if (handshake.state() != internal::Handshake::State::kRunning || !hear(socket, handshake)) {
+      return handshake;
+    }
+  }
+}
+
+inline std::size_t num_descriptors() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
 }  // namespace tutti::proxied_ranks

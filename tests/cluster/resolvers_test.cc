@@ -11,8 +11,7 @@
 #include "tutti/cluster/resolvers/slurm_resolver.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
-namespace tutti {
-namespace resolvers_test {
+namespace tutti::resolvers_test {
 
 TEST(MpiResolver, ReadsOpenMpisVariables) {
   const MpiResolver resolver({}, Environment({{"OMPI_COMM_WORLD_RANK", "3"},
@@ -55,7 +54,7 @@ TEST(MpiResolver, FillsJobsInOrderOfRanks) {
                  "MPI: expected jobs for at most 3 tasks", "worker=4");
 }
 
-TEST(KubernetesResolver, NamesPodsOfAHeadlessService) {
+TEST(KubernetesResolver, NamesPodsOfAHeadlessServiceAndOfAStatefulSet) {
   const KubernetesResolver resolver({.jobs = {{"chief", 1}, {"worker", 2}}},
                                     Environment({{"HOSTNAME", "name-worker-1"}}));
   EXPECT_EQ(resolver.cluster_spec(),
@@ -64,18 +63,15 @@ TEST(KubernetesResolver, NamesPodsOfAHeadlessService) {
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
   EXPECT_EQ(resolver.master(), "grpc://name-worker-1.name:2222");
   EXPECT_EQ(id_in_cluster(resolver.cluster_spec(), *resolver.task()), 2);
-}
-
-TEST(KubernetesResolver, NamesPodsOfAStatefulSet) {
-  const KubernetesResolver resolver(
+  const KubernetesResolver stateful(
       {}, Environment({{"HOSTNAME", "my-train-2.my-train.default.svc.cluster.local"},
                        {"TUTTI_KUBERNETES_JOBS", "worker=3"},
                        {"TUTTI_KUBERNETES_PORT", "80"},
                        {"TUTTI_KUBERNETES_SERVICE", "peers"}}));
-  EXPECT_EQ(resolver.cluster_spec(),
+  EXPECT_EQ(stateful.cluster_spec(),
             ClusterSpec({{"worker",
                           {"my-train-0.peers:80", "my-train-1.peers:80", "my-train-2.peers:80"}}}));
-  EXPECT_EQ(resolver.task(), (Task{"worker", 2}));
+  EXPECT_EQ(stateful.task(), (Task{"worker", 2}));
 }
 
 Pod pod(const std::string& name, const std::string& ip, const std::string& job_name,
@@ -186,10 +182,11 @@ TEST(SageMakerResolver, SortsHostsAndFindsItself) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://algo-1:2223");
 }
 
-TEST(SageMakerResolver, IsEmptyWhenTheHostIsNotInTheList) {
+TEST(SageMakerResolver, HasNoMasterWithOneHostOrOutsideOfTheList) {
   const SageMakerResolver resolver(2223, {}, sage_maker(R"(["algo-1", "algo-2"])", "algo-3"));
   EXPECT_TRUE(resolver.cluster_spec().empty());
   EXPECT_EQ(resolver.master(), "");
+  EXPECT_EQ(SageMakerResolver(2223, {}, sage_maker(R"(["algo-1"])", "algo-1")).master(), "");
 }
 
 TEST(SageMakerResolver, ReportsMissingSageMakerEnvironment) {
@@ -197,10 +194,6 @@ TEST(SageMakerResolver, ReportsMissingSageMakerEnvironment) {
                "Not a SageMaker Environment", "SM_HOSTS");
   EXPECT_ERROR(SageMakerResolver(2223, {}, Environment({{"SM_HOSTS", "[]"}})), kFailedPrecondition,
                "Not a SageMaker Environment", "SM_CURRENT_HOST");
-}
-
-TEST(SageMakerResolver, HasNoMasterWithOneHost) {
-  EXPECT_EQ(SageMakerResolver(2223, {}, sage_maker(R"(["algo-1"])", "algo-1")).master(), "");
 }
 
 using Names = std::vector<std::string>;
@@ -221,7 +214,7 @@ Environment two_nodes(const std::string& rank, Environment::Variables more = {})
   return slurm(std::move(more));
 }
 
-TEST(SlurmGrammar, ExpandsNodeLists) {
+TEST(SlurmGrammar, ExpandsNodeListsAndTasksPerNode) {
   EXPECT_EQ(expand_node_list("t02n13"), (Names{"t02n13"}));
   EXPECT_EQ(expand_node_list("t02n[13,41-43]"), (Names{"t02n13", "t02n41", "t02n42", "t02n43"}));
   EXPECT_EQ(expand_node_list("t02n13,t02n41,t02n43"), (Names{"t02n13", "t02n41", "t02n43"}));
@@ -230,9 +223,6 @@ TEST(SlurmGrammar, ExpandsNodeLists) {
   EXPECT_EQ(expand_node_list("r[1-2]n[3,5]"), (Names{"r1n3", "r1n5", "r2n3", "r2n5"}));
   EXPECT_EQ(expand_node_list("n[98-101]"), (Names{"n98", "n99", "n100", "n101"}));
   EXPECT_EQ(expand_node_list("n[0-65535]").size(), 65536U);
-}
-
-TEST(SlurmGrammar, ExpandsTasksPerNode) {
   EXPECT_EQ(expand_tasks_per_node("2"), (std::vector<int>{2}));
   EXPECT_EQ(expand_tasks_per_node("2,1,3"), (std::vector<int>{2, 1, 3}));
   EXPECT_EQ(expand_tasks_per_node("3(x2),2,1"), (std::vector<int>{3, 3, 2, 1}));
@@ -338,19 +328,16 @@ TEST(SlurmResolver, RefusesMoreThanThereIs) {
                  "gpus_per_task: expected 1 to 1", "got 2");
 }
 
-TEST(SlurmResolver, ATaskBeyondTheJobsHasNone) {
-  const SlurmResolver resolver({.jobs = {{"worker", 2}}}, slurm({{"SLURM_PROCID", "2"}}));
-  EXPECT_EQ(resolver.task(), std::nullopt);
-  EXPECT_EQ(resolver.cluster_spec().total_tasks(), 2);
-}
-
-TEST(SlurmResolver, TasksPerNodeCanBeGiven) {
+TEST(SlurmResolver, TasksPerNodeCanBeGivenAndATaskBeyondTheJobsHasNone) {
   const SlurmResolver resolver({.jobs = {{"worker", 4}}, .tasks_per_node = 2},
                                slurm({{"SLURM_PROCID", "3"}}));
   EXPECT_EQ(
       resolver.cluster_spec(),
       ClusterSpec({{"worker", {"t02n13:8888", "t02n13:8889", "t02n41:8888", "t02n41:8889"}}}));
   EXPECT_EQ(resolver.task(), (Task{"worker", 3}));
+  const SlurmResolver beyond({.jobs = {{"worker", 2}}}, slurm({{"SLURM_PROCID", "2"}}));
+  EXPECT_EQ(beyond.task(), std::nullopt);
+  EXPECT_EQ(beyond.cluster_spec().total_tasks(), 2);
 }
 
 TEST(SlurmResolver, NamesJobAndStep) {
@@ -380,18 +367,15 @@ TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
   EXPECT_ERROR(resolver.master("worker", 3), kNotFound, "'worker' has no task 3", "0, 1, 2");
 }
 
-TEST(TfConfigResolver, PrefixesMasterWithRpcLayer) {
+TEST(TfConfigResolver, MasterHasTheRpcLayerAndIsTheSessionMasterIfGiven) {
   const TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 0}, "rpc_layer": "grpc")"));
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
   EXPECT_EQ(resolver.master(), "grpc://ps0:2222");
-}
-
-TEST(TfConfigResolver, SessionMasterOverridesTheTask) {
-  const TfConfigResolver resolver = read(with_cluster(
+  const TfConfigResolver session = read(with_cluster(
       R"("task": {"type": "ps", "index": 0}, "session_master": "sessionmaster:2222")"));
-  EXPECT_EQ(resolver.master(), "sessionmaster:2222");
-  EXPECT_EQ(resolver.master("worker", 1), "sessionmaster:2222");
+  EXPECT_EQ(session.master(), "sessionmaster:2222");
+  EXPECT_EQ(session.master("worker", 1), "sessionmaster:2222");
 }
 
 TEST(TfConfigResolver, ReadsNumbersAsTextAndTextAsNumbers) {
@@ -537,22 +521,16 @@ TEST(UnionResolver, ArgumentsOverrideTheFirst) {
   EXPECT_EQ(resolver.rpc_layer(), "test");
 }
 
-TEST(UnionResolver, JoinsDifferentJobs) {
+TEST(UnionResolver, JoinsJobsListsAndIndicesOfSparseJobs) {
   EXPECT_EQ(joined(of({{"ps", {"ps0:2222", "ps1:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222"}}})),
             ClusterSpec(
                 {{"ps", {"ps0:2222", "ps1:2222"}}, {"worker", {"worker0:2222", "worker1:2222"}}}));
-}
-
-TEST(UnionResolver, ConcatenatesLists) {
   EXPECT_EQ(joined(of({{"worker", {"worker4:2222", "worker5:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}}})),
             ClusterSpec({{"worker",
                           {"worker4:2222", "worker5:2222", "worker0:2222", "worker1:2222",
                            "worker2:2222"}}}));
-}
-
-TEST(UnionResolver, KeepsIndicesOfSparseJobs) {
   const StaticResolver odd = of({{"worker", {{1, "b:1"}, {3, "d:1"}}}});
   EXPECT_EQ(joined(odd, of({{"worker", {{0, "a:1"}, {2, "c:1"}}}})),
             ClusterSpec({{"worker", {"a:1", "b:1", "c:1", "d:1"}}}));
@@ -560,9 +538,6 @@ TEST(UnionResolver, KeepsIndicesOfSparseJobs) {
             ClusterSpec({{"worker", {{1, "b:1"}, {3, "d:1"}, {6, "g:1"}}}}));
   EXPECT_ERROR(joined(odd, of({{"worker", {{3, "x:1"}, {9, "y:1"}}}})), kAlreadyExists, "worker 3",
                "d:1", "x:1");
-}
-
-TEST(UnionResolver, ListIndicesStartAtZeroNextToASparseJob) {
   const StaticResolver list = of({{"worker", {"a:1", "b:1"}}});
   EXPECT_EQ(joined(list, of({{"worker", {{4, "e:1"}, {6, "g:1"}}}})),
             ClusterSpec({{"worker", {{0, "a:1"}, {1, "b:1"}, {4, "e:1"}, {6, "g:1"}}}}));
@@ -570,7 +545,7 @@ TEST(UnionResolver, ListIndicesStartAtZeroNextToASparseJob) {
                "b:1", "x:1");
 }
 
-TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
+TEST(UnionResolver, MasterIsThatOfTheRequestedTaskOrOfTheFirst) {
   const StaticResolver first = of({{"ps", {"ps0:2222"}}});
   const StaticResolver second = of({{"worker", {"worker0:2222", "worker1:2222"}}});
   const UnionResolver resolver({&first, &second});
@@ -578,12 +553,10 @@ TEST(UnionResolver, MasterIsThatOfTheRequestedTask) {
   EXPECT_EQ(resolver.master("worker", 1), "worker1:2222");
   EXPECT_EQ(resolver.master("worker", 1, "grpc"), "grpc://worker1:2222");
   EXPECT_ERROR(resolver.master("chief", 0), kNotFound, "no job 'chief'", "ps, worker");
-}
-
-TEST(UnionResolver, MasterWithoutTaskIsThatOfTheFirst) {
-  const StaticResolver first({{"ps", {"ps0:2222"}}}, {.master = "here:1", .rpc_layer = "grpc"});
-  EXPECT_EQ(UnionResolver({&first}).master(), "grpc://here:1");
-  EXPECT_EQ(UnionResolver({&first}, {.rpc_layer = "test"}).master(), "test://here:1");
+  const StaticResolver with_master({{"ps", {"ps0:2222"}}},
+                                   {.master = "here:1", .rpc_layer = "grpc"});
+  EXPECT_EQ(UnionResolver({&with_master}).master(), "grpc://here:1");
+  EXPECT_EQ(UnionResolver({&with_master}, {.rpc_layer = "test"}).master(), "test://here:1");
 }
 
 TEST(UnionResolver, SingleSparseJobKeepsItsIndices) {
@@ -612,7 +585,7 @@ TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError)
   EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
 }
 
-TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirst) {
+TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirstOfAtLeastOne) {
   const StaticResolver said({{"worker", {"a:1"}}}, {.num_accelerators = {{"GPU", 8}}});
   const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
   const UnionResolver resolver({&said, &second});
@@ -620,9 +593,8 @@ TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirst) {
   EXPECT_ERROR(resolver.num_accelerators("worker", 1), kUnimplemented, "UnionResolver", "worker 1");
   const OwnProcessResolver own;
   EXPECT_ERROR(UnionResolver({&own}).num_accelerators("worker", 1), kUnimplemented, "worker 1");
+  EXPECT_INVALID(UnionResolver({}), "at least one resolver");
 }
-
-TEST(UnionResolver, NeedsAResolver) { EXPECT_INVALID(UnionResolver({}), "at least one resolver"); }
 
 TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
@@ -635,5 +607,4 @@ TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
   EXPECT_EQ(resolver.to_string(), "StaticResolver: this is worker 1 of 2 workers (a:1, b:1)");
 }
 
-}  // namespace resolvers_test
-}  // namespace tutti
+}  // namespace tutti::resolvers_test

@@ -1,20 +1,15 @@
 // Calls between tasks, and their messages, however gRPC cuts them.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <memory>
 #include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "cluster/rpc/call_messages.h"
 #include "parameter_server.pb.h"
+#include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
-#include "tests/cluster/tls_files.h"
 
 namespace tutti::rpc_suite {
 namespace {
@@ -412,7 +407,7 @@ TEST_F(RpcCalls, ATakenPortIsAnError) {
 TEST_F(RpcCalls, WithCertificatesThoseOfTheAuthorityComeIn) {
   Handler handler;
   auto options = server_options();
-  options.tls = testing::make_certificate("rpc_job");
+  options.tls = control_job::make_certificate("rpc_job");
   const auto server = start_server(options, handler);
   auto asking = client_options();
   asking.tls = options.tls;
@@ -424,7 +419,7 @@ TEST_F(RpcCalls, WithCertificatesThoseOfTheAuthorityComeIn) {
   EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
                kDeadlineExceeded, "worker 0 did not reach ps 1 (");
   stranger.connect_timeout = 60s;
-  stranger.tls = testing::make_certificate("rpc_other");
+  stranger.tls = control_job::make_certificate("rpc_other");
   EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger),
                kFailedPrecondition, "worker 0 cannot call ps 1 (", "the TLS handshake fails");
 }

@@ -1,13 +1,11 @@
 // Calls over connections that break, servers that are asked too much, and strangers.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <list>
 #include <map>
 
 #include "cluster/net/socket.h"
+#include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
-#include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 
 namespace tutti::rpc_suite {
@@ -35,7 +33,7 @@ class RpcFaults : public ::testing::Test {
     options.tls = tls_;
     return RpcClient::connect(target, RpcMethod::kApply, options);
   }
-  const TlsFiles tls_ = testing::make_certificate("rpc_faults");
+  const TlsFiles tls_ = control_job::make_certificate("rpc_faults");
 };
 /// Counts how often each request came, and in which order.
 class Counts {

@@ -24,8 +24,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
-namespace tutti {
-namespace window_engine_test {
+namespace tutti::window_engine_test {
 using namespace std::chrono_literals;
 
 /// Where a rank's buffers lie.
@@ -363,5 +362,4 @@ TEST(ShmLargeSums, LargeBuffersInThemAreSummed) {
   });
 }
 
-}  // namespace window_engine_test
-}  // namespace tutti
+}  // namespace tutti::window_engine_test
