@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/estimator.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <limits>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "tests/support/thrown.h"
 #include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
@@ -49,15 +51,6 @@ std::vector<std::vector<double>> values_of(const Estimator& estimator) {
   return values;
 }
 
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return concat(to_string(error.code()), ": ", error.message());
-  }
-  return "OK";
-}
-
 TEST(EstimatorTest, ResumesWithTheBitsOfOneRun) {
   const auto input = [] { return numbers_of(6, 6).repeat(); };  // the same batch in each step
   const std::string folder = own_folder();
@@ -89,7 +82,7 @@ EstimatorSpec three_times(const Tensor& features, const Tensor& labels, Estimato
 TEST(EstimatorTest, EvaluatesAndPredictsUnderAnotherStrategy) {
   Estimator estimator(three_times, {.model_dir = own_folder(), .eval_distribute = mirrored(2)});
   const auto data = [] { return numbers_of(3, 10); };  // batches of 3, 3, 3, 1 rows
-  EXPECT_THAT(error_of([&] { estimator.evaluate(data); }), HasSubstr("NOT_FOUND"));
+  EXPECT_THAT(thrown::coded_error_of([&] { estimator.evaluate(data); }), HasSubstr("NOT_FOUND"));
   estimator.train(data, {.steps = 2});
   const Logs logs = estimator.evaluate(data);
   EXPECT_DOUBLE_EQ(logs.at("loss"), 28.5);  // the mean of x^2, x from 0 to 9
@@ -131,7 +124,7 @@ TEST(EstimatorTest, HooksSeeStepsAndEndTraining) {
   }
   EXPECT_EQ(names.size(), 4u) << join(names);  // 2, 3, 5, 6
   EXPECT_TRUE(has_events);
-  EXPECT_THAT(error_of([] { StopAtStepHook({}); }), HasSubstr("INVALID_ARGUMENT"));
+  EXPECT_THAT(thrown::coded_error_of([] { StopAtStepHook({}); }), HasSubstr("INVALID_ARGUMENT"));
 }
 
 TEST(EstimatorTest, NanLossFailsOrEndsTraining) {
@@ -142,7 +135,7 @@ TEST(EstimatorTest, NanLossFailsOrEndsTraining) {
     return spec;
   };
   Estimator estimator(diverges, {.model_dir = own_folder()});
-  EXPECT_THAT(error_of([&] { estimator.train(input, {.steps = 3}); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { estimator.train(input, {.steps = 3}); }),
               HasSubstr("OUT_OF_RANGE: Estimator::train: the loss of step 1"));
   const auto ends = std::make_shared<NanTensorHook>(false);
   SessionRunContext context;
@@ -195,23 +188,24 @@ TEST(EstimatorTest, UserErrorsAreNamed) {
     return EstimatorSpec{.loss = losses::mean_squared_error(labels, layer(x)), .optimizer = "sgd"};
   };
   Estimator changing(changes, {.model_dir = folder + "/a"});
-  EXPECT_THAT(error_of([&] { changing.train(input, {.steps = 3}); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { changing.train(input, {.steps = 3}); }),
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("layer/kernel"),
                     HasSubstr("other/kernel")));
   const ModelFn without = [](const Tensor& x, const Tensor&, EstimatorMode) {
     return EstimatorSpec{.loss = x};
   };
   Estimator no_optimizer(without, {.model_dir = folder + "/b"});
-  EXPECT_THAT(error_of([&] { no_optimizer.train(input, {.steps = 1}); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { no_optimizer.train(input, {.steps = 1}); }),
               HasSubstr("no optimizer"));
-  EXPECT_THAT(error_of([&] { no_optimizer.train(input, {.steps = 0}); }), HasSubstr("steps"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(thrown::coded_error_of([&] { no_optimizer.train(input, {.steps = 0}); }),
+              HasSubstr("steps"));
+  EXPECT_THAT(thrown::coded_error_of([&] {
                 const auto strategy = mirrored(1);
                 const auto scope = strategy->scope();
                 changing.train(input, {.steps = 1});
               }),
               HasSubstr("outside of scopes"));
-  EXPECT_THAT(error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
+  EXPECT_THAT(thrown::coded_error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
 }
 
 TEST(EstimatorTest, DataThatNeverEndAreRefusedWhereNothingElseEnds) {
@@ -223,13 +217,14 @@ TEST(EstimatorTest, DataThatNeverEndAreRefusedWhereNothingElseEnds) {
     return EstimatorSpec{.loss = losses::mean_squared_error(labels, y), .optimizer = "sgd"};
   };
   Estimator estimator(line, {.model_dir = own_folder()});
-  EXPECT_THAT(error_of([&] { estimator.train(endless); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { estimator.train(endless); }),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("never does"), HasSubstr(".steps")));
   const auto hook = std::make_shared<StopAtStepHook>(StopAtStepHook::Options{.num_steps = 2});
   estimator.train(endless, {.hooks = {hook}});
   EXPECT_EQ(estimator.global_step(), 2);
-  EXPECT_THAT(error_of([&] { estimator.evaluate(endless); }), HasSubstr("never does"));
-  EXPECT_THAT(error_of([&] { estimator.predict(endless); }), HasSubstr("never does"));
+  EXPECT_THAT(thrown::coded_error_of([&] { estimator.evaluate(endless); }),
+              HasSubstr("never does"));
+  EXPECT_THAT(thrown::coded_error_of([&] { estimator.predict(endless); }), HasSubstr("never does"));
   EXPECT_EQ(estimator.evaluate(endless, {.steps = 3}).at("global_step"), 2.0);
 }
 
@@ -292,11 +287,12 @@ TEST(EstimatorTest, ClientEndsWithTheDataOfItsWorkers) {
 TEST(EstimatorTest, ClientNeedsServingWorkers) {
   const auto input = [] { return ones(1); };
   Estimator none(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
-  EXPECT_THAT(error_of([&] { none.train_on_workers(); }), HasSubstr("expected serve() before"));
+  EXPECT_THAT(thrown::coded_error_of([&] { none.train_on_workers(); }),
+              HasSubstr("expected serve() before"));
   Estimator local(counts_updates, {.model_dir = own_folder(), .train_distribute = mirrored(2)});
-  EXPECT_THAT(error_of([&] { (void)local.serve(input); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { (void)local.serve(input); }),
               HasSubstr("expected a ParameterServerStrategy"));
-  EXPECT_THAT(error_of([&] { (void)none.serve([] { return ones(0); }); }),
+  EXPECT_THAT(thrown::coded_error_of([&] { (void)none.serve([] { return ones(0); }); }),
               HasSubstr("got none from input_fn"));
 }
 

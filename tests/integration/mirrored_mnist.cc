@@ -4,7 +4,6 @@
 // Usage: mirrored_mnist REPLICAS BATCH_OF_A_REPLICA STEPS; prints the hash of the weights.
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 #include "tutti/readers.h"
 #include "tutti/tutti.h"
