@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "core/file.h"
-#include "tests/support/process_files.h"
+#include "tests/support/process_function.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/core/error.h"
 

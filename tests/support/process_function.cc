@@ -15,7 +15,6 @@
 #include <new>
 
 #include "core/file.h"
-#include "tests/support/process_files.h"
 #include "tutti/core/error.h"
 
 namespace tutti::testing {

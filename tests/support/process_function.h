@@ -9,7 +9,7 @@
 //
 // At the scope of a namespace, under a name that is unique in the test program;
 // multi_process_runner.h starts it. Returning Json() is returning nothing; what it throws, the
-// test's join() throws; an assertion that fails there fails in the test.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>
@@ -51,3 +51,15 @@ std::string barrier_bytes(int num_processes);
   [[maybe_unused]] static const bool name##_is_known =                \
       ::tutti::testing::internal::add_process_function(#name, &name); \
   static ::tutti::Json name([[maybe_unused]] const ::tutti::Json& arguments)
+
+inline constexpr const char* kFunctionVariable = "TUTTI_TEST_FUNCTION";
+inline constexpr const char* kFolderVariable = "TUTTI_TEST_FOLDER";
+inline constexpr const char* kArgumentsVariable = "TUTTI_TEST_ARGUMENTS";
+inline constexpr const char* kResultVariable = "TUTTI_TEST_RESULT";
+
+/// What failed in the process whose result goes to `result_file`; no file: nothing.
+inline std::string failure_file(const std::string& result_file) {
+  return result_file + ".failures";
+}
+
+inline std::string barrier_file(const std::string& folder) { return folder + "/barrier"; }

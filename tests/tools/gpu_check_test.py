@@ -22,6 +22,8 @@ import counted_unittest  # noqa: E402
 
 SOURCE, BUILD = pathlib.Path(sys.argv.pop(1)).resolve(), pathlib.Path(sys.argv.pop(1)).resolve()
 CHECK = SOURCE / "benchmarks" / "gpu" / "gpu_check"
+sys.path.insert(0, str(CHECK.parent / "check"))
+import checks, commands, programs, rows, speed  # noqa: E402, E401
 SIMULATED = next((path for folder in ("lib", "tests/cuda_simulation", "bin")
                   for path in [BUILD / folder / "libtutti_cuda_simulated.so"] if path.exists()), None)
 GPU = "--simulate" if SIMULATED else "--on-cpu"
@@ -153,8 +155,6 @@ class WithoutDriver(WithPlantedPrograms):
 
 class Missing(WithPlantedPrograms):
     def test_without_nvcc_one_line_says_so(self):
-        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
-        import programs  # noqa: PLC0415
         place = programs.Place(argparse.Namespace(simulate=False, on_cpu=False), self.folder, packed=False)
         with mock.patch.dict(os.environ, {"PATH": "", "CUDACXX": ""}), mock.patch("glob.glob", return_value=[]):
             row = programs.toolkit_row(place, None)
@@ -175,16 +175,12 @@ class Missing(WithPlantedPrograms):
         self.assertIn("No module named 'torch'", row["measured"])
 
     def test_a_missing_library_is_named_with_what_is_there(self):
-        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
-        import programs  # noqa: PLC0415
         folder = self.folder / "cuda"
         folder.mkdir()
         (folder / "libcublas.so.12").touch()
         self.assertEqual(programs.other_versions("libcublas.so.13", [str(folder)]), ["libcublas.so.12"])
 
     def test_wheels_of_a_python_are_found(self):
-        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
-        import programs  # noqa: PLC0415
         lib = self.folder / "site" / "nvidia" / "cu13" / "lib"
         lib.mkdir(parents=True)
         python = self.folder / "python"
@@ -251,8 +247,6 @@ class OnAMachineWithAGpu(unittest.TestCase):
         shutil.rmtree(self.folder)
 
     def run_all(self, rate=0.9e12, errors="0", batch=10**6, simulated=False, failing=False, only=()):
-        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
-        import checks, commands, programs, rows, speed  # noqa: PLC0415, E401
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()
         text = FAKE.replace("PYTHON", sys.executable, 1).replace("RATE", str(rate)).replace("ERRORS errors", errors + " errors")
