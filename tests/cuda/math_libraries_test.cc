@@ -85,9 +85,6 @@ class MathRig {
   TestWorkspace workspace;
 };
 
-inline constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
-                                   DType::kFloat16};
-
 /// Sets a variable of the environment until destroyed.
 class MathEnvironment {
  public:
