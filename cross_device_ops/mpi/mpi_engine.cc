@@ -8,15 +8,14 @@
 #include <climits>
 #include <cstring>
 #include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "cross_device_ops/algorithms/meeting_engine.h"
-#include "cross_device_ops/mpi/mpi_hub.h"
 #include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
@@ -134,51 +133,26 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
   return !before(part.data, whole.data) && before(part.data, whole.data + whole.num_bytes());
 }
 
-}  // namespace
-
-/// A call of one input and one output, begun with start(), ended when test() says so. Its memory is
-/// the caller's and MPI's until then. Threads: one.
+/// A call of one input and one output, ended when test() says so. Its memory is the caller's and
+/// MPI's until then. `on_copies`: it has its own, for a rank that leaves before its data: others,
+/// who have seen it come, may have begun with theirs, and MPI ends their call only when all have
+/// begun. Threads: one.
 class MpiCall {
  public:
-  MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
-      : call_(call), runtime_(runtime), comm_(comm), rank_(rank) {
+  /// Begins. Throws kOutOfRange for more elements than MPI can count.
+  MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank,
+          bool on_copies = false)
+      : runtime_(runtime), comm_(comm), rank_(rank) {
     if (!call.inputs.empty()) input_ = call.inputs[0];
     if (!call.outputs.empty()) output_ = call.outputs[0];
-  }
-  /// Throws kOutOfRange for more elements than MPI can count.
-  void start() {
-    const MpiRuntime::Calls guard(runtime_);
-    const int count = static_cast<int>(call_.count);
-    switch (call_.collective) {
-      case Collective::kAllReduce:
-        bring(input_, output_.data);
-        return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call_.dtype),
-                                        mpi_op(call_.op, call_.dtype), comm_, &request_),
-                         "MPI_Iallreduce");
-      case Collective::kReduce: {
-        const bool is_root = rank_ == call_.root;
-        if (is_root) bring(input_, output_.data);
-        return check_mpi(
-            MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data, is_root ? output_.data : nullptr,
-                        count, mpi_number(call_.dtype), mpi_op(call_.op, call_.dtype), call_.root,
-                        comm_, &request_),
-            "MPI_Ireduce");
-      }
-      case Collective::kBroadcast:
-        return check_mpi(
-            MPI_Ibcast(output_.data, count, mpi_bytes(call_.dtype), call_.root, comm_, &request_),
-            "MPI_Ibcast");
-      case Collective::kAllGather:
-        return start_all_gather();
-      case Collective::kReduceScatter:
-        return start_reduce_scatter();
-      case Collective::kAllToAll:
-        return start_all_to_all();
-      case Collective::kBarrier:
-        break;
+    if (on_copies) {
+      input_ = copied(input_);
+      output_ = copied(output_);
     }
-    TUTTI_CHECK(false, "mpi: ", to_string(call_.collective), " is done with messages");
+    start(call);
   }
+  MpiCall(const MpiCall&) = delete;
+  MpiCall& operator=(const MpiCall&) = delete;
   /// Makes progress; whether it has ended.
   bool test() {
     if (ended_) return true;
@@ -194,30 +168,69 @@ class MpiCall {
   }
 
  private:
-  void start_reduce_scatter() {
-    set_parts(call_.counts, counts_, offsets_);
+  Elements copied(const ConstElements& elements) {
+    const BufferRef& copy =
+        copies_.emplace_back(BufferRef::allocate(std::max<std::size_t>(1, elements.num_bytes())));
+    bring(elements, copy->data());
+    return {copy->data(), elements.count, elements.dtype};
+  }
+  void start(const CollectiveCall& call) {
+    const MpiRuntime::Calls guard(runtime_);
+    const int count = static_cast<int>(call.count);
+    switch (call.collective) {
+      case Collective::kAllReduce:
+        bring(input_, output_.data);
+        return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call.dtype),
+                                        mpi_op(call.op, call.dtype), comm_, &request_),
+                         "MPI_Iallreduce");
+      case Collective::kReduce: {
+        const bool is_root = rank_ == call.root;
+        if (is_root) bring(input_, output_.data);
+        return check_mpi(
+            MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data, is_root ? output_.data : nullptr,
+                        count, mpi_number(call.dtype), mpi_op(call.op, call.dtype), call.root,
+                        comm_, &request_),
+            "MPI_Ireduce");
+      }
+      case Collective::kBroadcast:
+        return check_mpi(
+            MPI_Ibcast(output_.data, count, mpi_bytes(call.dtype), call.root, comm_, &request_),
+            "MPI_Ibcast");
+      case Collective::kAllGather:
+        return start_all_gather(call);
+      case Collective::kReduceScatter:
+        return start_reduce_scatter(call);
+      case Collective::kAllToAll:
+        return start_all_to_all(call);
+      case Collective::kBarrier:
+        break;
+    }
+    TUTTI_CHECK(false, "mpi: ", to_string(call.collective), " is done with messages");
+  }
+  void start_reduce_scatter(const CollectiveCall& call) {
+    set_parts(call.counts, counts_, offsets_);
     std::byte* result = output_.data;
     if (lies_within(output_, input_)) {
       result_ = BufferRef::allocate(output_.num_bytes());
       result = result_->data();
     }
-    check_mpi(MPI_Ireduce_scatter(input_.data, result, counts_.data(), mpi_number(call_.dtype),
-                                  mpi_op(call_.op, call_.dtype), comm_, &request_),
+    check_mpi(MPI_Ireduce_scatter(input_.data, result, counts_.data(), mpi_number(call.dtype),
+                                  mpi_op(call.op, call.dtype), comm_, &request_),
               "MPI_Ireduce_scatter");
   }
-  void start_all_gather() {
-    set_parts(call_.counts, counts_, offsets_);
+  void start_all_gather(const CollectiveCall& call) {
+    set_parts(call.counts, counts_, offsets_);
     const std::size_t own = static_cast<std::size_t>(offsets_[static_cast<std::size_t>(rank_)]);
-    bring(input_, output_.data + own * size_of(call_.dtype));
-    const MPI_Datatype type = mpi_bytes(call_.dtype);
+    bring(input_, output_.data + own * size_of(call.dtype));
+    const MPI_Datatype type = mpi_bytes(call.dtype);
     check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, output_.data, counts_.data(), offsets_.data(),
                               type, comm_, &request_),
               "MPI_Iallgatherv");
   }
-  void start_all_to_all() {
-    set_parts(call_.counts, counts_, offsets_);
-    set_parts(call_.receive_counts, receive_counts_, receive_offsets_);
-    const MPI_Datatype type = mpi_bytes(call_.dtype);
+  void start_all_to_all(const CollectiveCall& call) {
+    set_parts(call.counts, counts_, offsets_);
+    set_parts(call.receive_counts, receive_counts_, receive_offsets_);
+    const MPI_Datatype type = mpi_bytes(call.dtype);
     check_mpi(
         MPI_Ialltoallv(input_.data, counts_.data(), offsets_.data(), type, output_.data,
                        receive_counts_.data(), receive_offsets_.data(), type, comm_, &request_),
@@ -229,7 +242,6 @@ class MpiCall {
     }
   }
 
-  const CollectiveCall& call_;
   MpiRuntime& runtime_;
   const MPI_Comm comm_;
   const int rank_;
@@ -238,50 +250,12 @@ class MpiCall {
   // MPI reads these until the call has ended.
   std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
   BufferRef result_;  // where the output lies within the input
+  std::vector<BufferRef> copies_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;
 };
 
-/// The same call on a copy of its data, for a rank that leaves before its data: others, who have
-/// seen it come, may have begun with theirs, and MPI ends their call only when all have begun.
-class StandIn {
- public:
-  StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
-      : call_(call),
-        counts_(call.counts.begin(), call.counts.end()),
-        receive_counts_(call.receive_counts.begin(), call.receive_counts.end()) {
-    const auto copy = [](const ConstElements& elements, BufferRef& kept) {
-      kept = BufferRef::allocate(std::max<std::size_t>(1, elements.num_bytes()));
-      bring(elements, kept->data());
-      return Elements(kept->data(), elements.count, elements.dtype);
-    };
-    if (!call.inputs.empty()) {
-      input_ = copy(call.inputs[0], input_memory_);
-      call_.inputs = {&input_, 1};
-    }
-    if (!call.outputs.empty()) {
-      output_ = copy(call.outputs[0], output_memory_);
-      call_.outputs = {&output_, 1};
-    }
-    call_.counts = counts_;
-    call_.receive_counts = receive_counts_;
-    running_.emplace(call_, runtime, comm, rank);
-  }
-  StandIn(const StandIn&) = delete;
-  StandIn& operator=(const StandIn&) = delete;
-  MpiCall& running() { return *running_; }
-
- private:
-  CollectiveCall call_;
-  std::vector<std::size_t> counts_, receive_counts_;
-  BufferRef input_memory_, output_memory_;
-  ConstElements input_;
-  Elements output_;
-  std::optional<MpiCall> running_;
-};
-
-namespace {
-
+using durations::kLastWords;
 using durations::kLinger;
 
 // For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
@@ -372,7 +346,6 @@ class MpiEngine final : public MeetingEngine {
   void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                  TimePoint deadline) override {
     MpiCall running(call, runtime_, comm_, rank());
-    running.start();
     bool ended = false;
     const auto ended_or_closed = [&] { return (ended = running.test()) || is_closed(); };
     const bool in_time = poll_until(deadline, ended_or_closed);
@@ -387,11 +360,9 @@ class MpiEngine final : public MeetingEngine {
   /// Helps those who have begun theirs.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
-    const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
+    const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);
     runtime_.keep(stand_in);
-    stand_in->running().start();
-    poll_until(deadline_after(Clock::system().now(), kLastWords),
-               [&] { return stand_in->running().test(); });
+    poll_until(deadline_after(Clock::system().now(), kLastWords), [&] { return stand_in->test(); });
   }
   void give_up(MpiCall& call, const CollectiveHeader& header) {
     const TimePoint end = deadline_after(Clock::system().now(), kLinger);

@@ -1,7 +1,9 @@
-// Messages by MPI: which processes and rank a group is of; offers, answers and chunks; cancelling,
-// aborting, closing.
+// Messages by MPI: frames and the hub that sends, receives and hands them on; which processes and
+// rank a group is of; offers, answers and chunks; cancelling, aborting, closing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
+
+#include <mpi.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,11 +20,277 @@
 #include <utility>
 #include <vector>
 
-#include "cross_device_ops/mpi/mpi_hub.h"
+#include "core/names.h"
+#include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/core/error.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 #include "tutti/cross_device_ops/transport.h"
 
 namespace tutti::internal {
+
+using durations::kLastWords;
+
+/// What travels between two ranks in one MPI message: a header and bytes, in memory of its own. The
+/// processes of an MPI job are of one build.
+class MpiFrame {
+ public:
+  enum class Kind : std::uint16_t {
+    kHello,    // the rank is there
+    kMessage,  // a short message: head and body
+    kOffer,    // the head of a long one; its body waits for kAccept
+    kAccept,   // of an offer: send the body
+    kRefuse,   // of an offer: nobody wants the body (any more)
+    kChunk,    // the next part of an accepted body
+    kCancel,   // an offer is taken back
+    kAbort,    // the group is ended; the text says why
+    kGoodbye,  // the rank is gone
+  };
+  struct Header {
+    Kind kind = Kind::kHello;
+    std::uint16_t head_bytes = 0;
+    std::int32_t from = 0;  // ranks of the channel
+    std::int32_t to = 0;
+    std::uint64_t channel = 0;
+    std::uint64_t tag = 0;
+    std::uint64_t body_bytes = 0;  // of the whole body, of which a frame may hold a part or none
+    std::uint64_t id = 0;          // of an offer, among all that `from` has made
+  };
+
+  /// An empty one, to be received into.
+  explicit MpiFrame(std::size_t size)
+      : size_(size), bytes_(std::make_unique_for_overwrite<std::byte[]>(size)) {}
+  MpiFrame(const Header& header, std::span<const std::byte> head, std::span<const std::byte> body)
+      : MpiFrame(sizeof(Header) + head.size() + body.size()) {
+    std::memcpy(bytes_.get(), &header, sizeof(Header));
+    if (!head.empty()) std::memcpy(bytes_.get() + sizeof(Header), head.data(), head.size());
+    if (!body.empty()) {
+      std::memcpy(bytes_.get() + sizeof(Header) + head.size(), body.data(), body.size());
+    }
+  }
+
+  std::byte* data() { return bytes_.get(); }
+  std::size_t size() const { return size_; }
+  /// Whether the size fits the header.
+  bool is_whole() const {
+    return size_ >= sizeof(Header) && size_ >= sizeof(Header) + header().head_bytes;
+  }
+  Header header() const {
+    Header header;
+    std::memcpy(&header, bytes_.get(), sizeof(Header));
+    return header;
+  }
+  std::span<const std::byte> head() const {
+    return {bytes_.get() + sizeof(Header), header().head_bytes};
+  }
+  std::span<const std::byte> body() const {
+    const std::size_t before = sizeof(Header) + header().head_bytes;
+    return {bytes_.get() + before, size_ - before};
+  }
+  /// For bytes that MPI may read as long as the process lives.
+  void leave_to_the_system() { (void)bytes_.release(); }
+
+ private:
+  std::size_t size_;
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+/// All frames that this process sends and receives, and whom they are for. One per process.
+/// Everything but get() and drive() is called with mutex() held; what it calls is called so, too.
+/// Frames of one process arrive in the order in which they were posted.
+class MpiHub {
+ public:
+  /// A channel is a group of ranks; several of them may be this process.
+  struct Address {
+    std::uint64_t channel = 0;
+    int rank = 0;
+    auto operator<=>(const Address&) const = default;
+  };
+  using Receiver = std::function<void(MpiFrame frame)>;
+
+  static std::shared_ptr<MpiHub> get() {
+    MpiRuntime& runtime = MpiRuntime::get();  // made before the hub, so that it outlives it
+    static Mutex mutex;
+    static std::shared_ptr<MpiHub> hub;
+    MutexLock lock(mutex);
+    if (!hub) hub = std::make_shared<MpiHub>(runtime);
+    return hub;
+  }
+  explicit MpiHub(MpiRuntime& runtime)
+      : runtime_(runtime), arriving_(static_cast<std::size_t>(runtime.size())) {}
+  // At the end of the process: what MPI still reads must outlive its finalising.
+  ~MpiHub() {
+    try {
+      if (runtime_.is_usable() && !outgoing_.empty()) {
+        poll_until(deadline_after(Clock::system().now(), kLastWords),
+                   [this] { return drive([this] { return outgoing_.empty(); }); });
+      }
+    } catch (const Error&) {
+    }
+    for (Transfer& message : outgoing_) message.frame.leave_to_the_system();
+  }
+
+  Mutex& mutex() { return mutex_; }
+  MpiRuntime& runtime() { return runtime_; }
+  /// How often the rank of the group has been opened before: a number that its other ranks get,
+  /// too.
+  std::uint64_t next_number(const Address& group) { return numbers_[group]++; }
+  /// From now on `receiver` gets what is sent there, beginning with what came before.
+  void open(const Address& address, const Receiver& receiver) {
+    Channel& channel = channels_[address];
+    channel.receiver = receiver;
+    for (MpiFrame& frame : std::exchange(channel.early, {})) receiver(std::move(frame));
+  }
+  /// What comes later is thrown away.
+  void close(const Address& address) {
+    Channel& channel = channels_[address];
+    channel = {};
+    channel.is_closed = true;
+  }
+  /// Sends; `done` is called when MPI has the bytes.
+  void post(int process, MpiFrame frame, std::function<void()> done) {
+    runtime_.require_usable();
+    Transfer& message =
+        outgoing_.emplace_back(Transfer{MPI_REQUEST_NULL, std::move(frame), std::move(done)});
+    const MpiRuntime::Calls guard(runtime_);
+    check_mpi(MPI_Isend(message.frame.data(), static_cast<int>(message.frame.size()), MPI_BYTE,
+                        process, kTag, runtime_.comm(), &message.request),
+              "MPI_Isend");
+  }
+  /// Whether `ended()`, which is called with the mutex; if not, moves bytes and looks again.
+  bool drive(const std::function<bool()>& ended) {
+    MutexLock lock(mutex_);
+    if (ended()) return true;
+    progress();
+    return ended();
+  }
+  /// The same for what is set with the mutex held. One thread moves the bytes, others return.
+  bool drive(const std::atomic<bool>& ended) {
+    if (ended || is_driven_.exchange(true)) return ended;
+    struct Release {
+      std::atomic<bool>& flag;
+      ~Release() { flag = false; }
+    };
+    const Release release{is_driven_};
+    return drive([&] { return ended.load(); });
+  }
+
+ private:
+  /// A frame that MPI has: one that is being sent, or received from a process.
+  struct Transfer {
+    MPI_Request request = MPI_REQUEST_NULL;  // null: ended
+    MpiFrame frame;
+    std::function<void()> done;  // of a sent one
+  };
+  struct Channel {
+    Receiver receiver;            // of one that is open
+    std::vector<MpiFrame> early;  // of one that is not open yet
+    bool is_closed = false;
+  };
+  static constexpr int kTag = 7;
+  static constexpr int kFramesAtOnce = 32;
+  static constexpr int kRoundsAtOnce = 8;
+
+  void progress() {
+    runtime_.require_usable();
+    for (int i = 0; i < kRoundsAtOnce; ++i) {
+      bool moved = false;
+      if (test_transfers()) {
+        moved = end_sends();
+        moved = take_received() || moved;
+      }
+      moved = find_frames() || moved;
+      if (!moved) break;
+    }
+  }
+  /// One call for all: each makes MPI look at everything.
+  bool test_transfers() {
+    std::vector<Transfer*> transfers;
+    for (Transfer& sent : outgoing_) transfers.push_back(&sent);
+    for (auto& from_one : arriving_) {
+      for (Transfer& received : from_one) transfers.push_back(&received);
+    }
+    std::vector<MPI_Request> requests;
+    for (const Transfer* transfer : transfers) requests.push_back(transfer->request);
+    if (requests.empty()) return false;
+    std::vector<int> ended(requests.size());
+    int num_ended = 0;
+    const MpiRuntime::Calls guard(runtime_);
+    check_mpi(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &num_ended,
+                           ended.data(), MPI_STATUSES_IGNORE),
+              "MPI_Testsome");
+    if (num_ended == MPI_UNDEFINED) return true;  // all had ended before
+    for (int i = 0; i < num_ended; ++i) {
+      transfers[static_cast<std::size_t>(ended[static_cast<std::size_t>(i)])]->request =
+          MPI_REQUEST_NULL;
+    }
+    return num_ended > 0;
+  }
+  bool end_sends() {
+    bool any = false;
+    for (auto message = outgoing_.begin(); message != outgoing_.end();) {
+      if (message->request != MPI_REQUEST_NULL) {
+        ++message;
+        continue;
+      }
+      any = true;
+      const std::function<void()> done = std::move(message->done);
+      message = outgoing_.erase(message);
+      if (done) done();  // may post more, at the end of the list
+    }
+    return any;
+  }
+  /// In order: a long frame holds back the short ones behind it.
+  bool take_received() {
+    bool any = false;
+    for (auto& from_one : arriving_) {
+      while (!from_one.empty() && from_one.front().request == MPI_REQUEST_NULL) {
+        MpiFrame frame = std::move(from_one.front().frame);
+        from_one.pop_front();
+        dispatch(std::move(frame));
+        any = true;
+      }
+    }
+    return any;
+  }
+  /// Begins to receive the frames that have come; whether there were any.
+  bool find_frames() {
+    const MpiRuntime::Calls guard(runtime_);
+    for (int num_found = 0; num_found < kFramesAtOnce; ++num_found) {
+      int flag = 0, size = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      check_mpi(MPI_Improbe(MPI_ANY_SOURCE, kTag, runtime_.comm(), &flag, &message, &status),
+                "MPI_Improbe");
+      if (flag == 0) return num_found > 0;
+      check_mpi(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+      Transfer& transfer = arriving_[static_cast<std::size_t>(status.MPI_SOURCE)].emplace_back(
+          Transfer{MPI_REQUEST_NULL, MpiFrame(static_cast<std::size_t>(size)), {}});
+      check_mpi(MPI_Imrecv(transfer.frame.data(), size, MPI_BYTE, &message, &transfer.request),
+                "MPI_Imrecv");
+    }
+    return true;
+  }
+  void dispatch(MpiFrame frame) {
+    if (!frame.is_whole()) {
+      fail(ErrorCode::kDataLoss, "mpi: process ", runtime_.rank(), " got a frame of ", frame.size(),
+           " bytes that is none of tutti's; expected all processes to run the same program");
+    }
+    const MpiFrame::Header header = frame.header();
+    Channel& channel = channels_[{header.channel, header.to}];
+    const Receiver receiver = channel.receiver;  // it may close its channel
+    if (receiver) return receiver(std::move(frame));
+    if (!channel.is_closed) channel.early.push_back(std::move(frame));
+  }
+
+  MpiRuntime& runtime_;
+  Mutex mutex_;
+  std::list<Transfer> outgoing_;
+  std::vector<std::deque<Transfer>> arriving_;  // by process
+  std::map<Address, Channel> channels_;
+  std::map<Address, std::uint64_t> numbers_;
+  std::atomic<bool> is_driven_{false};
+};
 
 /// A send or receive. Guarded by the hub's mutex. After its end no memory of the caller is touched.
 struct MpiOperation {
@@ -115,9 +384,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
           if (r != rank_ && !peer(r).gone) post(r, {.kind = Kind::kGoodbye});
         }
       }
-      // Its last messages may need this process to look after them.
-      poll_until(deadline_after(Clock::system().now(), kLastWords),
-                 [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
+      send_last_words();
     } catch (const Error&) {  // the others learn from the launcher
     }
   }
@@ -154,8 +421,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         if (closed_) return;
         abort_locked(Error(ErrorCode::kAborted, reason.message()));
       }
-      poll_until(deadline_after(Clock::system().now(), kLastWords),
-                 [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
+      send_last_words();
     } catch (const Error&) {  // MPI serves this process no more
     }
   }
@@ -223,14 +489,15 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   };
 
   void check(int peer, std::size_t head_bytes) const {
-    if (peer < 0 || peer >= size() || peer == rank_) {
-      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_, " names the peer ", peer,
-           "; expected another rank from 0 to ", size() - 1);
-    }
-    if (head_bytes > kLongestHead) {
-      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank_,
-           ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
-    }
+    require(peer >= 0 && peer < size() && peer != rank_, "mpi: rank ", rank_, " names the peer ",
+            peer, "; expected another rank from 0 to ", size() - 1);
+    require(head_bytes <= kLongestHead, "mpi: rank ", rank_,
+            ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
+  }
+  /// Frames under way may need this process to look after them.
+  void send_last_words() {
+    poll_until(deadline_after(Clock::system().now(), kLastWords),
+               [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
   }
   void begin_send(const Operation& operation, std::span<const std::byte> head) {
     MutexLock lock(hub_->mutex());
@@ -486,9 +753,9 @@ std::vector<int> processes_of(const MpiOptions& options, int num_processes) {
   std::vector<int> processes = options.processes;
   for (int p = 0; options.processes.empty() && p < num_processes; ++p) processes.push_back(p);
   for (std::size_t r = 0; r < processes.size(); ++r) {
-    if (processes[r] >= 0 && processes[r] < num_processes) continue;
-    fail(ErrorCode::kInvalidArgument, "mpi: rank ", r, "; expected a process of this MPI job from ",
-         "0 to ", num_processes - 1, ", got ", processes[r]);
+    internal::require(processes[r] >= 0 && processes[r] < num_processes, "mpi: rank ", r,
+                      "; expected a process of this MPI job from 0 to ", num_processes - 1,
+                      ", got ", processes[r]);
   }
   return processes;
 }

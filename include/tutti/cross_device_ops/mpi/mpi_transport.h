@@ -39,12 +39,11 @@ struct MpiOptions {
 /// without MPI and in a process that no MPI launcher started, kFailedPrecondition after
 /// MPI_Finalize and when the program initialised MPI for one thread.
 ///
-/// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all.
-/// Bodies of up to 16 KiB travel at once and are kept where they arrive; longer ones wait until
-/// their recv() asks for them, and then travel in chunks, so their size has no limit. MPI sees
-/// copies alone: destroying a Work never waits for a peer. A rank whose transport ends is
-/// kUnavailable to the others after its last message; a process that ends without finalising MPI is
-/// noticed by its launcher, which ends the job.
+/// No thread is behind it: a thread that waits for a Work (or tests it) moves the bytes of all.
+/// Bodies of up to 16 KiB travel at once and are kept where they arrive; longer ones wait for their
+/// recv(), and then travel in chunks, of any size in all. MPI sees copies alone: destroying a Work
+/// never waits for a peer. A rank whose transport ends is kUnavailable to the others after its last
+/// message; a process that ends without finalising MPI is noticed by its launcher.
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options = {});
 
 }  // namespace tutti
