@@ -1,17 +1,24 @@
-// Opening shared libraries, checking their tables and registering what they bring.
+// Plugins: opening shared libraries, checking their tables, and calls across the C interface.
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_device_ops/plugin/load_plugin.h"
+
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <string>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/names.h"
-#include "cross_device_ops/plugin/abi_cross_device_ops.h"
+#include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -31,27 +38,16 @@ template <class... Parts>
   fail(ErrorCode::kInvalidArgument, "plugin '", path, "': ", parts...);
 }
 
-bool is_name_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-' || c == '.';
-}
-
 std::string checked_name(const char* name, const std::string& path) {
   if (!name) refuse(path, "its table has no name; expected 1 to ", kLongestName, " characters");
   const std::size_t length = ::strnlen(name, kLongestName + 1);
   const std::string_view text(name, length);
-  if (length == 0 || length > kLongestName || !std::ranges::all_of(text, is_name_character)) {
+  if (length == 0 || length > kLongestName || !has_only_alphanumerics_and("_-.", text)) {
     refuse(path, "the name in its table; expected 1 to ", kLongestName,
            " letters, digits, '_', '-' or '.', got ", length > kLongestName ? "more" : "'",
            length > kLongestName ? "" : text, length > kLongestName ? "" : "'");
   }
   return std::string(text);
-}
-
-void require(bool there, const char* member, const PluginTable& table) {
-  if (there) return;
-  refuse(table.path, "operation '", table.name, "': the member '", member,
-         "' of its table is NULL; expected a function");
 }
 
 }  // namespace
@@ -70,10 +66,15 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   Table& known = checked.calls;
   std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);
-  require(known.create != nullptr, "create", checked);
-  require(known.destroy != nullptr, "destroy", checked);
-  require(known.supports != nullptr, "supports", checked);
-  require(known.all_reduce != nullptr, "all_reduce", checked);
+  const std::pair<bool, const char*> needed[] = {{known.create != nullptr, "create"},
+                                                 {known.destroy != nullptr, "destroy"},
+                                                 {known.supports != nullptr, "supports"},
+                                                 {known.all_reduce != nullptr, "all_reduce"}};
+  for (const auto& [is_there, member] : needed) {
+    if (is_there) continue;
+    refuse(path, "operation '", checked.name, "': the member '", member,
+           "' of its table is NULL; expected a function");
+  }
   if (known.reserved != 0) {
     refuse(path, "operation '", checked.name, "': the member 'reserved' of its table is ",
            known.reserved, "; expected 0");
@@ -81,6 +82,327 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   return checked;
 }
 
+namespace {
+
+static_assert(TUTTI_LOG_ERROR == static_cast<int>(LogLevel::kError));
+
+void write_log(std::int32_t level, const char* text) {
+  if (!text || level < TUTTI_LOG_DEBUG || level > TUTTI_LOG_ERROR) return;
+  log(static_cast<LogLevel>(level), text);
+}
+
+std::int32_t report(tutti_error_v1* error, ErrorCode code, std::string_view text) {
+  if (error) {
+    const std::size_t length = std::min(text.size(), sizeof(error->message) - 1);
+    error->code = static_cast<std::int32_t>(code);
+    std::memcpy(error->message, text.data(), length);
+    error->message[length] = '\0';
+  }
+  return static_cast<std::int32_t>(code);
+}
+
+template <class Body>
+std::int32_t guarded(tutti_error_v1* error, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& thrown) {
+    return report(error, thrown.code(), thrown.message());
+  } catch (const std::exception& thrown) {
+    return report(error, ErrorCode::kInternal, thrown.what());
+  }
+}
+
+std::int32_t set_value(void* store, const char* key, const void* value, std::uint64_t size,
+                       tutti_error_v1* error) {
+  return guarded(error, [&] {
+    require(store && key && (value || size == 0),
+            "set: expected the group's store, a key and a value");
+    const std::string_view text(static_cast<const char*>(value), size);
+    static_cast<KeyValueStore*>(store)->set(key, text);
+    return std::int32_t{TUTTI_OK};
+  });
+}
+
+std::string value_of(KeyValueStore& store, const char* key, std::int64_t timeout_ms) {
+  if (timeout_ms == 0) {
+    if (std::optional<std::string> value = store.get(key)) return *std::move(value);
+    fail(ErrorCode::kNotFound, "get: nobody has set the key '", key, "' yet");
+  }
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in nanoseconds it still is a number
+  const Duration wait = timeout_ms < 0
+                            ? kDefaultTimeout
+                            : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
+  return store.wait(key, deadline_after(Clock::system().now(), wait));
+}
+
+std::int32_t get_value(void* store, const char* key, void* value, std::uint64_t capacity,
+                       std::uint64_t* size, std::int64_t timeout_ms, tutti_error_v1* error) {
+  return guarded(error, [&] {
+    require(store && key && size && (value || capacity == 0),
+            "get: expected the group's store, a key and room");
+    const std::string found = value_of(*static_cast<KeyValueStore*>(store), key, timeout_ms);
+    *size = found.size();
+    if (found.size() > capacity) {
+      fail(ErrorCode::kOutOfRange, "get: the value of '", key, "'; expected room for ",
+           found.size(), " bytes, got ", capacity);
+    }
+    if (!found.empty()) std::memcpy(value, found.data(), found.size());
+    return std::int32_t{TUTTI_OK};
+  });
+}
+
+template <class Enum>
+std::int32_t number(Enum value) {
+  return static_cast<std::int32_t>(value);
+}
+
+tutti_device_v1 abi_device(const Device& device) { return {number(device.type), device.index}; }
+
+// One numbering on both sides of the border.
+static_assert(TUTTI_SUM == static_cast<int>(ReduceOp::kSum));
+static_assert(TUTTI_MIN == static_cast<int>(ReduceOp::kMin));
+static_assert(TUTTI_MAX == static_cast<int>(ReduceOp::kMax));
+static_assert(TUTTI_PRODUCT == static_cast<int>(ReduceOp::kProduct));
+static_assert(TUTTI_FLOAT32 == static_cast<int>(DType::kFloat32));
+static_assert(TUTTI_FLOAT64 == static_cast<int>(DType::kFloat64));
+static_assert(TUTTI_INT32 == static_cast<int>(DType::kInt32));
+static_assert(TUTTI_INT64 == static_cast<int>(DType::kInt64));
+static_assert(TUTTI_UINT8 == static_cast<int>(DType::kUInt8));
+static_assert(TUTTI_BOOL == static_cast<int>(DType::kBool));
+static_assert(TUTTI_BFLOAT16 == static_cast<int>(DType::kBFloat16));
+static_assert(TUTTI_FLOAT16 == static_cast<int>(DType::kFloat16));
+static_assert(TUTTI_CPU == static_cast<int>(DeviceType::kCpu));
+static_assert(TUTTI_GPU == static_cast<int>(DeviceType::kGpu));
+static_assert(TUTTI_DEADLINE_EXCEEDED == static_cast<int>(ErrorCode::kDeadlineExceeded));
+static_assert(TUTTI_UNIMPLEMENTED == static_cast<int>(ErrorCode::kUnimplemented));
+static_assert(TUTTI_DATA_LOSS == static_cast<int>(ErrorCode::kDataLoss));
+static_assert(TUTTI_GRADE_CANONICAL == static_cast<int>(Determinism::kCanonical));
+static_assert(TUTTI_ABORTED == static_cast<int>(ErrorCode::kAborted));
+
+std::string options_text(const CommunicationOptions& options, std::int64_t timeout_ms,
+                         const Json& own_options) {
+  Json all = Json::Object{{"bytes_per_pack", options.bytes_per_pack},
+                          {"timeout_ms", timeout_ms},
+                          {"strict", options.strict}};
+  if (!own_options.as_object().empty()) all.set("options", own_options);
+  return all.dump();
+}
+
+bool is_error_code(std::int32_t code) {
+  return code > TUTTI_OK && code <= TUTTI_DATA_LOSS && code != 2 && code != 7;
+}
+
+std::vector<tutti_buffer_v1> abi_buffers(std::span<const ReplicaBuffer> buffers) {
+  std::vector<tutti_buffer_v1> result;
+  for (const ReplicaBuffer& buffer : buffers) {
+    result.push_back(
+        {buffer.data, buffer.count, number(buffer.dtype), abi_device(buffer.device), 0, nullptr});
+  }
+  return result;
+}
+
+std::uint32_t size_of_list(std::span<const ReplicaBuffer> buffers) {
+  return static_cast<std::uint32_t>(buffers.size());
+}
+
+std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
+  return {counts.begin(), counts.end()};
+}
+
+/// An object of the plugin, behind the interface that the rest of the library sees. Codes that the
+/// plugin returns become Errors "plugin '<name>': <message>".
+class AbiCrossDeviceOps final : public CrossDeviceOps {
+ public:
+  /// Throws what create() reports, kInternal for a grade, a code or an error bound that does not
+  /// exist, and kUnimplemented for a group of several processes that the plugin does not know.
+  AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
+                    const CommunicationOptions& options, const Json& own_options)
+      : table_(std::move(table)),
+        store_(group.store),
+        timeout_ms_(options.timeout ? options.timeout->count() : -1) {
+    check_group(group);
+    for (const Device& device : group.local_devices) devices_.push_back(abi_device(device));
+    group_ = {.struct_size = sizeof(tutti_group_v1),
+              .world_size = group.world_size,
+              .first_rank = group.first_rank,
+              .local_count = static_cast<std::uint32_t>(devices_.size()),
+              .devices = devices_.data(),
+              .log = write_log,
+              .store = store_.get(),
+              .set = store_ ? set_value : nullptr,
+              .get = store_ ? get_value : nullptr};
+    tutti_error_v1 error{};
+    const std::string text = options_text(options, timeout_ms_, own_options);
+    self_ = calls().create(&group_, text.c_str(), &error);
+    if (!self_) fail_with("create", error.code, error);
+    try {
+      determinism_ = read_determinism();
+      sliceable_ = calls().sliceable && calls().sliceable(self_) != 0;
+      max_relative_error_ = read_max_relative_error();
+    } catch (...) {
+      calls().destroy(self_);
+      throw;
+    }
+  }
+  ~AbiCrossDeviceOps() override { calls().destroy(self_); }
+  AbiCrossDeviceOps(const AbiCrossDeviceOps&) = delete;
+  AbiCrossDeviceOps& operator=(const AbiCrossDeviceOps&) = delete;
+
+  std::string_view name() const override { return table_->name; }
+  /// On CPUs: version 1 of the interface knows no streams.
+  bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
+    return device == DeviceType::kCpu &&
+           calls().supports(self_, number(op), number(dtype), number(device)) != 0;
+  }
+  Determinism determinism() const override { return determinism_; }
+  bool sliceable() const override { return sliceable_; }
+  double max_relative_error() const override { return max_relative_error_; }
+  bool spans_processes() const override {
+    return calls().spans_processes && calls().spans_processes() != 0;
+  }
+  bool provides(Collective collective) const override {
+    const bool provided[] = {true,
+                             calls().reduce != nullptr,
+                             calls().broadcast != nullptr,
+                             calls().all_gather != nullptr,
+                             calls().reduce_scatter != nullptr,
+                             calls().all_to_all != nullptr,
+                             false};
+    return provided[number(collective)];
+  }
+  void abort(const Error& reason) noexcept override {
+    {
+      MutexLock lock(mutex_);
+      if (aborted_) return;
+      aborted_ = Error(ErrorCode::kAborted, reason.message());
+    }
+    if (calls().abort) calls().abort(self_, number(reason.code()), reason.message().c_str());
+  }
+
+ protected:
+  void require_buffers(std::span<const ReplicaBuffer>,
+                       std::span<const ReplicaBuffer> outputs) const override {
+    const Device device = outputs.front().device;
+    if (device.type == DeviceType::kCpu) return;
+    fail(ErrorCode::kUnimplemented, "plugin '", table_->name,
+         "': version 1 of plugin_abi.h is for ",
+         "host memory; expected replicas on CPUs, got one on ", device,
+         "; try an operation of tutti's own, such as canonical");
+  }
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    if (!calls().all_reduce_named) {
+      return call("all_reduce", calls().all_reduce, number(op), abi_buffers(buffers).data(),
+                  size_of_list(buffers));
+    }
+    const ReplicaBuffer& first = buffers.front();
+    call("all_reduce_named", calls().all_reduce_named, first.id, std::string(first.name).c_str(),
+         number(op), abi_buffers(buffers).data(), size_of_list(buffers));
+  }
+  void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                      const ReplicaBuffer* output, int root) override {
+    if (!calls().reduce) return CrossDeviceOps::reduce_buffers(op, inputs, output, root);
+    std::vector<tutti_buffer_v1> result;
+    if (output) result = abi_buffers(std::span(output, 1));
+    call("reduce", calls().reduce, number(op), abi_buffers(inputs).data(), size_of_list(inputs),
+         output ? result.data() : nullptr, root);
+  }
+  void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) override {
+    if (!calls().broadcast) return CrossDeviceOps::broadcast_buffers(buffers, root);
+    call("broadcast", calls().broadcast, abi_buffers(buffers).data(), size_of_list(buffers), root);
+  }
+  void all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                          std::span<const ReplicaBuffer> outputs,
+                          std::span<const std::size_t> counts) override {
+    if (!calls().all_gather) return CrossDeviceOps::all_gather_buffers(inputs, outputs, counts);
+    call("all_gather", calls().all_gather, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
+         size_of_list(inputs), abi_counts(counts).data());
+  }
+  void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                              std::span<const ReplicaBuffer> outputs,
+                              std::span<const std::size_t> counts) override {
+    if (!calls().reduce_scatter) {
+      return CrossDeviceOps::reduce_scatter_buffers(op, inputs, outputs, counts);
+    }
+    call("reduce_scatter", calls().reduce_scatter, number(op), abi_buffers(inputs).data(),
+         abi_buffers(outputs).data(), size_of_list(inputs), abi_counts(counts).data());
+  }
+  void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                          std::span<const ReplicaBuffer> outputs,
+                          std::span<const std::size_t> counts) override {
+    if (!calls().all_to_all) return CrossDeviceOps::all_to_all_buffers(inputs, outputs, counts);
+    call("all_to_all", calls().all_to_all, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
+         size_of_list(inputs), abi_counts(counts).data());
+  }
+
+ private:
+  const Table& calls() const { return table_->calls; }
+  void check_group(const Group& group) const {
+    const auto local = static_cast<int>(group.local_devices.size());
+    if (group.world_size == local) return;
+    const std::string who = concat("plugin '", table_->name, "' (", table_->path, ")");
+    if (!spans_processes()) {
+      fail(ErrorCode::kUnimplemented, who, ": works within one process alone; expected ",
+           "a world size of ", local, " (its local replicas), got ", group.world_size,
+           "; try a plugin whose spans_processes() says 1");
+    }
+    require(group.store != nullptr, who, ": needs the group's key-value store to find the other ",
+            "processes; expected Group::store, got none");
+  }
+  Determinism read_determinism() const {
+    if (!calls().determinism) return Determinism::kNone;
+    const std::int32_t grade = calls().determinism(self_);
+    if (grade >= TUTTI_GRADE_NONE && grade <= TUTTI_GRADE_CANONICAL) {
+      return static_cast<Determinism>(grade);
+    }
+    fail(ErrorCode::kInternal, "plugin '", table_->name, "': determinism() returned ", grade,
+         "; expected a TUTTI_GRADE_... from ", TUTTI_GRADE_NONE, " to ", TUTTI_GRADE_CANONICAL);
+  }
+  double read_max_relative_error() const {
+    if (!calls().max_relative_error) return 0.0;
+    const double bound = calls().max_relative_error(self_);
+    if (bound >= 0.0) return bound;
+    fail(ErrorCode::kInternal, "plugin '", table_->name, "': max_relative_error() returned ", bound,
+         "; expected 0 or more, or INFINITY");
+  }
+  void throw_if_aborted() {
+    MutexLock lock(mutex_);
+    if (aborted_) throw *aborted_;
+  }
+  template <class Function, class... Arguments>
+  void call(const char* name, Function function, const Arguments&... arguments) {
+    throw_if_aborted();
+    tutti_error_v1 error{};
+    const std::int32_t code = function(self_, arguments..., timeout_ms_, &error);
+    if (code == TUTTI_OK) return;
+    throw_if_aborted();  // its reason says more than the plugin does
+    fail_with(name, code, error);
+  }
+  [[noreturn]] void fail_with(const char* function, std::int32_t code,
+                              const tutti_error_v1& error) const {
+    const std::string text(error.message, ::strnlen(error.message, sizeof(error.message)));
+    const std::string who = concat("plugin '", table_->name, "' (", table_->path, "): ", function);
+    if (!is_error_code(code)) {
+      fail(ErrorCode::kInternal, who, " failed with code ", code,
+           "; expected one of plugin_abi.h; it says: ", text.empty() ? "nothing" : text);
+    }
+    fail(static_cast<ErrorCode>(code), who,
+         " failed: ", text.empty() ? "it does not say why" : text);
+  }
+
+  const std::shared_ptr<const PluginTable> table_;
+  const std::shared_ptr<KeyValueStore> store_;
+  const std::int64_t timeout_ms_;
+  std::vector<tutti_device_v1> devices_;
+  tutti_group_v1 group_{};  // what the plugin's object may keep
+  void* self_ = nullptr;
+  Determinism determinism_ = Determinism::kNone;
+  bool sliceable_ = false;
+  double max_relative_error_ = 0.0;
+  Mutex mutex_;
+  std::optional<Error> aborted_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace
 }  // namespace tutti::internal
 
 namespace tutti {

@@ -8,11 +8,11 @@
 
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "cross_device_ops/buffer_call.h"
-#include "cross_device_ops/plugin/abi_cross_device_ops.h"
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/plugin_abi.h"
 
 namespace tutti::registry_test {
 using namespace cdo_tests;

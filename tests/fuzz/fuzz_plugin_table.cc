@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cross_device_ops/plugin/abi_cross_device_ops.h"
+#include "cross_device_ops/plugin/load_plugin.h"
 #include "tutti/core/error.h"
 
 namespace {
